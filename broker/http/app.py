@@ -35,8 +35,8 @@ from starlette.routing import BaseRoute, Match
 from clusterbroker.broker.management import amqp_operations, bodies, messages, operations, reads, writes
 from clusterbroker.broker.management.errors import Refused, bad_request, of_order
 from clusterbroker.broker.management.reading import Reading
-from clusterbroker.broker.management.replica import Mirror
-from clusterbroker.broker.management.rights import MANAGEMENT, Seer
+from clusterbroker.broker.management.replica import Replica
+from clusterbroker.broker.management.rights import MANAGEMENT, Principal
 from clusterbroker.broker.server.audit import Audit
 from clusterbroker.broker.server.log import Bucket
 from clusterbroker.broker.stats.inspection import decode_result
@@ -47,7 +47,7 @@ from clusterbroker.cluster.errors import Unavailable
 
 from . import local, metric_pages, routes, web_page
 from .amqp_line import carried_out
-from .audited import COMMANDS, FACTS, REFUSED, SEER, Audited
+from .audited import COMMANDS, FACTS, PRINCIPAL, REFUSED, Audited
 from .auth import REALM, LoginFailed, SignIn
 from .entrance import Entrance
 from .hashing import Hashing
@@ -67,7 +67,7 @@ LOG: Final = structlog.get_logger("management")
 
 
 def create_app(
-    mirror: Mirror,
+    replica: Replica,
     node: NodeOperations,
     *,
     now_ms: Callable[[], int],
@@ -81,7 +81,7 @@ def create_app(
     """The application. `now_ms`: the wall clock, ms since 1970; `password_cost`: of passwords that are set;
     `directory`: where the node's `amqp.sock` is, without which nothing is done by AMQP; `tokens`: of OAuth 2, None:
     they are not taken; `audit`: who hears of deeds; not `knows_proxies`: as `SignIn` says."""
-    shell = _Shell(mirror, node, now_ms, loopback_users, password_cost, directory, tokens, knows_proxies)
+    shell = _Shell(replica, node, now_ms, loopback_users, password_cost, directory, tokens, knows_proxies)
     app = FastAPI(
         title="clusterbroker management API",
         version=VERSION,
@@ -96,7 +96,7 @@ def create_app(
     app.state.shell = shell
     app.router.routes.extend(_routes())
     web_page.add(app, web_page.PAGE)
-    metric_pages.add(app, mirror, now_ms, shell.seer)
+    metric_pages.add(app, replica, now_ms, shell.principal)
     app.add_api_route("/api/auth", _oauth, methods=["GET"], include_in_schema=False)
     app.add_api_route("/api", page(app), methods=["GET"], include_in_schema=False)
     app.add_api_route("/api/index.html", page(app), methods=["GET"], include_in_schema=False)
@@ -105,7 +105,7 @@ def create_app(
     app.add_exception_handler(Exception, _failed)
     if audit is not None:
         app.add_middleware(Audited, audit=audit)
-    app.add_middleware(Entrance, stale_s=lambda: mirror.stale_s(now_ms()))
+    app.add_middleware(Entrance, stale_s=lambda: replica.stale_s(now_ms()))
     return app
 
 
@@ -114,7 +114,7 @@ class _Shell:
 
     def __init__(
         self,
-        mirror: Mirror,
+        replica: Replica,
         node: NodeOperations,
         now_ms: Callable[[], int],
         loopback_users: tuple[str, ...],
@@ -123,7 +123,7 @@ class _Shell:
         tokens: Tokens | None,
         knows_proxies: bool,
     ) -> None:
-        self._mirror = mirror
+        self._replica = replica
         self._node = node
         self._now_ms = now_ms
         self._loopback_users = loopback_users
@@ -134,7 +134,7 @@ class _Shell:
         self._sign_in: SignIn | None = None
         self._hashing = Hashing(password_cost)
         self._folded = asyncio.Event()
-        mirror.folded = self._folded.set
+        replica.folded = self._folded.set
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
@@ -147,7 +147,7 @@ class _Shell:
         if self._sign_in is None:
             loop = asyncio.get_running_loop()
             self._sign_in = SignIn(
-                self._mirror,
+                self._replica,
                 loop,
                 self._now_ms,
                 self._node.order,
@@ -161,21 +161,21 @@ class _Shell:
     async def login(self, request: Request) -> Response:
         body = bodies.Body(await fields_of(request, LOGIN_BYTES_MAX), self._now_ms())
         name, password = body.text("username"), body.text("password")
-        seer, cookie = await self._signing_in.begin(request, name, password.encode("utf-8", "replace"))
-        return json_response({"name": seer.name, "tags": list(seer.tags)}, headers={"set-cookie": cookie})
+        principal, cookie = await self._signing_in.begin(request, name, password.encode("utf-8", "replace"))
+        return json_response({"name": principal.name, "tags": list(principal.tags)}, headers={"set-cookie": cookie})
 
     async def logout(self, request: Request) -> Response:
         return Response(status_code=204, headers={"set-cookie": self._signing_in.end(request)})
 
-    async def seer(self, request: Request) -> Seer:
+    async def principal(self, request: Request) -> Principal:
         """Who asks. Refused when nobody signs in."""
-        seer = local.seer_of(request, self._mirror.map) or await self._signing_in.seer(request)
-        request.scope[SEER] = seer.principal
-        return seer
+        principal = local.principal_of(request, self._replica.map) or await self._signing_in.principal(request)
+        request.scope[PRINCIPAL] = principal.audit_name
+        return principal
 
     async def _reading(self, request: Request) -> Reading:
-        seer = await self.seer(request)
-        return Reading(self._mirror, seer, self._now_ms(), request.query_params)
+        principal = await self.principal(request)
+        return Reading(self._replica, principal, self._now_ms(), request.query_params)
 
     def read(self, read: reads.Read) -> Endpoint:
         async def endpoint(request: Request) -> Response:
@@ -219,8 +219,8 @@ class _Shell:
                 return Response(status_code=204)
             if self._directory is None:
                 raise Refused(503, "unavailable", "there is no AMQP connection to the node")
-            user = reading.seer.amqp_user(path["vhost"])
-            answer = await carried_out(self._directory, user, path["vhost"], deed, reading.seer.token)
+            user = reading.principal.amqp_user(path["vhost"])
+            answer = await carried_out(self._directory, user, path["vhost"], deed, reading.principal.token)
             if isinstance(deed, amqp_operations.Ask):
                 return Response(status_code=204)
             if not isinstance(deed, amqp_operations.Call):
@@ -277,10 +277,10 @@ class _Shell:
         """Who asks for a deed, with what (`receiving.fields_of`). A body may take minutes: who was deleted, lost a
         tag or has a token that is over by then does nothing any more."""
         reading = await self._reading_to_write(request)
-        reading.seer.require(right)
-        index, began_ms = self._mirror.map.applied, self._now_ms()
+        reading.principal.require(right)
+        index, began_ms = self._replica.map.applied, self._now_ms()
         fields = await fields_of(request, bytes_max, may_be_long)
-        if self._mirror.map.applied != index or not 0 <= self._now_ms() - began_ms < QUICK_MS:
+        if self._replica.map.applied != index or not 0 <= self._now_ms() - began_ms < QUICK_MS:
             reading = await self._reading_to_write(request)
         return reading, fields
 
@@ -290,15 +290,15 @@ class _Shell:
         return await self._reading(request)
 
     def _not_cut_off(self) -> None:
-        stale_s = self._mirror.stale_s(self._now_ms())
+        stale_s = self._replica.stale_s(self._now_ms())
         if stale_s is not None:
             raise Refused(503, "unavailable", f"the node has been cut off from the cluster for {stale_s} s")
 
     async def _until(self, call: amqp_operations.Call) -> None:
-        """The node has done it; the mirror folds it a moment later. What another did since may hide it: then not."""
+        """The node has done it; the replica folds it a moment later. What another did since may hide it: then not."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FOLDED_S):
-                while not call.folded(self._mirror.map):
+                while not call.folded(self._replica.map):
                     self._folded.clear()
                     await self._folded.wait()
 

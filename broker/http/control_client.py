@@ -1,13 +1,13 @@
-"""The management process's line to its node: feeds the mirror, and carries orders and calls to the node (waits).
+"""The management process's line to its node: feeds the replica, and carries orders and calls to the node (waits).
 
     run      connects, follows the wiring and asks for rows, again and again until it is cancelled
-    order    a command; back when the mirror has folded it
+    order    a command; back when the replica has folded it
     call     an operation of the node
 
 Rows are asked for every interval, as long as somebody was interested within the last minute (`touched`); who comes
 after a pause waits for one round, so that nobody is shown what is long past.
 
-When the line is lost the mirror keeps what it had, as of a node without a lease: readers are told how old it is. The
+When the line is lost the replica keeps what it had, as of a node without a lease: readers are told how old it is. The
 node may be gone for good, or begin again in its cluster, which takes as long as a majority takes to be found.
 """
 
@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from clusterbroker.broker.management.replica import Mirror
+from clusterbroker.broker.management.replica import Replica
 from clusterbroker.broker.server.control import protocol as m
 from clusterbroker.broker.server.control.private_socket import connected
 from clusterbroker.broker.stats import rows
@@ -36,7 +36,7 @@ from .operations import OrderError
 
 AGAIN_S: Final = 0.25
 MISTAKE_S: Final = 10.0
-"""The longest pause when the mirror cannot follow its node, again and again."""
+"""The longest pause when the replica cannot follow its node, again and again."""
 INTERVAL_S: Final = 5.0
 INTEREST_S: Final = 60.0
 ROUND_S: Final = 5.0
@@ -62,10 +62,10 @@ class ControlClient:
     """One line at a time; belongs to one loop."""
 
     def __init__(
-        self, directory: Path, mirror: Mirror, now_ms: Callable[[], int], interval_s: float = INTERVAL_S
+        self, directory: Path, replica: Replica, now_ms: Callable[[], int], interval_s: float = INTERVAL_S
     ) -> None:
         self._directory = directory
-        self._mirror = mirror
+        self._replica = replica
         self._now_ms = now_ms
         self._interval_s = interval_s
         self._writer: asyncio.StreamWriter | None = None
@@ -75,15 +75,15 @@ class ControlClient:
         self._parts: dict[str, list[rows.Batch]] = {}
         self._passed_over = ""
         self._round: list[rows.Batch] = []
-        self._folded: dict[asyncio.Future[None], int] = {}  # who waits until the mirror has an index
+        self._folded: dict[asyncio.Future[None], int] = {}  # who waits until the replica has an index
         self._touched_s = float("-inf")
         self._told_s = float("-inf")
         self._interest = asyncio.Event()
-        self._afresh = True  # nothing that the mirror has is built upon
+        self._afresh = True  # nothing that the replica has is built upon
         self._mapped = asyncio.Event()  # the snapshot of this line is there
         self._round_over = asyncio.Event()
         self.ready = asyncio.Event()
-        """The mirror has had a map, and the rows of a first round, at some time."""
+        """The replica has had a map, and the rows of a first round, at some time."""
         self.reload: Callable[[], object] = lambda: None
         """Reads certificates anew: the node says so."""
         self._leased(False)
@@ -104,7 +104,7 @@ class ControlClient:
                 await self._line()
             except OSError:
                 pass  # the node is not there, or not yet; LineLost is one of these
-            except Exception as error:  # what is in the mirror may be wrong by now
+            except Exception as error:  # what is in the replica may be wrong by now
                 LOG.error("the mirror begins anew", exc_info=error)
                 self._afresh = True
                 again_s = mistake_s = min(2 * mistake_s, MISTAKE_S)
@@ -117,7 +117,7 @@ class ControlClient:
         beside: list[asyncio.Task[None]] = []
         try:
             self._say(m.Hello(m.VERSION, management=True))
-            self._say(m.Tail(self._next(), 0 if self._afresh else self._mirror.map.applied))
+            self._say(m.Tail(self._next(), 0 if self._afresh else self._replica.map.applied))
             beside = [asyncio.create_task(self._ask_rows()), asyncio.create_task(self._tell_logins())]
             while data := await reader.read(READ_BYTES):
                 for message in frames.feed(data):
@@ -180,7 +180,7 @@ class ControlClient:
                 self._mapped.set()
             case m.Followed():
                 for index, command in message.commands:
-                    self._mirror.applied(LogIndex(index), c.decode(command), self._now_ms())
+                    self._replica.applied(LogIndex(index), c.decode(command), self._now_ms())
                 self._reached()
             case m.Rows():
                 self._rows(message)
@@ -207,8 +207,8 @@ class ControlClient:
         self._parts.clear()
         batches, self._round = self._round, []
         for batch in batches:
-            self._mirror.told(batch, self._now_ms())
-        self._mirror.closed(self._now_ms())
+            self._replica.told(batch, self._now_ms())
+        self._replica.closed(self._now_ms())
         self._leased(message.leased)
         self._answer(message)
 
@@ -222,14 +222,14 @@ class ControlClient:
             self._chunks.append(message.chunk)
             return
         chunks, self._chunks = self._chunks, []
-        self._mirror.restored(snapshot.decode(LogIndex(message.index), chunks), self._now_ms())
+        self._replica.restored(snapshot.decode(LogIndex(message.index), chunks), self._now_ms())
         self._mapped.set()
         self._reached()
 
     def _leased(self, leased: bool) -> None:
-        mirror = self._mirror
-        mirror.leased = leased
-        mirror.lost_lease_ms = 0 if leased else mirror.lost_lease_ms or self._now_ms()
+        replica = self._replica
+        replica.leased = leased
+        replica.lost_lease_ms = 0 if leased else replica.lost_lease_ms or self._now_ms()
 
     # -- rows -------------------------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class ControlClient:
         while True:
             try:
                 max_age_ms = int(self._interval_s * 500)
-                since = {} if self._afresh else self._mirror.since()
+                since = {} if self._afresh else self._replica.since()
                 await self._asked(m.AskRows(self._next(), since, max_age_ms), m.RowsEnd, ROUND_S)
             except TimeoutError:
                 self._leased(False)
@@ -258,7 +258,7 @@ class ControlClient:
 
     async def _tell_logins(self) -> None:
         """Attempts to sign in here are for other members as well, whoever is interested."""
-        attempts, told = self._mirror.attempts, -1
+        attempts, told = self._replica.attempts, -1
         while True:
             if attempts.changes != told:
                 told = attempts.changes
@@ -277,7 +277,7 @@ class ControlClient:
     # -- orders and calls -------------------------------------------------------------------------------------
 
     async def order(self, command: c.AnyCommand) -> OrderError | None:
-        """One command; back when the mirror has it."""
+        """One command; back when the replica has it."""
         ordered = await self._ordered(command)
         return OrderError(ordered.kind, ordered.text) if ordered.kind else None
 
@@ -294,12 +294,12 @@ class ControlClient:
 
     async def import_all(self, commands: Sequence[c.Defining]) -> OrderError | None:
         """All of them, or none."""
-        return await imported(self._mirror, self._ordered, self._progress, commands)
+        return await imported(self._replica, self._ordered, self._progress, commands)
 
     async def _progress(self) -> None:
-        """Back when the mirror has changed, or after some seconds. Raises LineLost."""
+        """Back when the replica has changed, or after some seconds. Raises LineLost."""
         with contextlib.suppress(TimeoutError):
-            await self._until(self._mirror.map.applied + 1)
+            await self._until(self._replica.map.applied + 1)
 
     async def call(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """An operation of the node. Raises NotDone, LineLost, TimeoutError."""
@@ -323,7 +323,7 @@ class ControlClient:
         return answer if isinstance(answer, OrderError) else None
 
     async def _until(self, index: int) -> None:
-        if self._mirror.map.applied >= index:
+        if self._replica.map.applied >= index:
             return
         folded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._folded[folded] = index
@@ -333,7 +333,7 @@ class ControlClient:
             self._folded.pop(folded, None)
 
     def _reached(self) -> None:
-        applied = self._mirror.map.applied
+        applied = self._replica.map.applied
         for folded, index in tuple(self._folded.items()):
             if index <= applied and not folded.done():
                 folded.set_result(None)

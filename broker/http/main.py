@@ -36,7 +36,7 @@ from clusterbroker.broker.http.app import create_app
 from clusterbroker.broker.http.control_client import ControlClient
 from clusterbroker.broker.http.local import LocalServer
 from clusterbroker.broker.http.tcp_server import TcpServer
-from clusterbroker.broker.management.replica import Mirror
+from clusterbroker.broker.management.replica import Replica
 from clusterbroker.broker.server import console
 from clusterbroker.broker.server.audit import Audit
 from clusterbroker.broker.server.certificates import BadCertificate, Chain, reload_all, shown, watch
@@ -64,7 +64,7 @@ def now_ms() -> int:
 
 
 class Attentive:
-    """ASGI: keeps samples coming while somebody asks, and lets nobody see the mirror before it shows anything."""
+    """ASGI: keeps samples coming while somebody asks, and lets nobody see the replica before it shows anything."""
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], control: ControlClient) -> None:
         self._app = app
@@ -98,12 +98,12 @@ async def serve(
     settings: Settings = asked.settings
     log = NodeLog(structured(asked.log_format, asked.node), asked.log_level)
     loop = asyncio.get_running_loop()
-    mirror = Mirror(asked.node)
-    control = ControlClient(asked.directory, mirror, now_ms)
+    replica = Replica(asked.node)
+    control = ControlClient(asked.directory, replica, now_ms)
     tls = Chain(settings.tls) if settings.tls is not None else None
     audit = Audit(asked.node, settings.audit, log)
     app = create_app(
-        mirror,
+        replica,
         control,
         now_ms=now_ms,
         loopback_users=tuple(asked.loopback_user),
@@ -129,7 +129,7 @@ async def serve(
     watching = loop.create_task(watch(chains, log.say))
     if tls is not None:
         places = [one.getsockname()[:2] for one in listening_tls]
-        mirror.certificates = lambda: [shown("https", host, port, tls) for host, port in places]
+        replica.certificates = lambda: [shown("https", host, port, tls) for host, port in places]
         control.reload = lambda: reload_all(chains, log.say)
     _quiet_collector()
     try:

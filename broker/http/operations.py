@@ -19,7 +19,7 @@ class OrderError(NamedTuple):
 class NodeOperations(Protocol):
     """Commands for the wiring log, as an operator.
 
-    `order` and `import_all` come back when the mirror has folded what was done, so that who reads after it wrote finds
+    `order` and `import_all` come back when the replica has folded what was done, so that who reads after it wrote finds
     what it wrote.
     """
 

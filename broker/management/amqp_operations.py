@@ -131,9 +131,9 @@ class Act(msgspec.Struct, frozen=True):
 
 def run(act: Act, reading: Reading, path: Path, fields: dict[str, Any]) -> Deed:
     """The plan. Refused as the vhost's rights and the body demand."""
-    reading.seer.require(MANAGEMENT)
+    reading.principal.require(MANAGEMENT)
     if "vhost" in path:
-        reading.seer.enter(path["vhost"])
+        reading.principal.enter(path["vhost"])
     return act.plan(reading, path, Body(fields, reading.now_ms))
 
 
@@ -386,18 +386,18 @@ def properties_document(properties: Properties) -> Document:
 
 def _close_connection(r: Reading, p: Path, _body: Body) -> Deed:
     row = connections.connection_named(r, p["name"]).row
-    if not r.seer.is_own(row):
-        r.seer.require(ADMINISTRATOR)
+    if not r.principal.is_own(row):
+        r.principal.require(ADMINISTRATOR)
     return CloseConnections((row.connection_id,))
 
 
 def _close_connections(r: Reading, p: Path, _body: Body) -> Deed:
-    if p["user"] != r.seer.name:
-        r.seer.require(ADMINISTRATOR)
+    if p["user"] != r.principal.name:
+        r.principal.require(ADMINISTRATOR)
     rows = connections.rows_of_user(r, p["user"])
     # who monitors sees other users' connections, and closes its own alone
     return CloseConnections(
-        tuple(row.connection_id for row in rows if r.seer.is_own(row) or r.seer.has(ADMINISTRATOR)), each=True
+        tuple(row.connection_id for row in rows if r.principal.is_own(row) or r.principal.has(ADMINISTRATOR)), each=True
     )
 
 

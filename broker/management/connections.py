@@ -28,11 +28,11 @@ Visible = tuple[str, Track[Any]]
 
 def connection_listing(reading: Reading, vhost: str | None = None) -> Listing[Visible]:
     """Connections that the user may hear of."""
-    own = reading.seer.own()
+    own = reading.principal.own()
     found = sorted(
         (
             (track.row.name, track)
-            for track in reading.mirror.connections.values()
+            for track in reading.replica.connections.values()
             if own(track.row) and vhost in (None, track.row.vhost)
         ),
         key=lambda item: (item[0], item[1].row.connection_id),
@@ -76,7 +76,7 @@ def connection_document(reading: Reading, track: Track[ConnectionRow]) -> Docume
         "frame_max": row.frame_max_bytes,
         "host": row.host,
         "name": row.name,
-        "node": reading.mirror.node_of(track),
+        "node": reading.replica.node_of(track),
         "peer_cert_issuer": row.tls.peer_issuer if row.tls else None,
         "peer_cert_subject": row.tls.peer_subject if row.tls else None,
         "peer_cert_validity": row.tls.peer_validity if row.tls else None,
@@ -108,21 +108,21 @@ def connection_document(reading: Reading, track: Track[ConnectionRow]) -> Docume
 
 def connection_named(reading: Reading, name: str) -> Track[ConnectionRow]:
     """The connection of this name that the user may hear of. Refused (404) without one."""
-    track = reading.mirror.connections.get(reading.mirror.connection_ids.get(name, ""))
+    track = reading.replica.connections.get(reading.replica.connection_ids.get(name, ""))
     if track is None:
         raise object_not_found()
-    if not reading.seer.is_own(track.row):
-        reading.seer.require(MONITORING)
+    if not reading.principal.is_own(track.row):
+        reading.principal.require(MONITORING)
     return track
 
 
 def rows_of_user(reading: Reading, user: str) -> list[ConnectionRow]:
     """All connections of one user that may be heard of, by name. Refused (401) when it is another one and the user does
     not monitor."""
-    if user != reading.seer.name:
-        reading.seer.require(MONITORING)
-    own = reading.seer.own()
-    found = (track.row for track in reading.mirror.connections.values())
+    if user != reading.principal.name:
+        reading.principal.require(MONITORING)
+    own = reading.principal.own()
+    found = (track.row for track in reading.replica.connections.values())
     return sorted((row for row in found if row.user == user and own(row)), key=lambda row: row.name)
 
 
@@ -131,7 +131,7 @@ def connections_of_user(reading: Reading, user: str) -> list[Document]:
     return [
         {
             "name": row.name,
-            "node": reading.mirror.node_of(reading.mirror.connections[row.connection_id]),
+            "node": reading.replica.node_of(reading.replica.connections[row.connection_id]),
             "user": row.user,
             "vhost": row.vhost,
         }
@@ -151,8 +151,8 @@ def channel_listing(
     reading: Reading, vhost: str | None = None, connection: Track[ConnectionRow] | None = None
 ) -> Listing[Visible]:
     """Channels that the user may hear of; of one vhost or one connection when told so."""
-    own = reading.seer.own()
-    owners: Iterable[Track[ConnectionRow]] = reading.mirror.connections.values()
+    own = reading.principal.own()
+    owners: Iterable[Track[ConnectionRow]] = reading.replica.connections.values()
     if connection is not None:
         owners = (connection,)
     found = sorted(
@@ -160,7 +160,7 @@ def channel_listing(
             ((owner.row.name, track.row.number), track)
             for owner in owners
             if own(owner.row) and vhost in (None, owner.row.vhost)
-            for track in reading.mirror.channels.get(owner.row.connection_id, {}).values()
+            for track in reading.replica.channels.get(owner.row.connection_id, {}).values()
         ),
         key=lambda item: (*item[0], item[1].row.connection_id),
     )
@@ -179,7 +179,7 @@ def channel_listing(
 def channel_document(reading: Reading, track: Track[ChannelRow]) -> Document:
     """One channel, as in a list."""
     row = track.row
-    connection = reading.mirror.connections.get(row.connection_id)
+    connection = reading.replica.connections.get(row.connection_id)
     assert connection is not None, "a channel that is shown has a connection"
     about = connection.row
     answer: Document = {
@@ -193,7 +193,7 @@ def channel_document(reading: Reading, track: Track[ChannelRow]) -> Document:
         "messages_uncommitted": row.uncommitted,
         "messages_unconfirmed": row.unconfirmed,
         "name": channel_name(about, row.number),
-        "node": reading.mirror.node_of(track),
+        "node": reading.replica.node_of(track),
         "number": row.number,
         "prefetch_count": row.prefetch_count,
         "state": row.state,
@@ -212,12 +212,12 @@ def channel_full(reading: Reading, name: str) -> Document:
     connection_name, _, number = name.rpartition(" (")
     connection = connection_named(reading, connection_name)
     place = number.removesuffix(")")
-    channels = reading.mirror.channels.get(connection.row.connection_id, {})
+    channels = reading.replica.channels.get(connection.row.connection_id, {})
     track = channels.get(int(place)) if place.isascii() and place.isdigit() and len(place) < 6 else None
     if track is None:
         raise object_not_found()
     answer = channel_document(reading, track)
-    consumers = reading.mirror.consumers_of_channel.get((track.row.connection_id, track.row.number), {})
+    consumers = reading.replica.consumers_of_channel.get((track.row.connection_id, track.row.number), {})
     answer["consumer_details"] = [consumer_document(reading, consumers[tag]) for tag in sorted(consumers)]
     answer["deliveries"] = deliveries(reading, consumers.values(), by_queue=True)
     vhost = connection.row.vhost
@@ -271,11 +271,11 @@ _DELIVERED: Final[dict[str, Get]] = {
 
 def consumer_listing(reading: Reading, vhost: str | None = None) -> Listing[Visible]:
     """Consumers that the user may hear of."""
-    own = reading.seer.own()
+    own = reading.principal.own()
     found: list[tuple[tuple[str, ...], Track[ConsumerRow]]] = []
-    for queue_id in reading.mirror.consumers:
-        for track in reading.mirror.consumers[queue_id].values():
-            connection = reading.mirror.connections.get(track.row.connection_id)
+    for queue_id in reading.replica.consumers:
+        for track in reading.replica.consumers[queue_id].values():
+            connection = reading.replica.connections.get(track.row.connection_id)
             if connection is None or not own(connection.row) or vhost not in (None, connection.row.vhost):
                 continue
             found.append((_consumer_place(track.row), track))
@@ -294,8 +294,8 @@ def _consumer_place(row: ConsumerRow) -> tuple[str, ...]:
 
 
 def _channel_details(reading: Reading, track: Track[Any], connection_id: str, number: int) -> Document:
-    connection = reading.mirror.connections.get(connection_id)
-    about: Document = {"number": number, "node": reading.mirror.node_of(track)}
+    connection = reading.replica.connections.get(connection_id)
+    about: Document = {"number": number, "node": reading.replica.node_of(track)}
     if connection is not None:
         told = connection.row
         about |= {

@@ -43,7 +43,7 @@ def _default_exchange(vhost: str) -> Exchange:
 
 def open_vhosts(reading: Reading, vhost: str | None) -> list[str]:
     """The one that is asked for, or all that the user may enter."""
-    return reading.seer.open_vhosts() if vhost is None else [vhost]
+    return reading.principal.open_vhosts() if vhost is None else [vhost]
 
 
 # -- exchanges ------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def document(reading: Reading, exchange: Exchange) -> Document:
         policy = reading.map.exchange_settings(exchange).policy
         if policy is not None:
             answer["policy"] = policy
-    told = reading.mirror.exchanges.get((exchange.vhost, exchange.name))
+    told = reading.replica.exchanges.get((exchange.vhost, exchange.name))
     if told:
         answer["message_stats"] = reading.counted("msg_rates", tuple(told.values()), _FLOWS)
     return answer
@@ -112,14 +112,14 @@ def full(reading: Reading, vhost: str, name: str) -> Document:
     answer = document(reading, exchange)
     answer["incoming"] = publishers(reading, vhost, exchange.name)
     answer["outgoing"] = []
-    flows = reading.mirror.flows_of_exchange.get((vhost, exchange.name), {})
+    flows = reading.replica.flows_of_exchange.get((vhost, exchange.name), {})
     for _, told in sorted(flows.items()):
         tracks = tuple(told.values())
         queue = reading.map.queue_by_id(tracks[0].row.queue_id)  # type: ignore[arg-type]
         if queue is not None:
             stats = reading.counted("msg_rates", tracks, _PUBLISH)
             answer["outgoing"].append({"queue": {"name": queue.name, "vhost": queue.vhost}, "stats": stats})
-    answer["may"] = reading.seer.may(vhost, exchange.name)
+    answer["may"] = reading.principal.may(vhost, exchange.name)
     return answer
 
 

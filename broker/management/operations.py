@@ -41,7 +41,7 @@ class Operation(msgspec.Struct, frozen=True):
 
 def run(operation: Operation, reading: Reading, path: Path, fields: dict[str, Any]) -> Asked:
     """The plan. Refused as rights and body demand."""
-    reading.seer.require(ADMINISTRATOR)
+    reading.principal.require(ADMINISTRATOR)
     return operation.plan(reading, path, Body(fields, reading.now_ms))
 
 
@@ -67,14 +67,14 @@ def _force_owner(r: Reading, p: Path, body: Body) -> Asked:
 
 def _drain(r: Reading, p: Path, body: Body) -> Asked:
     _there(r, p)
-    if p["name"] != r.mirror.node:
+    if p["name"] != r.replica.node:
         raise bad_request(f"node '{p['name']}' drains itself: ask its own management API")
     return Asked("drain", {"undo": body.flag("undo", False)})
 
 
 def _forget(r: Reading, p: Path, _body: Body) -> Asked:
     _there(r, p)
-    if p["name"] == r.mirror.node:
+    if p["name"] == r.replica.node:
         raise bad_request(f"node '{p['name']}' is the one that is asked: 'clusterbroker leave' there takes it out")
     return Asked("leave", {"member": p["name"], "accept_loss": r.query.get("accept-loss", "").lower() == "true"})
 
@@ -85,7 +85,7 @@ def _forget_logins(r: Reading, p: Path, _body: Body) -> Asked:
 
 
 def _there(r: Reading, p: Path) -> None:
-    if p["name"] not in r.mirror.node_names():
+    if p["name"] not in r.replica.node_names():
         raise object_not_found()
 
 

@@ -1,4 +1,4 @@
-"""One request's view of the mirror: who asks, when, and how much of the past; and what all documents share."""
+"""One request's view of the replica: who asks, when, and how much of the past; and what all documents share."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from clusterbroker.cluster.view import ClusterView
 
 from .errors import bad_request
 from .history import SAMPLES_MAX, Get, Track, Window, details, grown
-from .replica import Mirror
-from .rights import Seer
+from .replica import Replica
+from .rights import Principal
 
 Document = dict[str, Any]
 
@@ -27,13 +27,15 @@ AGE_MAX_S: Final = 86_400
 class Reading:
     """Made for one request."""
 
-    __slots__ = ("_policies", "map", "mirror", "now_ms", "query", "seer", "windows")
+    __slots__ = ("_policies", "map", "now_ms", "principal", "query", "replica", "windows")
 
-    def __init__(self, mirror: Mirror, seer: Seer, now_ms: int, query: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, replica: Replica, principal: Principal, now_ms: int, query: Mapping[str, str] | None = None
+    ) -> None:
         """Refused (400) when the query asks for a past that cannot be."""
-        self.mirror = mirror
-        self.map: ClusterView = mirror.map
-        self.seer = seer
+        self.replica = replica
+        self.map: ClusterView = replica.map
+        self.principal = principal
         self.now_ms = now_ms
         self.query: Mapping[str, str] = query or {}
         self.windows = windows(self.query)
@@ -55,7 +57,7 @@ class Reading:
         """`{field: sum, field_details: {...}}` for each field, over the rows of all tracks."""
         window = self.windows.get(family)
         if window is not None and window.longer:
-            self.mirror.watch(track for track in tracks if not isinstance(track.row, NodeRow))
+            self.replica.watch(track for track in tracks if not isinstance(track.row, NodeRow))
         document: Document = {}
         if window is None and len(tracks) == 1:
             return _counted_one(tracks[0], fields, gauge)

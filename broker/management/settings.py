@@ -40,8 +40,8 @@ def vhosts(reading: Reading) -> list[Document]:
     """Those that the user may enter; all to those who monitor."""
     names = (
         sorted(vhost.name for vhost in reading.map.vhosts())
-        if reading.seer.has(MONITORING)
-        else reading.seer.open_vhosts()
+        if reading.principal.has(MONITORING)
+        else reading.principal.open_vhosts()
     )
     return [vhost_document(reading, vhost) for name in names if (vhost := reading.map.vhost(name)) is not None]
 
@@ -58,18 +58,18 @@ def vhost_document(reading: Reading, vhost: Vhost) -> Document:
     """One vhost with its totals."""
     answer: Document = {
         "cluster_state": {
-            node: "running" if reading.mirror.running(node, reading.now_ms) else "stopped"
-            for node in reading.mirror.node_names()
+            node: "running" if reading.replica.running(node, reading.now_ms) else "stopped"
+            for node in reading.replica.node_names()
         },
         "default_queue_type": vhost.default_queue_type or "undefined",
         "description": vhost.description,
         "metadata": {"description": vhost.description, "tags": list(vhost.tags)},
-        "may": reading.seer.may_some(vhost.name),
+        "may": reading.principal.may_some(vhost.name),
         "name": vhost.name,
         "tags": list(vhost.tags),
         "tracing": vhost.tracing,
     }
-    track = reading.mirror.vhost_sums.get(vhost.name)
+    track = reading.replica.vhost_sums.get(vhost.name)
     if track is not None:
         answer |= reading.counted("lengths", (track,), DEPTH_FIELDS, gauge=True)
         answer |= reading.counted("data_rates", (track,), _BYTES)
@@ -94,7 +94,7 @@ def policy_document(policy: Policy | OperatorPolicy) -> Document:
 
 def policies(reading: Reading, vhost: str | None = None, *, operator: bool = False) -> list[Document]:
     """Of a vhost, or of all that the user may enter."""
-    asked = reading.seer.open_vhosts() if vhost is None else [vhost]
+    asked = reading.principal.open_vhosts() if vhost is None else [vhost]
     found: list[Policy | OperatorPolicy] = []
     for name in asked:
         found.extend(reading.map.operator_policies(name) if operator else reading.map.policies(name))
@@ -114,7 +114,7 @@ def policy_named(reading: Reading, vhost: str, name: str, *, operator: bool = Fa
 
 def parameters(reading: Reading, component: str | None = None, vhost: str | None = None) -> list[Document]:
     """Those of the vhosts that the user may enter. Operator policies and limits count as parameters, as in RabbitMQ."""
-    asked = reading.seer.open_vhosts() if vhost is None else [vhost]
+    asked = reading.principal.open_vhosts() if vhost is None else [vhost]
     found = [
         _parameter(parameter.component, parameter.name, parameter.vhost, plain(parameter.value))
         for parameter in reading.map.parameters()
@@ -176,7 +176,7 @@ def limits_of(limits: VhostLimits) -> Document:
 
 def vhost_limits(reading: Reading, vhost: str | None = None) -> list[Document]:
     """Of a vhost, or of all that the user may enter; those that have some."""
-    asked = reading.seer.open_vhosts() if vhost is None else [vhost]
+    asked = reading.principal.open_vhosts() if vhost is None else [vhost]
     found = [(name, limits_of(reading.map.vhost_limits(name))) for name in asked]
     return [{"value": limits, "vhost": name} for name, limits in found if limits]
 

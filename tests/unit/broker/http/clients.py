@@ -1,4 +1,4 @@
-"""An application over a mirror whose deeds are carried out at once, and a client inside the same loop."""
+"""An application over a replica whose deeds are carried out at once, and a client inside the same loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class DeedsAtOnce:
-    """The node's part: folds each command into the mirror's own map."""
+    """The node's part: folds each command into the replica's own map."""
 
     def __init__(self, place: Place, carry_out: bool) -> None:
         self._place = place
@@ -85,7 +85,7 @@ class Client:
         self.deeds = DeedsAtOnce(place, carry_out)
         self.tokens = tokens
         app = create_app(
-            place.mirror,
+            place.replica,
             self.deeds,
             now_ms=lambda: self.now_ms,
             password_cost=COST_CHEAP,

@@ -15,7 +15,7 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.http.app import create_app
 from clusterbroker.broker.management.amqp_operations import ACTS, Call, properties_of, refused
 from clusterbroker.broker.management.errors import Refused
-from clusterbroker.broker.management.replica import Mirror
+from clusterbroker.broker.management.replica import Replica
 from clusterbroker.broker.server.alarms import AlarmOptions
 from clusterbroker.broker.server.goodbye import turn_clients_away
 from clusterbroker.broker.server.listener import Address
@@ -33,16 +33,16 @@ TOPICS = {act.path.split("/")[2] for act in ACTS}
 
 
 class Served:
-    """A node, and the application whose mirror hears what the node applies."""
+    """A node, and the application whose replica hears what the node applies."""
 
     def __init__(self, shell: NodeShell, directory: Path) -> None:
         self.shell = shell
         self.place = Place()
-        self.place.mirror = mirror = Mirror(shell.node.options.name)
-        mirror.restored(shell.node.map.snapshot(), NOW_MS)
-        shell.storage.wiring.listen(lambda applied: mirror.applied(LogIndex(applied.index), applied.command, NOW_MS))
+        self.place.replica = replica = Replica(shell.node.options.name)
+        replica.restored(shell.node.map.snapshot(), NOW_MS)
+        shell.storage.wiring.listen(lambda applied: replica.applied(LogIndex(applied.index), applied.command, NOW_MS))
         app = create_app(
-            mirror, DeedsAtOnce(self.place, False), now_ms=lambda: NOW_MS, directory=directory, password_cost=4
+            replica, DeedsAtOnce(self.place, False), now_ms=lambda: NOW_MS, directory=directory, password_cost=4
         )
         transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1), raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
@@ -260,7 +260,9 @@ def test_numbers_may_be_texts_and_texts_numbers() -> None:
 
 async def test_a_node_that_is_not_there(tmp_path: Path) -> None:
     place = recorded_place()
-    app = create_app(place.mirror, DeedsAtOnce(place, True), now_ms=lambda: NOW_MS, directory=tmp_path, password_cost=4)
+    app = create_app(
+        place.replica, DeedsAtOnce(place, True), now_ms=lambda: NOW_MS, directory=tmp_path, password_cost=4
+    )
     transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         answer = await http.put("/api/queues/%2F/q", auth=("guest", "guest"), json={})

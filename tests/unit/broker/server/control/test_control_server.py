@@ -278,18 +278,18 @@ async def test_a_member_that_does_not_answer_in_time_is_left_out(
 
 async def test_the_wiring_is_followed(managed: Any, tmp_path: Path) -> None:
     process = await Process.open(tmp_path)
-    mirror = await process.folded()
-    assert mirror.digest() == managed.node.map.digest()
+    replica = await process.folded()
+    assert replica.digest() == managed.node.map.digest()
     for name in ("v", "w"):
         process.say(m.Order(2, c.encode(c.AddVhost(name=name))))
         assert await process.hear(m.Ordered) == m.Ordered(2, "", "", managed.node.map.applied)
-    while mirror.applied < managed.node.map.applied:
+    while replica.applied < managed.node.map.applied:
         for index, command in (await process.hear(m.Followed)).commands:
-            mirror.apply(LogIndex(index), c.decode(command))
-    assert mirror.digest() == managed.node.map.digest()
+            replica.apply(LogIndex(index), c.decode(command))
+    assert replica.digest() == managed.node.map.digest()
 
     again = await Process.open(tmp_path)
-    again.say(m.Tail(1, mirror.applied))
+    again.say(m.Tail(1, replica.applied))
     assert await again.hear(m.Following) == m.Following(1)
 
 
