@@ -44,7 +44,7 @@ WORLD = {
 
 SHELLS = {
     "broker/http/app.py": "the management process answers requests on its loop",
-    "broker/http/receiving.py": "waits for bodies, and for a turn to read them",
+    "broker/http/middleware/bodies.py": "waits for bodies, and for a turn to read them",
     "broker/http/hashing.py": "hashes passwords in threads, a few at a time",
     "broker/http/amqp_line.py": "a client's socket to the node",
     "broker/http/control_client.py": "the line to the node",

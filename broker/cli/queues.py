@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from clusterbroker.broker.cli import messages, selected
+from clusterbroker.broker.cli import messages, selection
 from clusterbroker.broker.cli.administration import AsJson, DataDir
 from clusterbroker.broker.cli.administration import perform as perform_here
 from clusterbroker.broker.cli.commands import deed, listing, show, showing
@@ -196,8 +196,8 @@ def queue_browse(
     reach: Target,
     queue: QueueName,
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="So many at most.")] = 20,
-    only: selected.Filter = "",
-    first: selected.First = 1,
+    only: selection.Filter = "",
+    first: selection.First = 1,
     truncate: Annotated[int, typer.Option("--truncate", min=0, max=1 << 20, help="Bytes of a body.")] = 200,
     body_only: Annotated[bool, typer.Option("--body-only", help="The bodies as they are, and nothing else.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON, on one line.")] = False,
@@ -205,20 +205,20 @@ def queue_browse(
 ) -> None:
     """Look at messages without disturbing them: they stay where they are, as they are."""
     limit = 1 << 20 if body_only else truncate
-    found = selected.browsed(reach, vhost, queue, count, only, first, limit, "base64" if body_only else "auto")
+    found = selection.browsed(reach, vhost, queue, count, only, first, limit, "base64" if body_only else "auto")
     if body_only:
         messages.write_bodies(found)
     else:
-        show(selected.MESSAGES, lambda: found, Wish(as_json=as_json))
+        show(selection.MESSAGES, lambda: found, Wish(as_json=as_json))
 
 
 @deed(app, "delete-messages")
 def queue_delete_messages(
     reach: Target,
     queue: QueueName,
-    seq: selected.Seqs = None,
-    only: selected.Wanted = None,
-    first: selected.First = 1,
+    seq: selection.Seqs = None,
+    only: selection.Wanted = None,
+    first: selection.First = 1,
     staged: Annotated[
         bool, typer.Option("--staged", help="QUEUE is a staging exchange: rows that are held back.")
     ] = False,
@@ -226,43 +226,43 @@ def queue_delete_messages(
 ) -> str:
     """Delete some of a queue's messages: those that are ready, and by number what cannot be read and is held back."""
     where = {"staged": True} if staged else {}
-    return selected.treated(reach, vhost, queue, "delete", seq, only, first, where)
+    return selection.treated(reach, vhost, queue, "delete", seq, only, first, where)
 
 
 @deed(app, "move-messages")
 def queue_move_messages(
     reach: Target,
     queue: QueueName,
-    seq: selected.Seqs = None,
-    only: selected.Wanted = None,
-    first: selected.First = 1,
-    to_queue: selected.ToQueue = None,
-    exchange: selected.ToExchange = None,
-    routing_key: selected.Key = None,
-    to_origin: selected.ToOrigin = False,
+    seq: selection.Seqs = None,
+    only: selection.Wanted = None,
+    first: selection.First = 1,
+    to_queue: selection.ToQueue = None,
+    exchange: selection.ToExchange = None,
+    routing_key: selection.Key = None,
+    to_origin: selection.ToOrigin = False,
     vhost: Vhost = "/",
 ) -> str:
     """Move some of a queue's messages elsewhere. Each leaves when its destination has confirmed it."""
-    where = selected.destination(to_queue, exchange, routing_key, to_origin)
-    return selected.treated(reach, vhost, queue, "move", seq, only, first, where)
+    where = selection.destination(to_queue, exchange, routing_key, to_origin)
+    return selection.treated(reach, vhost, queue, "move", seq, only, first, where)
 
 
 @deed(app, "replay-messages")
 def queue_replay_messages(
     reach: Target,
     queue: QueueName,
-    seq: selected.Seqs = None,
-    only: selected.Wanted = None,
-    first: selected.First = 1,
-    to_queue: selected.ToQueue = None,
-    exchange: selected.ToExchange = None,
-    routing_key: selected.Key = None,
-    to_origin: selected.ToOrigin = False,
+    seq: selection.Seqs = None,
+    only: selection.Wanted = None,
+    first: selection.First = 1,
+    to_queue: selection.ToQueue = None,
+    exchange: selection.ToExchange = None,
+    routing_key: selection.Key = None,
+    to_origin: selection.ToOrigin = False,
     vhost: Vhost = "/",
 ) -> str:
     """Publish some of a queue's messages once more; the originals stay."""
-    where = selected.destination(to_queue, exchange, routing_key, to_origin)
-    return selected.treated(reach, vhost, queue, "replay", seq, only, first, where)
+    where = selection.destination(to_queue, exchange, routing_key, to_origin)
+    return selection.treated(reach, vhost, queue, "replay", seq, only, first, where)
 
 
 @deed(app, "pause")

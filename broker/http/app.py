@@ -47,12 +47,12 @@ from clusterbroker.cluster.errors import Unavailable
 
 from . import local, metric_pages, routes, web_page
 from .amqp_line import carried_out
-from .audited import COMMANDS, FACTS, PRINCIPAL, REFUSED, Audited
 from .auth import REALM, LoginFailed, SignIn
-from .entrance import Entrance
 from .hashing import Hashing
+from .middleware.audit import COMMANDS, FACTS, PRINCIPAL, REFUSED, AuditMiddleware
+from .middleware.bodies import Room, fields_of
+from .middleware.headers import HeadersMiddleware
 from .operations import NodeOperations, OrderError
-from .receiving import Room, fields_of
 from .reference import page
 from .routes import Endpoint
 
@@ -104,8 +104,8 @@ def create_app(
     app.add_exception_handler(HTTPException, _not_routed)
     app.add_exception_handler(Exception, _failed)
     if audit is not None:
-        app.add_middleware(Audited, audit=audit)
-    app.add_middleware(Entrance, stale_s=lambda: replica.stale_s(now_ms()))
+        app.add_middleware(AuditMiddleware, audit=audit)
+    app.add_middleware(HeadersMiddleware, stale_s=lambda: replica.stale_s(now_ms()))
     return app
 
 
@@ -274,7 +274,7 @@ class _Shell:
         right: str = MANAGEMENT,
         may_be_long: tuple[str, ...] = (),
     ) -> tuple[Reading, dict[str, Any]]:
-        """Who asks for a deed, with what (`receiving.fields_of`). A body may take minutes: who was deleted, lost a
+        """Who asks for a deed, with what (`middleware.bodies`). A body may take minutes: who was deleted, lost a
         tag or has a token that is over by then does nothing any more."""
         reading = await self._reading_to_write(request)
         reading.principal.require(right)

@@ -36,7 +36,7 @@ from clusterbroker.broker.server.throttle import Throttle, network
 from clusterbroker.cluster.entities import User
 from clusterbroker.cluster.passwords import COST_DEFAULT
 
-from .audited import PEER, PRINCIPAL, REFUSED
+from .middleware.audit import PEER, PRINCIPAL, REFUSED
 from .sessions import LIFE_MS, Sessions
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import httpx
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from clusterbroker.broker.http.app import create_app
-from clusterbroker.broker.http.audited import PEER
+from clusterbroker.broker.http.middleware.audit import PEER
 from clusterbroker.broker.http.operations import OrderError
 from clusterbroker.broker.server.audit import Audit
 from clusterbroker.broker.server.management_settings import PROXIES

@@ -230,7 +230,7 @@ async def test_who_is_gone_when_the_body_is_there_does_nothing(client: Client, c
 
 
 async def test_bodies_on_their_way_have_so_much_room_together(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusterbroker.broker.http.receiving.BODIES_BYTES_MAX", 1000)
+    monkeypatch.setattr("clusterbroker.broker.http.middleware.bodies.BODIES_BYTES_MAX", 1000)
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow() -> AsyncIterator[bytes]:

@@ -41,7 +41,7 @@ _TOLD: Final = (
 )  # fmt: skip
 
 
-class Audited:
+class AuditMiddleware:
     """ASGI middleware, inside of whatever changes the path."""
 
     def __init__(self, app: ASGIApp, audit: Audit) -> None:
