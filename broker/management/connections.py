@@ -11,14 +11,11 @@ from clusterbroker.broker.stats.rows import ChannelRow, ConnectionRow, ConsumerR
 from .errors import object_not_found
 from .history import Get, Track
 from .paging import Listing
-from .reading import CHANNEL_FIELDS, Document, Reading, moment, plain, plain_table
+from .reading import Document, Reading, moment, plain, plain_table
 from .rights import MONITORING
+from .statistics import CHANNEL_FIELDS, CHANNEL_GAUGES, CONNECTION_BYTES, CONNECTION_COUNTS
 
 PUBLISHERS_MAX: Final = 500
-_BYTES: Final[dict[str, Get]] = {
-    "recv_oct": lambda row: row.received_bytes,
-    "send_oct": lambda row: row.sent_bytes,
-}
 Visible = tuple[str, Track[Any]]
 """A name, and the row behind it."""
 
@@ -56,8 +53,8 @@ def _quick_connection(path: str) -> Callable[[Visible], Any] | None:
         "connected_at": lambda track: track.row.connected_at_ms,
         "recv_oct": lambda track: track.row.received_bytes,
         "send_oct": lambda track: track.row.sent_bytes,
-        "recv_oct_details.rate": lambda track: track.rate(_BYTES["recv_oct"]),
-        "send_oct_details.rate": lambda track: track.rate(_BYTES["send_oct"]),
+        "recv_oct_details.rate": lambda track: track.rate(CONNECTION_BYTES["recv_oct"]),
+        "send_oct_details.rate": lambda track: track.rate(CONNECTION_BYTES["send_oct"]),
     }
     get = fields.get(path)
     return (lambda item: get(item[1])) if get is not None else None
@@ -69,7 +66,6 @@ def connection_document(reading: Reading, track: Track[ConnectionRow]) -> Docume
     answer: Document = {
         "auth_mechanism": row.auth_mechanism,
         "channel_max": row.channel_max,
-        "channels": row.channels,
         "client_properties": plain_table(row.client_properties),
         "connected_at": row.connected_at_ms,
         "connection_id": row.connection_id,
@@ -84,8 +80,6 @@ def connection_document(reading: Reading, track: Track[ConnectionRow]) -> Docume
         "peer_port": row.peer_port,
         "port": row.port,
         "protocol": row.protocol,
-        "recv_cnt": row.received_reads,
-        "send_cnt": row.sent_writes,
         "send_pend": row.pending_send_bytes,
         "ssl": row.tls is not None,
         "ssl_cipher": row.tls.cipher if row.tls else None,
@@ -98,11 +92,12 @@ def connection_document(reading: Reading, track: Track[ConnectionRow]) -> Docume
         "user": row.user,
         "user_who_performed_action": row.user,
         "vhost": row.vhost,
+        **{field: get(row) for field, get in CONNECTION_COUNTS.items()},
     }
     given = row.client_properties.get("connection_name")
     if given is not None:
         answer["user_provided_name"] = plain(given)
-    answer.update(reading.counted("data_rates", (track,), _BYTES))
+    answer.update(reading.counted("data_rates", (track,), CONNECTION_BYTES))
     return answer
 
 
@@ -183,24 +178,18 @@ def channel_document(reading: Reading, track: Track[ChannelRow]) -> Document:
     assert connection is not None, "a channel that is shown has a connection"
     about = connection.row
     answer: Document = {
-        "acks_uncommitted": row.acks_uncommitted,
         "confirm": row.confirm,
         "connection_details": {"name": about.name, "peer_host": about.peer_host, "peer_port": about.peer_port},
-        "consumer_count": row.consumers,
-        "global_prefetch_count": row.global_prefetch_count,
         "message_stats": reading.counted("msg_rates", (track,), CHANNEL_FIELDS),
-        "messages_unacknowledged": row.unacknowledged,
-        "messages_uncommitted": row.uncommitted,
-        "messages_unconfirmed": row.unconfirmed,
         "name": channel_name(about, row.number),
         "node": reading.replica.node_of(track),
         "number": row.number,
-        "prefetch_count": row.prefetch_count,
         "state": row.state,
         "transactional": row.transactional,
         "user": about.user,
         "user_who_performed_action": about.user,
         "vhost": about.vhost,
+        **{field: get(row) for field, get in CHANNEL_GAUGES.items()},
     }
     if track.idle_since_ms:
         answer["idle_since"] = moment(track.idle_since_ms)

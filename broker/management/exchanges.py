@@ -24,16 +24,10 @@ from .errors import object_not_found
 from .history import Get
 from .paging import Listing
 from .reading import Document, Reading, plain_table
+from .statistics import EXCHANGE_FIELDS
 
 DEFAULT_NAME: Final = "amq.default"
 _SERVERS_OWN: Final = "rmq-internal"
-_FLOWS: Final[dict[str, Get]] = {
-    "confirm": lambda row: row.confirm,
-    "drop_unroutable": lambda row: row.drop_unroutable,
-    "publish_in": lambda row: row.publish_in,
-    "publish_out": lambda row: row.publish_out,
-    "return_unroutable": lambda row: row.return_unroutable,
-}
 _PUBLISH: Final[dict[str, Get]] = {"publish": lambda row: row.publish}
 
 
@@ -102,7 +96,7 @@ def document(reading: Reading, exchange: Exchange) -> Document:
             answer["policy"] = policy
     told = reading.replica.exchanges.get((exchange.vhost, exchange.name))
     if told:
-        answer["message_stats"] = reading.counted("msg_rates", tuple(told.values()), _FLOWS)
+        answer["message_stats"] = reading.counted("msg_rates", tuple(told.values()), EXCHANGE_FIELDS)
     return answer
 
 

@@ -36,7 +36,9 @@ from clusterbroker.cluster.ids import NodeId, QueueId
 
 from .exposition import COUNTER, GAUGE, HISTOGRAM, UNTYPED, Named, labels, written
 from .history import Track
-from .metric_tables import (
+from .nodes import RABBITMQ_API, certificates, name_of_cluster
+from .replica import Replica
+from .statistics import (
     ALARMS,
     CHANNEL,
     CHURN,
@@ -46,6 +48,7 @@ from .metric_tables import (
     GLOBAL,
     GLOBAL_OUT,
     LINK,
+    LOGINS,
     MESSAGES,
     NODE,
     NODE_COARSE,
@@ -54,13 +57,13 @@ from .metric_tables import (
     OWN_NODE,
     QUEUE_COARSE,
     QUEUE_CONSUMERS,
+    QUEUE_DISK,
     QUEUE_FINE,
     QUEUE_PUBLISHED,
+    STARTED,
     Number,
     Of,
 )
-from .nodes import RABBITMQ_API, certificates, name_of_cluster
-from .replica import Replica
 
 R = TypeVar("R")
 
@@ -126,7 +129,7 @@ def aggregated(replica: Replica, now_ms: int) -> Iterator[str]:
     yield from _whole(present, now_ms)
     rows = [owned.row for owned in present.queues]
     for metrics, some in (
-        ((*QUEUE_COARSE, *QUEUE_CONSUMERS, *QUEUE_FINE), rows),
+        ((*QUEUE_COARSE, *QUEUE_CONSUMERS, *QUEUE_FINE, *QUEUE_DISK), rows),
         (CHANNEL, present.channels),
         ((*CONNECTION_COARSE, *CONNECTION), present.connections),
     ):
@@ -139,7 +142,7 @@ def per_object(replica: Replica, now_ms: int) -> Iterator[str]:
     """`/metrics/per-object`: as `aggregated`, by queue, channel and connection."""
     present = Present(replica)
     yield from _whole(present, now_ms)
-    yield from _of_queues(SHARED, (*QUEUE_COARSE, *QUEUE_CONSUMERS, *QUEUE_FINE), present.queues)
+    yield from _of_queues(SHARED, (*QUEUE_COARSE, *QUEUE_CONSUMERS, *QUEUE_FINE, *QUEUE_DISK), present.queues)
     yield from _of_channels(SHARED, CHANNEL, present)
     yield from _of_connections(SHARED, (*CONNECTION_COARSE, *CONNECTION), present)
     for family in (_own_queues, _own_channels, _own_exchanges):
@@ -161,26 +164,22 @@ def detailed(replica: Replica, families: Collection[str], vhosts: Collection[str
             yield from of_cluster(replica, vhosts)
 
 
-def _sample(prefix: str, metric: Of, value: Number, which: str = "") -> str:
-    return written(Named(prefix + metric.name, metric.kind, metric.help), ((which, _number(value)),))
-
-
 def _number(value: Number) -> Number:
     return int(value) if isinstance(value, bool) else value
 
 
 def _summed(prefix: str, metrics: Sequence[Of], rows: Sequence[Any]) -> Iterator[str]:
     for metric in metrics:
-        get = metric.get
-        yield _sample(prefix, metric, sum(map(get, rows)))
+        named = Named(prefix + metric.name, metric.kind, metric.help)
+        yield written(named, (("", _number(sum(map(metric.value, rows)))),))
 
 
 def _each(prefix: str, metrics: Sequence[Of], things: Sequence[tuple[str, Any]]) -> Iterator[str]:
     for metric in metrics:
-        get = metric.get
+        value = metric.value
         yield written(
             Named(prefix + metric.name, metric.kind, metric.help),
-            ((which, _number(get(thing))) for which, thing in things),
+            ((which, _number(value(thing))) for which, thing in things),
         )
 
 
@@ -213,7 +212,7 @@ def _own_queues(present: Present) -> Iterator[str]:
     named = [(_queue_labels(owned.entity), owned) for owned in present.queues]
     yield from _each(OWN, OWN_QUEUE, named)
     totals = [(which, owned.row.messages) for which, owned in named]
-    yield from _each(f"{OWN}queue_", [metric for metric in MESSAGES if metric.name in OF_QUEUES], totals)
+    yield from _each(f"{OWN}queue_", OF_QUEUES, totals)
     behind = [
         (labels({"vhost": owned.entity.vhost, "queue": owned.entity.name, "node": copy.node}), copy.records_behind)
         for owned in present.queues
@@ -310,8 +309,7 @@ def _whole(present: Present, now_ms: int) -> Iterator[str]:
 
 
 def _node(row: NodeRow) -> Iterator[str]:
-    start = Of("process_start_time_seconds", GAUGE, "When the node started, s since 1970", lambda r: r.started_at_ms)
-    yield _sample("", start, row.started_at_ms / 1000)
+    yield from _summed("", STARTED, (row,))
     yield from _summed(SHARED, (*ALARMS, *NODE_COARSE, *NODE, *NODE_DISK, *CHURN), (row,))
     yield from _logins(SHARED, row)
     yield from _summed(f"{SHARED}channel_", MESSAGES, (row.messages,))
@@ -338,15 +336,7 @@ def _flushes(row: NodeRow) -> Iterator[str]:
 
 def _logins(prefix: str, row: NodeRow) -> Iterator[str]:
     named = [(labels({"protocol": "amqp091" if one.protocol == "amqp" else one.protocol}), one) for one in row.logins]
-    yield from _each(
-        prefix,
-        (
-            Of("auth_attempts_total", COUNTER, "Attempts to sign in", lambda one: one.succeeded + one.failed),
-            Of("auth_attempts_succeeded_total", COUNTER, "Those that succeeded", lambda one: one.succeeded),
-            Of("auth_attempts_failed_total", COUNTER, "Those that failed", lambda one: one.failed),
-        ),
-        named,
-    )
+    yield from _each(prefix, LOGINS, named)
 
 
 def _cluster(present: Present, now_ms: int) -> Iterator[str]:
@@ -389,7 +379,7 @@ def _cluster(present: Present, now_ms: int) -> Iterator[str]:
 FAMILIES: Final[Mapping[str, Callable[[Present], Iterator[str]]]] = {
     "queue_coarse_metrics": lambda present: _of_queues(DETAILED, QUEUE_COARSE, present.queues),
     "queue_consumer_count": lambda present: _of_queues(DETAILED, QUEUE_CONSUMERS, present.queues),
-    "queue_metrics": lambda present: _of_queues(DETAILED, (*QUEUE_CONSUMERS, *QUEUE_FINE), present.queues),
+    "queue_metrics": lambda present: _of_queues(DETAILED, (*QUEUE_CONSUMERS, *QUEUE_FINE, *QUEUE_DISK), present.queues),
     "channel_metrics": lambda present: _of_channels(DETAILED, CHANNEL, present),
     "connection_coarse_metrics": lambda present: _of_connections(DETAILED, CONNECTION_COARSE, present),
     "connection_metrics": lambda present: _of_connections(DETAILED, CONNECTION, present),

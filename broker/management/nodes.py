@@ -14,10 +14,11 @@ from clusterbroker.cluster import exchange_rules
 from clusterbroker.cluster.ids import NodeId
 
 from .errors import bad_request, object_not_found
-from .history import Get, Track
-from .reading import DEPTH_FIELDS, MESSAGE_FIELDS, Document, Reading
+from .history import Track
+from .reading import Document, Reading
 from .replica import Replica, Sums
 from .rights import MONITORING
+from .statistics import CHURN_FIELDS, DEPTH_FIELDS, MESSAGE_FIELDS, NODE_FACTS, NODE_GAUGES, NODE_TOTALS
 
 RABBITMQ_API: Final = "3.10.8"
 """Whose management API this one answers like; clients look for it in `rabbitmq_version`."""
@@ -31,27 +32,6 @@ AUTH_MECHANISMS: Final = [
     {"description": "SASL AMQPLAIN authentication mechanism", "enabled": True, "name": "AMQPLAIN"},
     {"description": "SASL EXTERNAL authentication mechanism", "enabled": True, "name": "EXTERNAL"},
 ]
-CHURN: Final[dict[str, Get]] = {
-    "channel_closed": lambda row: row.channels_closed,
-    "channel_created": lambda row: row.channels_created,
-    "connection_closed": lambda row: row.connections_closed,
-    "connection_created": lambda row: row.connections_created,
-    "queue_created": lambda row: row.queues_created,
-    "queue_declared": lambda row: row.queues_declared,
-    "queue_deleted": lambda row: row.queues_deleted,
-}
-_GAUGES: Final[dict[str, Get]] = {
-    "disk_free": lambda row: row.disk_free_bytes,
-    "fd_used": lambda row: row.files_used,
-    "mem_used": lambda row: row.memory_used_bytes,
-    "sockets_used": lambda row: row.sockets_used,
-}
-_TOTALS: Final[dict[str, Get]] = {
-    **CHURN,
-    "io_sync_count": lambda row: row.journal_flushes,
-    "io_write_bytes": lambda row: row.journal_written_bytes,
-    "io_write_count": lambda row: row.journal_flushes,
-}
 _PROTOCOL_NAMES: Final = {
     "amqp091": "amqp", "amqp0.9.1": "amqp", "amqp0-9-1": "amqp", "amqps": "amqp/ssl", "amqp/ssl": "amqp/ssl",
     "https": "https", "http": "http", "amqp": "amqp", "clustering": "clustering",
@@ -109,8 +89,9 @@ def document(reading: Reading, name: str) -> Document:
     row = track.row
     answer |= _facts(row)
     answer |= _own_facts(row)
-    answer |= reading.counted("node_stats", (track,), _GAUGES, gauge=True)
-    answer |= reading.counted("node_stats", (track,), _TOTALS)
+    answer |= {field: get(row) for field, get in NODE_FACTS.items()}
+    answer |= reading.counted("node_stats", (track,), NODE_GAUGES, gauge=True)
+    answer |= reading.counted("node_stats", (track,), NODE_TOTALS)
     flush_ms = row.journal_flush_us / 1000 / row.journal_flushes if row.journal_flushes else 0.0
     answer["io_sync_avg_time"] = answer["io_write_avg_time"] = flush_ms
     return answer
@@ -133,21 +114,14 @@ def _facts(row: NodeRow) -> Document:
         "config_files": [row.config_file] if row.config_file else [],
         "contexts": _contexts(row),
         "db_dir": row.data_directory,
-        "disk_free_alarm": "disk" in row.alarms,
-        "disk_free_limit": row.disk_free_limit_bytes,
         "enabled_plugins": ["rabbitmq_management"],
         "exchange_types": EXCHANGE_TYPES,
-        "fd_total": row.files_limit,
         "log_files": [row.log_file or "<stdout>"],
-        "mem_alarm": "memory" in row.alarms,
         "mem_calculation_strategy": "rss",
-        "mem_limit": row.memory_limit_bytes,
         "os_pid": str(row.os_pid),
         "partitions": [],
         "processors": row.processors,
         "rates_mode": "basic",
-        "sockets_total": row.sockets_limit,
-        "uptime": row.uptime_ms,
     }
 
 
@@ -158,17 +132,7 @@ def _own_facts(row: NodeRow) -> Document:
         "alerts": [
             {"kind": one.kind, "subject": one.subject, "text": one.text, "since": one.since_ms} for one in row.alerts
         ],
-        "alerts_count": row.alerts_count,
-        "journal_bytes": row.journal_bytes,
-        "scrub_percent": row.scrub_percent,
-        "scrub_passes": row.scrub_passes,
-        "scrub_found": row.scrub_found,
-        "journal_segments": row.journal_segments,
-        "leased": row.leased,
-        "lease_left_ms": row.lease_left_ms,
-        "loop_lag_ms": row.loop_lag_ms,
         "version": row.version,
-        "wiring_index": row.wiring_index,
         "wiring_leader": row.wiring_leader or None,
     }
 
@@ -213,7 +177,7 @@ def overview(reading: Reading) -> Document:
     if not monitors:
         sums = [replica.vhost_sums[name] for name in principal.open_vhosts() if name in replica.vhost_sums]
     return {
-        "churn_rates": reading.counted("msg_rates", nodes, CHURN),
+        "churn_rates": reading.counted("msg_rates", nodes, CHURN_FIELDS),
         "cluster_name": cluster_name(reading),
         "contexts": [context for row in rows for context in _contexts(row, named=True)] if monitors else [],
         "disable_stats": False,

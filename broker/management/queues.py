@@ -10,7 +10,7 @@ Our own fields say who has the queue: `owner`, `epoch`, `replicas`, `in_sync`, `
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from clusterbroker.broker.stats.rows import QueueRow
 from clusterbroker.cluster.entities import Queue
@@ -20,25 +20,10 @@ from .connections import consumer_document, deliveries
 from .errors import object_not_found
 from .history import Track
 from .paging import Listing
-from .reading import DEPTH_FIELDS, QUEUE_FIELDS, Document, Reading, moment, plain_table
+from .reading import Document, Reading, moment, plain_table
+from .statistics import DEPTH_FIELDS, QUEUE_FIELDS, QUEUE_GAUGES
 
 QueueName = tuple[str, str]
-
-_GAUGES: Final[dict[str, Callable[[QueueRow], Any]]] = {
-    "consumers": lambda row: row.consumers,
-    "memory": lambda row: row.memory_bytes,
-    "message_bytes": lambda row: row.ready_bytes + row.unacknowledged_bytes,
-    "message_bytes_paged_out": lambda row: max(0, row.ready_bytes + row.unacknowledged_bytes - row.in_memory_bytes),
-    "message_bytes_persistent": lambda row: row.persistent_bytes,
-    "message_bytes_ram": lambda row: row.in_memory_bytes,
-    "message_bytes_ready": lambda row: row.ready_bytes,
-    "message_bytes_unacknowledged": lambda row: row.unacknowledged_bytes,
-    "messages_paged_out": lambda row: max(0, row.ready + row.unacknowledged - row.in_memory),
-    "messages_persistent": lambda row: row.persistent,
-    "messages_ram": lambda row: row.in_memory,
-    "consumer_capacity": lambda row: row.consumer_capacity,
-    "consumer_utilisation": lambda row: row.consumer_capacity,
-}
 
 
 def listing(reading: Reading, vhost: str | None = None) -> Listing[QueueName]:
@@ -82,8 +67,8 @@ def listing(reading: Reading, vhost: str | None = None) -> Listing[QueueName]:
 
 def _of_row(path: str) -> Callable[[Track[QueueRow]], Any] | None:
     """The value of a path, read off the row; None: it has to be looked for in the document."""
-    if path in _GAUGES:
-        gauge = _GAUGES[path]
+    if path in QUEUE_GAUGES:
+        gauge = QUEUE_GAUGES[path]
         return lambda track: gauge(track.row)
     steps = path.removeprefix("message_stats.").split(".")
     fields = QUEUE_FIELDS if path.startswith("message_stats.") else DEPTH_FIELDS
@@ -146,7 +131,7 @@ def _named(reading: Reading, node: str) -> str:
 
 def _add_row(reading: Reading, answer: Document, queue: Queue, track: Track[QueueRow]) -> None:
     row = track.row
-    for name, gauge in _GAUGES.items():
+    for name, gauge in QUEUE_GAUGES.items():
         answer[name] = gauge(row)
     answer["exclusive_consumer_tag"] = row.exclusive_consumer_tag
     answer["head_message_timestamp"] = row.head_timestamp_s

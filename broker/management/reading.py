@@ -135,35 +135,3 @@ def plain_table(table: Mapping[str, Any]) -> Document:
 def moment(at_ms: int) -> str:
     """A time as RabbitMQ writes it: `2026-11-21T19:50:39.265+00:00`."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-
-
-# -- message totals, as fields of `message_stats`
-
-MESSAGE_FIELDS: Final[dict[str, Get]] = {
-    "ack": lambda row: row.messages.ack,
-    "confirm": lambda row: row.messages.confirm,
-    "deliver": lambda row: row.messages.deliver,
-    "deliver_get": lambda row: (
-        row.messages.deliver + row.messages.deliver_no_ack + row.messages.get + row.messages.get_no_ack
-    ),
-    "deliver_no_ack": lambda row: row.messages.deliver_no_ack,
-    "disk_reads": lambda row: row.messages.disk_reads,
-    "disk_writes": lambda row: row.messages.disk_writes,
-    "drop_unroutable": lambda row: row.messages.drop_unroutable,
-    "get": lambda row: row.messages.get,
-    "get_empty": lambda row: row.messages.get_empty,
-    "get_no_ack": lambda row: row.messages.get_no_ack,
-    "publish": lambda row: row.messages.publish,
-    "redeliver": lambda row: row.messages.redeliver,
-    "return_unroutable": lambda row: row.messages.return_unroutable,
-}
-_OF_PUBLISHERS: Final = ("confirm", "drop_unroutable", "return_unroutable")
-_OF_DISK: Final = ("disk_reads", "disk_writes")
-QUEUE_FIELDS: Final = {name: get for name, get in MESSAGE_FIELDS.items() if name not in (*_OF_PUBLISHERS, *_OF_DISK)}
-CHANNEL_FIELDS: Final = {name: get for name, get in MESSAGE_FIELDS.items() if name not in _OF_DISK}
-
-DEPTH_FIELDS: Final[dict[str, Get]] = {
-    "messages": lambda row: row.ready + row.unacknowledged,
-    "messages_ready": lambda row: row.ready,
-    "messages_unacknowledged": lambda row: row.unacknowledged,
-}

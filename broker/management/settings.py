@@ -7,9 +7,9 @@ from typing import Any, Final
 from clusterbroker.cluster.entities import VHOST_LIMITS, OperatorPolicy, Parameter, Policy, Vhost, VhostLimits
 
 from .errors import object_not_found
-from .history import Get
-from .reading import CHANNEL_FIELDS, DEPTH_FIELDS, Document, Reading, plain, plain_table
+from .reading import Document, Reading, plain, plain_table
 from .rights import MONITORING
+from .statistics import CHANNEL_FIELDS, CONNECTION_BYTES, DEPTH_FIELDS
 
 POLICY_COMPONENT: Final = "policy"
 OPERATOR_POLICY_COMPONENT: Final = "operator_policy"
@@ -17,10 +17,6 @@ LIMITS_COMPONENT: Final = "vhost-limits"
 GLOBAL: Final = ""
 """Vhost and component of a global parameter."""
 
-_BYTES: Final[dict[str, Get]] = {
-    "recv_oct": lambda row: row.received_bytes,
-    "send_oct": lambda row: row.sent_bytes,
-}
 _FLAGS: Final = (
     ("classic_queue_type_delivery_support", "Classic queues support the queue type interface"),
     ("drop_unroutable_metric", "Count unroutable publishes to be dropped in stats"),
@@ -72,7 +68,7 @@ def vhost_document(reading: Reading, vhost: Vhost) -> Document:
     track = reading.replica.vhost_sums.get(vhost.name)
     if track is not None:
         answer |= reading.counted("lengths", (track,), DEPTH_FIELDS, gauge=True)
-        answer |= reading.counted("data_rates", (track,), _BYTES)
+        answer |= reading.counted("data_rates", (track,), CONNECTION_BYTES)
         answer["message_stats"] = reading.counted("msg_rates", (track,), CHANNEL_FIELDS)
     return answer
 

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from clusterbroker.broker.management import exposition, metric_tables, metrics
+from clusterbroker.broker.management import exposition, metrics, statistics
 from clusterbroker.broker.stats import rows
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import NodeId
@@ -70,7 +70,7 @@ def test_shared_names_mean_the_same_kind_of_thing(place: Place) -> None:
 def test_by_object_too(place: Place) -> None:
     ours = parsed(metrics.per_object(place.replica, NOW_MS))
     # RabbitMQ tells these by channel and queue or exchange together, and we in one sum: what adds them up is right
-    of_node = {f"rabbitmq_channel_{metric.name.removesuffix('_total')}" for metric in metric_tables.MESSAGES}
+    of_node = {f"rabbitmq_channel_{metric.name.removesuffix('_total')}" for metric in statistics.MESSAGES}
     assert {text.split()[0] for text in as_theirs(ours, "/metrics/per-object")} == of_node
 
 
