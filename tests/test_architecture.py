@@ -46,7 +46,6 @@ SHELLS = {
     "broker/http/app.py": "the management process answers requests on its loop",
     "broker/http/middleware/bodies.py": "waits for bodies, and for a turn to read them",
     "broker/http/hashing.py": "hashes passwords in threads, a few at a time",
-    "broker/http/amqp_line.py": "a client's socket to the node",
     "broker/http/control_client.py": "the line to the node",
     "broker/http/importing.py": "waits until an import is carried out, and begins it anew when others meet it",
     "broker/http/main.py": "the management process itself",

@@ -2,7 +2,7 @@
 
     reads    signed in -> Reading -> document -> JSON
     writes   signed in -> body -> plan -> passwords hashed in a thread -> commands ordered -> 201 or 204
-    acts     signed in -> body -> plan -> AMQP through the node's own socket, as the user -> answer
+    acts     signed in -> body -> plan -> a call of the node as the user -> answer
     operate  signed in -> body -> plan -> an operation of the node -> what it tells
     inspect  signed in -> query or body -> a request to a queue's owner, by way of the node -> what came of it
 
@@ -20,7 +20,6 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -39,6 +38,7 @@ from clusterbroker.broker.management.replica import Replica
 from clusterbroker.broker.management.rights import MANAGEMENT, Principal
 from clusterbroker.broker.server.audit import Audit
 from clusterbroker.broker.server.log import Bucket
+from clusterbroker.broker.stats.as_user import Ask, AsUser
 from clusterbroker.broker.stats.inspection import decode_result
 from clusterbroker.broker.stats.inspection import encode as encode_request
 from clusterbroker.broker.version import VERSION
@@ -46,7 +46,6 @@ from clusterbroker.cluster import passwords
 from clusterbroker.cluster.errors import Unavailable
 
 from . import local, metric_pages, routes, web_page
-from .amqp_line import carried_out
 from .auth import REALM, LoginFailed, SignIn
 from .hashing import Hashing
 from .middleware.audit import COMMANDS, FACTS, PRINCIPAL, REFUSED, AuditMiddleware
@@ -73,15 +72,13 @@ def create_app(
     now_ms: Callable[[], int],
     loopback_users: tuple[str, ...] = ("guest",),
     password_cost: int = passwords.COST_DEFAULT,
-    directory: Path | None = None,
     tokens: Tokens | None = None,
     audit: Audit | None = None,
     knows_proxies: bool = True,
 ) -> FastAPI:
-    """The application. `now_ms`: the wall clock, ms since 1970; `password_cost`: of passwords that are set;
-    `directory`: where the node's `amqp.sock` is, without which nothing is done by AMQP; `tokens`: of OAuth 2, None:
-    they are not taken; `audit`: who hears of deeds; not `knows_proxies`: as `SignIn` says."""
-    shell = _Shell(replica, node, now_ms, loopback_users, password_cost, directory, tokens, knows_proxies)
+    """The application. `now_ms`: the wall clock, ms since 1970; `password_cost`: of passwords that are set; `tokens`:
+    of OAuth 2, None: they are not taken; `audit`: who hears of deeds; not `knows_proxies`: as `SignIn` says."""
+    shell = _Shell(replica, node, now_ms, loopback_users, password_cost, tokens, knows_proxies)
     app = FastAPI(
         title="clusterbroker management API",
         version=VERSION,
@@ -119,7 +116,6 @@ class _Shell:
         now_ms: Callable[[], int],
         loopback_users: tuple[str, ...],
         password_cost: int,
-        directory: Path | None,
         tokens: Tokens | None,
         knows_proxies: bool,
     ) -> None:
@@ -128,7 +124,6 @@ class _Shell:
         self._now_ms = now_ms
         self._loopback_users = loopback_users
         self._password_cost = password_cost
-        self._directory = directory
         self._tokens = tokens
         self._knows_proxies = knows_proxies
         self._sign_in: SignIn | None = None
@@ -217,11 +212,13 @@ class _Shell:
                 return Response(status_code=204)
             if isinstance(deed, amqp_operations.Nothing):
                 return Response(status_code=204)
-            if self._directory is None:
-                raise Refused(503, "unavailable", "there is no AMQP connection to the node")
             user = reading.principal.amqp_user(path["vhost"])
-            answer = await carried_out(self._directory, user, path["vhost"], deed, reading.principal.token)
-            if isinstance(deed, amqp_operations.Ask):
+            requests = amqp_operations.requests_of(deed)
+            outcome = await self._node.as_user(AsUser(user, path["vhost"], reading.principal.token, requests))
+            if isinstance(outcome, OrderError):
+                raise of_order(*outcome)
+            answer = amqp_operations.answer_of(deed, outcome)
+            if isinstance(deed, Ask):
                 return Response(status_code=204)
             if not isinstance(deed, amqp_operations.Call):
                 return json_response(answer)

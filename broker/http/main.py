@@ -3,7 +3,7 @@
 Its node starts it (`broker.server.management`):
 
     --node NAME         whose it is
-    --directory DIR     where the node's `control.sock` and `amqp.sock` are
+    --directory DIR     where the node's `control.sock` is
     --listen FD         a listening socket; may be given several times
     --listen-tls FD     one where HTTP is inside TLS
     --listen-local FD   the operator's own, `http.sock`, where nobody signs in
@@ -108,7 +108,6 @@ async def serve(
         now_ms=now_ms,
         loopback_users=tuple(asked.loopback_user),
         password_cost=asked.password_cost,
-        directory=asked.directory,
         tokens=_tokens(settings, log),
         audit=audit,
         knows_proxies=settings.proxies is not None,

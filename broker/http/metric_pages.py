@@ -30,7 +30,10 @@ Text = Callable[[Request], Iterator[str]]
 
 
 def add(
-    app: FastAPI, replica: Replica, now_ms: Callable[[], int], principal: Callable[[Request], Awaitable[Principal]]
+    app: FastAPI,
+    replica: Replica,
+    now_ms: Callable[[], int],
+    principal: Callable[[Request], Awaitable[Principal]],
 ) -> None:
     """Adds the pages. `principal`: who asks; it refuses those who do not sign in."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from clusterbroker.broker.stats.as_user import AsUser, Outcome
 from clusterbroker.cluster.commands import AnyCommand, Defining
 
 
@@ -31,6 +32,9 @@ class NodeOperations(Protocol):
 
     async def carry_out(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any] | OrderError:
         """An operation of the node itself: what it tells of it."""
+
+    async def as_user(self, asked: AsUser) -> Outcome | OrderError:
+        """Requests of a user: what comes of them."""
 
     async def close_connection(self, connection_id: str, reason: str) -> OrderError | None:
         """Ends a client's connection, at whatever node it is."""

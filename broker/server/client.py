@@ -234,7 +234,7 @@ def peer_name(transport: asyncio.BaseTransport) -> tuple[str, bool]:
     """(address and port of the other side, whether it is this machine); of a Unix socket its name."""
     name = transport.get_extra_info("peername")
     if isinstance(name, (str, bytes)):
-        return "amqp.sock", True
+        return "control.sock", True
     if not isinstance(name, tuple) or len(name) < 2:
         return "unknown", False
     host = str(name[0])

@@ -163,7 +163,7 @@ class NodeShell:
             self._check_alarms()
             await self._open_control()
             if self.control is not None and options.management:
-                await self.control.begin(None if self.cluster is None else self.cluster.census)
+                self.control.begin(None if self.cluster is None else self.cluster.census)
             self._accepting = True
             for listener in self.listeners:
                 await listener.listen()

@@ -27,7 +27,7 @@ import msgspec
 
 NAME: Final = "control.sock"
 VERSION: Final = 2
-FRAME_BYTES_MAX: Final = 64 << 20
+FRAME_BYTES_MAX: Final = 128 << 20
 HEAD_BYTES: Final = 4
 
 

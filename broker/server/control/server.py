@@ -4,9 +4,6 @@ The socket is for the directory's owner only, who is asked for no password. A co
 management process also follows the wiring: a snapshot of the map, a chunk each turn of the loop and only while the
 socket takes them, then what is applied, once a turn. A client that does not read must not fill the node's memory: with
 more than UNREAD_BYTES_MAX unread it is cut, and begins anew when it is back.
-
-`amqp.sock` speaks AMQP with the management process. EXTERNAL with a user's name as response is that user there, with
-its permissions and no more.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.server.client import Client
 from clusterbroker.broker.server.control import protocol as m
 from clusterbroker.broker.server.control.calls import Calls
 from clusterbroker.broker.server.control.private_socket import bound
@@ -32,19 +28,12 @@ if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ServerPort
     from clusterbroker.cluster.state import Applied
 
-AMQP_NAME: Final = "amqp.sock"
 UNREAD_BYTES_MAX: Final = 32 << 20
 WRITE_HIGH_BYTES: Final = 1 << 20
 CALLS_MAX: Final = 64
 """Of one command at once."""
-PROCESSES_MAX: Final = 4
+FOLLOWING_MAX: Final = 4
 """A management process that is ending, one that begins, and some to spare."""
-
-
-class OwnClient(Client):
-    """A client that came through `amqp.sock`."""
-
-    trusted = True
 
 
 class ControlSocket:
@@ -57,23 +46,19 @@ class ControlSocket:
         self.service: Service | None = None
         """For the management process; None: there is none, or the node is not ready."""
         self.lines: dict[ControlLine, None] = {}
-        self._servers: list[asyncio.Server] = []
+        self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
         """Raises OSError."""
-        await self._listen(m.NAME, partial(ControlLine, self._shell, self))
+        made = partial(ControlLine, self._shell, self)
+        self._server = await self._shell.loop.create_unix_server(made, sock=bound(self._directory, m.NAME))
 
-    async def begin(self, peers: PeerCensus | None) -> None:
-        """The node is ready for the management process; `peers`: of a member. Raises OSError."""
+    def begin(self, peers: PeerCensus | None) -> None:
+        """The node is ready for the management process; `peers`: of a member."""
         from clusterbroker.broker.server.control.service import Service  # a node without that process needs none of it
 
         self.service = Service(self._shell, self.calls, peers)
         self._shell.storage.wiring.listen(self._applied)
-        await self._listen(AMQP_NAME, partial(OwnClient, self._shell))
-
-    async def _listen(self, name: str, protocol: Any) -> None:
-        server = await self._shell.loop.create_unix_server(protocol, sock=bound(self._directory, name))
-        self._servers.append(server)
 
     def _applied(self, applied: Applied) -> None:
         following = [line for line in self.lines if line.following]
@@ -103,9 +88,10 @@ class ControlSocket:
 
     async def close(self) -> None:
         """Commands hear that the node ends, the management process is cut. May be called again."""
-        servers, self._servers = self._servers, []
-        for server in servers:
+        server, self._server = self._server, None
+        if server is not None:
             server.close()
+            (self._directory / m.NAME).unlink(missing_ok=True)
         if self.service is not None:
             self.service.close()
         calls = [call for line in self.lines for call in line.calls]
@@ -115,9 +101,6 @@ class ControlSocket:
             await asyncio.wait(calls)
         for line in tuple(self.lines):
             line.end()
-        if servers:
-            for name in (m.NAME, AMQP_NAME):
-                (self._directory / name).unlink(missing_ok=True)
         await asyncio.to_thread(self.calls.close)
 
 
@@ -221,8 +204,7 @@ class ControlLine(asyncio.Protocol):
 
     def _welcome(self) -> None:
         service = self._owner.service
-        others = sum(line.management for line in self._owner.lines)
-        if service is None or others >= PROCESSES_MAX or self._shell.ended.done():
+        if service is None or self._shell.ended.done():
             self.cut("")
             return
         self.management = True
@@ -232,7 +214,7 @@ class ControlLine(asyncio.Protocol):
         service = self._owner.service
         assert service is not None, "the process was welcome"
         match message:
-            case m.Tail():
+            case m.Tail() if sum(line.following for line in self._owner.lines) < FOLLOWING_MAX:
                 self._follow_from(message)
             case m.AskRows():
                 service.rows(message, self.send)
@@ -243,7 +225,7 @@ class ControlLine(asyncio.Protocol):
             case m.Logins():
                 service.logins = message
             case _:
-                raise ValueError(f"{type(message).__name__} is no question")
+                raise ValueError(f"{type(message).__name__} is no question, or too many processes follow")
 
     def send(self, message: m.ControlMessage) -> None:
         """Puts a message on its way, or cuts a client that does not read."""

@@ -3,7 +3,8 @@
     rows      this node's census and those of all linked members; a member without an answer within ANSWER_S is left out
     order     a command for the wiring log, of those that an operator may give
     call      an operation (`calls`); also `connection.close`, wherever the connection is; `messages`: to look at single
-              messages of a queue, wherever its owner is, to delete, move or replay them
+              messages of a queue, wherever its owner is, to delete, move or replay them; `as-user`: to declare, bind,
+              delete, publish and get with the rights of a user (`control.as_user`)
 
 Orders and calls need a lease: without one the wiring that they would be carried out on may be of the past. The process
 is trusted as the node's owner is: it has asked its users who they are, and what they may do.
@@ -20,11 +21,13 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from clusterbroker.broker.server.control import protocol as m
+from clusterbroker.broker.server.control.as_user import TIMEOUT_S, carried_out
 from clusterbroker.broker.server.control.calls import Calls
 from clusterbroker.broker.server.control.operations import NO_LEASE, Facts, Refused
 from clusterbroker.broker.server.inspecting import Unanswered
 from clusterbroker.broker.server.peer_census import PeerCensus
 from clusterbroker.broker.server.sampling import Sampling
+from clusterbroker.broker.stats import as_user
 from clusterbroker.broker.stats.batches import split
 from clusterbroker.broker.stats.inspection import decode_request
 from clusterbroker.broker.stats.inspection import encode as encode_result
@@ -174,6 +177,8 @@ class Service:
             )
         if operation == "messages":
             return await self._inspected(arguments)
+        if operation == "as-user":
+            return await self._as_user(arguments)
         return await self._calls.perform(operation, arguments)
 
     async def _inspected(self, arguments: Facts) -> Facts:
@@ -186,6 +191,19 @@ class Service:
             return {"result": encode_result(await self._shell.inspect(request))}
         except Unanswered as why:
             return {"unavailable": str(why)}
+
+    async def _as_user(self, arguments: Facts) -> Facts:
+        """`outcome`, or `unavailable`: why it cannot be done now."""
+        try:
+            asked = as_user.decode_asked(arguments["request"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise Refused(f"no request of a user: {error}") from error
+        try:
+            return {"outcome": as_user.encode(await carried_out(self._shell, asked))}
+        except TimeoutError:
+            return {"unavailable": f"the node did not answer within {TIMEOUT_S:g} s"}
+        except EOFError:
+            return {"unavailable": "there is no connection to the node"}
 
     def _close_connection(self, connection_id: str, reason: str) -> Facts:
         connection = self._shell.node.connections.get(connection_id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -14,8 +13,9 @@ from clusterbroker.broker.http.middleware.audit import PEER
 from clusterbroker.broker.http.operations import OrderError
 from clusterbroker.broker.server.audit import Audit
 from clusterbroker.broker.server.management_settings import PROXIES
+from clusterbroker.broker.stats.as_user import AsUser, Outcome
 from clusterbroker.cluster.commands import AnyCommand, Defining
-from clusterbroker.cluster.errors import WiringError
+from clusterbroker.cluster.errors import Unavailable, WiringError
 from clusterbroker.cluster.passwords import COST_CHEAP
 from clusterbroker.cluster.state import Applied
 from tests.unit.broker.management.set_up import NOW_MS, Place
@@ -47,6 +47,9 @@ class DeedsAtOnce:
         self.done.append((what, arguments))
         return self.told
 
+    async def as_user(self, asked: AsUser) -> Outcome | OrderError:
+        return OrderError(Unavailable.kind, "there is no connection to the node")
+
     async def close_connection(self, connection_id: str, reason: str) -> OrderError | None:
         self.closed.append((connection_id, reason))
         return None
@@ -76,7 +79,6 @@ class Client:
         carry_out: bool = True,
         tokens: Tokens | None = None,
         audit: Audit | None = None,
-        directory: Path | None = None,
         host: str = "localhost",
         proxies: tuple[str, ...] | None = (),
     ) -> None:
@@ -89,7 +91,6 @@ class Client:
             self.deeds,
             now_ms=lambda: self.now_ms,
             password_cost=COST_CHEAP,
-            directory=directory,
             tokens=tokens,
             audit=audit,
             knows_proxies=proxies is not None,

@@ -17,7 +17,6 @@ from clusterbroker.broker.server.control import server
 from clusterbroker.broker.server.control.client import ask
 from clusterbroker.broker.server.control.private_socket import connected
 from clusterbroker.broker.server.control.protocol import NAME
-from clusterbroker.broker.server.control.server import AMQP_NAME
 from clusterbroker.broker.stats.batches import joined
 from clusterbroker.broker.stats.rows import (
     AnyRow,
@@ -100,19 +99,16 @@ async def managed(start: Any, tmp_path: Path) -> Any:
     return await start(data_dir=tmp_path, management=True)
 
 
-async def test_the_doors_are_for_the_owner_only(managed: Any, tmp_path: Path) -> None:
-    for name in (NAME, AMQP_NAME):
-        mode = (tmp_path / name).stat().st_mode
-        assert stat.S_ISSOCK(mode)
-        assert stat.S_IMODE(mode) == 0o600
+async def test_the_socket_is_for_the_owner_only(managed: Any, tmp_path: Path) -> None:
+    mode = (tmp_path / NAME).stat().st_mode
+    assert stat.S_ISSOCK(mode)
+    assert stat.S_IMODE(mode) == 0o600
     await managed.stop()
     assert not (tmp_path / NAME).exists()
-    assert not (tmp_path / AMQP_NAME).exists()
 
 
 async def test_without_a_management_process_there_is_none_to_serve(start: Any, tmp_path: Path) -> None:
     await start(data_dir=tmp_path)
-    assert not (tmp_path / AMQP_NAME).exists()
     assert await (await Process.open(tmp_path)).ended()
     assert (await asyncio.to_thread(ask, tmp_path, "status") or {})["ok"]
 
@@ -366,47 +362,6 @@ async def test_who_does_not_read_is_cut_and_begins_anew(
     assert "management.cut" in lines.events()
     again = await Process.open(tmp_path)
     assert (await again.folded()).digest() == managed.node.map.digest()
-
-
-async def external(directory: Path, response: bytes, vhost: str = "/") -> tuple[Peer, Any]:
-    """A client of amqp.sock, and what it hears after its login."""
-    peer = Peer(*await asyncio.open_unix_connection(sock=connected(directory, AMQP_NAME)))
-    peer.writer.write(HEADER)
-    hello = await peer.receive()
-    assert isinstance(hello, methods.ConnectionStart)
-    assert b"EXTERNAL" in hello.mechanisms.split()
-    capabilities = {"capabilities": {"authentication_failure_close": True}}
-    peer.send(0, methods.ConnectionStartOk(capabilities, "EXTERNAL", response, "en_US"))
-    heard = await peer.receive()
-    if isinstance(heard, methods.ConnectionTune):
-        peer.send(0, methods.ConnectionTuneOk(heard.channel_max, heard.frame_max, 0))
-        peer.send(0, methods.ConnectionOpen(vhost))
-        heard = await peer.receive()
-    return peer, heard
-
-
-async def test_amqp_for_the_process_as_any_user(managed: Any, tmp_path: Path) -> None:
-    await managed.propose(c.PutUser(name="bob", password_hash="", hash_algorithm="scrypt"))
-    await managed.propose(c.SetPermission(user="bob", vhost="/", configure="^mine$", write="", read=""))
-    peer, heard = await external(tmp_path, b"bob")
-    assert isinstance(heard, methods.ConnectionOpenOk)
-    peer.send(1, methods.ChannelOpen())
-    await peer.receive()
-    peer.send(1, methods.QueueDeclare(queue="mine"))
-    assert isinstance(await peer.receive(), methods.QueueDeclareOk)
-    peer.send(1, methods.QueueDeclare(queue="other"))
-    refused = await peer.receive()
-    assert isinstance(refused, methods.ChannelClose)
-    assert refused.reply_code == 403
-    process = await Process.open(tmp_path)
-    assert of((await process.rows(1)).rows, ConnectionRow) == [], "the node's own are not told"
-
-
-@pytest.mark.parametrize("response", [b"nobody", b"", b"\xff\xfe"])
-async def test_amqp_for_the_process_refuses_unknown_users(managed: Any, tmp_path: Path, response: bytes) -> None:
-    _, heard = await external(tmp_path, response)
-    assert isinstance(heard, methods.ConnectionClose)
-    assert heard.reply_code == 403
 
 
 async def test_others_cannot_say_who_they_are(managed: Any, connect: Any) -> None:
