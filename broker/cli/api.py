@@ -125,6 +125,11 @@ class Api:
                 return False, told
         return True, self._told(answer, False)
 
+    def change(self, method: str, path: str, names: dict[str, str], body: Any) -> dict[str, Any]:
+        """A request whose `path` names its segments; what it told. Failed."""
+        place = path.format(**{name: segment(value) for name, value in names.items()})
+        return self._ask(method, place, (), body=body) or {}
+
     def put(self, path: str, *names: str, body: Any) -> Any:
         """Makes or changes something. Failed."""
         return self._ask("PUT", path, names, body=body)

@@ -268,10 +268,7 @@ def queue_replay_messages(
 @deed(app, "pause")
 def queue_pause(reach: Target, queue: QueueName, vhost: Vhost = "/") -> str:
     """Hand nothing out, to consumers or to a get; messages are taken, and settled, as ever."""
-    if reach.here:
-        reach.perform("queues.pause", vhost=vhost, queue=queue)
-    else:
-        reach.api.put("/api/queues/{}/{}/pause", vhost, queue, body={})
+    reach.change("queues.pause", "PUT", "/api/queues/{vhost}/{queue}/pause", {}, vhost=vhost, queue=queue)
     return f"queue '{queue}' is paused"
 
 
@@ -284,10 +281,7 @@ def queue_resume(
 ) -> str:
     """Hand out what a paused queue holds."""
     more = {"staged": True} if staged else {}
-    if reach.here:
-        reach.perform("queues.resume", vhost=vhost, queue=queue, **more)
-    else:
-        reach.api.put("/api/queues/{}/{}/resume", vhost, queue, body=more)
+    reach.change("queues.resume", "PUT", "/api/queues/{vhost}/{queue}/resume", more, vhost=vhost, queue=queue)
     return f"{'staged rows of ' if staged else 'queue '}'{queue}' {'go on' if staged else 'hands out again'}"
 
 
@@ -331,7 +325,7 @@ def queue_move(
     vhost: Vhost = "/",
 ) -> str:
     """Hand a queue's ownership to another member that is in sync."""
-    took = _operated(reach, vhost, queue, "queues.move", "move", to=to)
+    took = _operated(reach, vhost, queue, "move", to=to)
     return f"'{queue}' is owned by {took['owner']}, epoch {took['epoch']}"
 
 
@@ -348,22 +342,17 @@ def queue_force_owner(
     """Make a replica the owner whatever it holds: the last way out when no in-sync copy comes back."""
     if not confirm_loss:
         raise Failed("messages that this copy lacks are lost: say --confirm-loss", USAGE)
-    took = _operated(reach, vhost, queue, "queues.force-owner", "force-owner", to=to, confirm_loss=True)
+    took = _operated(reach, vhost, queue, "force-owner", to=to, confirm_loss=True)
     return f"'{queue}' is owned by {took['owner']}, epoch {took['epoch']}"
 
 
 @deed(app, "rebalance")
 def queue_rebalance(reach: Target) -> str:
     """Hand queues over until each member owns about as many."""
-    if reach.here:
-        done = reach.perform("queues.rebalance", PATIENCE_S)
-    else:
-        done = reach.api.post("/api/rebalance/queues", body={})
+    done = reach.change("queues.rebalance", "POST", "/api/rebalance/queues", {}, PATIENCE_S)
     return f"moved {done['moved']} queues, {done['left']} left"
 
 
-def _operated(reach: Target, vhost: str, queue: str, do: str, verb: str, **more: Any) -> dict[str, Any]:
-    if reach.here:
-        return reach.perform(do, vhost=vhost, queue=queue, to=more["to"])
-    found: dict[str, Any] = reach.api.post("/api/queues/{}/{}/" + verb, vhost, queue, body=more)
-    return found
+def _operated(reach: Target, vhost: str, queue: str, verb: str, **more: Any) -> dict[str, Any]:
+    path = f"/api/queues/{{vhost}}/{{queue}}/{verb}"
+    return reach.change(f"queues.{verb}", "POST", path, more, vhost=vhost, queue=queue)

@@ -129,6 +129,22 @@ class Target:
         assert self.directory is not None, "asked of the node on this machine only"
         return performed(self.directory, do, patience_s=patience_s, **arguments)
 
+    def change(
+        self,
+        do: str,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        patience_s: float = 30.0,
+        **names: str,
+    ) -> dict[str, Any]:
+        """One change by either door: an operation whose arguments are the names and the body, or a request of the
+        management API whose path has these names. Failed."""
+        if self.here:
+            given = {name.replace("-", "_"): value for name, value in (body or {}).items()}
+            return self.perform(do, patience_s, **names, **given)
+        return self.api.change(method, path, names, body)
+
     def documents(self, path: str, do: str, field: str) -> list[dict[str, Any]]:
         """A short list that both doors know: of the management API, or what the control socket tells. Failed."""
         if not self.here or (self.directory is not None and (self.directory / HTTP_SOCKET).exists()):
