@@ -142,40 +142,29 @@ async def _permission_list(operator: Operator, _: Facts) -> Facts:
     return {"permissions": [{field: getattr(p, field) for field in fields} for p in operator.map.permissions()]}
 
 
-async def _policy_set(operator: Operator, asked: Facts) -> Facts:
+def _policy(asked: Facts) -> dict[str, Any]:
+    """The fields that policies of users and of operators have."""
     definition, priority = asked.get("definition"), asked.get("priority", 0)
     if not isinstance(definition, dict) or not isinstance(priority, int):
         raise Refused("'definition' is an object and 'priority' a number")
+    return {
+        "vhost": _text(asked, "vhost", "/"),
+        "name": _text(asked, "name"),
+        "pattern": _text(asked, "pattern"),
+        "definition": storable_lives(definition),
+        "priority": priority,
+    }
+
+
+async def _policy_set(operator: Operator, asked: Facts) -> Facts:
     apply_to: Any = _text(asked, "apply_to", "all")
     if apply_to not in ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges"):
         raise Refused(f"'apply_to' cannot be '{apply_to}'")
-    return await _ordered(
-        operator,
-        c.PutPolicy(
-            vhost=_text(asked, "vhost", "/"),
-            name=_text(asked, "name"),
-            pattern=_text(asked, "pattern"),
-            definition=storable_lives(definition),
-            apply_to=apply_to,
-            priority=priority,
-        ),
-    )
+    return await _ordered(operator, c.PutPolicy(**_policy(asked), apply_to=apply_to))
 
 
 async def _operator_policy_set(operator: Operator, asked: Facts) -> Facts:
-    definition, priority = asked.get("definition"), asked.get("priority", 0)
-    if not isinstance(definition, dict) or not isinstance(priority, int):
-        raise Refused("'definition' is an object and 'priority' a number")
-    return await _ordered(
-        operator,
-        c.PutOperatorPolicy(
-            vhost=_text(asked, "vhost", "/"),
-            name=_text(asked, "name"),
-            pattern=_text(asked, "pattern"),
-            definition=storable_lives(definition),
-            priority=priority,
-        ),
-    )
+    return await _ordered(operator, c.PutOperatorPolicy(**_policy(asked)))
 
 
 async def _policy_delete(operator: Operator, asked: Facts) -> Facts:
