@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.server.control.client import ask
 from clusterbroker.broker.trial.client import Client, ClientLost, Delivery
 from clusterbroker.broker.trial.nodes import LocalCluster
 
@@ -99,7 +99,7 @@ class Defined(LocalCluster):
 
 def queues(cluster: LocalCluster, name: str) -> list[dict[str, Any]]:
     """All queues, as a node knows them."""
-    answer = ask(cluster.data_dir(name), {"do": "queues"}, 60)
+    answer = ask(cluster.data_dir(name), "queues", timeout_s=60)
     return list(answer["queues"])
 
 

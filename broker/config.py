@@ -24,6 +24,7 @@ from pydantic import BaseModel, ByteSize, Field, ValidationError, model_validato
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from clusterbroker.broker.boot_definitions import BadDefinitions, BootDefinitions
 from clusterbroker.broker.config_sections import (
     Addresses,
     AlarmSettings,
@@ -40,7 +41,6 @@ from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.oauth2.options import ALGORITHMS, OAuth2Options
 from clusterbroker.broker.peer_list import members, named
 from clusterbroker.broker.server.alarms import AlarmOptions
-from clusterbroker.broker.server.at_start import BadDefinitions, BootDefinitions
 from clusterbroker.broker.server.audit import AuditOptions
 from clusterbroker.broker.server.listener import Address, TlsOptions, address
 from clusterbroker.broker.server.options import NAME, ClusterOptions, ServerOptions

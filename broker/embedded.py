@@ -5,8 +5,9 @@ loop that is running. Either way it is the node that `clusterbroker start` runs,
 the user guest/guest, and without a data directory in memory only. With a directory it keeps everything, so that a
 test may `stop` it, `start` it again and find its durable messages.
 
-Differences from the command: no admin socket, a small journal, no memory alarm (the memory is your process's), and
-clients that have not gone when it stops are cut after a moment. It logs to the `logging` logger "clusterbroker".
+Differences from the command: without `http` no control socket, a small journal, no memory alarm (the memory is your
+process's), and clients that have not gone when it stops are cut after a moment. It logs to the `logging` logger
+"clusterbroker".
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
+from clusterbroker.broker.boot_definitions import BootDefinitions
 from clusterbroker.broker.server.alarms import AlarmOptions
-from clusterbroker.broker.server.at_start import BootDefinitions
 from clusterbroker.broker.server.listener import Address
 from clusterbroker.broker.server.log import NodeLog, library
 from clusterbroker.broker.server.options import ServerOptions
@@ -187,7 +188,9 @@ class Broker:
         self._beside = ManagementProcess(self._name, directory.absolute(), log, words)
         self._beside.bind((Address(self.host, self.http_port),))
         self.http_port = self._beside.addresses[0].port
-        return replace(options, http=self._beside.addresses, desk_dir=directory.absolute())
+        return replace(
+            options, http=self._beside.addresses, control=True, control_dir=directory.absolute(), management=True
+        )
 
     async def _end_management(self) -> None:
         beside, self._beside = self._beside, None
@@ -239,7 +242,7 @@ def _options() -> ServerOptions:
         journal=JournalOptions(segment_bytes=MIB, checkpoint_bytes=4 * MIB, reserve_bytes=0, map_bytes=1 << 34),
         alarms=AlarmOptions(memory_fraction=0.0, disk_free_bytes=0),
         stop_grace_s=0.02,
-        admin=False,
+        control=False,
     )
 
 

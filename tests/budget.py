@@ -4,7 +4,7 @@ TESTS_TIER=commit   `scripts/test` and CI: a sixth of what is marked `matrix`, t
                     unless their code changed, and 60 s of campaigns
 TESTS_TIER=all      `scripts/test --all`: everything, and 30 minutes of campaigns
 TESTS_TIER=brief    `scripts/check`: a fifth of the examples, and of the matrix that sixth, but all of it in files that
-                    mirror a change; campaigns and starts of nodes are left out by their marks
+                    replica a change; campaigns and starts of nodes are left out by their marks
 unset               pytest was called by hand: whatever it selects, with the campaigns of a commit
 
 What is made up follows from the commit, so a state of the project has one verdict, and each commit tries something
@@ -108,7 +108,7 @@ def changed() -> frozenset[str] | None:
 
 @cache
 def mirrors() -> frozenset[str]:
-    """The files of tests that changed since the last commit, or that mirror what did: `broker/a/b.py` is tested by a
+    """The files of tests that changed since the last commit, or that replica what did: `broker/a/b.py` is tested by a
     file below `tests/unit/broker/a` that ends with `b.py`."""
     named = _git("diff", "--name-only", "HEAD") + _git("ls-files", "--others", "--exclude-standard")
     files = named.split() or _git("diff", "--name-only", "HEAD~1").split()

@@ -44,10 +44,9 @@ WORLD = {
 
 SHELLS = {
     "broker/http/app.py": "the management process answers requests on its loop",
-    "broker/http/receiving.py": "waits for bodies, and for a turn to read them",
+    "broker/http/middleware/bodies.py": "waits for bodies, and for a turn to read them",
     "broker/http/hashing.py": "hashes passwords in threads, a few at a time",
-    "broker/http/amqp_line.py": "a client's socket to the node",
-    "broker/http/desk_client.py": "the line to the node",
+    "broker/http/control_client.py": "the line to the node",
     "broker/http/importing.py": "waits until an import is carried out, and begins it anew when others meet it",
     "broker/http/main.py": "the management process itself",
     "broker/http/auth.py": "waits for passwords to be verified in threads, makes tokens",
@@ -63,6 +62,7 @@ SHELLS = {
     "broker/trial/nodes.py": "processes of nodes",
     "broker/trial/relay.py": "the wires between them",
     "broker/trial/rounds.py": "a trial takes its time",
+    "broker/boot_definitions.py": "reads a file, and waits until its definitions are there",
     "broker/config.py": "the only reader of file and environment",
     "broker/embedded.py": "a node inside another program: its thread and its loop",
     "cluster/data_directory.py": "reads a node's files, and looks again",

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import httpx
 
 from clusterbroker.broker.cli.exit_codes import FAILED, NOT_ALLOWED, UNREACHABLE, USAGE, Failed
-from clusterbroker.broker.server.private_socket import short_path
+from clusterbroker.broker.server.control.private_socket import short_path
 
 AS_USER: Final = "x-clusterbroker-as"
 CONNECT_S: Final = 5.0
@@ -124,6 +124,11 @@ class Api:
             if isinstance(told, dict) and told.get("status") == "failed":
                 return False, told
         return True, self._told(answer, False)
+
+    def change(self, method: str, path: str, names: dict[str, str], body: Any) -> dict[str, Any]:
+        """A request whose `path` names its segments; what it told. Failed."""
+        place = path.format(**{name: segment(value) for name, value in names.items()})
+        return self._ask(method, place, (), body=body) or {}
 
     def put(self, path: str, *names: str, body: Any) -> Any:
         """Makes or changes something. Failed."""

@@ -63,12 +63,12 @@ class Asked(NamedTuple):
 
 def _looked(directory: Path, timeout_s: float, asked: Asked, blocked: list[str]) -> str:
     """What is wrong; empty: nothing."""
-    from clusterbroker.broker.server.admin_client import ask
+    from clusterbroker.broker.server.control.client import ask
 
     try:
-        facts = ask(directory, {"do": "status"}, timeout_s)
+        facts = ask(directory, "status", timeout_s=timeout_s)
         wanted = facts and facts.get("state") != "waits" and any(asked[1:])
-        copies = ask(directory, {"do": "copies"}, timeout_s) if wanted else None
+        copies = ask(directory, "copies", timeout_s=timeout_s) if wanted else None
     except TimeoutError:
         return f"the node in {directory} has not answered within {timeout_s:g} s"
     except OSError as error:

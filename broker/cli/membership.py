@@ -83,7 +83,7 @@ def leave(
 @contextmanager
 def _progress(data_dir: Path) -> Iterator[None]:
     """A line on stderr each time that less is left to move, while the command waits."""
-    from clusterbroker.broker.server.admin_client import ask
+    from clusterbroker.broker.server.control.client import ask
 
     over = Event()
 
@@ -91,7 +91,7 @@ def _progress(data_dir: Path) -> Iterator[None]:
         told = 0, 0
         while not over.is_set():
             try:
-                answer = ask(data_dir, {"do": "leave.progress"}) or {}
+                answer = ask(data_dir, "leave.progress") or {}
             except (OSError, ValueError):  # it has left
                 return
             if answer.get("leaving") and (now := (answer["owns"], answer["counting"])) != told:

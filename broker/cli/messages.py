@@ -33,7 +33,8 @@ Headers = Annotated[
 Persistent = Annotated[bool, typer.Option("--persistent/--transient", help="Whether it survives a restart.")]
 
 
-def _shown(value: Any) -> str:
+def shortened(value: Any) -> str:
+    """A body for a table."""
     shown = text(value)
     return shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}..."
 
@@ -46,7 +47,7 @@ MESSAGES: Final = Table(
         Column("left", "message_count", number),
         Column("bytes", "payload_bytes", number),
         Column("properties"),
-        Column("payload", show=_shown),
+        Column("payload", show=shortened),
     ),
     name="routing_key",
 )

@@ -1,6 +1,6 @@
-"""What is asked of the node of a data directory, running or not (waits).
+"""Operations of the node of a data directory, running or not (waits).
 
-A node that runs in the data directory is asked through its socket; of one that is stopped its wiring log answers
+A node that runs in the data directory is called through `control.sock`; of one that is stopped its wiring log answers
 (`broker.cli.stopped_node`).
 """
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from clusterbroker.broker.cli.exit_codes import FAILED, UNREACHABLE, Failed
-from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.server.control.client import ask
 
 
 def performed(
     directory: Path,
-    do: str,
+    operation: str,
     *,
     patience_s: float = 30.0,
     meanwhile: AbstractContextManager[None] | None = None,
@@ -26,20 +26,19 @@ def performed(
 
     `meanwhile`: what is done until the answer is there.
     """
-    asked = {"do": do, **arguments}
     try:
         with meanwhile or nullcontext():
-            answer = ask(directory, asked, patience_s)
+            answer = ask(directory, operation, arguments, patience_s)
     except TimeoutError:
         raise Failed(
-            f"the node has not answered '{do}' within {patience_s:g} s: look at its log", UNREACHABLE
+            f"the node has not answered '{operation}' within {patience_s:g} s: look at its log", UNREACHABLE
         ) from None
     except OSError as error:
         raise Failed(f"the node in {directory} cannot be asked: {error.strerror or error}", UNREACHABLE) from None
     if answer is None:
         from clusterbroker.broker.cli.stopped_node import answered
 
-        answer = answered(directory, asked)
+        answer = answered(directory, operation, arguments)
     if not answer.pop("ok"):
         raise Failed(str(answer["error"]), FAILED)
     return answer

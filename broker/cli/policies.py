@@ -78,20 +78,15 @@ def policy_set(
     if operator:
         return operator_policy_set(reach, name, pattern, definition, vhost, apply_to, priority)
     wanted = {"pattern": pattern, "definition": object_of(definition, "DEFINITION"), "priority": priority}
-    if reach.here:
-        reach.perform("policy.set", name=name, vhost=vhost, apply_to=apply_to, **wanted)
-    else:
-        reach.api.put("/api/policies/{}/{}", vhost, name, body={**wanted, "apply-to": apply_to})
+    wanted["apply-to"] = apply_to
+    reach.change("policy.set", "PUT", "/api/policies/{vhost}/{name}", wanted, name=name, vhost=vhost)
     return f"policy '{name}' is set"
 
 
 @deed(app, "delete")
 def policy_delete(reach: Target, name: PolicyName, vhost: Vhost = "/") -> str:
     """Delete a policy."""
-    if reach.here:
-        reach.perform("policy.delete", name=name, vhost=vhost)
-    else:
-        reach.api.delete("/api/policies/{}/{}", vhost, name)
+    reach.change("policy.delete", "DELETE", "/api/policies/{vhost}/{name}", name=name, vhost=vhost)
     return f"policy '{name}' is deleted"
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from clusterbroker.broker.cli import messages, selected
+from clusterbroker.broker.cli import messages, selection
 from clusterbroker.broker.cli.administration import AsJson, DataDir
 from clusterbroker.broker.cli.administration import perform as perform_here
 from clusterbroker.broker.cli.commands import deed, listing, show, showing
@@ -196,8 +196,8 @@ def queue_browse(
     reach: Target,
     queue: QueueName,
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="So many at most.")] = 20,
-    only: selected.Filter = "",
-    first: selected.First = 1,
+    only: selection.Filter = "",
+    first: selection.First = 1,
     truncate: Annotated[int, typer.Option("--truncate", min=0, max=1 << 20, help="Bytes of a body.")] = 200,
     body_only: Annotated[bool, typer.Option("--body-only", help="The bodies as they are, and nothing else.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON, on one line.")] = False,
@@ -205,20 +205,20 @@ def queue_browse(
 ) -> None:
     """Look at messages without disturbing them: they stay where they are, as they are."""
     limit = 1 << 20 if body_only else truncate
-    found = selected.browsed(reach, vhost, queue, count, only, first, limit, "base64" if body_only else "auto")
+    found = selection.browsed(reach, vhost, queue, count, only, first, limit, "base64" if body_only else "auto")
     if body_only:
         messages.write_bodies(found)
     else:
-        show(selected.MESSAGES, lambda: found, Wish(as_json=as_json))
+        show(selection.MESSAGES, lambda: found, Wish(as_json=as_json))
 
 
 @deed(app, "delete-messages")
 def queue_delete_messages(
     reach: Target,
     queue: QueueName,
-    seq: selected.Seqs = None,
-    only: selected.Wanted = None,
-    first: selected.First = 1,
+    seq: selection.Seqs = None,
+    only: selection.Wanted = None,
+    first: selection.First = 1,
     staged: Annotated[
         bool, typer.Option("--staged", help="QUEUE is a staging exchange: rows that are held back.")
     ] = False,
@@ -226,52 +226,49 @@ def queue_delete_messages(
 ) -> str:
     """Delete some of a queue's messages: those that are ready, and by number what cannot be read and is held back."""
     where = {"staged": True} if staged else {}
-    return selected.treated(reach, vhost, queue, "delete", seq, only, first, where)
+    return selection.treated(reach, vhost, queue, "delete", seq, only, first, where)
 
 
 @deed(app, "move-messages")
 def queue_move_messages(
     reach: Target,
     queue: QueueName,
-    seq: selected.Seqs = None,
-    only: selected.Wanted = None,
-    first: selected.First = 1,
-    to_queue: selected.ToQueue = None,
-    exchange: selected.ToExchange = None,
-    routing_key: selected.Key = None,
-    to_origin: selected.ToOrigin = False,
+    seq: selection.Seqs = None,
+    only: selection.Wanted = None,
+    first: selection.First = 1,
+    to_queue: selection.ToQueue = None,
+    exchange: selection.ToExchange = None,
+    routing_key: selection.Key = None,
+    to_origin: selection.ToOrigin = False,
     vhost: Vhost = "/",
 ) -> str:
     """Move some of a queue's messages elsewhere. Each leaves when its destination has confirmed it."""
-    where = selected.destination(to_queue, exchange, routing_key, to_origin)
-    return selected.treated(reach, vhost, queue, "move", seq, only, first, where)
+    where = selection.destination(to_queue, exchange, routing_key, to_origin)
+    return selection.treated(reach, vhost, queue, "move", seq, only, first, where)
 
 
 @deed(app, "replay-messages")
 def queue_replay_messages(
     reach: Target,
     queue: QueueName,
-    seq: selected.Seqs = None,
-    only: selected.Wanted = None,
-    first: selected.First = 1,
-    to_queue: selected.ToQueue = None,
-    exchange: selected.ToExchange = None,
-    routing_key: selected.Key = None,
-    to_origin: selected.ToOrigin = False,
+    seq: selection.Seqs = None,
+    only: selection.Wanted = None,
+    first: selection.First = 1,
+    to_queue: selection.ToQueue = None,
+    exchange: selection.ToExchange = None,
+    routing_key: selection.Key = None,
+    to_origin: selection.ToOrigin = False,
     vhost: Vhost = "/",
 ) -> str:
     """Publish some of a queue's messages once more; the originals stay."""
-    where = selected.destination(to_queue, exchange, routing_key, to_origin)
-    return selected.treated(reach, vhost, queue, "replay", seq, only, first, where)
+    where = selection.destination(to_queue, exchange, routing_key, to_origin)
+    return selection.treated(reach, vhost, queue, "replay", seq, only, first, where)
 
 
 @deed(app, "pause")
 def queue_pause(reach: Target, queue: QueueName, vhost: Vhost = "/") -> str:
     """Hand nothing out, to consumers or to a get; messages are taken, and settled, as ever."""
-    if reach.here:
-        reach.perform("queues.pause", vhost=vhost, queue=queue)
-    else:
-        reach.api.put("/api/queues/{}/{}/pause", vhost, queue, body={})
+    reach.change("queues.pause", "PUT", "/api/queues/{vhost}/{queue}/pause", {}, vhost=vhost, queue=queue)
     return f"queue '{queue}' is paused"
 
 
@@ -284,10 +281,7 @@ def queue_resume(
 ) -> str:
     """Hand out what a paused queue holds."""
     more = {"staged": True} if staged else {}
-    if reach.here:
-        reach.perform("queues.resume", vhost=vhost, queue=queue, **more)
-    else:
-        reach.api.put("/api/queues/{}/{}/resume", vhost, queue, body=more)
+    reach.change("queues.resume", "PUT", "/api/queues/{vhost}/{queue}/resume", more, vhost=vhost, queue=queue)
     return f"{'staged rows of ' if staged else 'queue '}'{queue}' {'go on' if staged else 'hands out again'}"
 
 
@@ -331,7 +325,7 @@ def queue_move(
     vhost: Vhost = "/",
 ) -> str:
     """Hand a queue's ownership to another member that is in sync."""
-    took = _operated(reach, vhost, queue, "queues.move", "move", to=to)
+    took = _operated(reach, vhost, queue, "move", to=to)
     return f"'{queue}' is owned by {took['owner']}, epoch {took['epoch']}"
 
 
@@ -348,22 +342,17 @@ def queue_force_owner(
     """Make a replica the owner whatever it holds: the last way out when no in-sync copy comes back."""
     if not confirm_loss:
         raise Failed("messages that this copy lacks are lost: say --confirm-loss", USAGE)
-    took = _operated(reach, vhost, queue, "queues.force-owner", "force-owner", to=to, confirm_loss=True)
+    took = _operated(reach, vhost, queue, "force-owner", to=to, confirm_loss=True)
     return f"'{queue}' is owned by {took['owner']}, epoch {took['epoch']}"
 
 
 @deed(app, "rebalance")
 def queue_rebalance(reach: Target) -> str:
     """Hand queues over until each member owns about as many."""
-    if reach.here:
-        done = reach.perform("queues.rebalance", PATIENCE_S)
-    else:
-        done = reach.api.post("/api/rebalance/queues", body={})
+    done = reach.change("queues.rebalance", "POST", "/api/rebalance/queues", {}, PATIENCE_S)
     return f"moved {done['moved']} queues, {done['left']} left"
 
 
-def _operated(reach: Target, vhost: str, queue: str, do: str, verb: str, **more: Any) -> dict[str, Any]:
-    if reach.here:
-        return reach.perform(do, vhost=vhost, queue=queue, to=more["to"])
-    found: dict[str, Any] = reach.api.post("/api/queues/{}/{}/" + verb, vhost, queue, body=more)
-    return found
+def _operated(reach: Target, vhost: str, queue: str, verb: str, **more: Any) -> dict[str, Any]:
+    path = f"/api/queues/{{vhost}}/{{queue}}/{verb}"
+    return reach.change(f"queues.{verb}", "POST", path, more, vhost=vhost, queue=queue)

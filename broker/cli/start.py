@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from clusterbroker.broker.cli.collector import look_seldom
 from clusterbroker.broker.cli.saying import Sayer, unconfigured
 from clusterbroker.broker.node.options import NodeOptions
-from clusterbroker.broker.server.admin import chains, reload_certificates
 from clusterbroker.broker.server.certificates import BadCertificate, Chain, watch
+from clusterbroker.broker.server.control.node_operations import chains, reload_certificates
 from clusterbroker.broker.server.endings import Restart
 from clusterbroker.broker.server.listener import address, raise_descriptor_limit
 from clusterbroker.broker.server.log import LEVELS, NodeLog, structured
@@ -111,7 +111,7 @@ def _with_management(
     if options.https_tls is not None:
         Chain(options.https_tls)  # what the process could not use is told before it is started
     beside.bind(options.http, options.https)
-    return replace(options, http=beside.addresses, https=beside.tls_addresses, desk_dir=directory), beside
+    return replace(options, http=beside.addresses, https=beside.tls_addresses, management=True), beside
 
 
 BEGIN_AGAIN = -1
@@ -229,8 +229,8 @@ async def _started(shell: NodeShell, told: asyncio.Event) -> bool:
 async def _take_queues(shell: NodeShell, log: NodeLog) -> None:
     """Ends the drain that came before the node's last end, if there was one."""
     if shell.cluster is not None and shell.cluster.draining:
-        from clusterbroker.broker.server.cluster_operations import CLUSTER
-        from clusterbroker.broker.server.operations import Refused
+        from clusterbroker.broker.server.control.cluster_operations import CLUSTER
+        from clusterbroker.broker.server.control.operations import Refused
 
         try:
             await CLUSTER["drain"](shell, {"undo": True})

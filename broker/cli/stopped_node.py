@@ -15,11 +15,11 @@ from typing import Any
 import typer
 
 from clusterbroker.broker.cli.exit_codes import UNREACHABLE, Failed
-from clusterbroker.broker.server.admin import RUNNING
 from clusterbroker.broker.server.binding import JOURNAL, RAFT, WIRING, Found
+from clusterbroker.broker.server.control.calls import NODE
+from clusterbroker.broker.server.control.operations import Refused, carry_out
 from clusterbroker.broker.server.endings import Unstarted
 from clusterbroker.broker.server.identity import WrongIdentity
-from clusterbroker.broker.server.operations import Refused, carry_out
 from clusterbroker.broker.server.parts import Parts
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import ClusterError
@@ -32,10 +32,10 @@ from clusterbroker.journal.errors import JournalError
 from clusterbroker.journal.journal import lock_directory
 
 
-def answered(directory: Path, asked: dict[str, Any]) -> dict[str, Any]:
-    """As the operator's socket answers: `ok` with its facts or `error`. Failed when no node has lived here alone."""
+def answered(directory: Path, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """As `control.client.ask`: `ok` with its facts or `error`. Failed when no node has lived here alone."""
 
-    if asked["do"] in RUNNING:
+    if operation in NODE:
         raise Failed(f"no node runs in {directory}", UNREACHABLE)
     try:
         parts = Parts(directory)
@@ -43,7 +43,7 @@ def answered(directory: Path, asked: dict[str, Any]) -> dict[str, Any]:
         lock = lock_directory(directory)
         try:
             _check(parts)
-            answer, changed = asyncio.run(_ordered(parts, asked))
+            answer, changed = asyncio.run(_ordered(parts, operation, arguments))
         finally:
             os.close(lock)
     except (Refused, ClusterError, JournalError, OSError, WrongIdentity, Unstarted) as error:
@@ -84,7 +84,7 @@ def _check(parts: Parts) -> None:
     parts.check(WIRING, found)
 
 
-async def _ordered(parts: Parts, asked: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+async def _ordered(parts: Parts, operation: str, arguments: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     """The answer, and whether anything was changed."""
 
     loop = asyncio.get_running_loop()
@@ -106,6 +106,6 @@ async def _ordered(parts: Parts, asked: dict[str, Any]) -> tuple[dict[str, Any],
             return (failed if failed.done() else applied).result()
 
     try:
-        return await carry_out(Stopped(), asked), log.map.applied > before
+        return await carry_out(Stopped(), operation, arguments), log.map.applied > before
     finally:
         log.close()

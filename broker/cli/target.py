@@ -21,7 +21,7 @@ import typer
 
 from clusterbroker.broker.cli.exit_codes import UNREACHABLE, USAGE, Failed
 from clusterbroker.broker.cli.operator_door import performed
-from clusterbroker.broker.server.private_socket import connected
+from clusterbroker.broker.server.control.private_socket import connected
 
 if TYPE_CHECKING:
     from clusterbroker.broker.cli.api import Api
@@ -120,17 +120,33 @@ class Target:
 
     @property
     def here(self) -> bool:
-        """Whether the operator's socket is the way: of the node on this machine, and as nobody in particular."""
+        """Whether the control socket is the way: of the node on this machine, and as nobody in particular."""
         return self.directory is not None and self._as_user is None
 
     def perform(self, do: str, patience_s: float = 30.0, /, **arguments: Any) -> dict[str, Any]:
-        """A request to the operator's socket of the node on this machine, or to its wiring log when it does not run.
+        """An operation of the node on this machine, or to its wiring log when it does not run.
         Failed."""
         assert self.directory is not None, "asked of the node on this machine only"
         return performed(self.directory, do, patience_s=patience_s, **arguments)
 
+    def change(
+        self,
+        do: str,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        patience_s: float = 30.0,
+        **names: str,
+    ) -> dict[str, Any]:
+        """One change by either door: an operation whose arguments are the names and the body, or a request of the
+        management API whose path has these names. Failed."""
+        if self.here:
+            given = {name.replace("-", "_"): value for name, value in (body or {}).items()}
+            return self.perform(do, patience_s, **names, **given)
+        return self.api.change(method, path, names, body)
+
     def documents(self, path: str, do: str, field: str) -> list[dict[str, Any]]:
-        """A short list that both doors know: of the management API, or what the operator's socket tells. Failed."""
+        """A short list that both doors know: of the management API, or what the control socket tells. Failed."""
         if not self.here or (self.directory is not None and (self.directory / HTTP_SOCKET).exists()):
             try:
                 return self.api.documents(path)
@@ -153,10 +169,10 @@ class Target:
             pass  # nothing listens there
         except OSError as error:
             raise Failed(f"the node in {directory} cannot be asked: {error.strerror or error}", UNREACHABLE) from None
-        from clusterbroker.broker.server.admin_client import ask
+        from clusterbroker.broker.server.control.client import ask
 
         try:
-            runs = ask(directory, {"do": "status"}, KNOCK_S) is not None
+            runs = ask(directory, "status", timeout_s=KNOCK_S) is not None
         except (OSError, ValueError) as error:
             raise Failed(f"the node in {directory} cannot be asked: {error}", UNREACHABLE) from None
         if not runs:

@@ -190,20 +190,14 @@ def permission_set(
 ) -> str:
     """Let a user into a vhost: three regular expressions over names of queues and exchanges."""
     granted = {"configure": configure, "write": write, "read": read}
-    if reach.here:
-        reach.perform("permission.set", user=user, vhost=vhost, **granted)
-    else:
-        reach.api.put("/api/permissions/{}/{}", vhost, user, body=granted)
+    reach.change("permission.set", "PUT", "/api/permissions/{vhost}/{user}", granted, user=user, vhost=vhost)
     return f"'{user}' may enter vhost '{vhost}'"
 
 
 @deed(permissions, "clear")
 def permission_clear(reach: Target, user: UserName, vhost: VhostName) -> str:
     """Keep a user out of a vhost."""
-    if reach.here:
-        reach.perform("permission.clear", user=user, vhost=vhost)
-    else:
-        reach.api.delete("/api/permissions/{}/{}", vhost, user)
+    reach.change("permission.clear", "DELETE", "/api/permissions/{vhost}/{user}", user=user, vhost=vhost)
     return f"'{user}' may not enter vhost '{vhost}'"
 
 
@@ -229,10 +223,7 @@ def topic_permission_set(
 ) -> str:
     """Give a user two regular expressions over the routing keys of a topic exchange."""
     granted = {"exchange": exchange, "write": write, "read": read}
-    if reach.here:
-        reach.perform("permission.topic", user=user, vhost=vhost, **granted)
-    else:
-        reach.api.put("/api/topic-permissions/{}/{}", vhost, user, body=granted)
+    reach.change("permission.topic", "PUT", "/api/topic-permissions/{vhost}/{user}", granted, user=user, vhost=vhost)
     return f"'{user}' has a permission on the routing keys of '{exchange}'"
 
 

@@ -67,10 +67,7 @@ def vhost_delete(
 ) -> str:
     """Delete a virtual host and all that is in it: queues with their messages, exchanges, permissions."""
     sure(f"Delete vhost '{vhost}' with all its queues and messages?", yes)
-    if reach.here:
-        reach.perform("vhost.delete", name=vhost)
-    else:
-        reach.api.delete("/api/vhosts/{}", vhost)
+    reach.change("vhost.delete", "DELETE", "/api/vhosts/{name}", name=vhost)
     return f"vhost '{vhost}' is deleted"
 
 
@@ -117,8 +114,4 @@ def vhost_limit_set(reach: Target, vhost: VhostName, limit: Limit, value: int) -
 @deed(limits, "clear")
 def vhost_limit_clear(reach: Target, vhost: VhostName, limit: Limit) -> str:
     """Take a limit off."""
-    if reach.here:
-        reach.perform("vhost.limit", vhost=vhost, limit=limit, value=-1)
-    else:
-        reach.api.delete("/api/vhost-limits/{}/{}", vhost, limit)
-    return f"vhost '{vhost}' has no {limit}"
+    return vhost_limit_set(reach, vhost, limit, -1)

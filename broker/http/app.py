@@ -2,8 +2,8 @@
 
     reads    signed in -> Reading -> document -> JSON
     writes   signed in -> body -> plan -> passwords hashed in a thread -> commands ordered -> 201 or 204
-    acts     signed in -> body -> plan -> AMQP through the node's own socket, as the user -> answer
-    operate  signed in -> body -> plan -> a deed of the node -> what it tells
+    acts     signed in -> body -> plan -> a call of the node as the user -> answer
+    operate  signed in -> body -> plan -> an operation of the node -> what it tells
     inspect  signed in -> query or body -> a request to a queue's owner, by way of the node -> what came of it
 
 What is answered, and to whom, is decided in the tables, which know nothing of HTTP; here are bodies, headers, errors
@@ -20,7 +20,6 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -35,10 +34,11 @@ from starlette.routing import BaseRoute, Match
 from clusterbroker.broker.management import amqp_operations, bodies, messages, operations, reads, writes
 from clusterbroker.broker.management.errors import Refused, bad_request, of_order
 from clusterbroker.broker.management.reading import Reading
-from clusterbroker.broker.management.replica import Mirror
-from clusterbroker.broker.management.rights import MANAGEMENT, Seer
+from clusterbroker.broker.management.replica import Replica
+from clusterbroker.broker.management.rights import MANAGEMENT, Principal
 from clusterbroker.broker.server.audit import Audit
 from clusterbroker.broker.server.log import Bucket
+from clusterbroker.broker.stats.as_user import Ask, AsUser
 from clusterbroker.broker.stats.inspection import decode_result
 from clusterbroker.broker.stats.inspection import encode as encode_request
 from clusterbroker.broker.version import VERSION
@@ -46,13 +46,12 @@ from clusterbroker.cluster import passwords
 from clusterbroker.cluster.errors import Unavailable
 
 from . import local, metric_pages, routes, web_page
-from .amqp_line import carried_out
-from .audited import COMMANDS, FACTS, REFUSED, SEER, Audited
 from .auth import REALM, LoginFailed, SignIn
-from .entrance import Entrance
 from .hashing import Hashing
-from .operations import Deeds, OrderError
-from .receiving import Room, fields_of
+from .middleware.audit import COMMANDS, FACTS, PRINCIPAL, REFUSED, AuditMiddleware
+from .middleware.bodies import Room, fields_of
+from .middleware.headers import HeadersMiddleware
+from .operations import NodeOperations, OrderError
 from .reference import page
 from .routes import Endpoint
 
@@ -67,21 +66,19 @@ LOG: Final = structlog.get_logger("management")
 
 
 def create_app(
-    mirror: Mirror,
-    deeds: Deeds,
+    replica: Replica,
+    node: NodeOperations,
     *,
     now_ms: Callable[[], int],
     loopback_users: tuple[str, ...] = ("guest",),
     password_cost: int = passwords.COST_DEFAULT,
-    directory: Path | None = None,
     tokens: Tokens | None = None,
     audit: Audit | None = None,
     knows_proxies: bool = True,
 ) -> FastAPI:
-    """The application. `now_ms`: the wall clock, ms since 1970; `password_cost`: of passwords that are set;
-    `directory`: where the node's `amqp.sock` is, without which nothing is done by AMQP; `tokens`: of OAuth 2, None:
-    they are not taken; `audit`: who hears of deeds; not `knows_proxies`: as `SignIn` says."""
-    shell = _Shell(mirror, deeds, now_ms, loopback_users, password_cost, directory, tokens, knows_proxies)
+    """The application. `now_ms`: the wall clock, ms since 1970; `password_cost`: of passwords that are set; `tokens`:
+    of OAuth 2, None: they are not taken; `audit`: who hears of deeds; not `knows_proxies`: as `SignIn` says."""
+    shell = _Shell(replica, node, now_ms, loopback_users, password_cost, tokens, knows_proxies)
     app = FastAPI(
         title="clusterbroker management API",
         version=VERSION,
@@ -96,7 +93,7 @@ def create_app(
     app.state.shell = shell
     app.router.routes.extend(_routes())
     web_page.add(app, web_page.PAGE)
-    metric_pages.add(app, mirror, now_ms, shell.seer)
+    metric_pages.add(app, replica, now_ms, shell.principal)
     app.add_api_route("/api/auth", _oauth, methods=["GET"], include_in_schema=False)
     app.add_api_route("/api", page(app), methods=["GET"], include_in_schema=False)
     app.add_api_route("/api/index.html", page(app), methods=["GET"], include_in_schema=False)
@@ -104,8 +101,8 @@ def create_app(
     app.add_exception_handler(HTTPException, _not_routed)
     app.add_exception_handler(Exception, _failed)
     if audit is not None:
-        app.add_middleware(Audited, audit=audit)
-    app.add_middleware(Entrance, stale_s=lambda: mirror.stale_s(now_ms()))
+        app.add_middleware(AuditMiddleware, audit=audit)
+    app.add_middleware(HeadersMiddleware, stale_s=lambda: replica.stale_s(now_ms()))
     return app
 
 
@@ -114,27 +111,25 @@ class _Shell:
 
     def __init__(
         self,
-        mirror: Mirror,
-        deeds: Deeds,
+        replica: Replica,
+        node: NodeOperations,
         now_ms: Callable[[], int],
         loopback_users: tuple[str, ...],
         password_cost: int,
-        directory: Path | None,
         tokens: Tokens | None,
         knows_proxies: bool,
     ) -> None:
-        self._mirror = mirror
-        self._deeds = deeds
+        self._replica = replica
+        self._node = node
         self._now_ms = now_ms
         self._loopback_users = loopback_users
         self._password_cost = password_cost
-        self._directory = directory
         self._tokens = tokens
         self._knows_proxies = knows_proxies
         self._sign_in: SignIn | None = None
         self._hashing = Hashing(password_cost)
         self._folded = asyncio.Event()
-        mirror.folded = self._folded.set
+        replica.folded = self._folded.set
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
@@ -147,10 +142,10 @@ class _Shell:
         if self._sign_in is None:
             loop = asyncio.get_running_loop()
             self._sign_in = SignIn(
-                self._mirror,
+                self._replica,
                 loop,
                 self._now_ms,
-                self._deeds.order,
+                self._node.order,
                 self._loopback_users,
                 self._tokens,
                 self._password_cost,
@@ -161,21 +156,21 @@ class _Shell:
     async def login(self, request: Request) -> Response:
         body = bodies.Body(await fields_of(request, LOGIN_BYTES_MAX), self._now_ms())
         name, password = body.text("username"), body.text("password")
-        seer, cookie = await self._signing_in.begin(request, name, password.encode("utf-8", "replace"))
-        return json_response({"name": seer.name, "tags": list(seer.tags)}, headers={"set-cookie": cookie})
+        principal, cookie = await self._signing_in.begin(request, name, password.encode("utf-8", "replace"))
+        return json_response({"name": principal.name, "tags": list(principal.tags)}, headers={"set-cookie": cookie})
 
     async def logout(self, request: Request) -> Response:
         return Response(status_code=204, headers={"set-cookie": self._signing_in.end(request)})
 
-    async def seer(self, request: Request) -> Seer:
+    async def principal(self, request: Request) -> Principal:
         """Who asks. Refused when nobody signs in."""
-        seer = local.seer_of(request, self._mirror.map) or await self._signing_in.seer(request)
-        request.scope[SEER] = seer.principal
-        return seer
+        principal = local.principal_of(request, self._replica.map) or await self._signing_in.principal(request)
+        request.scope[PRINCIPAL] = principal.audit_name
+        return principal
 
     async def _reading(self, request: Request) -> Reading:
-        seer = await self.seer(request)
-        return Reading(self._mirror, seer, self._now_ms(), request.query_params)
+        principal = await self.principal(request)
+        return Reading(self._replica, principal, self._now_ms(), request.query_params)
 
     def read(self, read: reads.Read) -> Endpoint:
         async def endpoint(request: Request) -> Response:
@@ -211,17 +206,19 @@ class _Shell:
             if isinstance(deed, amqp_operations.CloseConnections):
                 reason = request.headers.get("x-reason", "closed by operator")
                 for connection_id in deed.connection_ids:
-                    error = await self._deeds.close_connection(connection_id, reason)
+                    error = await self._node.close_connection(connection_id, reason)
                     if error is not None and (error.kind == Unavailable.kind or not deed.each):
                         raise of_order(*error)
                 return Response(status_code=204)
             if isinstance(deed, amqp_operations.Nothing):
                 return Response(status_code=204)
-            if self._directory is None:
-                raise Refused(503, "unavailable", "there is no AMQP connection to the node")
-            user = reading.seer.amqp_user(path["vhost"])
-            answer = await carried_out(self._directory, user, path["vhost"], deed, reading.seer.token)
-            if isinstance(deed, amqp_operations.Ask):
+            user = reading.principal.amqp_user(path["vhost"])
+            requests = amqp_operations.requests_of(deed)
+            outcome = await self._node.as_user(AsUser(user, path["vhost"], reading.principal.token, requests))
+            if isinstance(outcome, OrderError):
+                raise of_order(*outcome)
+            answer = amqp_operations.answer_of(deed, outcome)
+            if isinstance(deed, Ask):
                 return Response(status_code=204)
             if not isinstance(deed, amqp_operations.Call):
                 return json_response(answer)
@@ -237,7 +234,7 @@ class _Shell:
             asked = operations.run(operation, reading, decoded(request.path_params), fields)
             request.scope[FACTS] = {"asked": asked.arguments}
             self._not_cut_off()
-            answer = await self._deeds.carry_out(asked.what, asked.arguments)
+            answer = await self._node.carry_out(asked.what, asked.arguments)
             if isinstance(answer, OrderError):
                 raise of_order(*answer)
             return Response(status_code=204) if operation.status == 204 else json_response(answer, operation.status)
@@ -255,7 +252,7 @@ class _Shell:
             if question.what != "browse":
                 request.scope[FACTS] = messages.told(asked, None)
             self._not_cut_off()
-            answer = await self._deeds.carry_out("messages", {"request": encode_request(asked)})
+            answer = await self._node.carry_out("messages", {"request": encode_request(asked)})
             if isinstance(answer, OrderError):
                 raise of_order(*answer)
             if "result" not in answer:
@@ -274,13 +271,13 @@ class _Shell:
         right: str = MANAGEMENT,
         may_be_long: tuple[str, ...] = (),
     ) -> tuple[Reading, dict[str, Any]]:
-        """Who asks for a deed, with what (`receiving.fields_of`). A body may take minutes: who was deleted, lost a
+        """Who asks for a deed, with what (`middleware.bodies`). A body may take minutes: who was deleted, lost a
         tag or has a token that is over by then does nothing any more."""
         reading = await self._reading_to_write(request)
-        reading.seer.require(right)
-        index, began_ms = self._mirror.map.applied, self._now_ms()
+        reading.principal.require(right)
+        index, began_ms = self._replica.map.applied, self._now_ms()
         fields = await fields_of(request, bytes_max, may_be_long)
-        if self._mirror.map.applied != index or not 0 <= self._now_ms() - began_ms < QUICK_MS:
+        if self._replica.map.applied != index or not 0 <= self._now_ms() - began_ms < QUICK_MS:
             reading = await self._reading_to_write(request)
         return reading, fields
 
@@ -290,24 +287,24 @@ class _Shell:
         return await self._reading(request)
 
     def _not_cut_off(self) -> None:
-        stale_s = self._mirror.stale_s(self._now_ms())
+        stale_s = self._replica.stale_s(self._now_ms())
         if stale_s is not None:
             raise Refused(503, "unavailable", f"the node has been cut off from the cluster for {stale_s} s")
 
     async def _until(self, call: amqp_operations.Call) -> None:
-        """The node has done it; the mirror folds it a moment later. What another did since may hide it: then not."""
+        """The node has done it; the replica folds it a moment later. What another did since may hide it: then not."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FOLDED_S):
-                while not call.folded(self._mirror.map):
+                while not call.folded(self._replica.map):
                     self._folded.clear()
                     await self._folded.wait()
 
     async def _carry_out(self, planned: writes.Planned) -> None:
         if planned.whole:
-            _accepted(await self._deeds.import_all(planned.definitions()))
+            _accepted(await self._node.import_all(planned.definitions()))
             return
         for command in planned.commands:
-            _accepted(await self._deeds.order(command))
+            _accepted(await self._node.order(command))
 
 
 T = TypeVar("T")

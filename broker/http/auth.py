@@ -1,4 +1,4 @@
-"""Who asks: HTTP Basic or the session cookie of the web page, checked against the mirror's users; or a bearer's token.
+"""Who asks: HTTP Basic or the session cookie of the web page, checked against the replica's users; or a bearer's token.
 
 Passwords are verified off the loop, and remembered for a while as the node does it (`broker.server.credentials`), or
 every request would cost 50 ms of hashing. Attempts from one address are verified one after the other: who sends a
@@ -27,16 +27,16 @@ from typing import TYPE_CHECKING, Final
 from starlette.requests import Request
 
 from clusterbroker.broker.management.errors import Refused
-from clusterbroker.broker.management.replica import Mirror
-from clusterbroker.broker.management.rights import MANAGEMENT, Seer
-from clusterbroker.broker.management.token_principal import TokenSeer
+from clusterbroker.broker.management.replica import Replica
+from clusterbroker.broker.management.rights import MANAGEMENT, Principal
+from clusterbroker.broker.management.token_principal import TokenPrincipal
 from clusterbroker.broker.server.credentials import Credentials
 from clusterbroker.broker.server.rehashing import Order, Rehashing
 from clusterbroker.broker.server.throttle import Throttle, network
 from clusterbroker.cluster.entities import User
 from clusterbroker.cluster.passwords import COST_DEFAULT
 
-from .audited import PEER, REFUSED, SEER
+from .middleware.audit import PEER, PRINCIPAL, REFUSED
 from .sessions import LIFE_MS, Sessions
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class SignIn:
 
     def __init__(
         self,
-        mirror: Mirror,
+        replica: Replica,
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
         order: Order,
@@ -71,7 +71,7 @@ class SignIn:
         """`order`: new hashes for those of other systems, of `password_cost`. `loopback_users` may sign in from a
         loopback address only, as over AMQP. `tokens`: None: none are taken. Not `knows_proxies`: what says where others
         come from may be anybody on this machine, and their failures are its own as well."""
-        self._mirror = mirror
+        self._replica = replica
         self._now_ms = now_ms
         self._loop = loop
         self._loopback_users = frozenset(loopback_users)
@@ -82,34 +82,34 @@ class SignIn:
         self._sessions = Sessions()
         self._tokens = tokens
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}  # by address: and how many hold it or wait for it
-        mirror.user_gone = self._sessions.end_of
-        mirror.rehashed = self._sessions.rehashed
+        replica.user_gone = self._sessions.end_of
+        replica.rehashed = self._sessions.rehashed
 
-    async def seer(self, request: Request) -> Seer:
+    async def principal(self, request: Request) -> Principal:
         """Who asks. Refused: 401 without a good password, session, token or tag, 403 for a cookie without `x-csrf`, 429
         after too many bad passwords."""
         header = request.headers.get("authorization")
         if header is None:
-            seer = self._seer_of_session(request)
+            principal = self._principal_of_session(request)
         elif header[:7].lower() == "bearer ":
-            seer = await self._seer_of_token(request, header[7:].strip())
+            principal = await self._principal_of_token(request, header[7:].strip())
         else:
             given = basic(header)
             if given is None:
                 raise LoginFailed
-            seer = self._allowed(request, Seer.of(self._mirror.map, await self._user(request, *given)))
-        return seer
+            principal = self._allowed(request, Principal.of(self._replica.map, await self._user(request, *given)))
+        return principal
 
-    def _seer_of_session(self, request: Request) -> Seer:
+    def _principal_of_session(self, request: Request) -> Principal:
         token = request.cookies.get(cookie_name(request), "")
-        user = self._sessions.user(token, self._mirror.map, self._now_ms())
+        user = self._sessions.user(token, self._replica.map, self._now_ms())
         if user is None or not self._may_be_here(request, user.name):
             raise LoginFailed
         if request.method != "GET":  # HEAD comes as GET
             require_own_page(request)
-        return self._allowed(request, Seer.of(self._mirror.map, user))
+        return self._allowed(request, Principal.of(self._replica.map, user))
 
-    async def _seer_of_token(self, request: Request, given: str) -> Seer:
+    async def _principal_of_token(self, request: Request, given: str) -> Principal:
         if self._tokens is None:
             raise LoginFailed
         # who takes no tokens need not have what verifies them
@@ -119,34 +119,34 @@ class SignIn:
         try:
             token = await self._tokens.token(octets)
         except BadToken as bad:
-            self._mirror.attempts.count(_address(request), "", False)
+            self._replica.attempts.count(_address(request), "", False)
             request.scope[REFUSED] = f"token: {bad}"
             raise LoginFailed from None
-        self._mirror.attempts.count(_address(request), token.name, True)
-        return self._allowed(request, TokenSeer(self._mirror.map, token.name, token.grants, octets))
+        self._replica.attempts.count(_address(request), token.name, True)
+        return self._allowed(request, TokenPrincipal(self._replica.map, token.name, token.grants, octets))
 
-    async def begin(self, request: Request, name: str, password: bytes) -> tuple[Seer, str]:
-        """(who signed in, the cookie to set). Refused as `seer` does."""
+    async def begin(self, request: Request, name: str, password: bytes) -> tuple[Principal, str]:
+        """(who signed in, the cookie to set). Refused as `principal` does."""
         require_own_page(request)
         user = await self._user(request, name, password)
-        seer = self._allowed(request, Seer.of(self._mirror.map, user))
+        principal = self._allowed(request, Principal.of(self._replica.map, user))
         token = secrets.token_urlsafe(32)
         self._sessions.begin(token, user, self._now_ms())
-        return seer, _cookie(request, token, LIFE_MS // 1000)
+        return principal, _cookie(request, token, LIFE_MS // 1000)
 
     def end(self, request: Request) -> str:
         """The session of this request, if it has one; the cookie that takes it off."""
         require_own_page(request)
         token = request.cookies.get(cookie_name(request), "")
-        user = self._sessions.user(token, self._mirror.map, self._now_ms())
-        request.scope[SEER] = "" if user is None else user.name
+        user = self._sessions.user(token, self._replica.map, self._now_ms())
+        request.scope[PRINCIPAL] = "" if user is None else user.name
         self._sessions.end(token)
         return _cookie(request, "", 0)
 
-    def _allowed(self, request: Request, seer: Seer) -> Seer:
-        request.scope[SEER] = seer.principal
-        seer.require(MANAGEMENT)
-        return seer
+    def _allowed(self, request: Request, principal: Principal) -> Principal:
+        request.scope[PRINCIPAL] = principal.audit_name
+        principal.require(MANAGEMENT)
+        return principal
 
     async def _user(self, request: Request, name: str, password: bytes) -> User:
         address = _address(request)
@@ -160,16 +160,16 @@ class SignIn:
                 raise Refused(429, "too_many_requests", f"too many failed logins: try again in {left_s} s")
             here = self._may_be_here(request, name)
             good = await self._good(name, password, here)
-            user = self._mirror.map.user(name)
+            user = self._replica.map.user(name)
             if not good or user is None or not here:
                 self._throttle.failed(name, address, self._now_ms())
                 if through is not None:
                     self._throttle.failed_at(through, self._now_ms())
-                self._mirror.attempts.count(address, "" if user is None else name, False)
+                self._replica.attempts.count(address, "" if user is None else name, False)
                 request.scope[REFUSED] = f"login of '{name}' failed"
                 raise LoginFailed
             self._throttle.succeeded(name, address)
-            self._mirror.attempts.count(address, name, True)
+            self._replica.attempts.count(address, name, True)
             return user
 
     @contextlib.asynccontextmanager
@@ -191,7 +191,7 @@ class SignIn:
 
     async def _good(self, name: str, password: bytes, here: bool) -> bool:
         """Not `here`: refused whatever the password is, and as if there were no such user."""
-        user = self._mirror.map.user(name) if here else None
+        user = self._replica.map.user(name) if here else None
         stored, algorithm = (user.password_hash, user.hash_algorithm) if user is not None else ("", "")
         answer: asyncio.Future[bool] = self._loop.create_future()
 

@@ -1,7 +1,7 @@
 """Definitions on their way to the node: staged in parts, decided by the last one, and waited for (waits).
 
 What others change of the things that are named, or an import of somebody else, makes this one begin anew: nothing of it
-was done. When it was accepted it will be carried out in any case, and this only waits until the mirror has all of it.
+was done. When it was accepted it will be carried out in any case, and this only waits until the replica has all of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
-from clusterbroker.broker.stats import desk_messages as m
+from clusterbroker.broker.server.control import protocol as m
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import Unavailable, WiringError
 from clusterbroker.cluster.imports import next_slice, parted
@@ -27,7 +27,7 @@ STALL_S: Final = 20.0
 """An accepted import that does not go on for so long waits for a majority, or for a member that holds messages."""
 
 
-class Mirror(Protocol):
+class Replica(Protocol):
     """Whoever folds the wiring: a management process, or the node itself."""
 
     @property
@@ -39,21 +39,21 @@ Order = Callable[[c.AnyCommand], Awaitable[m.Ordered | OrderError]]
 
 
 async def imported(
-    mirror: Mirror, order: Order, progress: Callable[[], Awaitable[None]], commands: Sequence[c.Defining]
+    replica: Replica, order: Order, progress: Callable[[], Awaitable[None]], commands: Sequence[c.Defining]
 ) -> OrderError | None:
-    """All of them, or none and why. `order` comes back when the mirror has the command, `progress` when another."""
+    """All of them, or none and why. `order` comes back when the replica has the command, `progress` when another."""
     loop = asyncio.get_running_loop()
     try:
         parts = parted(commands, [len(c.encode(command)) for command in commands], PART_BYTES_MAX)
     except WiringError as error:
         return OrderError(error.kind, error.text)
-    at_once = len(commands) if len(parts) == 1 and next_slice(mirror.map, commands, 0) == len(commands) else 0
+    at_once = len(commands) if len(parts) == 1 and next_slice(replica.map, commands, 0) == len(commands) else 0
     until_s = loop.time() + PATIENCE_S
     while True:
         import_id = uuid.uuid4().hex
         refused = await _staged(order, import_id, parts, at_once)
         if refused is None:
-            return await _finished(mirror, progress, import_id)
+            return await _finished(replica, progress, import_id)
         # what has an index was answered by the wiring: it is known that nothing was done
         known = isinstance(refused, m.Ordered) and refused.index > 0
         if not known and len(parts) > 1:
@@ -77,13 +77,13 @@ async def _staged(
     return None
 
 
-async def _finished(mirror: Mirror, progress: Callable[[], Awaitable[None]], import_id: str) -> OrderError | None:
+async def _finished(replica: Replica, progress: Callable[[], Awaitable[None]], import_id: str) -> OrderError | None:
     """When nothing is left to be done."""
-    while (held := mirror.map.importing) is not None and held.import_id == import_id:
+    while (held := replica.map.importing) is not None and held.import_id == import_id:
         done = held.done
         try:
             async with asyncio.timeout(STALL_S):
-                while mirror.map.importing is held and held.done == done:
+                while replica.map.importing is held and held.done == done:
                     await progress()
         except (TimeoutError, ConnectionError):
             text = f"it is decided, and {done} of {len(held.commands)} changes are made: the others will follow"

@@ -15,8 +15,8 @@ from urllib.parse import unquote
 import uvicorn
 from starlette.requests import Request
 
-from clusterbroker.broker.management.local_operator import seer
-from clusterbroker.broker.management.rights import Seer
+from clusterbroker.broker.management.local_operator import principal
+from clusterbroker.broker.management.rights import Principal
 from clusterbroker.cluster.view import ClusterView
 
 AS_USER: Final = "x-clusterbroker-as"
@@ -51,9 +51,9 @@ class LocalServer(uvicorn.Server):
         yield
 
 
-def seer_of(request: Request, map_: ClusterView) -> Seer | None:
+def principal_of(request: Request, map_: ClusterView) -> Principal | None:
     """Who asks, when it came through the socket; None: it did not."""
     if _MARK not in request.scope:
         return None
     name = request.headers.get(AS_USER)
-    return seer(map_, None if name is None else unquote(name))
+    return principal(map_, None if name is None else unquote(name))

@@ -3,7 +3,7 @@
 Its node starts it (`broker.server.management`):
 
     --node NAME         whose it is
-    --directory DIR     where the node's `management.sock` and `amqp.sock` are
+    --directory DIR     where the node's `control.sock` is
     --listen FD         a listening socket; may be given several times
     --listen-tls FD     one where HTTP is inside TLS
     --listen-local FD   the operator's own, `http.sock`, where nobody signs in
@@ -33,10 +33,10 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from clusterbroker.broker.http.app import create_app
-from clusterbroker.broker.http.desk_client import DeskClient
+from clusterbroker.broker.http.control_client import ControlClient
 from clusterbroker.broker.http.local import LocalServer
 from clusterbroker.broker.http.tcp_server import TcpServer
-from clusterbroker.broker.management.replica import Mirror
+from clusterbroker.broker.management.replica import Replica
 from clusterbroker.broker.server import console
 from clusterbroker.broker.server.audit import Audit
 from clusterbroker.broker.server.certificates import BadCertificate, Chain, reload_all, shown, watch
@@ -64,20 +64,20 @@ def now_ms() -> int:
 
 
 class Attentive:
-    """ASGI: keeps samples coming while somebody asks, and lets nobody see the mirror before it shows anything."""
+    """ASGI: keeps samples coming while somebody asks, and lets nobody see the replica before it shows anything."""
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], desk: DeskClient) -> None:
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], control: ControlClient) -> None:
         self._app = app
-        self._desk = desk
+        self._control = control
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             try:
-                await asyncio.wait_for(self._desk.ready.wait(), BEGIN_S)
+                await asyncio.wait_for(self._control.ready.wait(), BEGIN_S)
             except TimeoutError:
                 await _not_yet(send)
                 return
-            await self._desk.touched()
+            await self._control.touched()
         await self._app(scope, receive, send)
 
 
@@ -98,22 +98,21 @@ async def serve(
     settings: Settings = asked.settings
     log = NodeLog(structured(asked.log_format, asked.node), asked.log_level)
     loop = asyncio.get_running_loop()
-    mirror = Mirror(asked.node)
-    desk = DeskClient(asked.directory, mirror, now_ms)
+    replica = Replica(asked.node)
+    control = ControlClient(asked.directory, replica, now_ms)
     tls = Chain(settings.tls) if settings.tls is not None else None
     audit = Audit(asked.node, settings.audit, log)
     app = create_app(
-        mirror,
-        desk,
+        replica,
+        control,
         now_ms=now_ms,
         loopback_users=tuple(asked.loopback_user),
         password_cost=asked.password_cost,
-        directory=asked.directory,
         tokens=_tokens(settings, log),
         audit=audit,
         knows_proxies=settings.proxies is not None,
     )
-    attentive = Attentive(app, desk)
+    attentive = Attentive(app, control)
     server = TcpServer(attentive, settings.proxies, tls, listening_tls)
     beside = LocalServer(attentive)
 
@@ -123,14 +122,14 @@ async def serve(
         loop.call_later(END_S, os._exit, 0)
 
     loop.add_reader(lifeline.fileno(), orphaned)
-    following = loop.create_task(desk.run())
+    following = loop.create_task(control.run())
     for_operator = loop.create_task(beside.serve(sockets=[socket.socket(fileno=fd) for fd in asked.listen_local]))
     chains = [tls] if tls is not None else []
     watching = loop.create_task(watch(chains, log.say))
     if tls is not None:
         places = [one.getsockname()[:2] for one in listening_tls]
-        mirror.certificates = lambda: [shown("https", host, port, tls) for host, port in places]
-        desk.reload = lambda: reload_all(chains, log.say)
+        replica.certificates = lambda: [shown("https", host, port, tls) for host, port in places]
+        control.reload = lambda: reload_all(chains, log.say)
     _quiet_collector()
     try:
         await server.serve(sockets=list(listening))

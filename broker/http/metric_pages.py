@@ -19,8 +19,8 @@ from starlette.responses import Response, StreamingResponse
 
 from clusterbroker.broker.management import metrics
 from clusterbroker.broker.management.exposition import CONTENT_TYPE
-from clusterbroker.broker.management.replica import Mirror
-from clusterbroker.broker.management.rights import MONITORING, Seer
+from clusterbroker.broker.management.replica import Replica
+from clusterbroker.broker.management.rights import MONITORING, Principal
 
 from .auth import from_here
 
@@ -29,25 +29,30 @@ PART_BYTES: Final = 64 << 10
 Text = Callable[[Request], Iterator[str]]
 
 
-def add(app: FastAPI, mirror: Mirror, now_ms: Callable[[], int], seer: Callable[[Request], Awaitable[Seer]]) -> None:
-    """Adds the pages. `seer`: who asks; it refuses those who do not sign in."""
+def add(
+    app: FastAPI,
+    replica: Replica,
+    now_ms: Callable[[], int],
+    principal: Callable[[Request], Awaitable[Principal]],
+) -> None:
+    """Adds the pages. `principal`: who asks; it refuses those who do not sign in."""
 
     def page(text: Text) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             if "authorization" in request.headers or not from_here(request):
-                (await seer(request)).require(MONITORING)
+                (await principal(request)).require(MONITORING)
             return StreamingResponse(_parts(text(request)), headers={"content-type": CONTENT_TYPE})
 
         return endpoint
 
     def detailed(request: Request) -> Iterator[str]:
         query = request.query_params
-        return metrics.detailed(mirror, set(query.getlist("family")), set(query.getlist("vhost")))
+        return metrics.detailed(replica, set(query.getlist("family")), set(query.getlist("vhost")))
 
     for path, summary, text in (
-        ("/metrics", "Sums of this node, for Prometheus", lambda _: metrics.aggregated(mirror, now_ms())),
+        ("/metrics", "Sums of this node, for Prometheus", lambda _: metrics.aggregated(replica, now_ms())),
         ("/metrics/per-object", "The same by queue, channel and connection",
-         lambda _: metrics.per_object(mirror, now_ms())),
+         lambda _: metrics.per_object(replica, now_ms())),
         ("/metrics/detailed", "Some families (`family`) by object, of some vhosts (`vhost`)", detailed),
     ):  # fmt: skip
         app.add_api_route(path, page(text), methods=["GET"], summary=summary, response_class=Response, tags=["metrics"])

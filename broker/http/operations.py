@@ -1,10 +1,11 @@
-"""What the HTTP shell asks of the node: the port behind which the desk is."""
+"""What the HTTP shell asks of the node: the port behind which the control socket is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from clusterbroker.broker.stats.as_user import AsUser, Outcome
 from clusterbroker.cluster.commands import AnyCommand, Defining
 
 
@@ -16,10 +17,10 @@ class OrderError(NamedTuple):
     text: str
 
 
-class Deeds(Protocol):
+class NodeOperations(Protocol):
     """Commands for the wiring log, as an operator.
 
-    `order` and `import_all` come back when the mirror has folded what was done, so that who reads after it wrote finds
+    `order` and `import_all` come back when the replica has folded what was done, so that who reads after it wrote finds
     what it wrote.
     """
 
@@ -29,8 +30,11 @@ class Deeds(Protocol):
     async def import_all(self, commands: Sequence[Defining]) -> OrderError | None:
         """All of them, or none and the first contradiction."""
 
-    async def carry_out(self, what: str, arguments: dict[str, Any]) -> dict[str, Any] | OrderError:
-        """A deed of the node itself: what it tells of it."""
+    async def carry_out(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any] | OrderError:
+        """An operation of the node itself: what it tells of it."""
+
+    async def as_user(self, asked: AsUser) -> Outcome | OrderError:
+        """Requests of a user: what comes of them."""
 
     async def close_connection(self, connection_id: str, reason: str) -> OrderError | None:
         """Ends a client's connection, at whatever node it is."""

@@ -23,7 +23,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from clusterbroker.broker.http.audited import PEER
+from clusterbroker.broker.http.middleware.audit import PEER
 from clusterbroker.broker.server.certificates import Chain
 from clusterbroker.broker.server.management_settings import PROXIES
 from clusterbroker.broker.server.tls_door import TlsDoor

@@ -13,7 +13,7 @@ from .reading import Document, Reading
 
 def whoami(reading: Reading) -> Document:
     """Who signed in."""
-    return {"name": reading.seer.name, "tags": list(reading.seer.tags)}
+    return {"name": reading.principal.name, "tags": list(reading.principal.tags)}
 
 
 def limits_of(limits: UserLimits) -> Document:

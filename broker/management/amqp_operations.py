@@ -1,10 +1,10 @@
 """What is done by AMQP, as the user who asks: declare, bind, delete, purge, publish, get.
 
-A plan is the method to send, and what comes of the answer; the shell opens a connection as the user, sends it, and
-closes. So permissions, argument checks, if-unused, exclusive queues and all else are those of any client, by
-construction. Four deeds are more than one method: publish waits for its confirm and for a return, get takes messages
-one by one and settles them in the end as the request says; what is asked of the broker itself (`amq.lease`) is a
-message, and its answer another one. The aliveness test is a declare, a publish and a get.
+A plan is the method to send, and what comes of the answer; the node carries it out as a client of the user
+(`broker.server.control.as_user`). So permissions, argument checks, if-unused, exclusive queues and all else are those
+of any client, by construction. Publish waits for its confirm and for a return; get takes messages one by one and
+settles them in the end as the request says; a question to the broker itself (`amq.lease`) is a message, and its answer
+another one. The aliveness test is a declare, a publish and a get.
 
 AMQP's errors become HTTP's: 404 not_found, 403 not_authorised, all others bad_request, with the text that AMQP gave,
 without its name in front.
@@ -15,14 +15,16 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 from urllib.parse import quote
 
 import msgspec
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp.errors import ReplyCode
-from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.broker.amqp.properties import Properties, decode, encode
+from clusterbroker.broker.stats.as_user import AckMode, AnyRequest, Ask, Got, Method, Outcome, Publish
+from clusterbroker.broker.stats.as_user import Get as GetRequest
 from clusterbroker.cluster.view import ClusterView
 
 from . import connections, exchanges
@@ -36,12 +38,10 @@ from .rights import ADMINISTRATOR, MANAGEMENT
 MESSAGES_MAX: Final = 10_000
 """Of one get: all are held until the last one came."""
 PAYLOAD_BYTES_MAX: Final = 64 << 20
-GET_BYTES_MAX: Final = 64 << 20
 UNAVAILABLE: Final = 503
 """Of an answer to a question: it may be repeated."""
 
-AckMode = Literal["ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false"]
-ACK_MODES: Final = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
+ACK_MODES: Final = get_args(AckMode)
 TEXTS: Final = (
     "content_type", "content_encoding", "correlation_id", "reply_to", "expiration", "message_id", "type", "user_id",
     "app_id", "cluster_id",
@@ -59,29 +59,10 @@ class Call(msgspec.Struct, frozen=True):
     """True once the map shows what was done: then it is answered, so that who reads next finds it."""
 
 
-class Publish(msgspec.Struct, frozen=True):
-    """One message; answered with whether it was routed."""
-
-    exchange: str
-    routing_key: str
-    properties: Properties
-    payload: bytes
-
-
-class Ask(msgspec.Struct, frozen=True):
-    """A question to an exchange that is the broker itself, and nothing is answered when it is done."""
-
-    exchange: str
-    key: str
-    body: dict[str, Any]
-
-
 class Get(msgspec.Struct, frozen=True):
     """Some messages; answered with them."""
 
-    queue: str
-    count: int
-    ack_mode: AckMode
+    request: GetRequest
     base64: bool
     truncate: int | None
     """Bytes of a payload that are shown; None: all."""
@@ -105,7 +86,8 @@ class Nothing(msgspec.Struct, frozen=True):
     """There is nothing to do."""
 
 
-Deed = Call | Publish | Ask | Get | Live | CloseConnections | Nothing
+ByAmqp = Call | Publish | Ask | Get | Live
+Deed = ByAmqp | CloseConnections | Nothing
 
 
 class Act(msgspec.Struct, frozen=True):
@@ -131,14 +113,50 @@ class Act(msgspec.Struct, frozen=True):
 
 def run(act: Act, reading: Reading, path: Path, fields: dict[str, Any]) -> Deed:
     """The plan. Refused as the vhost's rights and the body demand."""
-    reading.seer.require(MANAGEMENT)
+    reading.principal.require(MANAGEMENT)
     if "vhost" in path:
-        reading.seer.enter(path["vhost"])
+        reading.principal.enter(path["vhost"])
     return act.plan(reading, path, Body(fields, reading.now_ms))
 
 
 _LATER: Final = (ReplyCode.CONNECTION_FORCED, ReplyCode.RESOURCE_ERROR)
 """The node is going, or what is named is being changed: the same may be done in a while."""
+
+
+def requests_of(deed: ByAmqp) -> tuple[AnyRequest, ...]:
+    """What the node is asked to do. Refused (400) for what AMQP cannot say."""
+    try:
+        match deed:
+            case Call():
+                return (Method(m.encode(deed.method)),)
+            case Get():
+                return (deed.request,)
+            case Live(queue=queue):
+                declare = Method(m.encode(m.QueueDeclare(queue=queue)))
+                publish = Publish("", queue, encode(Properties()), b"alive")
+                return declare, publish, GetRequest(queue, 1, "ack_requeue_false")
+            case _:
+                return (deed,)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise bad_request(f"this cannot be said in AMQP: {error}") from None
+
+
+def answer_of(deed: ByAmqp, outcome: Outcome) -> Any:
+    """Nothing of a Call or an Ask. Refused as AMQP says."""
+    if outcome.code:
+        raise refused(outcome.code, outcome.text, deed)
+    if outcome.nacked:
+        raise bad_request("the message was refused: a queue is full, or could not take it")
+    match deed:
+        case Publish():
+            return {"routed": outcome.routed}
+        case Get():
+            return [message_document(deed, got) for got in outcome.got]
+        case Live():
+            if not outcome.got:
+                raise Refused(503, "unavailable", "the message that was published cannot be got")
+            return {"status": "ok"}
+    return None
 
 
 def refused(code: int, text: str, deed: Deed) -> Refused:
@@ -302,12 +320,12 @@ def _publish(_r: Reading, p: Path, body: Body) -> Deed:
             raise bad_request("not_base64") from None
     else:
         raise bad_request(f"unsupported_payload_encoding: '{encoding[:80]}'")
-    return Publish(
-        "" if p["name"] == exchanges.DEFAULT_NAME else p["name"],
-        body.text("routing_key"),
-        properties_of(body.table("properties", {})),
-        octets,
-    )
+    try:
+        properties = encode(properties_of(body.table("properties", {})))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise bad_request(f"the properties cannot be sent: {error}") from None
+    exchange = "" if p["name"] == exchanges.DEFAULT_NAME else p["name"]
+    return Publish(exchange, body.text("routing_key"), properties, octets)
 
 
 def properties_of(given: Mapping[str, Any]) -> Properties:
@@ -350,18 +368,18 @@ def _get(r: Reading, p: Path, body: Body) -> Deed:
     truncate = body.number("truncate") if body.value("truncate", None) is not None else None
     if truncate is not None and truncate < 0:
         raise bad_request("truncate is not negative")
-    return Get(p["name"], count, ack_mode, encoding == "base64", truncate)  # type: ignore[arg-type]
+    return Get(GetRequest(p["name"], count, ack_mode), encoding == "base64", truncate)  # type: ignore[arg-type]
 
 
-def message_document(get: Get, got: m.BasicGetOk, properties: Properties, payload: bytes) -> Document:
+def message_document(get: Get, got: Got) -> Document:
     """One message as it was got."""
-    shown = payload if get.truncate is None else payload[: get.truncate]
+    shown = got.payload if get.truncate is None else got.payload[: get.truncate]
     return {
         "exchange": got.exchange,
-        "message_count": got.message_count,
+        "message_count": got.left,
         **payload_document(shown, get.base64),
-        "payload_bytes": len(payload),
-        "properties": properties_document(properties),
+        "payload_bytes": len(got.payload),
+        "properties": properties_document(decode(got.properties)),
         "redelivered": got.redelivered,
         "routing_key": got.routing_key,
     }
@@ -386,18 +404,18 @@ def properties_document(properties: Properties) -> Document:
 
 def _close_connection(r: Reading, p: Path, _body: Body) -> Deed:
     row = connections.connection_named(r, p["name"]).row
-    if not r.seer.is_own(row):
-        r.seer.require(ADMINISTRATOR)
+    if not r.principal.is_own(row):
+        r.principal.require(ADMINISTRATOR)
     return CloseConnections((row.connection_id,))
 
 
 def _close_connections(r: Reading, p: Path, _body: Body) -> Deed:
-    if p["user"] != r.seer.name:
-        r.seer.require(ADMINISTRATOR)
+    if p["user"] != r.principal.name:
+        r.principal.require(ADMINISTRATOR)
     rows = connections.rows_of_user(r, p["user"])
     # who monitors sees other users' connections, and closes its own alone
     return CloseConnections(
-        tuple(row.connection_id for row in rows if r.seer.is_own(row) or r.seer.has(ADMINISTRATOR)), each=True
+        tuple(row.connection_id for row in rows if r.principal.is_own(row) or r.principal.has(ADMINISTRATOR)), each=True
     )
 
 

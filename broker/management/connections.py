@@ -11,14 +11,11 @@ from clusterbroker.broker.stats.rows import ChannelRow, ConnectionRow, ConsumerR
 from .errors import object_not_found
 from .history import Get, Track
 from .paging import Listing
-from .reading import CHANNEL_FIELDS, Document, Reading, moment, plain, plain_table
+from .reading import Document, Reading, moment, plain, plain_table
 from .rights import MONITORING
+from .statistics import CHANNEL_FIELDS, CHANNEL_GAUGES, CONNECTION_BYTES, CONNECTION_COUNTS
 
 PUBLISHERS_MAX: Final = 500
-_BYTES: Final[dict[str, Get]] = {
-    "recv_oct": lambda row: row.received_bytes,
-    "send_oct": lambda row: row.sent_bytes,
-}
 Visible = tuple[str, Track[Any]]
 """A name, and the row behind it."""
 
@@ -28,11 +25,11 @@ Visible = tuple[str, Track[Any]]
 
 def connection_listing(reading: Reading, vhost: str | None = None) -> Listing[Visible]:
     """Connections that the user may hear of."""
-    own = reading.seer.own()
+    own = reading.principal.own()
     found = sorted(
         (
             (track.row.name, track)
-            for track in reading.mirror.connections.values()
+            for track in reading.replica.connections.values()
             if own(track.row) and vhost in (None, track.row.vhost)
         ),
         key=lambda item: (item[0], item[1].row.connection_id),
@@ -56,8 +53,8 @@ def _quick_connection(path: str) -> Callable[[Visible], Any] | None:
         "connected_at": lambda track: track.row.connected_at_ms,
         "recv_oct": lambda track: track.row.received_bytes,
         "send_oct": lambda track: track.row.sent_bytes,
-        "recv_oct_details.rate": lambda track: track.rate(_BYTES["recv_oct"]),
-        "send_oct_details.rate": lambda track: track.rate(_BYTES["send_oct"]),
+        "recv_oct_details.rate": lambda track: track.rate(CONNECTION_BYTES["recv_oct"]),
+        "send_oct_details.rate": lambda track: track.rate(CONNECTION_BYTES["send_oct"]),
     }
     get = fields.get(path)
     return (lambda item: get(item[1])) if get is not None else None
@@ -69,14 +66,13 @@ def connection_document(reading: Reading, track: Track[ConnectionRow]) -> Docume
     answer: Document = {
         "auth_mechanism": row.auth_mechanism,
         "channel_max": row.channel_max,
-        "channels": row.channels,
         "client_properties": plain_table(row.client_properties),
         "connected_at": row.connected_at_ms,
         "connection_id": row.connection_id,
         "frame_max": row.frame_max_bytes,
         "host": row.host,
         "name": row.name,
-        "node": reading.mirror.node_of(track),
+        "node": reading.replica.node_of(track),
         "peer_cert_issuer": row.tls.peer_issuer if row.tls else None,
         "peer_cert_subject": row.tls.peer_subject if row.tls else None,
         "peer_cert_validity": row.tls.peer_validity if row.tls else None,
@@ -84,8 +80,6 @@ def connection_document(reading: Reading, track: Track[ConnectionRow]) -> Docume
         "peer_port": row.peer_port,
         "port": row.port,
         "protocol": row.protocol,
-        "recv_cnt": row.received_reads,
-        "send_cnt": row.sent_writes,
         "send_pend": row.pending_send_bytes,
         "ssl": row.tls is not None,
         "ssl_cipher": row.tls.cipher if row.tls else None,
@@ -98,31 +92,32 @@ def connection_document(reading: Reading, track: Track[ConnectionRow]) -> Docume
         "user": row.user,
         "user_who_performed_action": row.user,
         "vhost": row.vhost,
+        **{field: get(row) for field, get in CONNECTION_COUNTS.items()},
     }
     given = row.client_properties.get("connection_name")
     if given is not None:
         answer["user_provided_name"] = plain(given)
-    answer.update(reading.counted("data_rates", (track,), _BYTES))
+    answer.update(reading.counted("data_rates", (track,), CONNECTION_BYTES))
     return answer
 
 
 def connection_named(reading: Reading, name: str) -> Track[ConnectionRow]:
     """The connection of this name that the user may hear of. Refused (404) without one."""
-    track = reading.mirror.connections.get(reading.mirror.connection_ids.get(name, ""))
+    track = reading.replica.connections.get(reading.replica.connection_ids.get(name, ""))
     if track is None:
         raise object_not_found()
-    if not reading.seer.is_own(track.row):
-        reading.seer.require(MONITORING)
+    if not reading.principal.is_own(track.row):
+        reading.principal.require(MONITORING)
     return track
 
 
 def rows_of_user(reading: Reading, user: str) -> list[ConnectionRow]:
     """All connections of one user that may be heard of, by name. Refused (401) when it is another one and the user does
     not monitor."""
-    if user != reading.seer.name:
-        reading.seer.require(MONITORING)
-    own = reading.seer.own()
-    found = (track.row for track in reading.mirror.connections.values())
+    if user != reading.principal.name:
+        reading.principal.require(MONITORING)
+    own = reading.principal.own()
+    found = (track.row for track in reading.replica.connections.values())
     return sorted((row for row in found if row.user == user and own(row)), key=lambda row: row.name)
 
 
@@ -131,7 +126,7 @@ def connections_of_user(reading: Reading, user: str) -> list[Document]:
     return [
         {
             "name": row.name,
-            "node": reading.mirror.node_of(reading.mirror.connections[row.connection_id]),
+            "node": reading.replica.node_of(reading.replica.connections[row.connection_id]),
             "user": row.user,
             "vhost": row.vhost,
         }
@@ -151,8 +146,8 @@ def channel_listing(
     reading: Reading, vhost: str | None = None, connection: Track[ConnectionRow] | None = None
 ) -> Listing[Visible]:
     """Channels that the user may hear of; of one vhost or one connection when told so."""
-    own = reading.seer.own()
-    owners: Iterable[Track[ConnectionRow]] = reading.mirror.connections.values()
+    own = reading.principal.own()
+    owners: Iterable[Track[ConnectionRow]] = reading.replica.connections.values()
     if connection is not None:
         owners = (connection,)
     found = sorted(
@@ -160,7 +155,7 @@ def channel_listing(
             ((owner.row.name, track.row.number), track)
             for owner in owners
             if own(owner.row) and vhost in (None, owner.row.vhost)
-            for track in reading.mirror.channels.get(owner.row.connection_id, {}).values()
+            for track in reading.replica.channels.get(owner.row.connection_id, {}).values()
         ),
         key=lambda item: (*item[0], item[1].row.connection_id),
     )
@@ -179,28 +174,22 @@ def channel_listing(
 def channel_document(reading: Reading, track: Track[ChannelRow]) -> Document:
     """One channel, as in a list."""
     row = track.row
-    connection = reading.mirror.connections.get(row.connection_id)
+    connection = reading.replica.connections.get(row.connection_id)
     assert connection is not None, "a channel that is shown has a connection"
     about = connection.row
     answer: Document = {
-        "acks_uncommitted": row.acks_uncommitted,
         "confirm": row.confirm,
         "connection_details": {"name": about.name, "peer_host": about.peer_host, "peer_port": about.peer_port},
-        "consumer_count": row.consumers,
-        "global_prefetch_count": row.global_prefetch_count,
         "message_stats": reading.counted("msg_rates", (track,), CHANNEL_FIELDS),
-        "messages_unacknowledged": row.unacknowledged,
-        "messages_uncommitted": row.uncommitted,
-        "messages_unconfirmed": row.unconfirmed,
         "name": channel_name(about, row.number),
-        "node": reading.mirror.node_of(track),
+        "node": reading.replica.node_of(track),
         "number": row.number,
-        "prefetch_count": row.prefetch_count,
         "state": row.state,
         "transactional": row.transactional,
         "user": about.user,
         "user_who_performed_action": about.user,
         "vhost": about.vhost,
+        **{field: get(row) for field, get in CHANNEL_GAUGES.items()},
     }
     if track.idle_since_ms:
         answer["idle_since"] = moment(track.idle_since_ms)
@@ -212,12 +201,12 @@ def channel_full(reading: Reading, name: str) -> Document:
     connection_name, _, number = name.rpartition(" (")
     connection = connection_named(reading, connection_name)
     place = number.removesuffix(")")
-    channels = reading.mirror.channels.get(connection.row.connection_id, {})
+    channels = reading.replica.channels.get(connection.row.connection_id, {})
     track = channels.get(int(place)) if place.isascii() and place.isdigit() and len(place) < 6 else None
     if track is None:
         raise object_not_found()
     answer = channel_document(reading, track)
-    consumers = reading.mirror.consumers_of_channel.get((track.row.connection_id, track.row.number), {})
+    consumers = reading.replica.consumers_of_channel.get((track.row.connection_id, track.row.number), {})
     answer["consumer_details"] = [consumer_document(reading, consumers[tag]) for tag in sorted(consumers)]
     answer["deliveries"] = deliveries(reading, consumers.values(), by_queue=True)
     vhost = connection.row.vhost
@@ -271,11 +260,11 @@ _DELIVERED: Final[dict[str, Get]] = {
 
 def consumer_listing(reading: Reading, vhost: str | None = None) -> Listing[Visible]:
     """Consumers that the user may hear of."""
-    own = reading.seer.own()
+    own = reading.principal.own()
     found: list[tuple[tuple[str, ...], Track[ConsumerRow]]] = []
-    for queue_id in reading.mirror.consumers:
-        for track in reading.mirror.consumers[queue_id].values():
-            connection = reading.mirror.connections.get(track.row.connection_id)
+    for queue_id in reading.replica.consumers:
+        for track in reading.replica.consumers[queue_id].values():
+            connection = reading.replica.connections.get(track.row.connection_id)
             if connection is None or not own(connection.row) or vhost not in (None, connection.row.vhost):
                 continue
             found.append((_consumer_place(track.row), track))
@@ -294,8 +283,8 @@ def _consumer_place(row: ConsumerRow) -> tuple[str, ...]:
 
 
 def _channel_details(reading: Reading, track: Track[Any], connection_id: str, number: int) -> Document:
-    connection = reading.mirror.connections.get(connection_id)
-    about: Document = {"number": number, "node": reading.mirror.node_of(track)}
+    connection = reading.replica.connections.get(connection_id)
+    about: Document = {"number": number, "node": reading.replica.node_of(track)}
     if connection is not None:
         told = connection.row
         about |= {

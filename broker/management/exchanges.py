@@ -24,16 +24,10 @@ from .errors import object_not_found
 from .history import Get
 from .paging import Listing
 from .reading import Document, Reading, plain_table
+from .statistics import EXCHANGE_FIELDS
 
 DEFAULT_NAME: Final = "amq.default"
 _SERVERS_OWN: Final = "rmq-internal"
-_FLOWS: Final[dict[str, Get]] = {
-    "confirm": lambda row: row.confirm,
-    "drop_unroutable": lambda row: row.drop_unroutable,
-    "publish_in": lambda row: row.publish_in,
-    "publish_out": lambda row: row.publish_out,
-    "return_unroutable": lambda row: row.return_unroutable,
-}
 _PUBLISH: Final[dict[str, Get]] = {"publish": lambda row: row.publish}
 
 
@@ -43,7 +37,7 @@ def _default_exchange(vhost: str) -> Exchange:
 
 def open_vhosts(reading: Reading, vhost: str | None) -> list[str]:
     """The one that is asked for, or all that the user may enter."""
-    return reading.seer.open_vhosts() if vhost is None else [vhost]
+    return reading.principal.open_vhosts() if vhost is None else [vhost]
 
 
 # -- exchanges ------------------------------------------------------------------------------------------------
@@ -100,9 +94,9 @@ def document(reading: Reading, exchange: Exchange) -> Document:
         policy = reading.map.exchange_settings(exchange).policy
         if policy is not None:
             answer["policy"] = policy
-    told = reading.mirror.exchanges.get((exchange.vhost, exchange.name))
+    told = reading.replica.exchanges.get((exchange.vhost, exchange.name))
     if told:
-        answer["message_stats"] = reading.counted("msg_rates", tuple(told.values()), _FLOWS)
+        answer["message_stats"] = reading.counted("msg_rates", tuple(told.values()), EXCHANGE_FIELDS)
     return answer
 
 
@@ -112,14 +106,14 @@ def full(reading: Reading, vhost: str, name: str) -> Document:
     answer = document(reading, exchange)
     answer["incoming"] = publishers(reading, vhost, exchange.name)
     answer["outgoing"] = []
-    flows = reading.mirror.flows_of_exchange.get((vhost, exchange.name), {})
+    flows = reading.replica.flows_of_exchange.get((vhost, exchange.name), {})
     for _, told in sorted(flows.items()):
         tracks = tuple(told.values())
         queue = reading.map.queue_by_id(tracks[0].row.queue_id)  # type: ignore[arg-type]
         if queue is not None:
             stats = reading.counted("msg_rates", tracks, _PUBLISH)
             answer["outgoing"].append({"queue": {"name": queue.name, "vhost": queue.vhost}, "stats": stats})
-    answer["may"] = reading.seer.may(vhost, exchange.name)
+    answer["may"] = reading.principal.may(vhost, exchange.name)
     return answer
 
 

@@ -1,6 +1,6 @@
 """The operator on the node's own machine: who may read the data directory, and so came through `http.sock`.
 
-It signs in as nobody: with the data directory it could give itself any password through `admin.sock` anyway. It sees
+It signs in as nobody: with the data directory it could give itself any password through `control.sock` anyway. It sees
 and changes what an administrator may, in all vhosts. What is AMQP (declare, bind, publish, get, purge) is done by
 somebody, with permissions: by the user that the operator names, else by one that may do everything in the vhost.
 """
@@ -13,7 +13,7 @@ from clusterbroker.cluster.authorization import PermissionKind
 from clusterbroker.cluster.view import ClusterView
 
 from .errors import Refused, bad_request
-from .rights import ADMINISTRATOR, KINDS, Seer
+from .rights import ADMINISTRATOR, KINDS, Principal
 
 NAME: Final = "(operator)"
 """Where a user's name is shown. Who signs in over TCP is never called so because of this: it is no account."""
@@ -21,7 +21,7 @@ EVERYTHING: Final = (".*", "^.*", ".*$", "^.*$")
 """Patterns that every name matches."""
 
 
-class LocalOperator(Seer):
+class LocalOperator(Principal):
     """For one request."""
 
     __slots__ = ()
@@ -71,11 +71,11 @@ class LocalOperator(Seer):
         return user is not None and ADMINISTRATOR in user.tags
 
 
-def seer(map_: ClusterView, name: str | None) -> Seer:
+def principal(map_: ClusterView, name: str | None) -> Principal:
     """The operator, or the user that it wants to be for this request. Refused (400) when there is no such user."""
     if name is None:
         return LocalOperator(map_)
     user = map_.user(name)
     if user is None:
         raise Refused(400, "bad_request", f"there is no user '{name}' to act as")
-    return Seer.of(map_, user)
+    return Principal.of(map_, user)

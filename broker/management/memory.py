@@ -43,10 +43,10 @@ def _percent(count: int, total: int) -> int:
 
 def _parts(reading: Reading, name: str) -> dict[str, int] | None:
     """None: the node does not run."""
-    if name not in reading.mirror.node_names():
+    if name not in reading.replica.node_names():
         raise object_not_found()
-    track, told = reading.mirror.node_track(name), reading.mirror.members.get(name)
-    if track is None or told is None or not reading.mirror.running(name, reading.now_ms):
+    track, told = reading.replica.node_track(name), reading.replica.members.get(name)
+    if track is None or told is None or not reading.replica.running(name, reading.now_ms):
         return None
     parts = dict.fromkeys(_PARTS.values(), 0)
     for row in (each.row for each in told.rows.values()):

@@ -49,13 +49,13 @@ class Question(msgspec.Struct, frozen=True):
 def run(question: Question, reading: Reading, path: Path, fields: dict[str, Any]) -> Request:
     """What the owner is asked. Refused as rights, query and body demand."""
     vhost, name = path["vhost"], path["name"]
-    reading.seer.require(MANAGEMENT)
-    reading.seer.enter(vhost)
+    reading.principal.require(MANAGEMENT)
+    reading.principal.enter(vhost)
     staged = question.what == "delete" and fields.get("staged", False) is True
     queue = staged_in(reading, vhost, name) if staged else reading.map.queue(vhost, name)
     if queue is None:
         raise object_not_found()
-    reading.seer.check(vhost, "read", "queue", name)
+    reading.principal.check(vhost, "read", "queue", name)
     if question.what in ("delete", "move"):
         require_unlocked(queue)
     else:
@@ -70,7 +70,7 @@ def run(question: Question, reading: Reading, path: Path, fields: dict[str, Any]
 
 def staged_in(reading: Reading, vhost: str, name: str) -> Queue | None:
     """What holds the rows that were staged in the exchange of this name. Nobody but an administrator takes any out."""
-    reading.seer.require(ADMINISTRATOR)
+    reading.principal.require(ADMINISTRATOR)
     return next((queue for queue in reading.map.staging_queues(vhost) if queue.name == name), None)
 
 
@@ -84,10 +84,10 @@ def require_unlocked(queue: Queue) -> None:
 def require_own_if_exclusive(reading: Reading, queue: Queue) -> None:
     """Refused when the queue is exclusive to a connection of somebody else: over AMQP nobody else gets its messages. An
     administrator may look."""
-    if queue.exclusive_owner is None or reading.seer.has(ADMINISTRATOR):
+    if queue.exclusive_owner is None or reading.principal.has(ADMINISTRATOR):
         return
-    track = reading.mirror.connections.get(queue.exclusive_owner)
-    if track is None or not reading.seer.is_own(track.row):
+    track = reading.replica.connections.get(queue.exclusive_owner)
+    if track is None or not reading.principal.is_own(track.row):
         require_unlocked(queue)
 
 
@@ -167,7 +167,7 @@ def _destination(reading: Reading, vhost: str, body: Body) -> tuple[str | None, 
     if sum((origin, "to_queue" in body, "exchange" in body)) != 1:
         raise bad_request("say where to: 'to_queue', 'exchange' or 'to_origin'")
     if "to_queue" in body or origin:
-        reading.seer.check(vhost, "write", "exchange", "")
+        reading.principal.check(vhost, "write", "exchange", "")
         if origin:
             return None, None
         name = body.text("to_queue")
@@ -177,14 +177,14 @@ def _destination(reading: Reading, vhost: str, body: Body) -> tuple[str | None, 
     name = body.text("exchange")
     name = "" if name == DEFAULT_NAME else name
     key = body.text("routing_key") if "routing_key" in body else None
-    reading.seer.check(vhost, "write", "exchange", name)
+    reading.principal.check(vhost, "write", "exchange", name)
     if name:
         exchange = reading.map.exchange(vhost, name)
         if exchange is None:
             raise bad_request(f"there is no exchange '{name[:255]}' in vhost '{vhost}'")
         if exchange.internal:
             raise not_authorised(f"cannot publish to internal exchange '{name}' in vhost '{vhost}'")
-        if exchange.type == "topic" and not reading.seer.may_route(vhost, name, key):
+        if exchange.type == "topic" and not reading.principal.may_route(vhost, name, key):
             reason = "say a 'routing_key' that you may use" if key is None else f"'{key}' refused"
             raise not_authorised(f"routing keys of exchange '{name}' in vhost '{vhost}': {reason}")
     if key is not None and len(key.encode()) > 255:

@@ -1,8 +1,8 @@
 """What Prometheus is told: RabbitMQ's names where the meaning is the same, and `clusterbroker_*` for what is ours.
 
-    aggregated(mirror, now_ms)            /metrics               this node's sums
-    per_object(mirror, now_ms)            /metrics/per-object    the same names by queue, channel and connection
-    detailed(mirror, families, vhosts)    /metrics/detailed      some families by object, as `rabbitmq_detailed_*`
+    aggregated(replica, now_ms)            /metrics               this node's sums
+    per_object(replica, now_ms)            /metrics/per-object    the same names by queue, channel and connection
+    detailed(replica, families, vhosts)    /metrics/detailed      some families by object, as `rabbitmq_detailed_*`
 
 As at RabbitMQ each node tells of itself: of the clients that it has and of the queues that it owns. So sums over all
 nodes count everything once, and boards join `rabbitmq_identity_info` by `instance`.
@@ -36,7 +36,9 @@ from clusterbroker.cluster.ids import NodeId, QueueId
 
 from .exposition import COUNTER, GAUGE, HISTOGRAM, UNTYPED, Named, labels, written
 from .history import Track
-from .metric_tables import (
+from .nodes import RABBITMQ_API, certificates, name_of_cluster
+from .replica import Replica
+from .statistics import (
     ALARMS,
     CHANNEL,
     CHURN,
@@ -46,6 +48,7 @@ from .metric_tables import (
     GLOBAL,
     GLOBAL_OUT,
     LINK,
+    LOGINS,
     MESSAGES,
     NODE,
     NODE_COARSE,
@@ -54,13 +57,13 @@ from .metric_tables import (
     OWN_NODE,
     QUEUE_COARSE,
     QUEUE_CONSUMERS,
+    QUEUE_DISK,
     QUEUE_FINE,
     QUEUE_PUBLISHED,
+    STARTED,
     Number,
     Of,
 )
-from .nodes import RABBITMQ_API, certificates, name_of_cluster
-from .replica import Mirror
 
 R = TypeVar("R")
 
@@ -89,9 +92,9 @@ OWN_QUEUE: Final = (
 class Present:
     """What this node has at the moment: its rows by kind."""
 
-    def __init__(self, mirror: Mirror) -> None:
-        self.mirror = mirror
-        member = mirror.members.get(mirror.node)
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        member = replica.members.get(replica.node)
         tracks: dict[type[Any], list[Track[Any]]] = {}
         for track in () if member is None else member.rows.values():
             tracks.setdefault(type(track.row), []).append(track)
@@ -107,8 +110,8 @@ class Present:
         self.queues: list[Owned] = []
         for track in tracks.get(QueueRow, ()):
             if track.row.owned:
-                entity = mirror.map.queue_by_id(QueueId(track.row.queue_id))
-                if entity is not None and not entity.staging and mirror.queue_track(entity) is track:
+                entity = replica.map.queue_by_id(QueueId(track.row.queue_id))
+                if entity is not None and not entity.staging and replica.queue_track(entity) is track:
                     self.queues.append(Owned(entity, track.row))
         self._names = {row.connection_id: row.name for row in self.connections}
 
@@ -120,13 +123,13 @@ class Present:
 # -- the three answers ----------------------------------------------------------------------------------------
 
 
-def aggregated(mirror: Mirror, now_ms: int) -> Iterator[str]:
+def aggregated(replica: Replica, now_ms: int) -> Iterator[str]:
     """`/metrics`: sums of what this node has."""
-    present = Present(mirror)
+    present = Present(replica)
     yield from _whole(present, now_ms)
     rows = [owned.row for owned in present.queues]
     for metrics, some in (
-        ((*QUEUE_COARSE, *QUEUE_CONSUMERS, *QUEUE_FINE), rows),
+        ((*QUEUE_COARSE, *QUEUE_CONSUMERS, *QUEUE_FINE, *QUEUE_DISK), rows),
         (CHANNEL, present.channels),
         ((*CONNECTION_COARSE, *CONNECTION), present.connections),
     ):
@@ -135,20 +138,20 @@ def aggregated(mirror: Mirror, now_ms: int) -> Iterator[str]:
     yield from _summed(OWN, (OWN_QUEUE[1], OWN_QUEUE[2]), present.queues)
 
 
-def per_object(mirror: Mirror, now_ms: int) -> Iterator[str]:
+def per_object(replica: Replica, now_ms: int) -> Iterator[str]:
     """`/metrics/per-object`: as `aggregated`, by queue, channel and connection."""
-    present = Present(mirror)
+    present = Present(replica)
     yield from _whole(present, now_ms)
-    yield from _of_queues(SHARED, (*QUEUE_COARSE, *QUEUE_CONSUMERS, *QUEUE_FINE), present.queues)
+    yield from _of_queues(SHARED, (*QUEUE_COARSE, *QUEUE_CONSUMERS, *QUEUE_FINE, *QUEUE_DISK), present.queues)
     yield from _of_channels(SHARED, CHANNEL, present)
     yield from _of_connections(SHARED, (*CONNECTION_COARSE, *CONNECTION), present)
     for family in (_own_queues, _own_channels, _own_exchanges):
         yield from family(present)
 
 
-def detailed(mirror: Mirror, families: Collection[str], vhosts: Collection[str] = ()) -> Iterator[str]:
+def detailed(replica: Replica, families: Collection[str], vhosts: Collection[str] = ()) -> Iterator[str]:
     """`/metrics/detailed`: some families; of queues and of the wiring those of some vhosts, if any is named."""
-    present = Present(mirror)
+    present = Present(replica)
     yield from _infos(present)
     if vhosts:
         present.queues = [owned for owned in present.queues if owned.entity.vhost in vhosts]
@@ -158,11 +161,7 @@ def detailed(mirror: Mirror, families: Collection[str], vhosts: Collection[str] 
             yield from family(present)
     for name, of_cluster in CLUSTER_FAMILIES.items():
         if name in families:
-            yield from of_cluster(mirror, vhosts)
-
-
-def _sample(prefix: str, metric: Of, value: Number, which: str = "") -> str:
-    return written(Named(prefix + metric.name, metric.kind, metric.help), ((which, _number(value)),))
+            yield from of_cluster(replica, vhosts)
 
 
 def _number(value: Number) -> Number:
@@ -171,16 +170,16 @@ def _number(value: Number) -> Number:
 
 def _summed(prefix: str, metrics: Sequence[Of], rows: Sequence[Any]) -> Iterator[str]:
     for metric in metrics:
-        get = metric.get
-        yield _sample(prefix, metric, sum(map(get, rows)))
+        named = Named(prefix + metric.name, metric.kind, metric.help)
+        yield written(named, (("", _number(sum(map(metric.value, rows)))),))
 
 
 def _each(prefix: str, metrics: Sequence[Of], things: Sequence[tuple[str, Any]]) -> Iterator[str]:
     for metric in metrics:
-        get = metric.get
+        value = metric.value
         yield written(
             Named(prefix + metric.name, metric.kind, metric.help),
-            ((which, _number(get(thing))) for which, thing in things),
+            ((which, _number(value(thing))) for which, thing in things),
         )
 
 
@@ -213,7 +212,7 @@ def _own_queues(present: Present) -> Iterator[str]:
     named = [(_queue_labels(owned.entity), owned) for owned in present.queues]
     yield from _each(OWN, OWN_QUEUE, named)
     totals = [(which, owned.row.messages) for which, owned in named]
-    yield from _each(f"{OWN}queue_", [metric for metric in MESSAGES if metric.name in OF_QUEUES], totals)
+    yield from _each(f"{OWN}queue_", OF_QUEUES, totals)
     behind = [
         (labels({"vhost": owned.entity.vhost, "queue": owned.entity.name, "node": copy.node}), copy.records_behind)
         for owned in present.queues
@@ -259,16 +258,16 @@ def _shown_labels(shown: Certificate) -> str:
 
 
 def _infos(present: Present) -> Iterator[str]:
-    row, mirror = present.node, present.mirror
+    row, replica = present.node, present.replica
     yield written(
         Named(f"{SHARED}identity_info", UNTYPED, "Which node and cluster this is"),
         (
             (
                 labels(
                     {
-                        "rabbitmq_node": mirror.node,
-                        "rabbitmq_cluster": name_of_cluster(mirror),
-                        "rabbitmq_cluster_permanent_id": mirror.cluster,
+                        "rabbitmq_node": replica.node,
+                        "rabbitmq_cluster": name_of_cluster(replica),
+                        "rabbitmq_cluster_permanent_id": replica.cluster,
                     }
                 ),
                 1,
@@ -300,7 +299,7 @@ def _whole(present: Present, now_ms: int) -> Iterator[str]:
         yield written(Named(name, GAUGE, help_text), (("", number),))
     if row is not None:
         yield from _node(row)
-    yield written(_EXPIRES, [(_shown_labels(one), one.expires_ms / 1000) for one in certificates(present.mirror)])
+    yield written(_EXPIRES, [(_shown_labels(one), one.expires_ms / 1000) for one in certificates(present.replica)])
     yield from _cluster(present, now_ms)
     yield written(Named(f"{SHARED}global_consumers", GAUGE, "Consumers"), ((labels(PROTOCOL), len(present.consumers)),))
     yield written(
@@ -310,8 +309,7 @@ def _whole(present: Present, now_ms: int) -> Iterator[str]:
 
 
 def _node(row: NodeRow) -> Iterator[str]:
-    start = Of("process_start_time_seconds", GAUGE, "When the node started, s since 1970", lambda r: r.started_at_ms)
-    yield _sample("", start, row.started_at_ms / 1000)
+    yield from _summed("", STARTED, (row,))
     yield from _summed(SHARED, (*ALARMS, *NODE_COARSE, *NODE, *NODE_DISK, *CHURN), (row,))
     yield from _logins(SHARED, row)
     yield from _summed(f"{SHARED}channel_", MESSAGES, (row.messages,))
@@ -338,30 +336,22 @@ def _flushes(row: NodeRow) -> Iterator[str]:
 
 def _logins(prefix: str, row: NodeRow) -> Iterator[str]:
     named = [(labels({"protocol": "amqp091" if one.protocol == "amqp" else one.protocol}), one) for one in row.logins]
-    yield from _each(
-        prefix,
-        (
-            Of("auth_attempts_total", COUNTER, "Attempts to sign in", lambda one: one.succeeded + one.failed),
-            Of("auth_attempts_succeeded_total", COUNTER, "Those that succeeded", lambda one: one.succeeded),
-            Of("auth_attempts_failed_total", COUNTER, "Those that failed", lambda one: one.failed),
-        ),
-        named,
-    )
+    yield from _each(prefix, LOGINS, named)
 
 
 def _cluster(present: Present, now_ms: int) -> Iterator[str]:
-    mirror = present.mirror
-    view, node = mirror.map, NodeId(mirror.node)
+    replica = present.replica
+    view, node = replica.map, NodeId(replica.node)
     owned = [one.entity for one in present.queues]
     members = list(view.members())
     lags = [copy for one in present.queues for copy in one.row.copies]
-    stale_s = mirror.stale_s(now_ms)
+    stale_s = replica.stale_s(now_ms)
     segments = [segment for vhost in view.vhosts() for segment in view.segments(vhost.name)]
     for name, help_text, number in (
         ("stale_seconds", "For how long the node has been cut off; 0: it is not", stale_s or 0),
         ("members", "Members of the cluster", len(members) or 1),
         ("members_alive", "Those that the cluster takes for alive", sum(one.alive for one in members) or 1),
-        ("cluster_queues", "Queues of all nodes", len(mirror.queue_names)),
+        ("cluster_queues", "Queues of all nodes", len(replica.queue_names)),
         ("queues_held", "Queues that this node keeps a copy of", view.held(node)),
         ("queues_without_owner", "Queues of the cluster that nobody owns: they wait for a node",
          sum(queue.owner is None for queue in view.lasting_queues())),
@@ -389,7 +379,7 @@ def _cluster(present: Present, now_ms: int) -> Iterator[str]:
 FAMILIES: Final[Mapping[str, Callable[[Present], Iterator[str]]]] = {
     "queue_coarse_metrics": lambda present: _of_queues(DETAILED, QUEUE_COARSE, present.queues),
     "queue_consumer_count": lambda present: _of_queues(DETAILED, QUEUE_CONSUMERS, present.queues),
-    "queue_metrics": lambda present: _of_queues(DETAILED, (*QUEUE_CONSUMERS, *QUEUE_FINE), present.queues),
+    "queue_metrics": lambda present: _of_queues(DETAILED, (*QUEUE_CONSUMERS, *QUEUE_FINE, *QUEUE_DISK), present.queues),
     "channel_metrics": lambda present: _of_channels(DETAILED, CHANNEL, present),
     "connection_coarse_metrics": lambda present: _of_connections(DETAILED, CONNECTION_COARSE, present),
     "connection_metrics": lambda present: _of_connections(DETAILED, CONNECTION, present),
@@ -406,45 +396,45 @@ FAMILIES: Final[Mapping[str, Callable[[Present], Iterator[str]]]] = {
 """By what `family` may name: RabbitMQ's, and ours. What is not known is passed over, as there."""
 
 
-def _exchanges(mirror: Mirror, vhosts: Collection[str]) -> Iterator[tuple[str, str, str]]:
-    for vhost in sorted(mirror.map.vhosts(), key=lambda one: one.name):
+def _exchanges(replica: Replica, vhosts: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    for vhost in sorted(replica.map.vhosts(), key=lambda one: one.name):
         if vhosts and vhost.name not in vhosts:
             continue
         yield vhost.name, "", "direct"
-        for exchange in sorted(mirror.map.exchanges(vhost.name), key=lambda one: one.name):
+        for exchange in sorted(replica.map.exchanges(vhost.name), key=lambda one: one.name):
             yield vhost.name, exchange.name, exchange.type
 
 
-def _exchange_names(mirror: Mirror, vhosts: Collection[str]) -> Iterator[str]:
+def _exchange_names(replica: Replica, vhosts: Collection[str]) -> Iterator[str]:
     yield written(
         Named(f"{CLUSTER}exchange_name", GAUGE, "Enumerates exchanges"),
         ((labels({"vhost": vhost, "exchange": name, "type": kind}), 1) for vhost, name, kind in
-         _exchanges(mirror, vhosts)),
+         _exchanges(replica, vhosts)),
     )  # fmt: skip
 
 
-def _exchange_bindings(mirror: Mirror, vhosts: Collection[str]) -> Iterator[str]:
+def _exchange_bindings(replica: Replica, vhosts: Collection[str]) -> Iterator[str]:
     def count(vhost: str, name: str) -> int:
         if not name:
-            return len(mirror.map.queues(vhost))
-        return len(mirror.map.bindings_from(vhost, name))
+            return len(replica.map.queues(vhost))
+        return len(replica.map.bindings_from(vhost, name))
 
     yield written(
         Named(f"{CLUSTER}exchange_bindings", GAUGE, "Number of bindings for an exchange"),
         ((labels({"vhost": vhost, "exchange": name, "type": kind}), count(vhost, name)) for vhost, name, kind in
-         _exchanges(mirror, vhosts)),
+         _exchanges(replica, vhosts)),
     )  # fmt: skip
 
 
-def _vhost_status(mirror: Mirror, vhosts: Collection[str]) -> Iterator[str]:
-    names = sorted(vhost.name for vhost in mirror.map.vhosts() if not vhosts or vhost.name in vhosts)
+def _vhost_status(replica: Replica, vhosts: Collection[str]) -> Iterator[str]:
+    names = sorted(vhost.name for vhost in replica.map.vhosts() if not vhosts or vhost.name in vhosts)
     yield written(
         Named(f"{CLUSTER}vhost_status", GAUGE, "Whether a given vhost is running"),
         ((labels({"vhost": name}), 1) for name in names),
     )
 
 
-CLUSTER_FAMILIES: Final[Mapping[str, Callable[[Mirror, Collection[str]], Iterator[str]]]] = {
+CLUSTER_FAMILIES: Final[Mapping[str, Callable[[Replica, Collection[str]], Iterator[str]]]] = {
     "exchange_bindings": _exchange_bindings,
     "exchange_names": _exchange_names,
     "vhost_status": _vhost_status,

@@ -45,9 +45,9 @@ AnyEntry = AnyEvent | Group
 
 def listing(reading: Reading) -> Listing[AnyEntry]:
     """All that the user may see."""
-    timeline, seer = reading.mirror.timeline, reading.seer
-    happened = [event for event in timeline.happened() if not event.member or seer.has(MONITORING)]
-    opened = frozenset(seer.open_vhosts())
+    timeline, principal = reading.replica.timeline, reading.principal
+    happened = [event for event in timeline.happened() if not event.member or principal.has(MONITORING)]
+    opened = frozenset(principal.open_vhosts())
     moved: Iterable[Moved] = (event for event in timeline.moves() if event.vhost in opened)
     if reading.query.get("grouped", "").lower() == "true":
         return _listing(groups(moved), happened, timeline.since)
@@ -77,7 +77,7 @@ def of_queue(reading: Reading, vhost: str, name: str) -> Listing[AnyEntry]:
     queue = reading.map.queue(vhost, name)
     if queue is None:
         raise object_not_found()
-    timeline = reading.mirror.timeline
+    timeline = reading.replica.timeline
     gaps = [event for event in timeline.happened() if not event.member]
     moved = timeline.moves_of(queue.queue_id)
     return _listing(moved, gaps, timeline.since_of(queue.queue_id))

@@ -14,10 +14,11 @@ from clusterbroker.cluster import exchange_rules
 from clusterbroker.cluster.ids import NodeId
 
 from .errors import bad_request, object_not_found
-from .history import Get, Track
-from .reading import DEPTH_FIELDS, MESSAGE_FIELDS, Document, Reading
-from .replica import Mirror, Sums
+from .history import Track
+from .reading import Document, Reading
+from .replica import Replica, Sums
 from .rights import MONITORING
+from .statistics import CHURN_FIELDS, DEPTH_FIELDS, MESSAGE_FIELDS, NODE_FACTS, NODE_GAUGES, NODE_TOTALS
 
 RABBITMQ_API: Final = "3.10.8"
 """Whose management API this one answers like; clients look for it in `rabbitmq_version`."""
@@ -31,27 +32,6 @@ AUTH_MECHANISMS: Final = [
     {"description": "SASL AMQPLAIN authentication mechanism", "enabled": True, "name": "AMQPLAIN"},
     {"description": "SASL EXTERNAL authentication mechanism", "enabled": True, "name": "EXTERNAL"},
 ]
-CHURN: Final[dict[str, Get]] = {
-    "channel_closed": lambda row: row.channels_closed,
-    "channel_created": lambda row: row.channels_created,
-    "connection_closed": lambda row: row.connections_closed,
-    "connection_created": lambda row: row.connections_created,
-    "queue_created": lambda row: row.queues_created,
-    "queue_declared": lambda row: row.queues_declared,
-    "queue_deleted": lambda row: row.queues_deleted,
-}
-_GAUGES: Final[dict[str, Get]] = {
-    "disk_free": lambda row: row.disk_free_bytes,
-    "fd_used": lambda row: row.files_used,
-    "mem_used": lambda row: row.memory_used_bytes,
-    "sockets_used": lambda row: row.sockets_used,
-}
-_TOTALS: Final[dict[str, Get]] = {
-    **CHURN,
-    "io_sync_count": lambda row: row.journal_flushes,
-    "io_write_bytes": lambda row: row.journal_written_bytes,
-    "io_write_count": lambda row: row.journal_flushes,
-}
 _PROTOCOL_NAMES: Final = {
     "amqp091": "amqp", "amqp0.9.1": "amqp", "amqp0-9-1": "amqp", "amqps": "amqp/ssl", "amqp/ssl": "amqp/ssl",
     "https": "https", "http": "http", "amqp": "amqp", "clustering": "clustering",
@@ -60,15 +40,15 @@ _PROTOCOL_NAMES: Final = {
 
 def cluster_name(reading: Reading) -> str:
     """As an administrator set it; else as the node calls it."""
-    return name_of_cluster(reading.mirror)
+    return name_of_cluster(reading.replica)
 
 
-def name_of_cluster(mirror: Mirror) -> str:
+def name_of_cluster(replica: Replica) -> str:
     """As `cluster_name`, for who reads nothing else."""
-    parameter = mirror.map.parameter("", "", "cluster_name")
+    parameter = replica.map.parameter("", "", "cluster_name")
     if parameter is not None and isinstance(parameter.value, str):
         return parameter.value
-    return mirror.cluster
+    return replica.cluster
 
 
 # -- nodes ----------------------------------------------------------------------------------------------------
@@ -76,22 +56,22 @@ def name_of_cluster(mirror: Mirror) -> str:
 
 def all_nodes(reading: Reading) -> list[Document]:
     """One document for each member."""
-    return [document(reading, name) for name in sorted(reading.mirror.node_names())]
+    return [document(reading, name) for name in sorted(reading.replica.node_names())]
 
 
 def node_named(reading: Reading, name: str) -> Document:
     """Refused (404) when no member has this name."""
-    if name not in reading.mirror.node_names():
+    if name not in reading.replica.node_names():
         raise object_not_found()
     return document(reading, name)
 
 
 def document(reading: Reading, name: str) -> Document:
     """One node; of one that does not run little more than its name."""
-    track = reading.mirror.node_track(name)
-    running = reading.mirror.running(name, reading.now_ms)
+    track = reading.replica.node_track(name)
+    running = reading.replica.running(name, reading.now_ms)
     member = reading.map.member(NodeId(name))
-    told = reading.mirror.members.get(name)
+    told = reading.replica.members.get(name)
     answer: Document = {"name": name, "running": running and track is not None, "type": "disc"}
     answer["told_ms_ago"] = max(0, reading.now_ms - told.heard_ms) if told is not None else None
     if member is not None:
@@ -109,8 +89,9 @@ def document(reading: Reading, name: str) -> Document:
     row = track.row
     answer |= _facts(row)
     answer |= _own_facts(row)
-    answer |= reading.counted("node_stats", (track,), _GAUGES, gauge=True)
-    answer |= reading.counted("node_stats", (track,), _TOTALS)
+    answer |= {field: get(row) for field, get in NODE_FACTS.items()}
+    answer |= reading.counted("node_stats", (track,), NODE_GAUGES, gauge=True)
+    answer |= reading.counted("node_stats", (track,), NODE_TOTALS)
     flush_ms = row.journal_flush_us / 1000 / row.journal_flushes if row.journal_flushes else 0.0
     answer["io_sync_avg_time"] = answer["io_write_avg_time"] = flush_ms
     return answer
@@ -133,21 +114,14 @@ def _facts(row: NodeRow) -> Document:
         "config_files": [row.config_file] if row.config_file else [],
         "contexts": _contexts(row),
         "db_dir": row.data_directory,
-        "disk_free_alarm": "disk" in row.alarms,
-        "disk_free_limit": row.disk_free_limit_bytes,
         "enabled_plugins": ["rabbitmq_management"],
         "exchange_types": EXCHANGE_TYPES,
-        "fd_total": row.files_limit,
         "log_files": [row.log_file or "<stdout>"],
-        "mem_alarm": "memory" in row.alarms,
         "mem_calculation_strategy": "rss",
-        "mem_limit": row.memory_limit_bytes,
         "os_pid": str(row.os_pid),
         "partitions": [],
         "processors": row.processors,
         "rates_mode": "basic",
-        "sockets_total": row.sockets_limit,
-        "uptime": row.uptime_ms,
     }
 
 
@@ -158,17 +132,7 @@ def _own_facts(row: NodeRow) -> Document:
         "alerts": [
             {"kind": one.kind, "subject": one.subject, "text": one.text, "since": one.since_ms} for one in row.alerts
         ],
-        "alerts_count": row.alerts_count,
-        "journal_bytes": row.journal_bytes,
-        "scrub_percent": row.scrub_percent,
-        "scrub_passes": row.scrub_passes,
-        "scrub_found": row.scrub_found,
-        "journal_segments": row.journal_segments,
-        "leased": row.leased,
-        "lease_left_ms": row.lease_left_ms,
-        "loop_lag_ms": row.loop_lag_ms,
         "version": row.version,
-        "wiring_index": row.wiring_index,
         "wiring_leader": row.wiring_leader or None,
     }
 
@@ -205,15 +169,15 @@ def _listeners(row: NodeRow) -> list[Document]:
 
 def overview(reading: Reading) -> Document:
     """The cluster at a glance; to those who do not monitor, what happens in the vhosts that they may enter."""
-    mirror, seer = reading.mirror, reading.seer
-    rows = sorted(mirror.node_rows(), key=lambda row: row.name)
-    nodes = [track for row in rows if (track := mirror.node_track(row.name)) is not None]
-    monitors = seer.has(MONITORING)
-    sums: Sequence[Track[Sums]] = (mirror.sums,)
+    replica, principal = reading.replica, reading.principal
+    rows = sorted(replica.node_rows(), key=lambda row: row.name)
+    nodes = [track for row in rows if (track := replica.node_track(row.name)) is not None]
+    monitors = principal.has(MONITORING)
+    sums: Sequence[Track[Sums]] = (replica.sums,)
     if not monitors:
-        sums = [mirror.vhost_sums[name] for name in seer.open_vhosts() if name in mirror.vhost_sums]
+        sums = [replica.vhost_sums[name] for name in principal.open_vhosts() if name in replica.vhost_sums]
     return {
-        "churn_rates": reading.counted("msg_rates", nodes, CHURN),
+        "churn_rates": reading.counted("msg_rates", nodes, CHURN_FIELDS),
         "cluster_name": cluster_name(reading),
         "contexts": [context for row in rows for context in _contexts(row, named=True)] if monitors else [],
         "disable_stats": False,
@@ -222,7 +186,7 @@ def overview(reading: Reading) -> Document:
         "listeners": [listener for row in rows for listener in _listeners(row)] if monitors else [],
         "management_version": RABBITMQ_API,
         "message_stats": reading.counted("msg_rates", sums, MESSAGE_FIELDS),
-        "node": mirror.node,
+        "node": replica.node,
         "object_totals": _object_totals(reading, monitors),
         "product_name": PRODUCT,
         "product_version": VERSION,
@@ -237,20 +201,20 @@ def overview(reading: Reading) -> Document:
 
 
 def _object_totals(reading: Reading, monitors: bool) -> Document:
-    mirror, vhosts = reading.mirror, reading.seer.open_vhosts()
+    replica, vhosts = reading.replica, reading.principal.open_vhosts()
     if monitors:
         vhosts = [vhost.name for vhost in reading.map.vhosts()]
-        queues, connections = len(mirror.queue_names), len(mirror.connections)
-        channels = sum(map(len, mirror.channels.values()))
-        consumers = sum(map(len, mirror.consumers.values()))
+        queues, connections = len(replica.queue_names), len(replica.connections)
+        channels = sum(map(len, replica.channels.values()))
+        consumers = sum(map(len, replica.consumers.values()))
     else:
-        own = [track.row for track in mirror.connections.values() if reading.seer.is_own(track.row)]
+        own = [track.row for track in replica.connections.values() if reading.principal.is_own(track.row)]
         queues, connections = sum(len(reading.map.queues(vhost)) for vhost in vhosts), len(own)
-        channels = sum(len(mirror.channels.get(row.connection_id, ())) for row in own)
+        channels = sum(len(replica.channels.get(row.connection_id, ())) for row in own)
         consumers = sum(
-            len(mirror.consumers_of_channel.get((row.connection_id, number), ()))
+            len(replica.consumers_of_channel.get((row.connection_id, number), ()))
             for row in own
-            for number in mirror.channels.get(row.connection_id, ())
+            for number in replica.channels.get(row.connection_id, ())
         )
     return {
         "channels": channels,
@@ -278,24 +242,24 @@ class Health(msgspec.Struct, frozen=True):
 
 def without_lease(reading: Reading) -> Health | None:
     """A node that is cut off passes no check."""
-    stale_s = reading.mirror.stale_s(reading.now_ms)
+    stale_s = reading.replica.stale_s(reading.now_ms)
     if stale_s is None:
         return None
-    return Health(False, {"reason": f"node '{reading.mirror.node}' has been without a lease for {stale_s} s"})
+    return Health(False, {"reason": f"node '{reading.replica.node}' has been without a lease for {stale_s} s"})
 
 
 def alarms(reading: Reading, *, local: bool = False) -> Health:
     """Whether any node, or this one, has a resource alarm."""
     if local:
-        return _alarms_of((reading.mirror.node,), reading, "on this node")
-    return _alarms_of(reading.mirror.node_names(), reading, "in the cluster")
+        return _alarms_of((reading.replica.node,), reading, "on this node")
+    return _alarms_of(reading.replica.node_names(), reading, "in the cluster")
 
 
 def health(reading: Reading, name: str) -> Health:
     """Whether a node runs and has no resource alarm. Refused (404) when no member has this name."""
-    if name not in reading.mirror.node_names():
+    if name not in reading.replica.node_names():
         raise object_not_found()
-    if not reading.mirror.running(name, reading.now_ms):
+    if not reading.replica.running(name, reading.now_ms):
         return Health(False, {"reason": f"node {name} does not run"})
     return _alarms_of((name,), reading, f"on node {name}")
 
@@ -303,7 +267,7 @@ def health(reading: Reading, name: str) -> Health:
 def _alarms_of(names: Collection[str], reading: Reading, where: str) -> Health:
     found = [
         {"node": row.name, "resource": alarm}
-        for row in sorted(reading.mirror.node_rows(), key=lambda row: row.name)
+        for row in sorted(reading.replica.node_rows(), key=lambda row: row.name)
         if row.name in names
         for alarm in row.alarms
     ]
@@ -316,7 +280,7 @@ def port_listener(reading: Reading, port: str) -> Health:
     """Whether this node listens on a port."""
     if not (port.isascii() and port.isdigit() and len(port) < 6):
         raise bad_request(f"Invalid port: {port}")
-    track = reading.mirror.node_track(reading.mirror.node)
+    track = reading.replica.node_track(reading.replica.node)
     ports = sorted(listener.port for listener in track.row.listeners) if track is not None else []
     if int(port) in ports:
         return Health(True, {"port": int(port)})
@@ -325,7 +289,7 @@ def port_listener(reading: Reading, port: str) -> Health:
 
 def protocol_listener(reading: Reading, protocol: str) -> Health:
     """Whether this node listens for a protocol."""
-    track = reading.mirror.node_track(reading.mirror.node)
+    track = reading.replica.node_track(reading.replica.node)
     protocols = sorted({listener["protocol"] for listener in _listeners(track.row)}) if track is not None else []
     wanted = _PROTOCOL_NAMES.get(protocol.lower(), protocol)
     if wanted in protocols:
@@ -337,10 +301,10 @@ DAYS_OF: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
 DAY_MS: Final = 86_400_000
 
 
-def certificates(mirror: Mirror) -> list[Certificate]:
+def certificates(replica: Replica) -> list[Certificate]:
     """What this node's TLS listeners show: those for AMQP, and those of this process."""
-    track = mirror.node_track(mirror.node)
-    return [*(track.row.certificates if track is not None else ()), *mirror.certificates()]
+    track = replica.node_track(replica.node)
+    return [*(track.row.certificates if track is not None else ()), *replica.certificates()]
 
 
 def certificate_expiration(reading: Reading, within: str, unit: str) -> Health:
@@ -358,11 +322,11 @@ def certificate_expiration(reading: Reading, within: str, unit: str) -> Health:
             "certfile": shown.file,
             "certfile_expires_on": [_ends(shown.expires_ms)],
             "interface": shown.ip_address,
-            "node": reading.mirror.node,
+            "node": reading.replica.node,
             "port": shown.port,
             "protocol": _PROTOCOL_NAMES.get(shown.protocol, shown.protocol),
         }
-        for shown in certificates(reading.mirror)
+        for shown in certificates(reading.replica)
         if shown.expires_ms < until_ms or 0 < shown.authorities_expire_ms < until_ms
     ]
     return Health(False, {"reason": "Certificates expiring", "expired": ending}) if ending else Health(True)
@@ -374,8 +338,8 @@ def _ends(at_ms: int) -> str:
 
 def quorum_critical(reading: Reading) -> Health:
     """Whether some queue here would lose its minimum in sync if this node went down."""
-    name = NodeId(reading.mirror.node)
-    if len(reading.mirror.node_names()) < 2:
+    name = NodeId(reading.replica.node)
+    if len(reading.replica.node_names()) < 2:
         return Health(True, {"reason": "single node cluster"})
     critical = [
         {"name": queue.name, "virtual_host": queue.vhost, "type": queue.arguments.get("x-queue-type", "classic")}
@@ -396,11 +360,11 @@ def quorum_critical(reading: Reading) -> Health:
 def login_attempts(reading: Reading, name: str) -> list[Document]:
     """By protocol, since the node started. Refused (404) when no member has this name."""
     _member(reading, name)
-    track, here = reading.mirror.node_track(name), name == reading.mirror.node
+    track, here = reading.replica.node_track(name), name == reading.replica.node
     told = track.row.logins if track is not None else ()
     counted: list[_Counted] = [one for one in told if not here or one.protocol != "http"]
     if here:  # what is known of it here is newer
-        counted.append(reading.mirror.attempts)
+        counted.append(reading.replica.attempts)
     return [_attempts(logins) for logins in counted]
 
 
@@ -425,9 +389,9 @@ def _attempts(counted: _Counted) -> Document:
 def login_sources(reading: Reading, name: str) -> list[Document]:
     """Attempts by address and user, the last one of each protocol first. Refused (404) when no member has this name."""
     _member(reading, name)
-    rows = [track.row for track in reading.mirror.login_sources.get(name, {}).values()]
-    if name == reading.mirror.node:  # what is known of it here is newer
-        http = (LoginSourceRow("http", *source) for source in reading.mirror.attempts.sources())
+    rows = [track.row for track in reading.replica.login_sources.get(name, {}).values()]
+    if name == reading.replica.node:  # what is known of it here is newer
+        http = (LoginSourceRow("http", *source) for source in reading.replica.attempts.sources())
         rows = [*(row for row in rows if row.protocol != "http"), *http]
     return [{"remote_address": row.address, "username": row.user, **_attempts(row)} for row in reversed(rows)]
 
@@ -436,11 +400,11 @@ def forget_login_sources(reading: Reading, name: str) -> None:
     """Those at the management API are counted anew; those over AMQP are the node's to forget. Refused: 404 when no
     member has this name, 400 when it is another one."""
     _member(reading, name)
-    if name != reading.mirror.node:
+    if name != reading.replica.node:
         raise bad_request(f"node '{name}' counts its own: ask its own management API")
-    reading.mirror.attempts.reset()
+    reading.replica.attempts.reset()
 
 
 def _member(reading: Reading, name: str) -> None:
-    if name not in reading.mirror.node_names():
+    if name not in reading.replica.node_names():
         raise object_not_found()

@@ -1,7 +1,7 @@
-"""What the node itself is asked to do about its cluster: a table from method and path to a deed of the node.
+"""What the node itself is asked to do about its cluster: a table from method and path to an operation of the node.
 
-These are the operator's requests of `broker.server.cluster_operations`, which the command line also makes through
-`admin.sock`. A plan checks rights and form; whether the deed can be done is the node's to say.
+These are operations of `broker.server.control.cluster_operations`, which the command line also calls through
+`control.sock`. A plan checks rights and form; whether it can be done is the node's to say.
 
 A node drains itself alone, so that is asked of the node that shall drain. RabbitMQ has the first and the last path.
 """
@@ -22,7 +22,7 @@ from .rights import ADMINISTRATOR
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A deed of the node, and what it needs to know."""
+    """An operation of the node, and what it needs to know."""
 
     what: str
     arguments: dict[str, Any] = {}
@@ -41,7 +41,7 @@ class Operation(msgspec.Struct, frozen=True):
 
 def run(operation: Operation, reading: Reading, path: Path, fields: dict[str, Any]) -> Asked:
     """The plan. Refused as rights and body demand."""
-    reading.seer.require(ADMINISTRATOR)
+    reading.principal.require(ADMINISTRATOR)
     return operation.plan(reading, path, Body(fields, reading.now_ms))
 
 
@@ -67,14 +67,14 @@ def _force_owner(r: Reading, p: Path, body: Body) -> Asked:
 
 def _drain(r: Reading, p: Path, body: Body) -> Asked:
     _there(r, p)
-    if p["name"] != r.mirror.node:
+    if p["name"] != r.replica.node:
         raise bad_request(f"node '{p['name']}' drains itself: ask its own management API")
     return Asked("drain", {"undo": body.flag("undo", False)})
 
 
 def _forget(r: Reading, p: Path, _body: Body) -> Asked:
     _there(r, p)
-    if p["name"] == r.mirror.node:
+    if p["name"] == r.replica.node:
         raise bad_request(f"node '{p['name']}' is the one that is asked: 'clusterbroker leave' there takes it out")
     return Asked("leave", {"member": p["name"], "accept_loss": r.query.get("accept-loss", "").lower() == "true"})
 
@@ -85,7 +85,7 @@ def _forget_logins(r: Reading, p: Path, _body: Body) -> Asked:
 
 
 def _there(r: Reading, p: Path) -> None:
-    if p["name"] not in r.mirror.node_names():
+    if p["name"] not in r.replica.node_names():
         raise object_not_found()
 
 

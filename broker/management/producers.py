@@ -36,7 +36,7 @@ def document(reading: Reading, producer: Producer) -> Document:
     rows: dict[str, tuple[int, int]] = {}
     for segment in segments:
         queue = reading.map.queue_by_id(segment.queue_id)
-        track = reading.mirror.queue_track(queue) if queue is not None else None
+        track = reading.replica.queue_track(queue) if queue is not None else None
         if track is not None:
             rows[segment.name] = (track.row.ready, track.row.ready_bytes)
     return {

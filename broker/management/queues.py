@@ -10,7 +10,7 @@ Our own fields say who has the queue: `owner`, `epoch`, `replicas`, `in_sync`, `
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from clusterbroker.broker.stats.rows import QueueRow
 from clusterbroker.cluster.entities import Queue
@@ -20,35 +20,20 @@ from .connections import consumer_document, deliveries
 from .errors import object_not_found
 from .history import Track
 from .paging import Listing
-from .reading import DEPTH_FIELDS, QUEUE_FIELDS, Document, Reading, moment, plain_table
+from .reading import Document, Reading, moment, plain_table
+from .statistics import DEPTH_FIELDS, QUEUE_FIELDS, QUEUE_GAUGES
 
 QueueName = tuple[str, str]
-
-_GAUGES: Final[dict[str, Callable[[QueueRow], Any]]] = {
-    "consumers": lambda row: row.consumers,
-    "memory": lambda row: row.memory_bytes,
-    "message_bytes": lambda row: row.ready_bytes + row.unacknowledged_bytes,
-    "message_bytes_paged_out": lambda row: max(0, row.ready_bytes + row.unacknowledged_bytes - row.in_memory_bytes),
-    "message_bytes_persistent": lambda row: row.persistent_bytes,
-    "message_bytes_ram": lambda row: row.in_memory_bytes,
-    "message_bytes_ready": lambda row: row.ready_bytes,
-    "message_bytes_unacknowledged": lambda row: row.unacknowledged_bytes,
-    "messages_paged_out": lambda row: max(0, row.ready + row.unacknowledged - row.in_memory),
-    "messages_persistent": lambda row: row.persistent,
-    "messages_ram": lambda row: row.in_memory,
-    "consumer_capacity": lambda row: row.consumer_capacity,
-    "consumer_utilisation": lambda row: row.consumer_capacity,
-}
 
 
 def listing(reading: Reading, vhost: str | None = None) -> Listing[QueueName]:
     """Queues of a vhost, or of all that the user may enter."""
-    names: Sequence[QueueName] = reading.mirror.queue_names
+    names: Sequence[QueueName] = reading.replica.queue_names
     if vhost is not None:
         names = [(queue.vhost, queue.name) for queue in reading.map.queues(vhost)]
         names.sort()
-    elif not reading.seer.sees_all_vhosts():
-        open_vhosts = frozenset(reading.seer.open_vhosts())
+    elif not reading.principal.sees_all_vhosts():
+        open_vhosts = frozenset(reading.principal.open_vhosts())
         names = [name for name in names if name[0] in open_vhosts]
 
     def found(name: QueueName) -> Queue:
@@ -66,7 +51,7 @@ def listing(reading: Reading, vhost: str | None = None) -> Listing[QueueName]:
             return None
 
         def value(name: QueueName) -> Any:
-            track = reading.mirror.queue_track(found(name))
+            track = reading.replica.queue_track(found(name))
             return get(track) if track is not None else None
 
         return value
@@ -82,8 +67,8 @@ def listing(reading: Reading, vhost: str | None = None) -> Listing[QueueName]:
 
 def _of_row(path: str) -> Callable[[Track[QueueRow]], Any] | None:
     """The value of a path, read off the row; None: it has to be looked for in the document."""
-    if path in _GAUGES:
-        gauge = _GAUGES[path]
+    if path in QUEUE_GAUGES:
+        gauge = QUEUE_GAUGES[path]
         return lambda track: gauge(track.row)
     steps = path.removeprefix("message_stats.").split(".")
     fields = QUEUE_FIELDS if path.startswith("message_stats.") else DEPTH_FIELDS
@@ -100,7 +85,7 @@ def _of_row(path: str) -> Callable[[Track[QueueRow]], Any] | None:
 def document(reading: Reading, queue: Queue) -> Document:
     """One queue, as in a list."""
     settings = reading.map.effective(queue)
-    track = reading.mirror.queue_track(queue)
+    track = reading.replica.queue_track(queue)
     owner = _named(reading, queue.owner) if queue.owner is not None else None
     replicas, in_sync = ([_named(reading, node) for node in nodes] for nodes in (queue.replicas, queue.in_sync))
     answer: Document = {
@@ -117,7 +102,7 @@ def document(reading: Reading, queue: Queue) -> Document:
         "members": replicas,
         "name": queue.name,
         "node": owner or (replicas[0] if replicas else None),
-        "online": [node for node in replicas if reading.mirror.running(node, reading.now_ms)],
+        "online": [node for node in replicas if reading.replica.running(node, reading.now_ms)],
         "operator_policy": settings.operator_policy,
         "owner": owner,
         "policy": settings.policy,
@@ -130,7 +115,7 @@ def document(reading: Reading, queue: Queue) -> Document:
         "vhost": queue.vhost,
     }
     if queue.exclusive_owner is not None:
-        connection = reading.mirror.connections.get(queue.exclusive_owner)
+        connection = reading.replica.connections.get(queue.exclusive_owner)
         if connection is not None:
             row = connection.row
             answer["owner_pid_details"] = {"name": row.name, "peer_host": row.peer_host, "peer_port": row.peer_port}
@@ -141,12 +126,12 @@ def document(reading: Reading, queue: Queue) -> Document:
 
 def _named(reading: Reading, node: str) -> str:
     """A node that was never in a cluster has no name in its wiring log; here it has the one it was started with."""
-    return reading.mirror.node if node == LOCAL_NODE else node
+    return reading.replica.node if node == LOCAL_NODE else node
 
 
 def _add_row(reading: Reading, answer: Document, queue: Queue, track: Track[QueueRow]) -> None:
     row = track.row
-    for name, gauge in _GAUGES.items():
+    for name, gauge in QUEUE_GAUGES.items():
         answer[name] = gauge(row)
     answer["exclusive_consumer_tag"] = row.exclusive_consumer_tag
     answer["head_message_timestamp"] = row.head_timestamp_s
@@ -199,7 +184,7 @@ def full(reading: Reading, vhost: str, name: str) -> Document:
     if queue is None:
         raise object_not_found()
     answer = document(reading, queue)
-    consumers = reading.mirror.consumers.get(queue.queue_id, {})
+    consumers = reading.replica.consumers.get(queue.queue_id, {})
     answer["consumer_details"] = [
         consumer_document(reading, track) for _, track in sorted(consumers.items(), key=lambda item: item[0])
     ]
@@ -209,7 +194,7 @@ def full(reading: Reading, vhost: str, name: str) -> Document:
             "exchange": {"name": key[2], "vhost": key[1]},
             "stats": reading.counted("msg_rates", tuple(told.values()), {"publish": lambda row: row.publish}),
         }
-        for key, told in sorted(reading.mirror.flows_of_queue.get(queue.queue_id, {}).items())
+        for key, told in sorted(reading.replica.flows_of_queue.get(queue.queue_id, {}).items())
     ]
     answer["explain"] = reading.map.effective(queue).explain()
     if queue.paused:
@@ -218,7 +203,7 @@ def full(reading: Reading, vhost: str, name: str) -> Document:
     if "lease" in answer:
         name = answer["lease"]["name"]
         answer["explain"]["leased"] = f"True, '{name}' reads it by a lease: nobody else is handed anything (amq.lease)"
-    answer["may"] = reading.seer.may(vhost, name)
+    answer["may"] = reading.principal.may(vhost, name)
     return answer
 
 

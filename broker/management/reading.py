@@ -1,4 +1,4 @@
-"""One request's view of the mirror: who asks, when, and how much of the past; and what all documents share."""
+"""One request's view of the replica: who asks, when, and how much of the past; and what all documents share."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from clusterbroker.cluster.view import ClusterView
 
 from .errors import bad_request
 from .history import SAMPLES_MAX, Get, Track, Window, details, grown
-from .replica import Mirror
-from .rights import Seer
+from .replica import Replica
+from .rights import Principal
 
 Document = dict[str, Any]
 
@@ -27,13 +27,15 @@ AGE_MAX_S: Final = 86_400
 class Reading:
     """Made for one request."""
 
-    __slots__ = ("_policies", "map", "mirror", "now_ms", "query", "seer", "windows")
+    __slots__ = ("_policies", "map", "now_ms", "principal", "query", "replica", "windows")
 
-    def __init__(self, mirror: Mirror, seer: Seer, now_ms: int, query: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, replica: Replica, principal: Principal, now_ms: int, query: Mapping[str, str] | None = None
+    ) -> None:
         """Refused (400) when the query asks for a past that cannot be."""
-        self.mirror = mirror
-        self.map: ClusterView = mirror.map
-        self.seer = seer
+        self.replica = replica
+        self.map: ClusterView = replica.map
+        self.principal = principal
         self.now_ms = now_ms
         self.query: Mapping[str, str] = query or {}
         self.windows = windows(self.query)
@@ -55,7 +57,7 @@ class Reading:
         """`{field: sum, field_details: {...}}` for each field, over the rows of all tracks."""
         window = self.windows.get(family)
         if window is not None and window.longer:
-            self.mirror.watch(track for track in tracks if not isinstance(track.row, NodeRow))
+            self.replica.watch(track for track in tracks if not isinstance(track.row, NodeRow))
         document: Document = {}
         if window is None and len(tracks) == 1:
             return _counted_one(tracks[0], fields, gauge)
@@ -133,35 +135,3 @@ def plain_table(table: Mapping[str, Any]) -> Document:
 def moment(at_ms: int) -> str:
     """A time as RabbitMQ writes it: `2026-11-21T19:50:39.265+00:00`."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-
-
-# -- message totals, as fields of `message_stats`
-
-MESSAGE_FIELDS: Final[dict[str, Get]] = {
-    "ack": lambda row: row.messages.ack,
-    "confirm": lambda row: row.messages.confirm,
-    "deliver": lambda row: row.messages.deliver,
-    "deliver_get": lambda row: (
-        row.messages.deliver + row.messages.deliver_no_ack + row.messages.get + row.messages.get_no_ack
-    ),
-    "deliver_no_ack": lambda row: row.messages.deliver_no_ack,
-    "disk_reads": lambda row: row.messages.disk_reads,
-    "disk_writes": lambda row: row.messages.disk_writes,
-    "drop_unroutable": lambda row: row.messages.drop_unroutable,
-    "get": lambda row: row.messages.get,
-    "get_empty": lambda row: row.messages.get_empty,
-    "get_no_ack": lambda row: row.messages.get_no_ack,
-    "publish": lambda row: row.messages.publish,
-    "redeliver": lambda row: row.messages.redeliver,
-    "return_unroutable": lambda row: row.messages.return_unroutable,
-}
-_OF_PUBLISHERS: Final = ("confirm", "drop_unroutable", "return_unroutable")
-_OF_DISK: Final = ("disk_reads", "disk_writes")
-QUEUE_FIELDS: Final = {name: get for name, get in MESSAGE_FIELDS.items() if name not in (*_OF_PUBLISHERS, *_OF_DISK)}
-CHANNEL_FIELDS: Final = {name: get for name, get in MESSAGE_FIELDS.items() if name not in _OF_DISK}
-
-DEPTH_FIELDS: Final[dict[str, Get]] = {
-    "messages": lambda row: row.ready + row.unacknowledged,
-    "messages_ready": lambda row: row.ready,
-    "messages_unacknowledged": lambda row: row.unacknowledged,
-}

@@ -51,9 +51,9 @@ class Read(msgspec.Struct, frozen=True):
 
 def run(read: Read, reading: Reading, path: Path) -> tuple[int, Document | list[Document]]:
     """(status, document). Refused as the rights and the query demand."""
-    reading.seer.require(read.right)
+    reading.principal.require(read.right)
     if read.enter and "vhost" in path:
-        reading.seer.enter(path["vhost"])
+        reading.principal.enter(path["vhost"])
     found = read.answer(reading, path)
     if isinstance(found, Health):
         return (200 if found.ok else 503), found.document

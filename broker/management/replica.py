@@ -102,7 +102,7 @@ class MemberRows:
         self.rows: dict[Key, Track[Any]] = {}
 
 
-class Mirror:
+class Replica:
     """Belongs to one thread.
 
     Invariants: (1) `queue_names` are exactly the queues of the map, sorted; (2) a row is in the index of its kind

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 from clusterbroker.broker.stats.rows import ConnectionRow
-from clusterbroker.cluster.authorization import PermissionKind, principal
+from clusterbroker.cluster.authorization import PermissionKind
+from clusterbroker.cluster.authorization import principal as told_as
 from clusterbroker.cluster.entities import User
 from clusterbroker.cluster.view import ClusterView
 
@@ -44,7 +45,7 @@ _GRANTED: Final = {
 }
 
 
-class Seer:
+class Principal:
     """A signed-in user, for one request."""
 
     __slots__ = ("_map", "name", "tags", "token")
@@ -57,8 +58,8 @@ class Seer:
         """With which it signed in: its rights are this token's, over AMQP too. Empty: it is a user of the broker."""
 
     @classmethod
-    def of(cls, map_: ClusterView, user: User) -> Seer:
-        """The seer behind an account."""
+    def of(cls, map_: ClusterView, user: User) -> Principal:
+        """The principal behind an account."""
         return cls(map_, user.name, user.tags)
 
     @property
@@ -127,9 +128,9 @@ class Seer:
         return all(self.enters(vhost.name) for vhost in self._map.vhosts())
 
     @property
-    def principal(self) -> str:
+    def audit_name(self) -> str:
         """Who it is to an audit."""
-        return principal(self.name, bool(self.token))
+        return told_as(self.name, bool(self.token))
 
     def is_own(self, row: ConnectionRow) -> bool:
         """Whether it is a connection of this user: an account's, or one of a token's user. That both have the same name

@@ -7,9 +7,9 @@ from typing import Any, Final
 from clusterbroker.cluster.entities import VHOST_LIMITS, OperatorPolicy, Parameter, Policy, Vhost, VhostLimits
 
 from .errors import object_not_found
-from .history import Get
-from .reading import CHANNEL_FIELDS, DEPTH_FIELDS, Document, Reading, plain, plain_table
+from .reading import Document, Reading, plain, plain_table
 from .rights import MONITORING
+from .statistics import CHANNEL_FIELDS, CONNECTION_BYTES, DEPTH_FIELDS
 
 POLICY_COMPONENT: Final = "policy"
 OPERATOR_POLICY_COMPONENT: Final = "operator_policy"
@@ -17,10 +17,6 @@ LIMITS_COMPONENT: Final = "vhost-limits"
 GLOBAL: Final = ""
 """Vhost and component of a global parameter."""
 
-_BYTES: Final[dict[str, Get]] = {
-    "recv_oct": lambda row: row.received_bytes,
-    "send_oct": lambda row: row.sent_bytes,
-}
 _FLAGS: Final = (
     ("classic_queue_type_delivery_support", "Classic queues support the queue type interface"),
     ("drop_unroutable_metric", "Count unroutable publishes to be dropped in stats"),
@@ -40,8 +36,8 @@ def vhosts(reading: Reading) -> list[Document]:
     """Those that the user may enter; all to those who monitor."""
     names = (
         sorted(vhost.name for vhost in reading.map.vhosts())
-        if reading.seer.has(MONITORING)
-        else reading.seer.open_vhosts()
+        if reading.principal.has(MONITORING)
+        else reading.principal.open_vhosts()
     )
     return [vhost_document(reading, vhost) for name in names if (vhost := reading.map.vhost(name)) is not None]
 
@@ -58,21 +54,21 @@ def vhost_document(reading: Reading, vhost: Vhost) -> Document:
     """One vhost with its totals."""
     answer: Document = {
         "cluster_state": {
-            node: "running" if reading.mirror.running(node, reading.now_ms) else "stopped"
-            for node in reading.mirror.node_names()
+            node: "running" if reading.replica.running(node, reading.now_ms) else "stopped"
+            for node in reading.replica.node_names()
         },
         "default_queue_type": vhost.default_queue_type or "undefined",
         "description": vhost.description,
         "metadata": {"description": vhost.description, "tags": list(vhost.tags)},
-        "may": reading.seer.may_some(vhost.name),
+        "may": reading.principal.may_some(vhost.name),
         "name": vhost.name,
         "tags": list(vhost.tags),
         "tracing": vhost.tracing,
     }
-    track = reading.mirror.vhost_sums.get(vhost.name)
+    track = reading.replica.vhost_sums.get(vhost.name)
     if track is not None:
         answer |= reading.counted("lengths", (track,), DEPTH_FIELDS, gauge=True)
-        answer |= reading.counted("data_rates", (track,), _BYTES)
+        answer |= reading.counted("data_rates", (track,), CONNECTION_BYTES)
         answer["message_stats"] = reading.counted("msg_rates", (track,), CHANNEL_FIELDS)
     return answer
 
@@ -94,7 +90,7 @@ def policy_document(policy: Policy | OperatorPolicy) -> Document:
 
 def policies(reading: Reading, vhost: str | None = None, *, operator: bool = False) -> list[Document]:
     """Of a vhost, or of all that the user may enter."""
-    asked = reading.seer.open_vhosts() if vhost is None else [vhost]
+    asked = reading.principal.open_vhosts() if vhost is None else [vhost]
     found: list[Policy | OperatorPolicy] = []
     for name in asked:
         found.extend(reading.map.operator_policies(name) if operator else reading.map.policies(name))
@@ -114,7 +110,7 @@ def policy_named(reading: Reading, vhost: str, name: str, *, operator: bool = Fa
 
 def parameters(reading: Reading, component: str | None = None, vhost: str | None = None) -> list[Document]:
     """Those of the vhosts that the user may enter. Operator policies and limits count as parameters, as in RabbitMQ."""
-    asked = reading.seer.open_vhosts() if vhost is None else [vhost]
+    asked = reading.principal.open_vhosts() if vhost is None else [vhost]
     found = [
         _parameter(parameter.component, parameter.name, parameter.vhost, plain(parameter.value))
         for parameter in reading.map.parameters()
@@ -176,7 +172,7 @@ def limits_of(limits: VhostLimits) -> Document:
 
 def vhost_limits(reading: Reading, vhost: str | None = None) -> list[Document]:
     """Of a vhost, or of all that the user may enter; those that have some."""
-    asked = reading.seer.open_vhosts() if vhost is None else [vhost]
+    asked = reading.principal.open_vhosts() if vhost is None else [vhost]
     found = [(name, limits_of(reading.map.vhost_limits(name))) for name in asked]
     return [{"value": limits, "vhost": name} for name, limits in found if limits]
 

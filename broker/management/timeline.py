@@ -93,7 +93,7 @@ class Since(msgspec.Struct, frozen=True):
 
 
 class Timeline:
-    """Belongs to the mirror, which tells it what was folded.
+    """Belongs to the replica, which tells it what was folded.
 
     Invariants: (1) a move is in `_moves` exactly when its number is in the list of its queue; (2) numbers ascend in
     both; (3) whatever was dropped is not younger than `since`.

@@ -9,10 +9,10 @@ from clusterbroker.broker.oauth2.scopes import Grants
 from clusterbroker.cluster.authorization import PermissionKind
 from clusterbroker.cluster.view import ClusterView
 
-from .rights import KINDS, Seer
+from .rights import KINDS, Principal
 
 
-class TokenSeer(Seer):
+class TokenPrincipal(Principal):
     """For one request."""
 
     __slots__ = ("_grants",)

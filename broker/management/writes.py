@@ -82,9 +82,9 @@ class Write(msgspec.Struct, frozen=True):
 
 def run(write: Write, reading: Reading, path: Path, fields: dict[str, Any]) -> Planned:
     """The plan. Refused as rights and body demand."""
-    reading.seer.require(write.right)
+    reading.principal.require(write.right)
     if write.enter:
-        reading.seer.enter(path["vhost"])
+        reading.principal.enter(path["vhost"])
     return write.plan(reading, path, Body(fields, reading.now_ms), fields)
 
 
@@ -107,9 +107,9 @@ def _put_vhost(r: Reading, p: Path, body: Body, fields: dict[str, Any]) -> Plann
     if existing is not None and set(fields) == {"tracing"}:  # a switch says nothing of the rest
         command = replace(command, only=("tracing",))
     planned = _made(command, existing is not None)
-    if existing is None and r.seer.account:  # as in RabbitMQ, whose clients make a vhost and go on to use it
+    if existing is None and r.principal.account:  # as in RabbitMQ, whose clients make a vhost and go on to use it
         every = c.SetPermission(
-            at_ms=body.at_ms, user=r.seer.account, vhost=p["vhost"], configure=".*", write=".*", read=".*"
+            at_ms=body.at_ms, user=r.principal.account, vhost=p["vhost"], configure=".*", write=".*", read=".*"
         )
         planned.commands.append(every)
     return planned
@@ -123,7 +123,7 @@ def _start_vhost(r: Reading, p: Path, _body: Body, _fields: dict[str, Any]) -> P
     """Nothing is to be done: a vhost runs wherever a node does."""
     if r.map.vhost(p["vhost"]) is None:
         raise object_not_found()
-    if not r.mirror.running(p["node"], r.now_ms):
+    if not r.replica.running(p["node"], r.now_ms):
         raise bad_request(f"Request to node {p['node']} failed with nodedown")
     return Planned([])
 
@@ -263,7 +263,7 @@ def _import(r: Reading, p: Path, body: Body, fields: dict[str, Any]) -> Planned:
     commands, passwords = definitions.planned(fields, body.at_ms, p.get("vhost"))
     planned = Planned(list(commands), passwords=passwords, whole=True)
     if r.query.get("dry_run") == "true":
-        planned.answer = definitions.trial(r.mirror.map, commands)
+        planned.answer = definitions.trial(r.replica.map, commands)
     return planned
 
 
@@ -273,7 +273,7 @@ def _pause_queue(paused: bool) -> Plan:
         queue = staged_in(r, p["vhost"], p["name"]) if staged else r.map.queue(p["vhost"], p["name"])
         if queue is None:
             raise object_not_found()
-        r.seer.check(p["vhost"], "configure", "queue", p["name"])
+        r.principal.check(p["vhost"], "configure", "queue", p["name"])
         if paused:
             require_unlocked(queue)
         return Planned(

@@ -23,8 +23,8 @@ from clusterbroker.cluster.link.hello import CONTROL
 from clusterbroker.cluster.state import Applied
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.cluster_shell import ClusterShell
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ClusterPort, ServerPort
+    from clusterbroker.broker.server.roster import Roster
 
 LOOK_S: Final = 0.5
 TELL_S: Final = 5.0
@@ -37,8 +37,9 @@ NOTHING: Final = c.DeleteParameter(vhost="", component="clusterbroker", name="no
 class CatchingUp:
     """One start of one node."""
 
-    def __init__(self, cluster: ClusterShell, shell: NodeShell) -> None:
+    def __init__(self, cluster: ClusterPort, shell: ServerPort, roster: Roster) -> None:
         self._cluster = cluster
+        self._roster = roster
         self._shell = shell
         self._command: c.DeleteParameter | None = None
         """What is waited for; barriers propose NOTHING itself, and old ones are applied before `wait` begins."""
@@ -95,16 +96,16 @@ class CatchingUp:
 
     def _give_up_if_unwanted(self, waited_s: float) -> None:
         """Nobody is linked, and all who answer do not want this node: waiting would not help. Raises Unstarted."""
-        peers = [name for name in self._cluster.roster.reached if name != self._cluster.name]
+        peers = [name for name in self._roster.reached if name != self._cluster.name]
         if any(self._cluster.mesh.session(peer, CONTROL) is not None for peer in peers):
             return
         if waited_s >= DIAL_ALL_S and not self._cluster.mesh.dial_all:
             self._cluster.mesh.dial_all = True  # nobody dials this node: perhaps they have another address of it
-            self._cluster.roster.reach(self._cluster.roster.reached)
+            self._roster.reach(self._roster.reached)
         objections = {peer: why for peer in peers if (why := self._cluster.mesh.objection(peer)) is not None}
         if waited_s >= UNWANTED_S and objections:
             peer, why = min(objections.items())
-            raise Unstarted(f"{peer} at {self._cluster.roster.reached[peer]}: {why}")
+            raise Unstarted(f"{peer} at {self._roster.reached[peer]}: {why}")
 
     def _waits_for(self) -> str:
         missing = self._cluster.raft.waiting_for
@@ -114,7 +115,7 @@ class CatchingUp:
 
     def troubles(self) -> str:
         """Why there are no links to some of the others, in brackets; nothing when no link failed."""
-        return self._troubles(name for name in self._cluster.roster.reached if name != self._cluster.name)
+        return self._troubles(name for name in self._roster.reached if name != self._cluster.name)
 
     def _troubles(self, peers: Iterable[str]) -> str:
         lines = [f"{peer}: {why}" for peer in peers if (why := self._cluster.mesh.trouble(peer))]

@@ -19,12 +19,13 @@ import struct
 import sys
 import termios
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterbroker.broker.session.connection import Connection
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.clock import Clock
+    from clusterbroker.broker.server.held import Held
 
 WRITE_HIGH_BYTES = 1 << 20
 LINGER_S = 3.0
@@ -41,6 +42,20 @@ class ReceiveBuffer:
         self.view = memoryview(bytearray(size))
 
 
+class ClientOwner(Protocol):
+    """The node that a client has come to."""
+
+    buffer: ReceiveBuffer
+    clock: Clock
+    held: Held
+
+    def admit(self, client: Client, transport: asyncio.BaseTransport) -> Connection | None: ...
+    def received(self, size: int) -> None: ...
+    def lost(self, client: Client, connection: Connection) -> None: ...
+    def lingers(self, client: Client, time_s: float) -> None: ...
+    def schedule(self) -> None: ...
+
+
 class Client(asyncio.BufferedProtocol):
     """The protocol of one socket."""
 
@@ -52,7 +67,7 @@ class Client(asyncio.BufferedProtocol):
         "sent_writes", "shell",
     )  # fmt: skip
 
-    def __init__(self, shell: NodeShell) -> None:
+    def __init__(self, shell: ClientOwner) -> None:
         self.shell = shell
         self.connection: Connection | None = None
         self._transport: Any = None
@@ -219,7 +234,7 @@ def peer_name(transport: asyncio.BaseTransport) -> tuple[str, bool]:
     """(address and port of the other side, whether it is this machine); of a Unix socket its name."""
     name = transport.get_extra_info("peername")
     if isinstance(name, (str, bytes)):
-        return "amqp.sock", True
+        return "control.sock", True
     if not isinstance(name, tuple) or len(name) < 2:
         return "unknown", False
     host = str(name[0])

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.part import Part
     from clusterbroker.broker.server.log import NodeLog
     from clusterbroker.broker.server.options import ClusterOptions
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ServerPort
     from clusterbroker.journal.errors import DamagedJournal
 
 RAFT_TICK_S: Final = 0.02
@@ -80,7 +80,7 @@ SILENT_MS_MAX: Final = 10_000
 class ClusterShell:
     """Links, heart and wiring log of one node. `raft.map` is the cluster's map."""
 
-    def __init__(self, shell: NodeShell, directory: Path) -> None:
+    def __init__(self, shell: ServerPort, directory: Path) -> None:
         options = shell.options.cluster
         assert options is not None, "a node of a cluster has a place in it"
         self._shell = shell
@@ -107,7 +107,7 @@ class ClusterShell:
         self._leased_once = False
         self._closed = False
         self.roster = Roster(self, options.dial, directory)
-        self._catching_up = CatchingUp(self, shell)
+        self._catching_up = CatchingUp(self, shell, self.roster)
         self._telling = Telling(self._loop, self._log)
         self._admission = Admission(
             lambda: self.raft.map,
@@ -288,6 +288,10 @@ class ClusterShell:
     def may_speak(self) -> bool:
         """Whether something may be written to clients at this moment."""
         return self.heart.may_speak()
+
+    def blocked(self) -> list[str]:
+        """A line for each direction in which datagrams do not pass, though both nodes are linked."""
+        return self.liveness.blocked()
 
     def flushing(self, begins: bool) -> None:
         """A group commit is with the disk from now on, or is not any more."""

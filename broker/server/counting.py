@@ -23,7 +23,7 @@ from clusterbroker.broker.queues.ring import LEASED
 from clusterbroker.broker.queues.subscription import Subscription, Subscriptions
 from clusterbroker.broker.server.alarms import free_bytes, resident_bytes
 from clusterbroker.broker.server.certificates import shown
-from clusterbroker.broker.server.copying_control import copying_facts
+from clusterbroker.broker.server.control.copying_operations import copying_facts
 from clusterbroker.broker.session.state import State
 from clusterbroker.broker.stats.rows import (
     FLUSH_BOUNDS_MS,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.queues.queue import Queue
     from clusterbroker.broker.queues.ring import Ring
     from clusterbroker.broker.server.client import Client
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ServerPort
     from clusterbroker.broker.session.channel import Channel
     from clusterbroker.broker.session.connection import Connection
 
@@ -71,7 +71,7 @@ _FREE: Final = msgspec.msgpack.Encoder(enc_hook=str)
 assert FLUSH_BOUNDS_MS == BOUNDS_MS, "rows have the journal's counts"
 
 
-def rows(shell: NodeShell, started_at_ms: int, lag_ms: float) -> Iterator[AnyRow]:
+def rows(shell: ServerPort, started_at_ms: int, lag_ms: float) -> Iterator[AnyRow]:
     """All that this node has to tell, itself first. `lag_ms`: how late its loop was at worst."""
     node = shell.node
     yield node_row(shell, started_at_ms, lag_ms)
@@ -102,18 +102,17 @@ def rows(shell: NodeShell, started_at_ms: int, lag_ms: float) -> Iterator[AnyRow
                 yield copy_row(entity, ring)
     for source in node.churn.logins.sources():
         yield LoginSourceRow("amqp", *source)
-    if shell.desk is not None:
-        for source in shell.desk.desk.logins.sources:
+    if shell.control is not None and (told := shell.control.logins) is not None:
+        for source in told.sources:
             yield LoginSourceRow("http", *source)
 
 
-def _logins_at_desk(shell: NodeShell) -> Iterator[LoginTotals]:
-    if shell.desk is not None:
-        told = shell.desk.desk.logins
+def _logins_over_http(shell: ServerPort) -> Iterator[LoginTotals]:
+    if shell.control is not None and (told := shell.control.logins) is not None:
         yield LoginTotals("http", told.succeeded, told.failed)
 
 
-def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
+def node_row(shell: ServerPort, started_at_ms: int, lag_ms: float) -> NodeRow:
     """What the process and its place in the cluster are like at this moment."""
     node, options, cluster = shell.node, shell.options, shell.cluster
     directory = options.data_dir
@@ -173,7 +172,7 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
         queues_declared=node.churn.queues_declared,
         queues_created=node.churn.queues_created,
         queues_deleted=node.churn.queues_deleted,
-        logins=(LoginTotals("amqp", node.churn.logins.succeeded, node.churn.logins.failed), *_logins_at_desk(shell)),
+        logins=(LoginTotals("amqp", node.churn.logins.succeeded, node.churn.logins.failed), *_logins_over_http(shell)),
         messages=node.churn.messages(
             channel for connection in node.connections.values() for channel in connection.channels.values()
         ),
@@ -204,11 +203,11 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
     )
 
 
-def _traffic(shell: NodeShell, peer: str) -> tuple[int, int]:
+def _traffic(shell: ServerPort, peer: str) -> tuple[int, int]:
     return (0, 0) if shell.cluster is None else shell.cluster.mesh.traffic(peer)
 
 
-def _others(shell: NodeShell) -> list[str]:
+def _others(shell: ServerPort) -> list[str]:
     return [member.name for member in shell.node.map.members() if member.name != shell.options.node.name]
 
 

@@ -19,7 +19,7 @@ from clusterbroker.cluster.passing import Passing
 from clusterbroker.cluster.transactions import due
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ServerPort
 
 EVERY_S: Final = 10.0
 SOON_S: Final = 1.0
@@ -33,7 +33,7 @@ AHEAD: Final = "clock.ahead"
 class Upkeep:
     """Looks at the map and at the clocks every EVERY_S."""
 
-    def __init__(self, shell: NodeShell) -> None:
+    def __init__(self, shell: ServerPort) -> None:
         self._shell = shell
         self._passing = Passing()
         self._doubted = False

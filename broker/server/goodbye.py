@@ -17,13 +17,13 @@ from clusterbroker.broker.session.farewell import dismiss, owes
 from clusterbroker.broker.session.state import State
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ServerPort
 
 PATIENCE_S: Final = 3.0
 LOOK_S: Final = 0.005
 
 
-async def turn_clients_away(shell: NodeShell) -> None:
+async def turn_clients_away(shell: ServerPort) -> None:
     """This node drains: those who are here are asked to go, others may not come in. The management API's are none of
     them: any member answers for all."""
     node = shell.node
@@ -32,7 +32,7 @@ async def turn_clients_away(shell: NodeShell) -> None:
     await say_goodbye(shell, here, moving_text(DRAINED, node.map, node.options.name))
 
 
-async def say_goodbye(shell: NodeShell, connections: Iterable[Connection], text: str) -> None:
+async def say_goodbye(shell: ServerPort, connections: Iterable[Connection], text: str) -> None:
     """Returns when all of them have been told (320): their close-ok has not come yet."""
     end_s = shell.loop.time() + PATIENCE_S
     waiting = list(connections)

@@ -12,7 +12,7 @@ from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.view import ClusterView
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ServerPort
 
 LOOK_S: Final = 0.02
 HAND_OVERS_AT_ONCE: Final = 256
@@ -21,7 +21,7 @@ ASK_AGAIN_S: Final = 1.0
 """An order for another copy of which nothing was seen is given again."""
 
 
-async def hand_over_all(shell: NodeShell, timeout_s: float, thoroughly: bool = False) -> tuple[int, int]:
+async def hand_over_all(shell: ServerPort, timeout_s: float, thoroughly: bool = False) -> tuple[int, int]:
     """Hands every queue to another in-sync member, as far as there is one: (handed over, left here).
 
     `thoroughly`: a queue that nobody else can own now gets another copy first, if a member can hold one.

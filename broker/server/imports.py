@@ -16,7 +16,7 @@ from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.imports import next_slice
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ServerPort
     from clusterbroker.cluster.state import Applied
 
 AGAIN_S: Final = 0.5
@@ -27,7 +27,7 @@ ABANDONED_S: Final = 15.0
 class Imports:
     """Looks at the map after every command, as long as it has an import."""
 
-    def __init__(self, shell: NodeShell) -> None:
+    def __init__(self, shell: ServerPort) -> None:
         self._shell = shell
         self._wiring = shell.storage.wiring
         self._timer: asyncio.TimerHandle | None = None

@@ -15,7 +15,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.node.inspecting import GONE, Inspection
-from clusterbroker.broker.server.operations import Refused
+from clusterbroker.broker.server.control.operations import Refused
 from clusterbroker.broker.stats.inspection import (
     LOOKED_MS_MAX,
     Request,
@@ -32,7 +32,7 @@ from clusterbroker.cluster.ids import QueueId
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.part import Part
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ServerPort
 
 PATIENCE_S: Final = 5.0
 """So long somebody is looked for who owns the queue and has it open."""
@@ -59,7 +59,7 @@ class Unanswered(Exception):
 class Inspector:
     """One member's requests to owners, and its answers as one."""
 
-    def __init__(self, shell: NodeShell, part: Part | None) -> None:
+    def __init__(self, shell: ServerPort, part: Part | None) -> None:
         self._shell = shell
         self._part = part
         self._ask = 0

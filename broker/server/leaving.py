@@ -17,8 +17,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from clusterbroker.broker.server.control.operations import Facts, Refused
 from clusterbroker.broker.server.goodbye import turn_clients_away
-from clusterbroker.broker.server.operations import Facts, Refused
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.entities import Member
 from clusterbroker.cluster.ids import NodeId
@@ -27,8 +27,7 @@ from clusterbroker.cluster.state import Applied
 from clusterbroker.cluster.view import ClusterView
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.cluster_shell import ClusterShell
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ClusterPort, ServerPort
 
 LEAVE_S: Final = 300.0
 """So long others may take to catch up, if nobody says how long."""
@@ -42,7 +41,7 @@ ABDICATE_S: Final = 5.0
 NAMED_MAX: Final = 10
 
 
-def need_somebody_else(shell: NodeShell) -> None:
+def need_somebody_else(shell: ServerPort) -> None:
     """Raises Refused when no other member could take over queues now."""
     others = [
         member
@@ -65,7 +64,7 @@ def about_loss(text: str) -> str:
     return text.replace("or accept the loss", "or say --accept-loss")
 
 
-async def leave(shell: NodeShell, cluster: ClusterShell, timeout_s: float, force: bool, accept_loss: bool) -> None:
+async def leave(shell: ServerPort, cluster: ClusterPort, timeout_s: float, force: bool, accept_loss: bool) -> None:
     """Returns when this node is a member no more. Raises Refused when it is one still."""
     before = shell.node.map.member(NodeId(cluster.name))
     assert before is not None, "who runs is a member"
@@ -89,7 +88,7 @@ async def leave(shell: NodeShell, cluster: ClusterShell, timeout_s: float, force
     shell.loop.call_soon(shell.retired.set)  # the answer goes out first
 
 
-async def _awaited(shell: NodeShell, cluster: ClusterShell, end_s: float) -> list[Short]:
+async def _awaited(shell: ServerPort, cluster: ClusterPort, end_s: float) -> list[Short]:
     """The queues that count on this node's copy still, when the time is over or waiting would not help; else none."""
     loop, name = shell.loop, NodeId(cluster.name)
     tell_s = loop.time()
@@ -106,7 +105,7 @@ async def _awaited(shell: NodeShell, cluster: ClusterShell, end_s: float) -> lis
         await asyncio.sleep(LOOK_S)
 
 
-def _not_yet(shell: NodeShell, cluster: ClusterShell, end_s: float) -> bool:
+def _not_yet(shell: ServerPort, cluster: ClusterPort, end_s: float) -> bool:
     """Whether what was refused may be done yet: somebody fell behind just then, or a queue can be handed over now."""
     view, name = shell.node.map, NodeId(cluster.name)
     return any(counting_on(view, name)) or (bool(view.owned(name)) and shell.loop.time() < end_s)
@@ -124,17 +123,17 @@ def _about_copies(name: str, short: list[Short]) -> str:
     )
 
 
-async def _drained(cluster: ClusterShell, draining: bool, leaving: bool) -> None:
+async def _drained(cluster: ClusterPort, draining: bool, leaving: bool) -> None:
     applied = await cluster.ordered(c.DrainNode(node=NodeId(cluster.name), draining=draining, leaving=leaving))
     if applied.error is not None:
         raise Refused(applied.error.text)
 
 
-async def _stay(cluster: ClusterShell, before: Member) -> None:
+async def _stay(cluster: ClusterPort, before: Member) -> None:
     await _drained(cluster, before.draining, before.leaving)
 
 
-async def _forgotten(shell: NodeShell, cluster: ClusterShell, accept_loss: bool, accept_fewer: bool) -> Applied:
+async def _forgotten(shell: ServerPort, cluster: ClusterPort, accept_loss: bool, accept_fewer: bool) -> Applied:
     """This node is taken out of the map. If it was, it stays until the others do without its vote."""
     cluster.leaving = True  # who is failed meanwhile need not begin again
     command = c.ForgetNode(node=NodeId(cluster.name), accept_loss=accept_loss, leaves=True, accept_fewer=accept_fewer)

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from clusterbroker.broker.server.cluster_shell import ClusterShell
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ClusterPort, ServerPort
     from clusterbroker.cluster.liveness.beats import BeatCodec
 
 STAND_BACK_S: Final = 3.0
@@ -38,7 +37,7 @@ LOOK_S: Final = 1.0
 class Liveness:
     """Of one member, from its start to its end (HeartOwner)."""
 
-    def __init__(self, cluster: ClusterShell, shell: NodeShell, codec: BeatCodec, cut_off_s: float) -> None:
+    def __init__(self, cluster: ClusterPort, shell: ServerPort, codec: BeatCodec, cut_off_s: float) -> None:
         """`cut_off_s`: so long after its lease the node ends its clients' connections."""
         self._cluster = cluster
         self._shell = shell

@@ -6,8 +6,8 @@
                 wrong?    counted against the user at this address, and against the address
 
 Both come as the password of PLAIN or AMQPLAIN. Where tokens are taken, what has the form of one is taken for one and
-for nothing else: three parts of base64 with dots between them, of which the first is a JSON object. Whoever opened the
-node's own `amqp.sock` is not held up: it has no address, and could give itself any password.
+for nothing else: three parts of base64 with dots between them, of which the first is a JSON object. What the node does
+as a user for its own management process is not held up: it has no address, and could give itself any password.
 """
 
 from __future__ import annotations

@@ -26,11 +26,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from clusterbroker.broker.server.control.private_socket import bound
 from clusterbroker.broker.server.listener import Address, refused
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.management_settings import Settings
 from clusterbroker.broker.server.options import ServerOptions
-from clusterbroker.broker.server.private_socket import bound
 
 BACKLOG: Final = 1024
 FIRST_PAUSE_S: Final = 0.5
@@ -51,7 +51,7 @@ class ManagementProcess:
     def __init__(
         self, node: str, directory: Path, log: NodeLog, words: Sequence[str] = (), command: Sequence[str] = MODULE
     ) -> None:
-        """`directory`: where `management.sock` is. `words`: what else it is told (`settings`). `command`: what is
+        """`directory`: where `control.sock` is. `words`: what else it is told (`settings`). `command`: what is
         started, for tests."""
         self.addresses: tuple[Address, ...] = ()
         self.tls_addresses: tuple[Address, ...] = ()

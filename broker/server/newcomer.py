@@ -25,9 +25,8 @@ from clusterbroker.broker.server.raft_directory import is_empty
 from clusterbroker.cluster.link.joining import JoinAsked
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.cluster_shell import ClusterShell
     from clusterbroker.broker.server.options import ClusterOptions
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ClusterPort, ServerPort
 
 AGAIN_S: Final = 0.3
 TELL_S: Final = 5.0
@@ -35,7 +34,7 @@ FOUNDER_S: Final = 2.0
 """So long a founder waits for each answer."""
 
 
-async def join_first(cluster: ClusterShell, shell: NodeShell, directory: Path) -> None:
+async def join_first(cluster: ClusterPort, shell: ServerPort, directory: Path) -> None:
     """Returns when the locked directory belongs to a member, as one that is not empty does already. Raises Unstarted,
     BadSecret, WrongIdentity, OSError, or what ended the node meanwhile."""
     options = shell.options.cluster
@@ -71,7 +70,7 @@ async def join_first(cluster: ClusterShell, shell: NodeShell, directory: Path) -
         await asyncio.sleep(AGAIN_S)
 
 
-async def _join_if_founded(cluster: ClusterShell, shell: NodeShell, directory: Path, options: ClusterOptions) -> None:
+async def _join_if_founded(cluster: ClusterPort, shell: ServerPort, directory: Path, options: ClusterOptions) -> None:
     """A founder's directory is empty: it is a member's when this returns, or there is no cluster yet that takes it."""
     wish = JoinAsked(cluster.name, own_address(cluster.name, options.listen, options.peers, {}), False)
     for to in options.joins:

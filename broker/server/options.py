@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.oauth2.options import OAuth2Options
@@ -16,11 +16,17 @@ from clusterbroker.broker.server.listener import Address, TlsOptions
 from clusterbroker.journal.options import JournalOptions
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.at_start import BootDefinitions
     from clusterbroker.broker.server.span_options import SpanOptions
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 """What a node may be called."""
+
+
+class Definitions(Protocol):
+    """Definitions that a process brings along (`broker.boot_definitions`)."""
+
+    async def bring_in(self, shell: Any) -> None:
+        """Returns when all of them are there, or are refused. Raises what ends the node meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +130,22 @@ class ServerOptions:
     spans: SpanOptions | None = None
     """Where spans of sampled messages are sent; None: there are none."""
 
-    definitions: BootDefinitions | None = None
+    definitions: Definitions | None = None
     """Brought into the wiring at the start; None: nothing is."""
 
-    desk_dir: Path | None = None
-    """Where the node serves its management process (`management.sock`, `amqp.sock`); None: it has none."""
+    control: bool = True
+    """Whether the node serves `control.sock`, for commands and for its management process."""
 
-    admin: bool = True
-    """Whether the node serves `admin.sock` in its data directory."""
+    control_dir: Path | None = None
+    """Where; None: in the data directory, if there is one."""
+
+    management: bool = False
+    """Whether a management process stands beside the node."""
+
+    @property
+    def control_directory(self) -> Path | None:
+        """Of `control.sock`; None: it is not served."""
+        return (self.control_dir or self.data_dir) if self.control else None
 
     @property
     def https_tls(self) -> TlsOptions | None:

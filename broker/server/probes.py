@@ -12,24 +12,32 @@ A peer that is heard again after that is taken back.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.cluster.entities import Member
 from clusterbroker.cluster.ids import NodeId
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.cluster_shell import ClusterShell
-    from clusterbroker.broker.server.liveness import Liveness
+    from clusterbroker.broker.server.ports import ClusterPort
+    from clusterbroker.cluster.liveness.heart import Heart
 
 LOOK_S: Final = 0.01
 AGAIN_S: Final = 0.05
 LOOKS_MAX: Final = 5
 
 
+class Judge(Protocol):
+    """The member's liveness (`liveness`)."""
+
+    heart: Heart
+
+    def tell_leader(self, member: Member, told: object, taken_back: bool = False) -> object: ...
+
+
 class Probes:
     """At most one for each peer."""
 
-    def __init__(self, cluster: ClusterShell, liveness: Liveness) -> None:
+    def __init__(self, cluster: ClusterPort, liveness: Judge) -> None:
         self._cluster = cluster
         self._liveness = liveness
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from clusterbroker.broker.server.cluster_shell import ClusterShell
+    from clusterbroker.broker.server.ports import ClusterPort
 
 REMEMBER_S: Final = 10.0
 FAREWELL_S: Final = 2.0
@@ -28,7 +28,7 @@ AFTER_S: Final = 0.05
 class Roster:
     """Of one start. `dial`: addresses that are dialled in the place of members' own."""
 
-    def __init__(self, cluster: ClusterShell, dial: Mapping[str, str], directory: Path) -> None:
+    def __init__(self, cluster: ClusterPort, dial: Mapping[str, str], directory: Path) -> None:
         self._cluster = cluster
         self._dial = dial
         self._directory = directory

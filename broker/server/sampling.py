@@ -19,7 +19,7 @@ from clusterbroker.broker.stats.batches import Census
 from clusterbroker.broker.stats.rows import Batch
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ServerPort
 
 
 def process_started_at_ms() -> int:
@@ -32,7 +32,7 @@ def process_started_at_ms() -> int:
 class Sampling:
     """Of one node, from its start to its end."""
 
-    def __init__(self, shell: NodeShell) -> None:
+    def __init__(self, shell: ServerPort) -> None:
         self._shell = shell
         self._census = Census(shell.options.node.name, secrets.randbits(52) + 1)
         self._started_at_ms = process_started_at_ms()

@@ -23,15 +23,15 @@ from clusterbroker.broker.node.driver import Driver, Proposal
 from clusterbroker.broker.node.effects import Check, Group, Load, StreamLoad
 from clusterbroker.broker.node.redirect import moving_text
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
-from clusterbroker.broker.server.admin import AdminSocket
 from clusterbroker.broker.server.alarms import Alarms
 from clusterbroker.broker.server.apart import Apart
-from clusterbroker.broker.server.at_start import first_user
 from clusterbroker.broker.server.client import Client, ReceiveBuffer, peer_name
 from clusterbroker.broker.server.clock import Clock
+from clusterbroker.broker.server.control.server import ControlSocket
 from clusterbroker.broker.server.copy_forward import CopyForward
 from clusterbroker.broker.server.endings import Restart
 from clusterbroker.broker.server.expiry import Upkeep
+from clusterbroker.broker.server.first_user import first_user
 from clusterbroker.broker.server.goodbye import say_goodbye
 from clusterbroker.broker.server.held import Held
 from clusterbroker.broker.server.imports import Imports
@@ -52,7 +52,8 @@ from clusterbroker.journal.stream_catalogue import NOTHING, Taken
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.cluster_shell import ClusterShell
-    from clusterbroker.broker.server.desk_socket import DeskSocket
+    from clusterbroker.broker.server.inspecting import Inspector
+    from clusterbroker.broker.stats.inspection import Request, Result
 
 TICK_S = 0.5
 HAND_OVER_S = 5.0
@@ -84,14 +85,13 @@ class NodeShell:
         self.ended: asyncio.Future[BaseException | None]
         self.cluster: ClusterShell | None = None
         """None: the node is alone."""
-        self.desk: DeskSocket | None = None
-        """None: it has no management process."""
+        self.control: ControlSocket | None = None
+        """None: it is not served, or not yet."""
         self.connections_created = 0
         self.held = Held(log)
         self.started = False
         self.retired = asyncio.Event()
         """The node has left its cluster: whoever waits for `ended` stops it."""
-        self._admin: AdminSocket | None = None
         self._lingering: dict[Client, float] = {}
         self._scheduled = False
         self._received = self._turn_bytes = 0
@@ -104,6 +104,7 @@ class NodeShell:
         self._driver: Driver
         self._apart: Apart | None = None
         self.scrub: Scrub | None = None
+        self._inspector: Inspector | None = None
         self._stopped = False
 
     # -- start and stop ---------------------------------------------------------------------------------------
@@ -132,7 +133,7 @@ class NodeShell:
 
                 assert options.data_dir is not None, "a member of a cluster keeps what it is told"
                 self.cluster = ClusterShell(self, options.data_dir)
-                await self._open_admin()  # it may have to wait for others, and says so
+                await self._open_control()  # it may have to wait for others, and says so
                 await self.cluster.open()
                 self.storage.order_by(self.cluster.raft, self.cluster.incarnation)
             try:
@@ -160,8 +161,9 @@ class NodeShell:
             await first_user(self)
             self._tick()
             self._check_alarms()
-            await self._open_admin()
-            await self._open_desk()
+            await self._open_control()
+            if self.control is not None and options.management:
+                self.control.begin(None if self.cluster is None else self.cluster.census)
             self._accepting = True
             for listener in self.listeners:
                 await listener.listen()
@@ -171,17 +173,11 @@ class NodeShell:
             raise
         self.schedule()
 
-    async def _open_admin(self) -> None:
-        if self._admin is None and self.options.admin and self.options.data_dir is not None:
-            self._admin = await AdminSocket.open(self, self.options.data_dir)
-
-    async def _open_desk(self) -> None:
-        directory = self.options.desk_dir
-        if directory is not None:
-            from clusterbroker.broker.server.desk_socket import DeskSocket  # only who has a management process needs it
-
-            self.desk = DeskSocket(self, directory)
-            await self.desk.open()
+    async def _open_control(self) -> None:
+        directory = self.options.control_directory
+        if self.control is None and directory is not None:
+            self.control = ControlSocket(self, directory)
+            await self.control.open()
 
     @property
     def waits_for(self) -> str:
@@ -237,10 +233,8 @@ class NodeShell:
             timer.cancel()
         for listener in self.listeners:
             listener.close()
-        if self._admin is not None:
-            await self._admin.close()
-        if self.desk is not None:
-            await self.desk.close()
+        if self.control is not None:
+            await self.control.close()
         if hasattr(self, "logins"):
             self.logins.close()
         if self.cluster is not None:
@@ -289,6 +283,16 @@ class NodeShell:
         outcome = await applied
         self.schedule()
         return outcome
+
+    async def inspect(self, request: Request) -> Result:
+        """What comes of a request about single messages, at the queue's owner. Raises Refused, Unanswered."""
+        if self.cluster is not None:
+            return await self.cluster.census.inspector.ask(request)
+        if self._inspector is None:
+            from clusterbroker.broker.server.inspecting import Inspector  # imports that no start shall wait for
+
+            self._inspector = Inspector(self, None)
+        return await self._inspector.ask(request)
 
     # -- clients ----------------------------------------------------------------------------------------------
 
@@ -375,8 +379,8 @@ class NodeShell:
 
     def lease_changed(self) -> None:
         """Without a lease clients hear nothing, and nothing that they say is listened to."""
-        if self.desk is not None:
-            self.desk.lease_changed()
+        if self.control is not None:
+            self.control.lease_changed()
         self.schedule()
 
     def heard(self, peer: str, index: int, head: memoryview, payload: memoryview) -> None:

@@ -15,7 +15,7 @@ from clusterbroker.journal.flushes import FlushTimes
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.alerts import Alerts
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ServerPort
 
 LOOK_S: Final = 2.0
 LATE_S: Final = 0.5
@@ -54,7 +54,7 @@ class SlowDisk:
             self._alerts.clear(SLOW, self._directory)
 
 
-def watch_disk(shell: NodeShell) -> None:
+def watch_disk(shell: ServerPort) -> None:
     """From now on until the node ends. Of a node without a disk: nothing."""
     journal = shell.storage.journal
     if journal is None:

@@ -1,6 +1,6 @@
 """What an operator asks about single messages of a queue, and is answered: values only.
 
-Made by the management process, carried by its node's desk to the queue's owner (a frame's payload where that is another
+Made by the management process, carried by its node to the queue's owner (a frame's payload where that is another
 member), carried out there (`broker.node.inspecting`). Each is msgpack; new fields go to the end and carry a default.
 """
 

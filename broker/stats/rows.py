@@ -11,7 +11,7 @@ who asks seldom, or loses a sample, loses resolution and no truth. A total that 
 
 Free-form values (arguments, client properties) are plain: None, bool, int, float, str, list, dict with text keys, and
 bytes or datetime where the client sent such; whoever shows them makes text of these. So nothing in a row leads back to
-it, and the garbage collector is told not to look at rows (`gc=False`), of which a mirror has tens of thousands.
+it, and the garbage collector is told not to look at rows (`gc=False`), of which a replica has tens of thousands.
 
     encoded batch    u8 version (1) | msgpack of Batch
 

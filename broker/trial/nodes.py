@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.server.control.client import ask
 from clusterbroker.broker.trial.client import Target
 from clusterbroker.broker.trial.clocks import Clocks
 from clusterbroker.broker.trial.event_log import OWNER_BEGAN, Line, read_log
@@ -261,7 +261,7 @@ class LocalCluster:
         return owner_of(queue, self.events())
 
     async def maps(self) -> dict[str, tuple[int, str]]:
-        """(applied wiring index, digest of the map) of each running node, by its admin socket."""
+        """(applied wiring index, digest of the map) of each running node, by its control socket."""
         running = [name for name in self.names if self.pid(name) is not None]
         answers = await asyncio.gather(*(asyncio.to_thread(_status, self.data_dir(name)) for name in running))
         return {
@@ -274,7 +274,7 @@ class LocalCluster:
 def _status(data_dir: Path) -> dict[str, Any]:
     """`clusterbroker status`; nothing where the node does not answer."""
     try:
-        return ask(data_dir, {"do": "status"}) or {}
+        return ask(data_dir, "status") or {}
     except (OSError, ValueError):
         return {}
 

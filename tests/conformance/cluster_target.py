@@ -11,7 +11,7 @@ import asyncio
 import itertools
 from pathlib import Path
 
-from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.server.control.client import ask
 from clusterbroker.broker.trial.nodes import LocalCluster
 from tests.authority import Authority
 
@@ -79,7 +79,7 @@ class ClusterTarget(Clusterbroker):
         self._set_alarm_at("a", kind, on)
 
     def _set_alarm_at(self, name: str, kind: str, on: bool) -> None:
-        ask(self.cluster.data_dir(name), {"do": "alarm.set", "name": kind, "raised": on})
+        ask(self.cluster.data_dir(name), "alarm.set", {"name": kind, "raised": on})
 
     def set_consumers_per_channel_max(self, limit: int | None) -> None:
         self._everywhere("limit", "consumers-per-channel", str(limit or 0))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.server.control.client import ask
 from clusterbroker.broker.trial.nodes import LocalCluster
 
 from .channel import Channel
@@ -35,7 +35,7 @@ class Losing:
         return self._opened[-1]
 
     def owner(self, queue: str) -> str:
-        rows = (ask(self.cluster.data_dir("a"), {"do": "queues"}) or {})["queues"]
+        rows = (ask(self.cluster.data_dir("a"), "queues") or {})["queues"]
         return str(next(row["owner"] for row in rows if row["name"] == queue))
 
     def kill(self, name: str) -> None:
@@ -99,7 +99,7 @@ def test_a_durable_queue_of_a_stopped_node_is_404(losing: Losing) -> None:
 
 def losing_member(losing: Losing, at: str, name: str) -> bool:
     """Whether a member is alive, as another one has it."""
-    rows = (ask(losing.cluster.data_dir(at), {"do": "members"}) or {})["members"]
+    rows = (ask(losing.cluster.data_dir(at), "members") or {})["members"]
     return bool(next(row["alive"] for row in rows if row["name"] == name))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterbroker.broker.amqp import methods
-from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.server.control.client import ask
 from clusterbroker.broker.trial.client import Client, Delivery, Target
 from clusterbroker.broker.trial.nodes import LOOPBACK, Node, all_ready, environment, free_port
 from tests.support.processes import popen, run
@@ -129,7 +129,7 @@ class Fleet:
         return done.returncode, done.stdout.strip(), done.stderr.strip()
 
     async def ask(self, name: str, do: str, **arguments: Any) -> dict[str, Any]:
-        answer = await asyncio.to_thread(ask, self.node(name).data_dir, {"do": do, **arguments}, 90.0)
+        answer = await asyncio.to_thread(ask, self.node(name).data_dir, do, arguments, 90.0)
         assert answer is not None, f"{name} runs"
         return answer
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.server.control.client import ask
 from clusterbroker.broker.trial.client import Client, ClientLost, Delivery
 from clusterbroker.broker.trial.clocks import Clocks
 from clusterbroker.broker.trial.nodes import LocalCluster
@@ -117,7 +117,7 @@ async def readers(cluster: LocalCluster) -> AsyncIterator[TwoReaders]:
 
 
 async def status(cluster: LocalCluster, name: str) -> dict[str, Any]:
-    return await asyncio.to_thread(ask, cluster.data_dir(name), {"do": "status"}) or {}
+    return await asyncio.to_thread(ask, cluster.data_dir(name), "status") or {}
 
 
 def told(cluster: LocalCluster, name: str, event: str) -> int:

@@ -15,7 +15,7 @@ import pytest
 
 from bench.many_queues import Defined, Pair
 from clusterbroker.broker.node.arrears import SLICE
-from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.server.control.client import ask
 from tests.faults.fleet import until
 
 pytestmark = pytest.mark.timeout(200)
@@ -23,7 +23,7 @@ QUEUES = 900
 
 
 def rows(cluster: Defined, name: str) -> list[dict[str, Any]]:
-    answer = ask(cluster.data_dir(name), {"do": "queues"}, 60)
+    answer = ask(cluster.data_dir(name), "queues", timeout_s=60)
     return list(answer["queues"]) if answer.get("queues") else []
 
 

@@ -18,7 +18,7 @@ async def test_scaled_up_joins_and_scaled_down_leaves(fleet: Fleet) -> None:
     peers = fleet.peers("a")
     words = ("--peers", peers, "--join", "--cluster", fleet.at("d"))
     fleet.launch("d", *words)
-    await until(lambda: fleet.node("d").data_dir.joinpath("admin.sock").exists(), "d says for whom it waits")
+    await until(lambda: fleet.node("d").data_dir.joinpath("control.sock").exists(), "d says for whom it waits")
     waits = (await fleet.ask("d", "status"))["waits_for"]
     assert waits == ["for its links"] or waits[0].startswith("for a member that lets it join (no member listens at")
     fleet.launch("a", "--peers", peers, "--join")

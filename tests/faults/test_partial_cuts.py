@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.server.control.client import ask
 from clusterbroker.broker.trial.client import Client, ClientLost
 from clusterbroker.broker.trial.nodes import LocalCluster
 from clusterbroker.broker.trial.relay import Wires
@@ -29,7 +29,7 @@ class Cut:
     async def __aenter__(self) -> Cut:
         await self.cluster.begin()
         one = self.cluster.names[0]
-        status = await asyncio.to_thread(ask, self.cluster.data_dir(one), {"do": "status"}) or {}
+        status = await asyncio.to_thread(ask, self.cluster.data_dir(one), "status") or {}
         self.names = sorted(self.cluster.names, key=lambda name: (name != status["leader"], name))
         for name in self.names:
             client = self.clients[name] = await Client.open(self.cluster.target(name), heartbeat_s=60)

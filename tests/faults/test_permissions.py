@@ -16,7 +16,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ProbableAccessDeniedError
 
-from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.server.control.client import ask
 from tests.conftest import RunningNode
 
 pytestmark = [pytest.mark.faults]
@@ -147,7 +147,7 @@ class Guarded:
         self.owner = owner
 
     def do(self, what: str, **arguments: Any) -> None:
-        assert ask(self.node.data_dir, {"do": what, **arguments}) == {"ok": True}
+        assert ask(self.node.data_dir, what, arguments) == {"ok": True}
 
     def connect(self, user: str, password: str) -> pika.BlockingConnection:
         parameters = pika.ConnectionParameters(

@@ -23,7 +23,7 @@ import pytest
 from cryptography import x509
 from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, ConnectionClosedByBroker
 
-from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.server.control.client import ask
 from clusterbroker.broker.server.throttle import FAILURES_MAX
 from clusterbroker.broker.trial.nodes import free_port
 from tests.authority import Authority
@@ -156,9 +156,9 @@ def test_tokens_deeds_and_the_audit(secured: Secured) -> None:
     assert secured.ask("/api/vhosts/newer", over, "PUT", {})[0] == 401
     assert secured.ask("/api/users/bob", method="PUT", body={"password": "very-secret", "tags": ""})[0] == 201
     assert secured.node.command("global-parameters", "set", "g", '"very-secret"').returncode == 0, "through http.sock"
-    answer = ask(secured.node.data_dir, {"do": "user.delete", "name": "bob"})
+    answer = ask(secured.node.data_dir, "user.delete", {"name": "bob"})
     assert answer == {"ok": True}
-    assert {"listeners", "name"} <= ask(secured.node.data_dir, {"do": "status"}).keys()  # type: ignore[union-attr]
+    assert {"listeners", "name"} <= ask(secured.node.data_dir, "status").keys()  # type: ignore[union-attr]
     secured.node.stop()
     lines = [json.loads(line) for line in secured.audit.read_text().splitlines()]
     assert [(one["user"], one["via"], one["what"], one["outcome"]) for one in lines] == [
@@ -166,7 +166,7 @@ def test_tokens_deeds_and_the_audit(secured: Secured) -> None:
         ("", "http", "PUT /api/vhosts/{vhost}", "refused"),
         ("guest", "http", "PUT /api/users/{user}", "done"),
         ("(operator)", "http", "PUT /api/global-parameters/{name}", "done"),
-        (f"uid {os.getuid()}", "admin.sock", "user.delete", "done"),
+        (f"uid {os.getuid()}", "control.sock", "user.delete", "done"),
     ]
     assert lines[1]["why"] == "token: it is over (exp)"
     assert lines[3]["from"] == "http.sock"
@@ -194,9 +194,9 @@ def test_a_node_that_waits_for_others_is_not_ended_by_the_word_to_reload(tmp_pat
             env={**os.environ, **environment},
         )
     try:
-        until(lambda: (data / "admin.sock").exists() and ask(data, {"do": "status"}), "it does not begin to wait")
+        until(lambda: (data / "control.sock").exists() and ask(data, "status"), "it does not begin to wait")
         process.send_signal(signal.SIGHUP)
-        answer = ask(data, {"do": "status"})
+        answer = ask(data, "status")
         assert answer is not None
         assert answer["state"] == "waits"
         assert process.poll() is None

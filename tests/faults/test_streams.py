@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.server.control.client import ask
 from tests.faults.staging import Nodes
 
 BATCH = 50
@@ -126,8 +126,8 @@ def moved(nodes: Nodes, stream: str, to: str) -> None:
     end_s = time.monotonic() + 60
     while owner(nodes, stream) != to:
         assert time.monotonic() < end_s, f"{stream} does not come to {to}"
-        asked = {"do": "queues.move", "vhost": "/", "queue": stream, "to": to}
-        told = ask(nodes.node(nodes.alive[0]).data_dir, asked, 60.0)
+        asked = {"vhost": "/", "queue": stream, "to": to}
+        told = ask(nodes.node(nodes.alive[0]).data_dir, "queues.move", asked, 60.0)
         time.sleep(0 if told and told.get("ok") else 0.2)
 
 

@@ -1,6 +1,6 @@
 """`rabbitmqadmin` from RabbitMQ's distribution package, as it is, with all its subcommands.
 
-Lists and definitions over a mirror of a known set-up; all else against a node with its management process.
+Lists and definitions over a replica of a known set-up; all else against a node with its management process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Served:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         app = create_app(
-            self.place.mirror, DeedsAtOnce(self.place, True), now_ms=lambda: NOW_MS, password_cost=COST_CHEAP
+            self.place.replica, DeedsAtOnce(self.place, True), now_ms=lambda: NOW_MS, password_cost=COST_CHEAP
         )
         self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
         self._thread = threading.Thread(target=lambda: asyncio.run(self._server.serve(sockets=[self._socket])))

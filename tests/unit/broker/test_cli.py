@@ -16,7 +16,7 @@ import pytest
 
 from clusterbroker.broker.cli import start
 from clusterbroker.broker.cli.start import _forget_former_life, _quiet_collector
-from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.server.control.client import ask
 
 
 def test_start_prints_a_line_per_listener_and_ready_last(node: Any) -> None:
@@ -176,7 +176,7 @@ def test_a_directory_in_use(node: Any, run_command: Any) -> None:
     ran = run_command("start", "--amqp", "127.0.0.1:0", "--data-dir", str(node.data_dir))
     assert ran.returncode == 1
     assert "is in use by another process" in ran.stderr
-    assert ask(node.data_dir, {"do": "status"}) is not None, "the refused start took nothing away from the running one"
+    assert ask(node.data_dir, "status") is not None, "the refused start took nothing away from the running one"
 
 
 @pytest.mark.processes

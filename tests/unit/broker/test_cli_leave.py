@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from pathlib import Path
 from threading import Event, Thread
@@ -13,7 +12,7 @@ from typer.testing import CliRunner
 
 from clusterbroker.broker.cli import membership
 from clusterbroker.broker.cli.main import app
-from clusterbroker.broker.server.admin_client import NAME
+from clusterbroker.broker.server.control import protocol as m
 
 STEPS = (
     {"leaving": False, "owns": 2, "counting": 3},
@@ -22,15 +21,15 @@ STEPS = (
 
 
 class Leaving:
-    """What answers at the admin socket of a node that leaves: `leave` when the last step was told."""
+    """What answers at the control socket of a node that leaves: `leave` when the last step was told."""
 
-    def __init__(self, directory: Path, answer: dict[str, Any]) -> None:
+    def __init__(self, directory: Path, error: str) -> None:
         self.asked: dict[str, Any] = {}
-        self._answer = answer
+        self._error = error
         self._steps = iter(STEPS)
         self._last = Event()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(str(directory / NAME))
+        self._socket.bind(str(directory / m.NAME))
         self._socket.listen()
         Thread(target=self._accept, daemon=True).start()
 
@@ -40,18 +39,22 @@ class Leaving:
             Thread(target=self._serve, args=(line,), daemon=True).start()
 
     def _serve(self, line: socket.socket) -> None:
-        with line, line.makefile("rwb") as stream:
-            asked = json.loads(stream.readline())
-            if asked["do"] == "leave":
-                self.asked = asked
-                assert self._last.wait(20)
-                stream.write(json.dumps(self._answer).encode() + b"\n")
-                return
-            step = next(self._steps, STEPS[-1])
-            stream.write(json.dumps({"ok": True, **step}).encode() + b"\n")
-            stream.flush()
-            if step["counting"] == 0:
-                self._last.set()
+        frames = m.Frames(m.AnyAsked)
+        with line:
+            while data := line.recv(1 << 16):
+                for call in frames.feed(data):
+                    if isinstance(call, m.Call):
+                        done = self._done(call)
+                        line.sendall(m.encode(done))
+                        if done.answer.get("counting") == 0:
+                            self._last.set()
+
+    def _done(self, call: m.Call) -> m.Done:
+        if call.operation == "leave":
+            self.asked = call.arguments
+            assert self._last.wait(20)
+            return m.Done(call.number, {}, self._error)
+        return m.Done(call.number, next(self._steps, STEPS[-1]), "")
 
 
 @pytest.fixture
@@ -61,7 +64,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_it_tells_what_is_left_while_it_waits(tmp_path: Path) -> None:
-    node = Leaving(tmp_path, {"ok": True})
+    node = Leaving(tmp_path, "")
     done = CliRunner().invoke(app, ["leave", "--timeout", "7", "--force", "--data-dir", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert done.stderr.splitlines() == [
@@ -70,12 +73,12 @@ def test_it_tells_what_is_left_while_it_waits(tmp_path: Path) -> None:
         "2 queues to hand over, 0 wait for a copy elsewhere",
     ], "nothing before it leaves, and nothing twice"
     assert done.stdout == "this node is a member no more\n"
-    assert node.asked == {"do": "leave", "member": None, "timeout_s": 7, "force": True, "accept_loss": False}
+    assert node.asked == {"member": None, "timeout_s": 7, "force": True, "accept_loss": False}
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_refusal_is_the_last_line(tmp_path: Path) -> None:
-    Leaving(tmp_path, {"ok": False, "error": "too few copies"})
+    Leaving(tmp_path, "too few copies")
     done = CliRunner().invoke(app, ["leave", "--data-dir", str(tmp_path)])
     assert done.exit_code == 1
     assert done.stderr.splitlines()[-1] == "clusterbroker: too few copies"

@@ -85,7 +85,7 @@ def test_without_a_management_api_nothing_of_it_is_imported() -> None:
         "import sys\n"
         "from clusterbroker import Broker\n"
         "with Broker() as broker: pass\n"
-        "rooms = ('http', 'census.rows', 'server.desk', 'server.management', 'management')\n"
+        "rooms = ('http', 'stats.rows', 'server.control.service', 'server.management', 'management')\n"
         "found = ('fastapi', 'uvicorn', 'starlette', *(f'clusterbroker.broker.{room}' for room in rooms))\n"
         "print([name for name in found if name in sys.modules])\n"
     )

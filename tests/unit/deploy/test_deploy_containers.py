@@ -17,7 +17,7 @@ from clusterbroker.broker.cli.main import app  # noqa: F401 - the command must l
 from clusterbroker.broker.cli.sample import variable
 from clusterbroker.broker.config import ENVIRONMENT_PREFIX, NodeConfig, fields, load
 from clusterbroker.broker.http.sessions import LIFE_MS
-from clusterbroker.broker.server.cluster_operations import DRAIN_S
+from clusterbroker.broker.server.control.cluster_operations import DRAIN_S
 from clusterbroker.broker.server.goodbye import PATIENCE_S
 from clusterbroker.broker.server.shell import GOODBYE_S, HAND_OVER_S
 from clusterbroker.broker.server.storage import SETTLE_S

@@ -18,8 +18,8 @@ from clusterbroker.broker.cli.main import app
 from clusterbroker.broker.http.app import create_app
 from clusterbroker.broker.http.local import LocalServer
 from clusterbroker.broker.oauth2.tokens import Tokens
+from clusterbroker.broker.server.control.private_socket import bound
 from clusterbroker.broker.server.management import LOCAL
-from clusterbroker.broker.server.private_socket import bound
 from clusterbroker.cluster.passwords import COST_CHEAP
 from tests.authority import Authority
 from tests.unit.broker.http.clients import DeedsAtOnce
@@ -41,7 +41,9 @@ class Served:
         keys = directory / "keys.json"
         keys.write_bytes(authority.key_set())
         tokens = Tokens(authority.options(keys_file=keys), time.time, lambda *_, **__: None)
-        made = create_app(self.place.mirror, self.deeds, now_ms=lambda: NOW_MS, password_cost=COST_CHEAP, tokens=tokens)
+        made = create_app(
+            self.place.replica, self.deeds, now_ms=lambda: NOW_MS, password_cost=COST_CHEAP, tokens=tokens
+        )
         self._tcp = uvicorn.Server(uvicorn.Config(made, log_config=None, access_log=False))
         self.certificates = Authority(directory)
         node = self.certificates["node"]

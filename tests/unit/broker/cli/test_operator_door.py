@@ -11,7 +11,7 @@ import pytest
 from clusterbroker.broker.cli.exit_codes import FAILED, UNREACHABLE
 from clusterbroker.broker.embedded import Broker
 from clusterbroker.broker.server import identity
-from clusterbroker.broker.server.operations import WIRING
+from clusterbroker.broker.server.control.operations import WIRING
 
 WORDS = {
     "user.add": ("users", "add", "bob", "s3cret"),

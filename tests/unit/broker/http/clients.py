@@ -1,21 +1,21 @@
-"""An application over a mirror whose deeds are carried out at once, and a client inside the same loop."""
+"""An application over a replica whose deeds are carried out at once, and a client inside the same loop."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from clusterbroker.broker.http.app import create_app
-from clusterbroker.broker.http.audited import PEER
+from clusterbroker.broker.http.middleware.audit import PEER
 from clusterbroker.broker.http.operations import OrderError
 from clusterbroker.broker.server.audit import Audit
 from clusterbroker.broker.server.management_settings import PROXIES
+from clusterbroker.broker.stats.as_user import AsUser, Outcome
 from clusterbroker.cluster.commands import AnyCommand, Defining
-from clusterbroker.cluster.errors import WiringError
+from clusterbroker.cluster.errors import Unavailable, WiringError
 from clusterbroker.cluster.passwords import COST_CHEAP
 from clusterbroker.cluster.state import Applied
 from tests.unit.broker.management.set_up import NOW_MS, Place
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class DeedsAtOnce:
-    """The node's part: folds each command into the mirror's own map."""
+    """The node's part: folds each command into the replica's own map."""
 
     def __init__(self, place: Place, carry_out: bool) -> None:
         self._place = place
@@ -46,6 +46,9 @@ class DeedsAtOnce:
     async def carry_out(self, what: str, arguments: dict[str, Any]) -> dict[str, Any] | OrderError:
         self.done.append((what, arguments))
         return self.told
+
+    async def as_user(self, asked: AsUser) -> Outcome | OrderError:
+        return OrderError(Unavailable.kind, "there is no connection to the node")
 
     async def close_connection(self, connection_id: str, reason: str) -> OrderError | None:
         self.closed.append((connection_id, reason))
@@ -76,7 +79,6 @@ class Client:
         carry_out: bool = True,
         tokens: Tokens | None = None,
         audit: Audit | None = None,
-        directory: Path | None = None,
         host: str = "localhost",
         proxies: tuple[str, ...] | None = (),
     ) -> None:
@@ -85,11 +87,10 @@ class Client:
         self.deeds = DeedsAtOnce(place, carry_out)
         self.tokens = tokens
         app = create_app(
-            place.mirror,
+            place.replica,
             self.deeds,
             now_ms=lambda: self.now_ms,
             password_cost=COST_CHEAP,
-            directory=directory,
             tokens=tokens,
             audit=audit,
             knows_proxies=proxies is not None,

@@ -13,15 +13,18 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.http.app import create_app
+from clusterbroker.broker.http.control_client import ControlClient
+from clusterbroker.broker.http.operations import OrderError
 from clusterbroker.broker.management.amqp_operations import ACTS, Call, properties_of, refused
 from clusterbroker.broker.management.errors import Refused
-from clusterbroker.broker.management.replica import Mirror
+from clusterbroker.broker.management.replica import Replica
 from clusterbroker.broker.server.alarms import AlarmOptions
 from clusterbroker.broker.server.goodbye import turn_clients_away
 from clusterbroker.broker.server.listener import Address
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.options import ServerOptions
 from clusterbroker.broker.server.shell import NodeShell
+from clusterbroker.broker.stats.as_user import AsUser, Outcome
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.journal.options import MIB, JournalOptions
@@ -32,18 +35,27 @@ from tests.unit.broker.management.set_up import NOW_MS, Place, recorded_place, u
 TOPICS = {act.path.split("/")[2] for act in ACTS}
 
 
+class Node(DeedsAtOnce):
+    """Requests of users are carried out by the node of a directory, over its control socket."""
+
+    def __init__(self, place: Place, directory: Path) -> None:
+        super().__init__(place, False)
+        self._control = ControlClient(directory, Replica("of its own"), lambda: NOW_MS)
+
+    async def as_user(self, asked: AsUser) -> Outcome | OrderError:
+        return await self._control.as_user(asked)
+
+
 class Served:
-    """A node, and the application whose mirror hears what the node applies."""
+    """A node, and the application whose replica hears what the node applies."""
 
     def __init__(self, shell: NodeShell, directory: Path) -> None:
         self.shell = shell
         self.place = Place()
-        self.place.mirror = mirror = Mirror(shell.node.options.name)
-        mirror.restored(shell.node.map.snapshot(), NOW_MS)
-        shell.storage.wiring.listen(lambda applied: mirror.applied(LogIndex(applied.index), applied.command, NOW_MS))
-        app = create_app(
-            mirror, DeedsAtOnce(self.place, False), now_ms=lambda: NOW_MS, directory=directory, password_cost=4
-        )
+        self.place.replica = replica = Replica(shell.node.options.name)
+        replica.restored(shell.node.map.snapshot(), NOW_MS)
+        shell.storage.wiring.listen(lambda applied: replica.applied(LogIndex(applied.index), applied.command, NOW_MS))
+        app = create_app(replica, Node(self.place, directory), now_ms=lambda: NOW_MS, password_cost=4)
         transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1), raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
@@ -73,7 +85,7 @@ class Served:
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
     options = ServerOptions(
         data_dir=tmp_path,
-        desk_dir=tmp_path,
+        management=True,
         amqp=(Address("127.0.0.1", 0),),
         journal=JournalOptions(segment_bytes=8 * MIB, reserve_bytes=0, map_bytes=1 << 32),
         alarms=AlarmOptions(memory_fraction=0, disk_free_bytes=0),
@@ -260,7 +272,7 @@ def test_numbers_may_be_texts_and_texts_numbers() -> None:
 
 async def test_a_node_that_is_not_there(tmp_path: Path) -> None:
     place = recorded_place()
-    app = create_app(place.mirror, DeedsAtOnce(place, True), now_ms=lambda: NOW_MS, directory=tmp_path, password_cost=4)
+    app = create_app(place.replica, Node(place, tmp_path), now_ms=lambda: NOW_MS, password_cost=4)
     transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         answer = await http.put("/api/queues/%2F/q", auth=("guest", "guest"), json={})

@@ -140,7 +140,7 @@ async def test_headers_that_all_answers_have(client: Client) -> None:
 
 
 async def test_a_node_that_is_cut_off_says_so_and_fails_its_checks(client: Client) -> None:
-    client.place.mirror.lease(False, NOW_MS - 42_000)
+    client.place.replica.lease(False, NOW_MS - 42_000)
     answer = await client.get("/api/queues")
     assert (answer.status_code, answer.headers["x-clusterbroker-stale"]) == (200, "42")
     for path in ("/api/health/checks/alarms", "/api/healthchecks/node", "/api/healthchecks/node/none"):
@@ -366,7 +366,7 @@ async def test_a_map_that_changes_while_a_password_is_checked(client: Client) ->
     asked = asyncio.ensure_future(client.get("/api/whoami", "lonely"))
     while not asked.done():
         await asyncio.sleep(0)
-        if client.place.mirror.map.user("lonely") is not None:
+        if client.place.replica.map.user("lonely") is not None:
             client.place.must(c.DeleteUser(name="lonely"))
     assert (await asked).status_code == 401
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.requests import Request
 
-from clusterbroker.broker.http.local import AS_USER, LocalServer, seer_of
+from clusterbroker.broker.http.local import AS_USER, LocalServer, principal_of
 from clusterbroker.broker.management.local_operator import NAME
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import recorded_place
@@ -30,12 +30,12 @@ async def test_what_a_client_says_of_itself_is_not_believed(headers: dict[str, s
 
 
 async def test_the_server_of_the_socket_marks_what_it_took() -> None:
-    map_ = recorded_place().mirror.map
+    map_ = recorded_place().replica.map
     seen: list[str] = []
 
     async def app(scope: dict[str, object], _receive: object, _send: object) -> None:
-        seer = seer_of(Request(scope), map_)  # type: ignore[arg-type]
-        seen.append("nobody" if seer is None else seer.name)
+        principal = principal_of(Request(scope), map_)  # type: ignore[arg-type]
+        seen.append("nobody" if principal is None else principal.name)
 
     server = LocalServer(app)
     loaded = server.config.app

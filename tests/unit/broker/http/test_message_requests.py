@@ -81,7 +81,7 @@ async def test_a_queue_that_is_locked_may_be_looked_into_and_goes_on_when_it_is_
 async def test_of_staged_rows_an_administrator_deletes_single_ones(place: Place) -> None:
     """What cannot be read; the owner of the rows looks at that."""
     place.must(staging("txn.a"))
-    (queue_,) = place.mirror.map.staging_queues("/")
+    (queue_,) = place.replica.map.staging_queues("/")
 
     async def asked(user: str, **body: Any) -> tuple[int, list[Any]]:
         client = Client(place)

@@ -91,7 +91,7 @@ async def test_an_import_ends_with_its_connection(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(passwords, "hashed", counted)
     deeds = DeedsAtOnce(place, True)
-    app = create_app(place.mirror, deeds, now_ms=lambda: NOW_MS, password_cost=passwords.COST_DEFAULT)
+    app = create_app(place.replica, deeds, now_ms=lambda: NOW_MS, password_cost=passwords.COST_DEFAULT)
     listening = socket.create_server(("127.0.0.1", 0))
     server = TcpServer(app, (), None, ())
     running = asyncio.create_task(server._serve([listening]))

@@ -55,7 +55,7 @@ async def test_a_login_replaces_an_imported_hash_and_ends_no_session(client: Cli
         while not client.deeds.ordered:
             await asyncio.sleep(0.001)
             assert await whoami(client) == 200
-    user = client.place.mirror.map.user("old")
+    user = client.place.replica.map.user("old")
     assert user is not None
     assert (user.hash_algorithm, user.tags) == (SCRYPT, ("monitoring",))
     assert await whoami(client) == 200, "it is the same password"
@@ -71,7 +71,7 @@ async def test_a_hash_that_was_changed_meanwhile_is_not_replaced_and_ends_the_se
     client.place.apply(changed)
     late = c.PutUser(name="old", password_hash="late", hash_algorithm=SCRYPT, only_if_hash=before.password_hash)
     client.place.apply(late)
-    user = client.place.mirror.map.user("old")
+    user = client.place.replica.map.user("old")
     assert user is not None
     assert user.password_hash == "other"
     assert await whoami(client) == 401
@@ -113,7 +113,7 @@ async def test_other_sites_change_nothing(client: Client, headers: dict[str, str
     await login(client, "guest", "guest")
     answer = await client.http.put("/api/vhosts/new", json={}, headers=headers)
     assert answer.status_code == status
-    assert (client.place.mirror.map.vhost("new") is not None) == (status == 201)
+    assert (client.place.replica.map.vhost("new") is not None) == (status == 201)
 
 
 async def test_other_sites_sign_nobody_in_or_out(client: Client) -> None:
@@ -162,7 +162,7 @@ async def test_it_ends_with_the_password_and_with_the_user(client: Client) -> No
 async def test_it_ends_with_the_user_though_the_very_same_is_back_at_once(client: Client) -> None:
     """An import of definitions may delete and make a user again, with the same hash, between two requests."""
     await login(client)
-    (mon,) = [found for found in client.place.mirror.map.users() if found.name == "mon"]
+    (mon,) = [found for found in client.place.replica.map.users() if found.name == "mon"]
     client.place.apply(
         c.DeleteUser(at_ms=NOW_MS, name="mon"),
         c.PutUser(at_ms=NOW_MS, name="mon", password_hash=mon.password_hash, hash_algorithm=SCRYPT, tags=mon.tags),
@@ -172,14 +172,14 @@ async def test_it_ends_with_the_user_though_the_very_same_is_back_at_once(client
 
 async def test_it_ends_when_nobody_can_say_who_was_deleted(client: Client) -> None:
     await login(client)
-    client.place.mirror.restored(client.place.mirror.map.snapshot(), client.now_ms)
+    client.place.replica.restored(client.place.replica.map.snapshot(), client.now_ms)
     assert await whoami(client) == 401
 
 
 async def test_rights_are_those_of_now(client: Client) -> None:
     await login(client)
     assert (await client.http.get("/api/nodes")).status_code == 200
-    (mon,) = [found for found in client.place.mirror.map.users() if found.name == "mon"]
+    (mon,) = [found for found in client.place.replica.map.users() if found.name == "mon"]
     client.place.apply(
         c.PutUser(
             at_ms=NOW_MS, name="mon", password_hash=mon.password_hash, hash_algorithm=SCRYPT, tags=("management",)
@@ -208,7 +208,7 @@ async def test_cookies_of_nobody(client: Client) -> None:
 
 def test_there_is_room_for_so_many_only() -> None:
     place = recorded_place()
-    sessions, map_ = Sessions(), place.mirror.map
+    sessions, map_ = Sessions(), place.replica.map
     mon = map_.user("mon")
     assert mon is not None
     for number in range(OF_USER_MAX + 1):

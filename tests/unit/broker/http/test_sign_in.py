@@ -147,7 +147,7 @@ async def test_attempts_are_counted_by_address_and_user(client: Client) -> None:
     await client.ask("GET", "/api/whoami", "mon", password="wrong")
     await client.get("/api/whoami", "mon")
     await client.ask("GET", "/api/whoami", "very-secret-typed-as-a-name", password="x")
-    node = client.place.mirror.node
+    node = client.place.replica.node
     sources = (await client.get(f"/api/auth/attempts/{node}/source", "mon")).json()
     assert [
         (one["remote_address"], one["username"], one["auth_attempts_failed"], one["auth_attempts_succeeded"])
@@ -162,23 +162,23 @@ async def test_attempts_are_counted_by_address_and_user(client: Client) -> None:
 
 async def test_every_member_tells_the_attempts_at_all_others(client: Client) -> None:
     place = client.place
-    place.must(*(c.AddMember(name=NodeId(name), address="") for name in (place.mirror.node, "n2")))
+    place.must(*(c.AddMember(name=NodeId(name), address="") for name in (place.replica.node, "n2")))
     attempts = rows.LoginTotals("http", 3, 4), rows.LoginTotals("amqp", 1, 2)
-    for node in (place.mirror.node, "n2"):
+    for node in (place.replica.node, "n2"):
         mine = rows.LoginSourceRow("http", "10.0.0.9", "mon", 3, 4)
         place.tell(rows.NodeRow(name=node, logins=attempts), mine, node=node, whole=node == "n2")
     there = (await client.get("/api/auth/attempts/n2/source")).json()
     assert [(one["remote_address"], one["username"], one["auth_attempts"]) for one in there] == [("10.0.0.9", "mon", 7)]
     by_protocol = (await client.get("/api/auth/attempts/n2")).json()
     assert {one["protocol"]: one["auth_attempts"] for one in by_protocol} == {"http": 7, "amqp091": 3}
-    here = (await client.get(f"/api/auth/attempts/{place.mirror.node}/source")).json()
+    here = (await client.get(f"/api/auth/attempts/{place.replica.node}/source")).json()
     assert [one["remote_address"] for one in here] == ["127.0.0.1"], "what it knows itself is newer"
-    by_protocol = (await client.get(f"/api/auth/attempts/{place.mirror.node}")).json()
+    by_protocol = (await client.get(f"/api/auth/attempts/{place.replica.node}")).json()
     assert {one["protocol"]: one["auth_attempts"] for one in by_protocol} == {"http": 4, "amqp091": 3}
 
 
 async def test_they_are_counted_anew_by_an_administrator(client: Client) -> None:
-    node = client.place.mirror.node
+    node = client.place.replica.node
     assert (await client.ask("DELETE", f"/api/auth/attempts/{node}/source", "mon")).status_code == 401
     assert (await client.ask("DELETE", f"/api/auth/attempts/{node}/source")).status_code == 204
     assert len((await client.get(f"/api/auth/attempts/{node}/source")).json()) == 1, "this very one"
@@ -230,7 +230,7 @@ async def test_who_is_gone_when_the_body_is_there_does_nothing(client: Client, c
 
 
 async def test_bodies_on_their_way_have_so_much_room_together(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusterbroker.broker.http.receiving.BODIES_BYTES_MAX", 1000)
+    monkeypatch.setattr("clusterbroker.broker.http.middleware.bodies.BODIES_BYTES_MAX", 1000)
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow() -> AsyncIterator[bytes]:

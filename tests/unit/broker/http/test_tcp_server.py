@@ -14,7 +14,7 @@ import pytest
 from cryptography import x509
 
 from clusterbroker.broker.http import tcp_server
-from clusterbroker.broker.http.audited import PEER
+from clusterbroker.broker.http.middleware.audit import PEER
 from clusterbroker.broker.http.tcp_server import TcpServer
 from clusterbroker.broker.server.certificates import Chain, TlsOptions
 from tests.authority import Authority

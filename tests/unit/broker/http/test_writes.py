@@ -201,7 +201,7 @@ async def test_an_import_is_ordered_as_one(client: Client) -> None:
 
 
 async def test_a_node_that_is_cut_off_does_nothing(client: Client) -> None:
-    client.place.mirror.lease(False, NOW_MS - 7_000)
+    client.place.replica.lease(False, NOW_MS - 7_000)
     answer = await client.ask("PUT", "/api/vhosts/new")
     assert (answer.status_code, answer.json()["error"]) == (503, "unavailable")
     assert "7 s" in answer.json()["reason"]

@@ -1,12 +1,12 @@
-"""A mirror with what `tests.recorded.record` sets up at RabbitMQ: the same names, told by commands and rows."""
+"""A replica with what `tests.recorded.record` sets up at RabbitMQ: the same names, told by commands and rows."""
 
 from __future__ import annotations
 
 from functools import cache
 
 from clusterbroker.broker.management.reading import Reading
-from clusterbroker.broker.management.replica import Mirror
-from clusterbroker.broker.management.rights import Seer
+from clusterbroker.broker.management.replica import Replica
+from clusterbroker.broker.management.rights import Principal
 from clusterbroker.broker.stats import rows
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster import passwords
@@ -27,15 +27,15 @@ def hash_of(password: str) -> str:
 
 
 class Place:
-    """A mirror and the index of its log."""
+    """A replica and the index of its log."""
 
     def __init__(self, node: str = NODE) -> None:
-        self.mirror = Mirror(node)
+        self.replica = Replica(node)
         self.number = 0
         self.now_ms = NOW_MS
 
     def apply(self, *commands: c.AnyCommand) -> list[Applied]:
-        return [self.mirror.applied(LogIndex(self.mirror.map.applied + 1), each, self.now_ms) for each in commands]
+        return [self.replica.applied(LogIndex(self.replica.map.applied + 1), each, self.now_ms) for each in commands]
 
     def must(self, *commands: c.AnyCommand) -> None:
         for applied in self.apply(*commands):
@@ -53,7 +53,7 @@ class Place:
     ) -> None:
         self.number += 1
         batch = rows.Batch(
-            node=node or self.mirror.node,
+            node=node or self.replica.node,
             life=life,
             number=self.number,
             sampled_at_ms=at_ms,
@@ -62,19 +62,19 @@ class Place:
             whole=whole,
             leased=leased,
         )
-        self.mirror.told(rows.decode(rows.encode(batch)), at_ms)
-        self.mirror.closed(at_ms)
+        self.replica.told(rows.decode(rows.encode(batch)), at_ms)
+        self.replica.closed(at_ms)
 
-    def seer(self, user: str = "guest") -> Seer:
-        account = self.mirror.map.user(user)
+    def principal(self, user: str = "guest") -> Principal:
+        account = self.replica.map.user(user)
         assert account is not None
-        return Seer.of(self.mirror.map, account)
+        return Principal.of(self.replica.map, account)
 
     def reading(self, user: str = "guest", now_ms: int = NOW_MS, **query: str) -> Reading:
-        return Reading(self.mirror, self.seer(user), now_ms, query)
+        return Reading(self.replica, self.principal(user), now_ms, query)
 
     def queue_id(self, name: str, vhost: str = "/") -> int:
-        queue = self.mirror.map.queue(vhost, name)
+        queue = self.replica.map.queue(vhost, name)
         assert queue is not None
         return queue.queue_id
 

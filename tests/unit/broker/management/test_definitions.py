@@ -148,13 +148,13 @@ def test_what_amqp_can_just_say_is_taken() -> None:
     arguments = {"n": 2**63 - 1, "m": -(2**63), "k" * 255: "", **deep(63), "a": [1] * 9900}
     document = {"queues": [{"vhost": "/", "name": "q" * 255, "arguments": arguments}, {"vhost": "/", "name": "a\tb"}]}
     place = imported(document)
-    assert place.mirror.map.queue("/", "q" * 255).arguments == arguments
+    assert place.replica.map.queue("/", "q" * 255).arguments == arguments
 
 
 def test_a_trial_tells_what_would_be_new_or_changed() -> None:
     place = Place()
     place.must(user("guest", "administrator"), everything("guest"), queue("kept"))
-    digest = place.mirror.map.digest()
+    digest = place.replica.map.digest()
     document = {
         "vhosts": [{"name": "/"}, {"name": "v"}],
         "users": [{"name": "guest", "tags": "", "password_hash": ""}, {"name": "eve", "tags": "", "password_hash": ""}],
@@ -167,7 +167,7 @@ def test_a_trial_tells_what_would_be_new_or_changed() -> None:
         "bindings": [{"vhost": "v", "source": "x", "destination": "q", "destination_type": "queue"}],
     }
     commands, _ = definitions.planned(document, WHEN_MS)
-    told = definitions.trial(place.mirror.map, commands)
+    told = definitions.trial(place.replica.map, commands)
     kinds = ("new", "changed", "same")
     assert {section: tuple(counts[kind] for kind in kinds) for section, counts in told.items()} == {
         "vhosts": (1, 0, 1), "users": (1, 1, 0), "permissions": (0, 0, 1), "queues": (1, 0, 1), "exchanges": (1, 0, 0),
@@ -180,20 +180,20 @@ def test_a_trial_tells_what_would_be_new_or_changed() -> None:
     document["queues"].append({"name": "kept", "vhost": "/", "durable": False})
     commands, _ = definitions.planned(document, WHEN_MS)
     with pytest.raises(Refused, match="inequivalent arg 'durable' for queue 'kept' in vhost '/'"):
-        definitions.trial(place.mirror.map, commands)
-    assert place.mirror.map.digest() == digest
+        definitions.trial(place.replica.map, commands)
+    assert place.replica.map.digest() == digest
 
 
 def test_of_very_many_names_the_first_are_told() -> None:
     queues = [{"name": f"q{number}", "vhost": "/"} for number in range(30)]
     commands, _ = definitions.planned({"queues": queues}, WHEN_MS)
-    told = definitions.trial(Place().mirror.map, commands)["queues"]
+    told = definitions.trial(Place().replica.map, commands)["queues"]
     assert (told["new"], told["names"]["new"][-1], len(told["names"]["new"])) == (30, "q19 in /", definitions.NAMES_MAX)
 
 
 def test_a_trial_of_what_was_exported_would_change_nothing() -> None:
     place = recorded_place()
     commands, _ = definitions.planned(definitions.exported(place.reading()), WHEN_MS)
-    told = definitions.trial(place.mirror.map, commands)
+    told = definitions.trial(place.replica.map, commands)
     assert told["bindings"]["same"] == 3
     assert {counts["new"] + counts["changed"] for counts in told.values()} == {0}

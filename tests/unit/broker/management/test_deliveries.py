@@ -16,7 +16,7 @@ def test_deliveries_are_told_by_channel_and_by_queue() -> None:
         rows.ConsumerRow(connection_id="c1", channel=1, tag="fast", queue_id=busy, ack_required=False, delivered=5),
         at_ms=NOW_MS + 1000,
     )
-    reading = Reading(place.mirror, place.seer(), NOW_MS + 1000)
+    reading = Reading(place.replica, place.principal(), NOW_MS + 1000)
     (of_queue,) = queues.full(reading, "/", "busy")["deliveries"]
     stats = {name: value for name, value in of_queue["stats"].items() if not name.endswith("_details")}
     assert stats == {"deliver": 7, "deliver_get": 12, "deliver_no_ack": 5}

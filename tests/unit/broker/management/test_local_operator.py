@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterbroker.broker.management.errors import Refused
-from clusterbroker.broker.management.local_operator import NAME, LocalOperator, seer
+from clusterbroker.broker.management.local_operator import NAME, LocalOperator, principal
 from clusterbroker.broker.management.rights import ADMINISTRATOR, MANAGEMENT, MONITORING, POLICYMAKER
 from clusterbroker.cluster import commands as c
 from tests.unit.broker.management.set_up import Place, everything, user
@@ -19,7 +19,7 @@ def place() -> Place:
 
 
 def test_it_may_everything_everywhere(place: Place) -> None:
-    operator = LocalOperator(place.mirror.map)
+    operator = LocalOperator(place.replica.map)
     for right in (ADMINISTRATOR, MANAGEMENT, MONITORING, POLICYMAKER):
         operator.require(right)
     operator.enter("closed")
@@ -34,7 +34,7 @@ def test_it_may_everything_everywhere(place: Place) -> None:
 
 
 def test_amqp_is_done_by_an_administrator_who_may_everything_there(place: Place) -> None:
-    operator = LocalOperator(place.mirror.map)
+    operator = LocalOperator(place.replica.map)
     with pytest.raises(Refused, match=r"no user may do everything in vhost '/'.*permissions set.*--as USER"):
         operator.amqp_user("/")
     place.must(user("a-partly", "administrator"), user("b-full", ""), user("z-admin", "administrator"))
@@ -51,9 +51,9 @@ def test_amqp_is_done_by_an_administrator_who_may_everything_there(place: Place)
 
 def test_it_may_be_any_user_and_then_no_more_than_that(place: Place) -> None:
     place.must(user("man", "management"))
-    assert seer(place.mirror.map, None).name == NAME
-    man = seer(place.mirror.map, "man")
+    assert principal(place.replica.map, None).name == NAME
+    man = principal(place.replica.map, "man")
     assert (man.name, man.has(ADMINISTRATOR), man.amqp_user("/")) == ("man", False, "man")
     with pytest.raises(Refused) as refused:
-        seer(place.mirror.map, "none")
+        principal(place.replica.map, "none")
     assert refused.value.status == 400

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from clusterbroker.broker.management import exposition, metric_tables, metrics
+from clusterbroker.broker.management import exposition, metrics, statistics
 from clusterbroker.broker.stats import rows
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import NodeId
@@ -62,21 +62,21 @@ def as_theirs(ours: dict[str, Metric], address: str) -> list[str]:
 
 
 def test_shared_names_mean_the_same_kind_of_thing(place: Place) -> None:
-    ours = parsed(metrics.aggregated(place.mirror, NOW_MS))
+    ours = parsed(metrics.aggregated(place.replica, NOW_MS))
     assert as_theirs(ours, "/metrics") == []
     assert sum(name.startswith("rabbitmq") for name in ours) > 70
 
 
 def test_by_object_too(place: Place) -> None:
-    ours = parsed(metrics.per_object(place.mirror, NOW_MS))
+    ours = parsed(metrics.per_object(place.replica, NOW_MS))
     # RabbitMQ tells these by channel and queue or exchange together, and we in one sum: what adds them up is right
-    of_node = {f"rabbitmq_channel_{metric.name.removesuffix('_total')}" for metric in metric_tables.MESSAGES}
+    of_node = {f"rabbitmq_channel_{metric.name.removesuffix('_total')}" for metric in statistics.MESSAGES}
     assert {text.split()[0] for text in as_theirs(ours, "/metrics/per-object")} == of_node
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_family(place: Place, family: str) -> None:
-    ours = parsed(metrics.detailed(place.mirror, {family}))
+    ours = parsed(metrics.detailed(place.replica, {family}))
     assert as_theirs(ours, family) == []
 
 
@@ -88,7 +88,7 @@ def test_the_families_that_boards_use_are_there(place: Place) -> None:
 
 
 def test_sums_and_values(place: Place) -> None:
-    found = parsed(metrics.aggregated(place.mirror, NOW_MS))
+    found = parsed(metrics.aggregated(place.replica, NOW_MS))
     for name, number in {
         "rabbitmq_queues": 5,
         "rabbitmq_connections": 1,
@@ -112,7 +112,7 @@ def test_sums_and_values(place: Place) -> None:
 def test_times_of_group_commits_are_a_histogram(place: Place) -> None:
     counts = (4, 3, *(0,) * 10, 1, 1)
     place.tell(rows.NodeRow(name=NODE, journal_flushes=9, journal_flush_us=12_500_000, journal_flush_counts=counts))
-    found = parsed(metrics.aggregated(place.mirror, NOW_MS))["clusterbroker_journal_commit_seconds"]
+    found = parsed(metrics.aggregated(place.replica, NOW_MS))["clusterbroker_journal_commit_seconds"]
     assert found.type == "histogram"
     told = {(sample.name.rpartition("_")[2], sample.labels.get("le")): sample.value for sample in found.samples}
     assert [told["bucket", le] for le in ("0.001", "0.0025", "5", "10", "+Inf")] == [4, 7, 7, 8, 9]
@@ -120,7 +120,7 @@ def test_times_of_group_commits_are_a_histogram(place: Place) -> None:
 
 
 def test_values_by_object(place: Place) -> None:
-    found = parsed(metrics.per_object(place.mirror, NOW_MS))
+    found = parsed(metrics.per_object(place.replica, NOW_MS))
     assert value(found, "rabbitmq_queue_messages_ready", vhost="/", queue="busy") == 3
     assert value(found, "rabbitmq_channel_messages_unacked", channel=f"{CONNECTION} (1)") == 2
     assert value(found, "clusterbroker_channel_messages_published_total", channel=f"{CONNECTION} (1)") == 15
@@ -129,7 +129,7 @@ def test_values_by_object(place: Place) -> None:
 
 
 def test_a_vhost_and_a_family_of_it(place: Place) -> None:
-    found = parsed(metrics.detailed(place.mirror, {"queue_coarse_metrics", "nonsense"}, {"a/b"}))
+    found = parsed(metrics.detailed(place.replica, {"queue_coarse_metrics", "nonsense"}, {"a/b"}))
     assert {name for name in found if "info" not in name} == {
         "rabbitmq_detailed_queue_messages_ready", "rabbitmq_detailed_queue_messages_unacked",
         "rabbitmq_detailed_queue_messages",
@@ -141,11 +141,11 @@ def test_a_vhost_and_a_family_of_it(place: Place) -> None:
 def test_a_node_tells_of_what_it_owns_only() -> None:
     place = recorded_place()
     place.tell(rows.NodeRow(name="n2"), rows.QueueRow(queue_id=place.queue_id("busy"), epoch=9, ready=77), node="n2")
-    found = parsed(metrics.aggregated(place.mirror, NOW_MS))
+    found = parsed(metrics.aggregated(place.replica, NOW_MS))
     assert value(found, "rabbitmq_queue_messages_ready") == 7, "the map names n1 as the owner"
     place.must(c.DeclareQueue(vhost="/", name="far", durable=True, owner=NodeId("n2")))
     place.tell(rows.QueueRow(queue_id=place.queue_id("far"), epoch=1, ready=5), node="n2")
-    found = parsed(metrics.aggregated(place.mirror, NOW_MS))
+    found = parsed(metrics.aggregated(place.replica, NOW_MS))
     assert (value(found, "rabbitmq_queues"), value(found, "rabbitmq_queue_messages_ready")) == (5, 7)
     assert value(found, "clusterbroker_cluster_queues") == 6
 
@@ -154,23 +154,23 @@ def test_how_far_copies_are_behind() -> None:
     place = recorded_place()
     copies = (rows.CopyLag("n2", 40, in_sync=False), rows.CopyLag("n3", 2))
     place.tell(rows.QueueRow(queue_id=place.queue_id("busy"), epoch=1, copies=copies))
-    whole = parsed(metrics.aggregated(place.mirror, NOW_MS))
+    whole = parsed(metrics.aggregated(place.replica, NOW_MS))
     assert value(whole, "clusterbroker_copies_behind") == 1
     assert value(whole, "clusterbroker_copy_messages_behind") == 42
-    found = parsed(metrics.per_object(place.mirror, NOW_MS))
+    found = parsed(metrics.per_object(place.replica, NOW_MS))
     assert value(found, "clusterbroker_queue_copy_messages_behind", queue="busy", node="n2") == 40
 
 
 def test_before_a_node_has_told_anything() -> None:
-    found = parsed(metrics.aggregated(Place().mirror, NOW_MS))
+    found = parsed(metrics.aggregated(Place().replica, NOW_MS))
     assert value(found, "rabbitmq_queues") == 0
     assert "clusterbroker_leased" not in found
 
 
 def test_a_node_that_is_cut_off_says_so() -> None:
     place = recorded_place()
-    place.mirror.lease(False, NOW_MS - 4_000)
-    assert value(parsed(metrics.aggregated(place.mirror, NOW_MS)), "clusterbroker_stale_seconds") == 4
+    place.replica.lease(False, NOW_MS - 4_000)
+    assert value(parsed(metrics.aggregated(place.replica, NOW_MS)), "clusterbroker_stale_seconds") == 4
 
 
 def test_names_of_clients_break_no_line() -> None:
@@ -178,7 +178,7 @@ def test_names_of_clients_break_no_line() -> None:
     place = Place()
     place.must(queue(name))
     place.tell(rows.QueueRow(queue_id=place.queue_id(name), ready=1))
-    found = parsed(metrics.per_object(place.mirror, NOW_MS))
+    found = parsed(metrics.per_object(place.replica, NOW_MS))
     (sample,) = found["rabbitmq_queue_messages_ready"].samples
     assert sample.labels["queue"] == 'a"b\\c\nd?'
 
@@ -190,7 +190,7 @@ def test_labels_are_escaped() -> None:
 
 def test_every_metric_of_the_board_is_told(place: Place) -> None:
     """deploy/grafana: each name in its expressions is one that a node tells at /metrics."""
-    whole = "".join(metrics.aggregated(place.mirror, NOW_MS))
+    whole = "".join(metrics.aggregated(place.replica, NOW_MS))
     told = set(re.findall(r"^# TYPE (\S+)", whole, re.MULTILINE))
     boards = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
     assert boards
@@ -206,7 +206,7 @@ def test_every_metric_of_the_board_is_told(place: Place) -> None:
 
 
 def test_every_metric_of_ours_is_explained(place: Place) -> None:
-    pages = (metrics.aggregated(place.mirror, NOW_MS), metrics.per_object(place.mirror, NOW_MS))
+    pages = (metrics.aggregated(place.replica, NOW_MS), metrics.per_object(place.replica, NOW_MS))
     told = {name for page in pages for name in re.findall(r"^# TYPE (clusterbroker_\S+)", "".join(page), re.MULTILINE)}
     text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     explained = set(re.findall(r"`(clusterbroker_[a-z0-9_]+)`", text))

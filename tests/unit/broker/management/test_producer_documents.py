@@ -23,7 +23,7 @@ def test_what_is_staged_and_on_its_way_is_told() -> None:
     place = Place()
     place.must(user("guest", "administrator"), everything("guest"))
     place.must(staging("txn.a", epoch=1, at_ms=5), staging("txn.b", epoch=1))
-    for queue in place.mirror.map.staging_queues("/"):
+    for queue in place.replica.map.staging_queues("/"):
         place.tell(rows.QueueRow(queue_id=queue.queue_id, owned=True, ready=3, ready_bytes=30), node=NODE)
     (told,) = documents(place)
     assert (told["producer"], told["vhost"], told["user"], told["epoch"], told["moving"]) == ("p", "/", "u", None, 0)
@@ -37,7 +37,7 @@ def test_what_is_staged_and_on_its_way_is_told() -> None:
     )
     told = producers.named(place.reading(), "/", "p")
     assert (told["epoch"], told["rows"], told["moving"], told["open"], told["expires_at_ms"]) == (1, 3, 3, [], 18)
-    assert place.mirror.queue_names == [], "nobody is shown the queues of segments"
+    assert place.replica.queue_names == [], "nobody is shown the queues of segments"
     with pytest.raises(Refused):
         producers.named(place.reading(), "/", "q")
     assert documents(place, "/") == [told]

@@ -1,4 +1,4 @@
-"""The mirror: which row counts, what is gone, sums that are kept up to date, and how stale it is."""
+"""The replica: which row counts, what is gone, sums that are kept up to date, and how stale it is."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def test_the_owners_row_counts_and_a_copys_only_without_one() -> None:
     assert shown(place)["messages"] == 3
     place.tell(orders(place, 7), node="n1")
     assert (shown(place)["messages"], shown(place)["node"]) == (7, "n1")
-    assert place.mirror.sums.row.ready == 7
+    assert place.replica.sums.row.ready == 7
 
 
 def test_a_queue_that_moves_never_seems_empty() -> None:
     place = founded()
     place.tell(orders(place, 7), node="n1")
-    entity = place.mirror.map.queue_by_id(QueueId(place.queue_id("orders")))
+    entity = place.replica.map.queue_by_id(QueueId(place.queue_id("orders")))
     assert entity is not None
     assert entity.owner == "n1"
     to = next(node for node in entity.in_sync if node != "n1")
@@ -75,7 +75,7 @@ def test_a_queue_that_moves_never_seems_empty() -> None:
     assert (shown(place)["messages"], shown(place)["leader"]) == (9, to)
     place.tell(gone=(("queue", entity.queue_id),), node="n1")
     assert shown(place)["messages"] == 9
-    assert place.mirror.sums.row.ready == 9
+    assert place.replica.sums.row.ready == 9
 
 
 def test_a_queue_and_an_exchange_say_what_the_user_may_do_with_them() -> None:
@@ -89,22 +89,22 @@ def test_a_queue_and_an_exchange_say_what_the_user_may_do_with_them() -> None:
 def test_what_is_gone_is_gone_and_a_whole_batch_forgets_the_rest() -> None:
     place = recorded_place()
     place.tell(gone=(("channel", "c1", 2), ("consumer", "c1", 2, "greedy")), at_ms=NOW_MS + 5_000)
-    assert list(place.mirror.channels["c1"]) == [1]
-    assert place.queue_id("plain/slash") not in place.mirror.consumers
+    assert list(place.replica.channels["c1"]) == [1]
+    assert place.queue_id("plain/slash") not in place.replica.consumers
     place.tell(rows.NodeRow(name=NODE), whole=True, life=2, at_ms=NOW_MS + 10_000)
-    mirror = place.mirror
+    replica = place.replica
     assert not any(
-        (mirror.connections, mirror.connection_ids, mirror.channels, mirror.consumers, mirror.consumers_of_channel,
-         mirror.exchanges, mirror.flows_of_exchange, mirror.flows_of_queue)
+        (replica.connections, replica.connection_ids, replica.channels, replica.consumers, replica.consumers_of_channel,
+         replica.exchanges, replica.flows_of_exchange, replica.flows_of_queue)
     )  # fmt: skip
-    assert mirror.sums.row.ready == 0
+    assert replica.sums.row.ready == 0
 
 
 def test_a_new_life_makes_no_rate_out_of_two_lives() -> None:
     place = recorded_place()
     row = rows.ExchangeRow(vhost="/", name="events", publish_in=1_000)
     place.tell(row, whole=True, life=2, at_ms=NOW_MS + 5_000)
-    track = place.mirror.exchanges["/", "events"][NODE]
+    track = place.replica.exchanges["/", "events"][NODE]
     assert track.rate(lambda row: row.publish_in) == 0
     place.tell(replace(row, publish_in=1_010), life=2, at_ms=NOW_MS + 10_000)
     assert track.rate(lambda row: row.publish_in) == 2
@@ -112,35 +112,35 @@ def test_a_new_life_makes_no_rate_out_of_two_lives() -> None:
 
 def test_the_totals_of_a_vhost_outlive_its_channels() -> None:
     place = recorded_place()
-    before = place.mirror.vhost_sums["/"].row
+    before = place.replica.vhost_sums["/"].row
     assert (before.messages.publish, before.received_bytes, before.ready) == (15, 1555, 7)
     place.tell(gone=(("channel", "c1", 1), ("connection", "c1")), at_ms=NOW_MS + 5_000)
-    assert place.mirror.vhost_sums["/"].row.messages.publish == 15
+    assert place.replica.vhost_sums["/"].row.messages.publish == 15
     place.must(c.DeleteVhost(name="/"))
     place.tell(at_ms=NOW_MS + 10_000)
-    assert "/" not in place.mirror.vhost_sums
+    assert "/" not in place.replica.vhost_sums
 
 
 def test_the_next_question_begins_where_the_last_answer_ended() -> None:
     place = recorded_place()
-    assert place.mirror.since() == {NODE: (1, 2)}
+    assert place.replica.since() == {NODE: (1, 2)}
 
 
 def test_who_is_cut_off_says_for_how_long() -> None:
     place = recorded_place()
-    assert place.mirror.stale_s(NOW_MS) is None
+    assert place.replica.stale_s(NOW_MS) is None
     place.tell(leased=False, at_ms=NOW_MS + 1_000)
     place.tell(leased=False, at_ms=NOW_MS + 4_000)
-    assert place.mirror.stale_s(NOW_MS + 5_500) == 4
-    place.mirror.lease(True, NOW_MS + 6_000)
-    assert place.mirror.stale_s(NOW_MS + 6_000) is None
+    assert place.replica.stale_s(NOW_MS + 5_500) == 4
+    place.replica.lease(True, NOW_MS + 6_000)
+    assert place.replica.stale_s(NOW_MS + 6_000) is None
 
 
 def test_a_member_that_says_nothing_or_failed_does_not_run() -> None:
     place = founded()
     place.tell(rows.NodeRow(name="n1"), node="n1")
     place.tell(rows.NodeRow(name="n2"), node="n2")
-    assert [place.mirror.running(f"n{number}", NOW_MS) for number in (1, 2, 3)] == [True, True, False]
+    assert [place.replica.running(f"n{number}", NOW_MS) for number in (1, 2, 3)] == [True, True, False]
     checks = [nodes.health(place.reading(), f"n{number}") for number in (1, 2, 3)]
     assert [check.ok for check in checks] == [True, True, False]
     assert checks[2].document == {"status": "failed", "reason": "node n3 does not run"}
@@ -149,25 +149,25 @@ def test_a_member_that_says_nothing_or_failed_does_not_run() -> None:
     assert [nodes.health(place.reading(), name).ok for name in ("n1", "n2")] == [True, False]
     with pytest.raises(Refused):
         nodes.health(place.reading(), "none")
-    assert not place.mirror.running("n2", NOW_MS + 31_000)
+    assert not place.replica.running("n2", NOW_MS + 31_000)
     documents = nodes.all_nodes(place.reading(now_ms=NOW_MS + 31_000))
     assert [document["told_ms_ago"] for document in documents] == [31_000, 31_000, None]
     place.must(c.FailNode(node=NodeId("n2"), incarnation=Incarnation(1)))
-    assert not place.mirror.running("n2", NOW_MS)
+    assert not place.replica.running("n2", NOW_MS)
 
 
 def test_the_rows_of_a_forgotten_member_go_with_the_next_round() -> None:
     place = founded()
     place.tell(rows.NodeRow(name="n4"), rows.ExchangeRow(vhost="/", name=""), node="n4")
-    assert "n4" not in place.mirror.members
-    assert not place.mirror.exchanges
+    assert "n4" not in place.replica.members
+    assert not place.replica.exchanges
 
 
 def test_a_restored_map_is_shown_with_the_rows_that_are_there() -> None:
     place = recorded_place()
     whole = [reads.run(read, place.reading(), {})[1] for read in reads.READS if "{" not in read.path]
-    mirror = place.mirror
-    mirror.restored(decode(mirror.map.applied, list(encode(mirror.map.snapshot()))), NOW_MS)
+    replica = place.replica
+    replica.restored(decode(replica.map.applied, list(encode(replica.map.snapshot()))), NOW_MS)
     assert [reads.run(read, place.reading(), {})[1] for read in reads.READS if "{" not in read.path] == whole
 
 
@@ -193,11 +193,11 @@ def test_names_and_depths_are_those_of_a_walk_over_all(steps: list[tuple[str, st
             place.tell(rows.QueueRow(queue_id=ids[name], ready=ready), at_ms=NOW_MS + at * 5_000)
         else:
             place.tell(gone=(("queue", ids[name]),), at_ms=NOW_MS + at * 5_000)
-    mirror = place.mirror
-    mirror.closed(NOW_MS + 10**6)
-    assert mirror.queue_names == sorted((entity.vhost, entity.name) for entity in mirror.map.queues())
-    told = [track.row.ready for entity in mirror.map.queues() if (track := mirror.queue_track(entity)) is not None]
-    assert mirror.sums.row.ready == sum(told)
+    replica = place.replica
+    replica.closed(NOW_MS + 10**6)
+    assert replica.queue_names == sorted((entity.vhost, entity.name) for entity in replica.map.queues())
+    told = [track.row.ready for entity in replica.map.queues() if (track := replica.queue_track(entity)) is not None]
+    assert replica.sums.row.ready == sum(told)
 
 
 def test_what_is_read_quickly_is_what_the_documents_say() -> None:
@@ -218,7 +218,7 @@ def test_a_page_of_many_queues_makes_only_its_own_documents(monkeypatch: pytest.
     place.must(user("guest", "administrator"), everything("guest"))
     for number in range(1_000):
         place.apply(queue(f"q{number:05}"))
-    ids = [entity.queue_id for entity in place.mirror.map.queues()]
+    ids = [entity.queue_id for entity in place.replica.map.queues()]
     place.tell(*(rows.QueueRow(queue_id=queue_id, ready=queue_id % 100) for queue_id in ids))
     made: list[str] = []
     document = queues.document

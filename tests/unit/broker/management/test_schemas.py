@@ -97,7 +97,7 @@ def planned(place: tuple[str, str], fields: dict[str, Any]) -> None:
     elif "/exchanges/" in place[1] or "/e/{destination}" in place[1]:
         path["name"] = path["destination"] = "events"
     elif "/nodes/" in place[1]:
-        path["name"] = PLACE.mirror.node
+        path["name"] = PLACE.replica.node
     reading = PLACE.reading(dry_run="")
     if isinstance(entry, operations.Operation):
         operations.run(entry, reading, path, fields)

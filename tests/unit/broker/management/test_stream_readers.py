@@ -19,7 +19,7 @@ def test_a_stream_says_how_far_its_readers_are() -> None:
     ]  # fmt: skip
     said = "its reader 'nightly' says that it goes on with offset 5: 1,200 messages from the end"
     assert said in list(story(found))
-    told = parsed(metrics.per_object(place.mirror, NOW_MS))
+    told = parsed(metrics.per_object(place.replica, NOW_MS))
     assert value(told, "clusterbroker_queue_reader_lag", queue="busy", reader="nightly") == 1200
     place.tell(rows.QueueRow(queue_id=place.queue_id("busy"), epoch=1))
     assert "stored_offsets" not in queues.full(place.reading(), "/", "busy")

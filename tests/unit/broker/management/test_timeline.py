@@ -45,7 +45,7 @@ def drained(name: str, draining: bool = True, leaving: bool = False) -> c.DrainN
 
 
 def orders(place: Place) -> Queue:
-    found = place.mirror.map.queue("/", "orders")
+    found = place.replica.map.queue("/", "orders")
     assert found is not None
     return found
 
@@ -103,7 +103,7 @@ def test_an_entry_says_when_where_and_what() -> None:
     place.now_ms += 1_500
     place.must(moved(place, "n2"))
     assert told(place, name="orders")[0] == {
-        "number": 7, "at": "2026-11-21T19:50:41.500+00:00", "at_ms": NOW_MS + 1_500, "index": place.mirror.map.applied,
+        "number": 7, "at": "2026-11-21T19:50:41.500+00:00", "at_ms": NOW_MS + 1_500, "index": place.replica.map.applied,
         "kind": "move", "vhost": "/", "queue": "orders", "from": "n1", "to": "n2", "epoch": 2, "why": "moved",
     }  # fmt: skip
 
@@ -130,10 +130,10 @@ def test_a_member_that_goes_by_itself_left() -> None:
 def test_the_beginning_is_the_last_entry_and_says_since_when() -> None:
     place = founded(Place())
     fresh = Place()
-    fresh.mirror.restored(place.mirror.map.snapshot(), NOW_MS + 7)
+    fresh.replica.restored(place.replica.map.snapshot(), NOW_MS + 7)
     [only] = told(fresh)
     assert (only["kind"], only["what"], only["at_ms"]) == ("record", "began", NOW_MS + 7)
-    assert only["index"] == place.mirror.map.applied
+    assert only["index"] == place.replica.map.applied
     fresh.must(failed("n2"))
     assert [event["kind"] for event in told(fresh)] == ["member", "record"]
     assert told(fresh)[0]["what"] == "down", "members that were there already have not joined now"
@@ -143,7 +143,7 @@ def test_what_was_not_heard_is_told_as_unseen_after_a_gap() -> None:
     place, other = founded(), founded()
     heard = len(told(place))
     other.must(moved(other, "n2"), failed("n3"), c.DrainNode(node=NodeId("n1")))
-    place.mirror.restored(other.mirror.map.snapshot(), NOW_MS + 60_000)
+    place.replica.restored(other.replica.map.snapshot(), NOW_MS + 60_000)
     found = told(place)[:-heard]
     assert [(e["kind"], e.get("why") or e["what"]) for e in reversed(found)] == [
         ("record", "gap"), ("member", "draining"), ("member", "down"), ("move", "unseen"),
@@ -155,7 +155,7 @@ def test_what_was_not_heard_is_told_as_unseen_after_a_gap() -> None:
 def test_a_line_that_was_lost_and_missed_nothing_leaves_no_gap() -> None:
     place = founded()
     before = told(place)
-    place.mirror.restored(place.mirror.map.snapshot(), NOW_MS + 60_000)
+    place.replica.restored(place.replica.map.snapshot(), NOW_MS + 60_000)
     assert told(place) == before
 
 
@@ -200,7 +200,7 @@ def test_what_is_apart_in_time_is_apart_in_groups() -> None:
         place.must(moved(place, to))
     at_s = [
         [(move.at_ms - NOW_MS) / 1000 for move in (group.newest, group.oldest)]
-        for group in moves.groups(place.mirror.timeline.moves())
+        for group in moves.groups(place.replica.timeline.moves())
     ]
     assert at_s == [[3.2, 3.2], [2.4, 2.4], [1.6, 1.6], [0.8, 0.8]], "1.6 s between moves of one way"
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from server_support import Lines
 
-from clusterbroker.broker.server.admin import AdminSocket
-from clusterbroker.broker.server.admin_client import ask
 from clusterbroker.broker.server.audit import Audit, AuditOptions, append
+from clusterbroker.broker.server.control.client import ask
 from clusterbroker.broker.server.log import BURST, NodeLog
 
 
@@ -115,28 +114,25 @@ def test_no_line_is_written_through_a_link(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-async def test_deeds_through_the_operators_door(
-    start: Any, tmp_path: Path, lines: Lines, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_calls_of_commands(start: Any, tmp_path: Path, lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncio
     import os
 
     file = tmp_path / "audit.log"
     shell = await start(data_dir=tmp_path / "data", audit=AuditOptions(file))
-    assert isinstance(shell._admin, AdminSocket)
 
-    async def asked(**what: Any) -> Any:
-        return await asyncio.to_thread(ask, tmp_path / "data", what)
+    async def asked(operation: str, **arguments: Any) -> Any:
+        return await asyncio.to_thread(ask, tmp_path / "data", operation, arguments)
 
     monkeypatch.delenv("SUDO_USER", raising=False)
-    await asked(do="status")
-    await asked(do="user.list")
-    await asked(do="user.add", name="bob", password="very-secret", tags=["administrator"])
-    await asked(do="user.add", name="bob", password="very-secret")
-    await asked(do="vhost.delete", name="none")
-    await asked(do="nonsense", password="very-secret")
+    await asked("status")
+    await asked("user.list")
+    await asked("user.add", name="bob", password="very-secret", tags=["administrator"])
+    await asked("user.add", name="bob", password="very-secret")
+    await asked("vhost.delete", name="none")
+    await asked("nonsense", password="very-secret")
     monkeypatch.setenv("SUDO_USER", "carol\x1b")
-    await asked(do="vhost.add", name="v")
+    await asked("vhost.add", name="v")
     await shell.stop()
     found = told(file)
     assert [(one["what"], one["outcome"]) for one in found] == [
@@ -146,6 +142,6 @@ async def test_deeds_through_the_operators_door(
     assert found[0]["on"] == {"name": "bob", "tags": ["administrator"]}
     # root's own word says for whom it was (operator b13)
     assert found.pop()["user"] == ("uid 0 (sudo of carol\\x1b)" if os.getuid() == 0 else f"uid {os.getuid()}")
-    assert all(one["user"] == f"uid {os.getuid()}" and one["via"] == "admin.sock" for one in found)
+    assert all(one["user"] == f"uid {os.getuid()}" and one["via"] == "control.sock" for one in found)
     assert "very-secret" not in file.read_text()
     assert not any("very-secret" in str(line) for line in lines.lines)

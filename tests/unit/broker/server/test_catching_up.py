@@ -25,9 +25,11 @@ class Raft:
 
 def start(me_id: str) -> tuple[CatchingUp, Raft]:
     raft = Raft(me_id)
-    cluster = SimpleNamespace(name="c", raft=raft, roster=SimpleNamespace(reached={}), say=lambda *_: None)
+    cluster: Any = SimpleNamespace(name="c", raft=raft, say=lambda *_: None)
     loop = asyncio.get_running_loop()
-    return CatchingUp(cluster, SimpleNamespace(loop=loop, ended=loop.create_future())), raft  # type: ignore[arg-type]
+    shell: Any = SimpleNamespace(loop=loop, ended=loop.create_future())
+    roster: Any = SimpleNamespace(reached={})
+    return CatchingUp(cluster, shell, roster), raft
 
 
 async def test_a_start_on_another_disk_is_not_answered_by_the_log_of_the_one_before() -> None:

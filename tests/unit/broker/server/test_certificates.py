@@ -16,11 +16,11 @@ from server_support import Lines, Peer, until
 
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.server import certificates
-from clusterbroker.broker.server.admin import RUNNING, chains
 from clusterbroker.broker.server.certificates import BadCertificate, Chain, TlsOptions, watch
+from clusterbroker.broker.server.control.node_operations import OF_NODE, chains
+from clusterbroker.broker.server.control.operations import Refused
 from clusterbroker.broker.server.listener import Address
 from clusterbroker.broker.server.log import NodeLog
-from clusterbroker.broker.server.operations import Refused
 from tests.authority import Authority
 
 ANY = (Address("127.0.0.1", 0),)
@@ -51,7 +51,7 @@ async def test_new_clients_see_the_new_certificate_and_old_ones_stay(start: Any,
     assert serial == first
     await old.open()
     second = authority.make("node")
-    answer = await RUNNING["certificates.reload"](shell, {})
+    answer = await OF_NODE["certificates.reload"](shell, {})
     assert [one["serial"] for one in answer["certificates"]] == [second]
     serial, new = await shown(authority, port)
     assert serial == second
@@ -69,7 +69,7 @@ async def test_a_broken_file_keeps_the_old_one(start: Any, authority: Authority,
     shell = await start(amqps=ANY, tls=options(authority))
     authority["node"].write_bytes(octets)
     with pytest.raises(Refused, match="stays"):
-        await RUNNING["certificates.reload"](shell, {})
+        await OF_NODE["certificates.reload"](shell, {})
     assert (await shown(authority, shell.listeners[-1].addresses[0].port))[0] == first
     (kept,) = [facts for _, event, facts in lines.lines if event == "tls.kept"]
     assert "node.pem" in kept["why"]
@@ -84,7 +84,7 @@ async def test_a_key_of_another_certificate_changes_nothing_at_all(start: Any, a
     shell = await start(amqps=ANY, tls=options(authority, key=key))
     authority.make("node")
     with pytest.raises(Refused, match="cannot be used together"):
-        await RUNNING["certificates.reload"](shell, {})
+        await OF_NODE["certificates.reload"](shell, {})
     serial, peer = await shown(authority, shell.listeners[-1].addresses[0].port)
     assert serial == first
     await peer.open()
@@ -188,7 +188,7 @@ async def test_authorities_that_are_added_are_trusted(start: Any, authority: Aut
 
     assert not await comes_in()
     trusted.write_bytes(authority["root"].read_bytes() + strangers["root"].read_bytes())
-    await RUNNING["certificates.reload"](shell, {})
+    await OF_NODE["certificates.reload"](shell, {})
     assert await comes_in()
 
 

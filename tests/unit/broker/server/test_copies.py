@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from clusterbroker.broker.cli.health import Asked, _lacking, _trouble
-from clusterbroker.broker.server.cluster_operations import CLUSTER
+from clusterbroker.broker.server.control.cluster_operations import CLUSTER
 from clusterbroker.cluster.ids import NodeId
 from tests.unit.cluster.cluster_world import ClusterWorld
 

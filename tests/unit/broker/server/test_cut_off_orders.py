@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.server.cluster_operations import CLUSTER
-from clusterbroker.broker.server.operations import Refused
+from clusterbroker.broker.server.control.cluster_operations import CLUSTER
+from clusterbroker.broker.server.control.operations import Refused
 from clusterbroker.cluster.ids import NodeId
 from tests.unit.cluster.cluster_world import ClusterWorld
 

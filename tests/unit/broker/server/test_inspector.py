@@ -12,9 +12,10 @@ from server_support import until
 
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.node.inspecting import Inspection
-from clusterbroker.broker.server.desk import LOOKS_MAX, Desk
+from clusterbroker.broker.server.control import protocol as m
+from clusterbroker.broker.server.control.calls import Calls
+from clusterbroker.broker.server.control.service import LOOKS_MAX, Service
 from clusterbroker.broker.server.inspecting import AT_ONCE_MAX, Inspector
-from clusterbroker.broker.stats import desk_messages as m
 from clusterbroker.broker.stats.inspection import Request, encode
 
 
@@ -61,14 +62,14 @@ async def test_who_waited_for_long_gets_on_all_the_same(start: Any, connect: Any
     assert inspection.result.next == inspection.result.looked_at + 1
 
 
-async def test_they_leave_room_for_other_deeds(start: Any, connect: Any) -> None:
+async def test_they_leave_room_for_other_operations(start: Any, connect: Any) -> None:
     shell, request = await filled(start, connect, 1)
-    desk = Desk(shell)
+    service = Service(shell, Calls(shell), None)
     told: list[Any] = []
     for number in range(LOOKS_MAX * 5):
-        desk.do(m.Do(number, "messages", {"request": encode(request)}), told.append)
-    desk.do(m.Do(1000, "members", {}), told.append)
+        service.call(m.Call(number, "messages", {"request": encode(request)}), told.append)
+    service.call(m.Call(1000, "members", {}), told.append)
     await until(lambda: any(answer.number == 1000 for answer in told))
     (members,) = (answer for answer in told if answer.number == 1000)
     assert "too many" not in members.error
-    desk.close()
+    service.close()

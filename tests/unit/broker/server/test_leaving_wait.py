@@ -11,8 +11,8 @@ import pytest
 
 from clusterbroker.broker.server import leaving
 from clusterbroker.broker.server.cluster_shell import ClusterShell
+from clusterbroker.broker.server.control.operations import Refused
 from clusterbroker.broker.server.endings import Restart
-from clusterbroker.broker.server.operations import Refused
 from clusterbroker.cluster.errors import PreconditionFailed
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.leaving import counting_on

@@ -1,4 +1,4 @@
-"""Frames between a node's desk and its management process: whole whatever the pieces, and nothing else gets through."""
+"""Frames of control.sock: whole whatever the pieces, and nothing else gets through."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterbroker.broker.stats import desk_messages as m
+from clusterbroker.broker.server.control import protocol as m
 
 TEXT = st.text(max_size=20)
 NUMBER = st.integers(0, 2**62)
 ASKED = st.one_of(
-    st.builds(m.Hello, NUMBER, TEXT, TEXT),
+    st.builds(m.Hello, NUMBER, TEXT, st.booleans()),
     st.builds(m.Tail, NUMBER, NUMBER),
     st.builds(m.AskRows, NUMBER, st.dictionaries(TEXT, st.tuples(NUMBER, NUMBER), max_size=3), NUMBER),
     st.builds(m.Order, NUMBER, st.binary(max_size=300)),
-    st.builds(m.Do, NUMBER, TEXT, st.dictionaries(TEXT, TEXT, max_size=3)),
+    st.builds(m.Call, NUMBER, TEXT, st.dictionaries(TEXT, TEXT, max_size=3), TEXT),
 )
 TOLD = st.one_of(
-    st.builds(m.Hello, NUMBER, TEXT, TEXT),
+    st.builds(m.Hello, NUMBER, TEXT, st.booleans()),
     st.builds(m.Snapshot, NUMBER, NUMBER, st.binary(max_size=300)),
     st.builds(m.Following, NUMBER),
     st.builds(m.Followed, NUMBER, st.lists(st.tuples(NUMBER, st.binary(max_size=50)), max_size=4).map(tuple)),
@@ -33,7 +33,7 @@ TOLD = st.one_of(
 
 @given(st.lists(ASKED, max_size=6), st.lists(TOLD, max_size=6), st.integers(1, 50))
 def test_messages_are_whole_whatever_the_pieces(
-    asked: list[m.DeskMessage], told: list[m.DeskMessage], piece: int
+    asked: list[m.ControlMessage], told: list[m.ControlMessage], piece: int
 ) -> None:
     for messages, kinds in ((asked, m.AnyAsked), (told, m.AnyTold)):
         octets = b"".join(map(m.encode, messages))
@@ -47,7 +47,7 @@ def test_octets_that_are_no_messages_are_a_value_error_at_worst(octets: bytes) -
     frames = m.Frames(m.AnyAsked)
     try:
         for message in frames.feed(len(octets).to_bytes(4, "big") + octets):
-            assert isinstance(message, m.DeskMessage)
+            assert isinstance(message, m.ControlMessage)
     except ValueError:
         pass
 
@@ -61,9 +61,9 @@ def test_a_frame_that_is_too_long_is_refused_before_it_is_there() -> None:
 
 
 def test_each_side_may_say_its_own_only() -> None:
-    with pytest.raises(ValueError, match="not a message of the desk"):
+    with pytest.raises(ValueError, match=r"not a message of control\.sock"):
         list(m.Frames(m.AnyAsked).feed(m.encode(m.Leased(True))))
-    with pytest.raises(ValueError, match="not a message of the desk"):
+    with pytest.raises(ValueError, match=r"not a message of control\.sock"):
         list(m.Frames(m.AnyTold).feed(m.encode(m.Tail(1, 1))))
 
 

@@ -1,16 +1,18 @@
-"""What a node's desk and its management process say to each other over `management.sock`.
+"""The messages of `control.sock`, the one socket by which a node is operated: between the node and a command, or the
+management process beside the node.
 
     frame      u32 length (big endian) | msgpack [tag, field, ...]        at most FRAME_BYTES_MAX
 
-Both say Hello first. Then the process asks, with numbers of its own, and the desk answers in any order; what follows
-from a Tail comes unasked. Either side ends the line when it reads what is none of these.
+Both sides say Hello first. The client's questions have numbers of its own; the node answers in any order. Either side
+ends the connection when a frame is none of these.
 
+    Call      -> Done                                                    of commands and of the management process
     Tail      -> Snapshot.. the last one empty, or Following; then Followed, for ever
     AskRows   -> Rows.. of each member that answers in time, then RowsEnd
     Order     -> Ordered
-    Do        -> Done
 
-What it counts itself, attempts to sign in, it tells unasked (Logins), and has no answer.
+All but Call are for the management process only. Its own counts, attempts to sign in, come without a question
+(Logins), and have no answer.
 
 A Snapshot's chunks are those of `cluster.snapshot`, commands those of `cluster.commands`, batches those of
 `broker.stats.rows`: each in its own stored form, with its own version.
@@ -23,25 +25,27 @@ from typing import Any, Final
 
 import msgspec
 
-VERSION: Final = 1
-FRAME_BYTES_MAX: Final = 64 << 20
+NAME: Final = "control.sock"
+VERSION: Final = 2
+FRAME_BYTES_MAX: Final = 128 << 20
 HEAD_BYTES: Final = 4
 
 
-class DeskMessage(msgspec.Struct, frozen=True, array_like=True):
+class ControlMessage(msgspec.Struct, frozen=True, array_like=True):
     """Root of these."""
 
 
-class Hello(DeskMessage, frozen=True, tag="hello"):
-    """Who speaks. Of the process, node and cluster are empty."""
+class Hello(ControlMessage, frozen=True, tag="hello"):
+    """The version, the first thing that either side says. `node`: the node's name; of a client empty."""
 
     version: int
     node: str = ""
-    cluster: str = ""
+    management: bool = False
+    """The client is the management process: it demands rights and writes the audit by itself."""
 
 
-class Question(DeskMessage, frozen=True):
-    """Asked by the process, answered under its number."""
+class Question(ControlMessage, frozen=True):
+    """Asked by the client, answered under its number."""
 
     number: int
 
@@ -67,14 +71,16 @@ class Order(Question, frozen=True, tag="order"):
     command: bytes
 
 
-class Do(Question, frozen=True, tag="do"):
-    """A deed of the node: what it is called at the admin socket, or `connection.close`."""
+class Call(Question, frozen=True, tag="call"):
+    """An operation of the node (`calls`, `service`), with its arguments by name."""
 
-    what: str
+    operation: str
     arguments: dict[str, Any]
+    sudo: str = ""
+    """For the audit: the user on whose behalf root's process acts, as that process says."""
 
 
-class Logins(DeskMessage, frozen=True, tag="logins"):
+class Logins(ControlMessage, frozen=True, tag="logins"):
     """Attempts to sign in at the process: in the place of what it told before. They are the node's to tell others."""
 
     succeeded: int = 0
@@ -83,7 +89,7 @@ class Logins(DeskMessage, frozen=True, tag="logins"):
     """(address, user, succeeded, failed), who was quiet for the longest first."""
 
 
-class Answer(DeskMessage, frozen=True):
+class Answer(ControlMessage, frozen=True):
     """To the question of this number."""
 
     number: int
@@ -128,31 +134,31 @@ class Ordered(Answer, frozen=True, tag="ordered"):
 
 
 class Done(Answer, frozen=True, tag="done"):
-    """What came of a deed; `error` is empty when it was done."""
+    """What came of a call; `error` is empty when it was done."""
 
     answer: dict[str, Any]
     error: str
 
 
-class Leased(DeskMessage, frozen=True, tag="leased"):
+class Leased(ControlMessage, frozen=True, tag="leased"):
     """Told unasked: whether the node holds a lease from now on."""
 
     leased: bool
 
 
-class Reload(DeskMessage, frozen=True, tag="reload"):
+class Reload(ControlMessage, frozen=True, tag="reload"):
     """Told unasked: the process reads its certificates anew."""
 
 
-AnyAsked = Hello | Tail | AskRows | Order | Do | Logins
-"""What the process says."""
+AnyAsked = Hello | Call | Tail | AskRows | Order | Logins
+"""What clients say."""
 AnyTold = Hello | Snapshot | Following | Followed | Rows | RowsEnd | Ordered | Done | Leased | Reload
-"""What the desk says."""
+"""What the node says."""
 
 _ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=str)
 
 
-def encode(message: DeskMessage) -> bytes:
+def encode(message: ControlMessage) -> bytes:
     """A frame. Raises ValueError when it would be too long."""
     body = _ENCODER.encode(message)
     if len(body) > FRAME_BYTES_MAX:
@@ -188,7 +194,7 @@ class Frames:
                 try:
                     message = self._decoder.decode(body)
                 except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                    raise ValueError(f"not a message of the desk: {error}") from error
+                    raise ValueError(f"not a message of control.sock: {error}") from error
                 yield message
         finally:
             del rest[:at]

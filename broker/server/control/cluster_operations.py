@@ -1,4 +1,4 @@
-"""What an operator may ask of a member about the cluster: requests of the admin socket (waits).
+"""Operations of a running node about its cluster (waits).
 
     members                                   who is there, who votes, who leads, what each owns and holds
     copies                                    how many copies here are not in sync, are critical; caught up or not
@@ -23,9 +23,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.node.requests import HandOver
+from clusterbroker.broker.server.control.operations import Facts, Refused
 from clusterbroker.broker.server.goodbye import turn_clients_away
 from clusterbroker.broker.server.leaving import LEAVE_MAX_S, LEAVE_S, about_loss, leave, need_somebody_else, progress
-from clusterbroker.broker.server.operations import Facts, Refused
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.balance import rebalance, waits_for
 from clusterbroker.cluster.entities import Member, Queue
@@ -33,8 +33,7 @@ from clusterbroker.cluster.errors import queue_text
 from clusterbroker.cluster.ids import NodeId, QueueId
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.cluster_shell import ClusterShell
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ClusterPort, ServerPort
 
 MOVE_S: Final = 10.0
 ASK_AGAIN_S: Final = 0.5
@@ -44,13 +43,13 @@ DRAIN_S: Final = 60.0
 MOVES_AT_ONCE: Final = 32
 
 
-def _cluster(shell: NodeShell) -> ClusterShell:
+def _cluster(shell: ServerPort) -> ClusterPort:
     if shell.cluster is None:
         raise Refused("this node is alone: start it with --cluster HOST:PORT, then others can join it")
     return shell.cluster
 
 
-def _queue(shell: NodeShell, asked: Facts) -> Queue:
+def _queue(shell: ServerPort, asked: Facts) -> Queue:
     vhost, name = asked.get("vhost", "/"), asked.get("queue")
     queue = shell.node.map.queue(str(vhost), str(name))
     if queue is None and (segment := shell.node.map.segment(str(vhost), str(name))) is not None:
@@ -60,7 +59,7 @@ def _queue(shell: NodeShell, asked: Facts) -> Queue:
     return queue
 
 
-def _member(shell: NodeShell, name: Any) -> Member:
+def _member(shell: ServerPort, name: Any) -> Member:
     member = shell.node.map.member(NodeId(str(name)))
     if member is None:
         known = ", ".join(member.name for member in shell.node.map.members())
@@ -71,7 +70,7 @@ def _member(shell: NodeShell, name: Any) -> Member:
 # -- to look at -------------------------------------------------------------------------------------------------
 
 
-def facts(shell: NodeShell) -> Facts:
+def facts(shell: ServerPort) -> Facts:
     """What `status` tells of a member beside what it tells of any node."""
     cluster, view = _cluster(shell), shell.node.map
     name = NodeId(cluster.name)
@@ -83,7 +82,7 @@ def facts(shell: NodeShell) -> Facts:
         "leader": cluster.raft.leader,
         "term": cluster.raft.term,
         "lease": cluster.heart.lease_state().name.lower(),
-        "blocked": cluster.liveness.blocked(),
+        "blocked": cluster.blocked(),
         "wiring_index": view.applied,
         "wiring_digest": view.digest(),
         "queues_owned": view.owned(name),
@@ -93,7 +92,7 @@ def facts(shell: NodeShell) -> Facts:
     }
 
 
-async def _members(shell: NodeShell, _: Facts) -> Facts:
+async def _members(shell: ServerPort, _: Facts) -> Facts:
     cluster, view = _cluster(shell), shell.node.map
     leader = cluster.raft.leader
     clocks = cluster.heart.clocks_ahead_ms()
@@ -119,7 +118,7 @@ async def _members(shell: NodeShell, _: Facts) -> Facts:
     }
 
 
-async def _copies(shell: NodeShell, _: Facts) -> Facts:
+async def _copies(shell: ServerPort, _: Facts) -> Facts:
     """Whether this node has all that it shall have, whether it has had that since it began, and whether it may go."""
     if shell.cluster is None:
         return {"behind": 0, "critical": 0, "first": "", "caught_up": True}
@@ -138,7 +137,7 @@ async def _copies(shell: NodeShell, _: Facts) -> Facts:
     }
 
 
-async def _queues(shell: NodeShell, _: Facts) -> Facts:
+async def _queues(shell: ServerPort, _: Facts) -> Facts:
     loop, node = shell.loop, shell.node  # of a node that is alone as well
     counted: dict[int, tuple[int, int]] = {}
     all_counted = loop.create_future()
@@ -178,7 +177,7 @@ def _row(queue: Queue, counted: tuple[int, int] | None) -> Facts:
 # -- ownership --------------------------------------------------------------------------------------------------
 
 
-async def _handed_over(shell: NodeShell, queue_id: QueueId, to: NodeId, timeout_s: float) -> Queue | None:
+async def _handed_over(shell: ServerPort, queue_id: QueueId, to: NodeId, timeout_s: float) -> Queue | None:
     """The queue once `to` owns it; None: it does not in time, or the queue is gone."""
     node, loop = shell.node, shell.loop
     part = node.part
@@ -199,7 +198,7 @@ async def _handed_over(shell: NodeShell, queue_id: QueueId, to: NodeId, timeout_
     return None
 
 
-async def _move(shell: NodeShell, asked: Facts) -> Facts:
+async def _move(shell: ServerPort, asked: Facts) -> Facts:
     cluster, queue, to = _cluster(shell), _queue(shell, asked), _member(shell, asked.get("to"))
     if queue.transient:
         raise Refused(f"queue '{queue.name}' is transient: it lives and dies with '{queue.owner}'")
@@ -220,7 +219,7 @@ async def _move(shell: NodeShell, asked: Facts) -> Facts:
     return {"owner": moved.owner, "epoch": moved.epoch}
 
 
-async def _rebalance(shell: NodeShell, _: Facts) -> Facts:
+async def _rebalance(shell: ServerPort, _: Facts) -> Facts:
     cluster = _cluster(shell)
     moves: Sequence[tuple[QueueId, NodeId]] = rebalance(shell.node.map)
     moved = 0
@@ -232,7 +231,7 @@ async def _rebalance(shell: NodeShell, _: Facts) -> Facts:
     return {"moved": moved, "left": len(moves) - moved}
 
 
-async def _force_owner(shell: NodeShell, asked: Facts) -> Facts:
+async def _force_owner(shell: ServerPort, asked: Facts) -> Facts:
     cluster, queue, to = _cluster(shell), _queue(shell, asked), _member(shell, asked.get("to"))
     applied = await cluster.ordered(c.ForceOwner(queue_id=queue.queue_id, node=to.name))
     if applied.error is not None:
@@ -244,7 +243,7 @@ async def _force_owner(shell: NodeShell, asked: Facts) -> Facts:
 # -- members ----------------------------------------------------------------------------------------------------
 
 
-async def _drain(shell: NodeShell, asked: Facts) -> Facts:
+async def _drain(shell: ServerPort, asked: Facts) -> Facts:
     cluster = _cluster(shell)
     if asked.get("undo"):
         await _order_drained(cluster, False)
@@ -256,13 +255,13 @@ async def _drain(shell: NodeShell, asked: Facts) -> Facts:
     return {"moved": moved, "left": left}
 
 
-async def _order_drained(cluster: ClusterShell, draining: bool) -> None:
+async def _order_drained(cluster: ClusterPort, draining: bool) -> None:
     applied = await cluster.ordered(c.DrainNode(node=NodeId(cluster.name), draining=draining))
     if applied.error is not None:
         raise Refused(applied.error.text)
 
 
-async def _leave(shell: NodeShell, asked: Facts) -> Facts:
+async def _leave(shell: ServerPort, asked: Facts) -> Facts:
     cluster, name = _cluster(shell), asked.get("member")
     accept_loss = asked.get("accept_loss") is True
     if name is None or name == cluster.name:
@@ -285,11 +284,11 @@ async def _leave(shell: NodeShell, asked: Facts) -> Facts:
     return {}
 
 
-async def _leave_progress(shell: NodeShell, _: Facts) -> Facts:
+async def _leave_progress(shell: ServerPort, _: Facts) -> Facts:
     return progress(shell.node.map, NodeId(_cluster(shell).name))
 
 
-CLUSTER: dict[str, Callable[[NodeShell, Facts], Awaitable[Facts]]] = {
+CLUSTER: dict[str, Callable[[ServerPort, Facts], Awaitable[Facts]]] = {
     "members": _members,
     "queues": _queues,
     "copies": _copies,

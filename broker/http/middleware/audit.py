@@ -21,7 +21,7 @@ from clusterbroker.broker.server.audit import Audit
 from clusterbroker.cluster.commands import AnyCommand
 from clusterbroker.cluster.entities import UserLimits, VhostLimits
 
-SEER: Final = "clusterbroker.seer"
+PRINCIPAL: Final = "clusterbroker.principal"
 """Name of who signed in."""
 COMMANDS: Final = "clusterbroker.commands"
 """What was planned for the wiring."""
@@ -41,7 +41,7 @@ _TOLD: Final = (
 )  # fmt: skip
 
 
-class Audited:
+class AuditMiddleware:
     """ASGI middleware, inside of whatever changes the path."""
 
     def __init__(self, app: ASGIApp, audit: Audit) -> None:
@@ -73,7 +73,7 @@ class Audited:
             return
         client, peer = scope.get("client"), scope.get("state", {}).get(PEER)
         facts: dict[str, Any] = {
-            "user": scope.get(SEER, ""),
+            "user": scope.get(PRINCIPAL, ""),
             "from": client[0] if client and client[0] else "http.sock",
             **({"through": peer} if peer and client and peer != client[0] else {}),
             "via": "http",

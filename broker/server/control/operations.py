@@ -1,8 +1,7 @@
-"""What an operator may ask of the wiring, on a running node and on a stopped one: requests as JSON objects.
+"""Operations on the wiring, of a running node (`calls`) and of a stopped one (`broker.cli.stopped_node`).
 
-Each request has `do` and its arguments; `carry_out` answers with facts or raises `Refused`. The running node's door
-is `broker.server.admin`, the stopped node's is `broker.cli.administration`. Passwords come in clear, are hashed off
-the loop, and are never written anywhere.
+`carry_out` answers with facts or raises `Refused`. Passwords come in clear, are hashed off the loop, and are never
+written anywhere.
 
     user.add name password [tags, replace]    user.password name password
     user.delete name                          user.list
@@ -143,40 +142,29 @@ async def _permission_list(operator: Operator, _: Facts) -> Facts:
     return {"permissions": [{field: getattr(p, field) for field in fields} for p in operator.map.permissions()]}
 
 
-async def _policy_set(operator: Operator, asked: Facts) -> Facts:
+def _policy(asked: Facts) -> dict[str, Any]:
+    """The fields that policies of users and of operators have."""
     definition, priority = asked.get("definition"), asked.get("priority", 0)
     if not isinstance(definition, dict) or not isinstance(priority, int):
         raise Refused("'definition' is an object and 'priority' a number")
+    return {
+        "vhost": _text(asked, "vhost", "/"),
+        "name": _text(asked, "name"),
+        "pattern": _text(asked, "pattern"),
+        "definition": storable_lives(definition),
+        "priority": priority,
+    }
+
+
+async def _policy_set(operator: Operator, asked: Facts) -> Facts:
     apply_to: Any = _text(asked, "apply_to", "all")
     if apply_to not in ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges"):
         raise Refused(f"'apply_to' cannot be '{apply_to}'")
-    return await _ordered(
-        operator,
-        c.PutPolicy(
-            vhost=_text(asked, "vhost", "/"),
-            name=_text(asked, "name"),
-            pattern=_text(asked, "pattern"),
-            definition=storable_lives(definition),
-            apply_to=apply_to,
-            priority=priority,
-        ),
-    )
+    return await _ordered(operator, c.PutPolicy(**_policy(asked), apply_to=apply_to))
 
 
 async def _operator_policy_set(operator: Operator, asked: Facts) -> Facts:
-    definition, priority = asked.get("definition"), asked.get("priority", 0)
-    if not isinstance(definition, dict) or not isinstance(priority, int):
-        raise Refused("'definition' is an object and 'priority' a number")
-    return await _ordered(
-        operator,
-        c.PutOperatorPolicy(
-            vhost=_text(asked, "vhost", "/"),
-            name=_text(asked, "name"),
-            pattern=_text(asked, "pattern"),
-            definition=storable_lives(definition),
-            priority=priority,
-        ),
-    )
+    return await _ordered(operator, c.PutOperatorPolicy(**_policy(asked)))
 
 
 async def _policy_delete(operator: Operator, asked: Facts) -> Facts:
@@ -234,9 +222,8 @@ WIRING: dict[str, Callable[[Operator, Facts], Awaitable[Facts]]] = {
 }
 
 
-async def carry_out(operator: Operator, asked: Facts) -> Facts:
+async def carry_out(operator: Operator, operation: str, arguments: Facts) -> Facts:
     """Raises Refused."""
-    do = asked.get("do")
-    if not isinstance(do, str) or do not in WIRING:
-        raise Refused(f"'{do}' is not one of {', '.join(WIRING)}")
-    return await WIRING[do](operator, asked)
+    if operation not in WIRING:
+        raise Refused(f"'{operation}' is not one of {', '.join(WIRING)}")
+    return await WIRING[operation](operator, arguments)

@@ -11,7 +11,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .receiving import ANSWERED
+from .bodies import ANSWERED
 
 _ALWAYS: Final = (
     (b"cache-control", b"no-store"),
@@ -24,7 +24,7 @@ _ALWAYS: Final = (
 )
 
 
-class Entrance:
+class HeadersMiddleware:
     """ASGI middleware."""
 
     def __init__(self, app: ASGIApp, stale_s: Callable[[], int | None]) -> None:

@@ -8,7 +8,7 @@ import tracemalloc
 
 import pytest
 
-from clusterbroker.broker.http import receiving
+from clusterbroker.broker.http.middleware import bodies
 from clusterbroker.broker.http.operations import OrderError
 from clusterbroker.broker.management.bodies import BODY_BYTES_MAX, picked
 from clusterbroker.broker.management.errors import Refused
@@ -17,11 +17,11 @@ from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import recorded_place
 from tests.unit.broker.server.server_support import until
 
-LONG = json.dumps({"description": "x" * receiving.SHORT_BYTES})
+LONG = json.dumps({"description": "x" * bodies.SHORT_BYTES})
 
 
 async def test_so_many_are_worked_with_at_once_and_short_ones_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiving, "WORKED_ON_MAX", 2)
+    monkeypatch.setattr(bodies, "WORKED_ON_MAX", 2)
     client, go_on, inside = Client(recorded_place()), asyncio.Event(), 0
 
     async def slowly(command: AnyCommand) -> OrderError | None:
@@ -41,7 +41,7 @@ async def test_so_many_are_worked_with_at_once_and_short_ones_pass(monkeypatch: 
 
 
 async def test_a_turn_is_given_back_however_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiving, "WORKED_ON_MAX", 1)
+    monkeypatch.setattr(bodies, "WORKED_ON_MAX", 1)
     client = Client(recorded_place())
     for body, status in ((LONG[:-1], 400), ("[" + LONG + "]", 400), (LONG, 201), (LONG, 204)):
         async with asyncio.timeout(10):

@@ -1,4 +1,4 @@
-"""The operator's socket of a running node."""
+"""Operations of a running node, called as a command calls them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import pytest
 from server_support import Lines, until
 
 from clusterbroker.broker.amqp import methods
-from clusterbroker.broker.server.admin import RUNNING
-from clusterbroker.broker.server.admin_client import NAME, ask
+from clusterbroker.broker.server.control.calls import NODE
+from clusterbroker.broker.server.control.client import ask
+from clusterbroker.broker.server.control.protocol import NAME
 from clusterbroker.broker.server.endings import Restart
 
 
-async def asked(directory: Path, do: str, **arguments: Any) -> dict[str, Any]:
-    answer = await asyncio.to_thread(ask, directory, {"do": do, **arguments})
+async def asked(directory: Path, operation: str, **arguments: Any) -> dict[str, Any]:
+    answer = await asyncio.to_thread(ask, directory, operation, arguments)
     assert answer is not None, "the node runs"
     return answer
 
@@ -84,28 +85,26 @@ async def test_a_drill_blocks_publishers(start: Any, connect: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("line", "why"),
+    ("operation", "arguments", "why"),
     [
-        (b"{}", "'None' is not one of"),
-        (b"[]", "a request is a JSON object"),
-        (b"nonsense", "Expecting value"),
-        (b'{"do": "user.add", "name": "x"}', "'password' is missing"),
-        (b'{"do": "user.add", "name": "x", "password": ""}', "'password' is missing"),
-        (b'{"do": "user.delete", "name": "x"}', "there is no user 'x'"),
-        (b'{"do": "permission.set", "user": "x", "vhost": "/"}', "x"),
-        (b'{"do": "alarm.set", "name": "fire", "raised": true}', "an alarm is one of"),
-        (b'{"do": "policy.set", "name": "p", "pattern": "(", "definition": {"max-length": 1}}', "pattern"),
-        (b'{"do": "vhost.limit", "vhost": "/", "limit": "max-fun", "value": 1}', "'limit' is one of"),
+        ("", {}, "'' is not one of"),
+        ("user.add", {"name": "x"}, "'password' is missing"),
+        ("user.add", {"name": "x", "password": ""}, "'password' is missing"),
+        ("user.add", {"name": "x", "password": "\udcff"}, "this cannot be sent"),
+        ("user.delete", {"name": "x"}, "there is no user 'x'"),
+        ("permission.set", {"user": "x", "vhost": "/"}, "x"),
+        ("alarm.set", {"name": "fire", "raised": True}, "an alarm is one of"),
+        ("policy.set", {"name": "p", "pattern": "(", "definition": {"max-length": 1}}, "pattern"),
+        ("vhost.limit", {"vhost": "/", "limit": "max-fun", "value": 1}, "'limit' is one of"),
     ],
 )
-async def test_what_is_wrong_is_said(start: Any, tmp_path: Path, line: bytes, why: str) -> None:
+async def test_what_is_wrong_is_said(
+    start: Any, tmp_path: Path, operation: str, arguments: dict[str, Any], why: str
+) -> None:
     await start(data_dir=tmp_path)
-    reader, writer = await asyncio.open_unix_connection(str(tmp_path / NAME))
-    writer.write(line + b"\n")
-    answer = await asyncio.wait_for(reader.readline(), 60)
-    writer.close()
-    assert b'"ok": false' in answer
-    assert why.encode() in answer
+    answer = await asyncio.to_thread(ask, tmp_path, operation, arguments)
+    assert answer is not None
+    assert (answer["ok"], why in answer["error"]) == (False, True), answer
 
 
 @pytest.mark.parametrize("given", [2**63 - 1, 2**63, 2**64, 10**30])
@@ -133,7 +132,7 @@ async def test_who_asks_a_node_that_begins_again_is_told_so(
         raise Restart("it has no contact with a majority")
 
     await start(data_dir=tmp_path)
-    monkeypatch.setitem(RUNNING, "status", ends)
+    monkeypatch.setitem(NODE, "status", ends)
     said = (await asked(tmp_path, "status"))["error"]
     assert said == "the node begins again meanwhile (it has no contact with a majority): see its status, and ask again"
 
@@ -150,7 +149,7 @@ async def test_what_the_end_of_the_node_cuts_off_is_answered(
         await asyncio.Event().wait()
 
     shell = await start(data_dir=tmp_path)
-    monkeypatch.setitem(RUNNING, "status", never)
+    monkeypatch.setitem(NODE, "status", never)
     asking = asyncio.create_task(asked(tmp_path, "status"))
     await began.wait()
     if restarts:
@@ -188,9 +187,9 @@ async def test_a_long_path_and_a_dead_socket(start: Any, tmp_path: Path) -> None
     dead.bind(str(tmp_path / "short" / NAME))
     dead.close()
     (tmp_path / "short" / NAME).rename(directory / NAME)
-    assert await asyncio.to_thread(ask, directory, {"do": "status"}) is None
+    assert await asyncio.to_thread(ask, directory, "status") is None
     shell = await start(data_dir=directory)
     assert (await asked(directory, "status"))["ok"]
     await shell.stop()
     assert not (directory / NAME).exists()
-    assert await asyncio.to_thread(ask, directory, {"do": "status"}) is None
+    assert await asyncio.to_thread(ask, directory, "status") is None

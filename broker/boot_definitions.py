@@ -1,4 +1,4 @@
-"""What a node brings into the wiring before it lets clients in: the definitions of a file, then a first user (waits).
+"""Definitions that a process brings along, and its node into the wiring before it lets clients in (waits).
 
 The file is read and checked before the process does anything else (`BootDefinitions.read`), so that one which cannot be
 used keeps the node from starting. Its definitions are imported when the node is a member with a lease, all or none, as
@@ -26,8 +26,7 @@ from clusterbroker.cluster.passwords import SCRYPT, hashed, verified
 from clusterbroker.cluster.state import ClusterMap
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.shell import NodeShell
-    from clusterbroker.broker.stats.desk_messages import Ordered
+    from clusterbroker.broker.server.ports import ServerPort
 
 FILE_BYTES_MAX: Final = 64 << 20
 LOOKED_AT: Final = 100
@@ -35,8 +34,6 @@ LOOKED_AT: Final = 100
 AGAIN_S: Final = 0.5
 PROGRESS_S: Final = 0.02
 TELL_S: Final = 5.0
-GUEST_HASH: Final = "$scrypt$ln=14,r=8,p=1$Y2x1c3RlcmJyb2tlci0wMA$ZnLafsfnVR9QKJnC/OhXEnONAR2QHZEcGvrP2rrTeVE"
-"""Of the password that everybody knows, so it needs no salt of its own and a first start no 50 ms."""
 
 
 class BadDefinitions(ValueError):
@@ -88,7 +85,7 @@ class BootDefinitions:
             raise BadDefinitions(f"{source}: users: {error}") from None
         return cls(source, plan, passwords)
 
-    async def bring_in(self, shell: NodeShell) -> None:
+    async def bring_in(self, shell: ServerPort) -> None:
         """Returns when all of them are there, or are refused. Raises what ends the node meanwhile."""
         if self.done:
             return
@@ -107,14 +104,13 @@ class BootDefinitions:
             cluster.waits = waited_for
         self.done = True
 
-    async def _imported(self, shell: NodeShell) -> None:
-        from clusterbroker.broker.http.importing import imported
+    async def _imported(self, shell: ServerPort) -> None:
+        from clusterbroker.broker.http.importing import imported  # nor for these
+        from clusterbroker.broker.server.control.protocol import Ordered
 
         wiring = shell.storage.wiring
 
         async def order(command: c.AnyCommand) -> Ordered:
-            from clusterbroker.broker.stats.desk_messages import Ordered
-
             outcome = await shell.propose(command)
             error = outcome.error
             return Ordered(0, error.kind if error else "", error.text if error else "", outcome.index)
@@ -147,7 +143,7 @@ class BootDefinitions:
         return plan
 
 
-async def _all_there(shell: NodeShell, plan: Sequence[c.Defining]) -> bool:
+async def _all_there(shell: ServerPort, plan: Sequence[c.Defining]) -> bool:
     """Whether an import would change nothing: what changes nothing piece by piece changes nothing as a whole."""
     for start in range(0, len(plan), LOOKED_AT):
         view = shell.storage.wiring.map
@@ -159,19 +155,3 @@ async def _all_there(shell: NodeShell, plan: Sequence[c.Defining]) -> bool:
             return False
         await asyncio.sleep(0)
     return True
-
-
-async def first_user(shell: NodeShell) -> None:
-    """Somebody who may do everything in "/", of a broker that never had a user: who was deleted does not come back."""
-    name, password = shell.options.default_user, shell.options.default_password
-    if not name or shell.node.map.had_users:
-        return
-    if (name, password) == ("guest", "guest"):
-        stored = GUEST_HASH
-    else:
-        stored = await asyncio.to_thread(hashed, password, cost=shell.options.password_cost)
-    shell.logins.credentials.remember(name, stored, SCRYPT, password.encode())
-    # a member may have to wait for others, and without the user nobody could do anything about it
-    ordered = shell.propose if shell.cluster is None else shell.cluster.ordered
-    await ordered(c.PutUser(name=name, password_hash=stored, hash_algorithm=SCRYPT, tags=("administrator",)))
-    await ordered(c.SetPermission(user=name, vhost="/", configure=".*", write=".*", read=".*"))

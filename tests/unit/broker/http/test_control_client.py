@@ -1,4 +1,4 @@
-"""The management process's line to a real node: the mirror has what the node has, and says when that is of the past."""
+"""The management process's line to a real node: the replica has what the node has, and says when that is past."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from clusterbroker.broker.http import desk_client
-from clusterbroker.broker.http.desk_client import DeskClient, NotDone
-from clusterbroker.broker.management.replica import Mirror
+from clusterbroker.broker.http import control_client
+from clusterbroker.broker.http.control_client import ControlClient, NotDone
+from clusterbroker.broker.management.replica import Replica
 from clusterbroker.broker.server import counting, imports
 from clusterbroker.broker.server.alarms import AlarmOptions
+from clusterbroker.broker.server.control import protocol as m
 from clusterbroker.broker.server.listener import Address
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.options import ServerOptions
 from clusterbroker.broker.server.shell import NodeShell
-from clusterbroker.broker.stats import desk_messages as m
 from clusterbroker.broker.stats import rows
 from clusterbroker.cluster import commands as c
 from clusterbroker.journal.options import MIB, JournalOptions
@@ -44,30 +44,29 @@ class Beside:
 
     directory: Path
     shell: NodeShell
-    mirror: Mirror
-    client: DeskClient
+    replica: Replica
+    client: ControlClient
 
     async def start_node(self) -> None:
         options = ServerOptions(
             data_dir=self.directory,
-            desk_dir=self.directory,
             amqp=(Address("127.0.0.1", 0),),
             journal=JournalOptions(segment_bytes=MIB, reserve_bytes=0, map_bytes=1 << 32),
             alarms=AlarmOptions(memory_fraction=0, disk_free_bytes=0),
             stop_grace_s=0.1,
-            admin=False,
+            management=True,
         )
         self.shell = NodeShell(options, NodeLog(lambda *_: None, "debug"))
         await self.shell.start()
 
     def same(self) -> bool:
-        return self.mirror.map.digest() == self.shell.node.map.digest()
+        return self.replica.map.digest() == self.shell.node.map.digest()
 
 
 @pytest.fixture
 async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
-    mirror = Mirror("node")
-    made = Beside(tmp_path, None, mirror, DeskClient(tmp_path, mirror, now_ms, interval_s=0.05))  # type: ignore[arg-type]
+    replica = Replica("node")
+    made = Beside(tmp_path, None, replica, ControlClient(tmp_path, replica, now_ms, interval_s=0.05))  # type: ignore[arg-type]
     await made.start_node()
     running = asyncio.create_task(made.client.run())
     yield made
@@ -75,19 +74,19 @@ async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
     await made.shell.stop()
 
 
-async def test_the_mirror_has_what_the_node_has(beside: Beside) -> None:
-    assert beside.mirror.stale_s(now_ms()) is not None, "before the first word nothing is certain"
+async def test_the_replica_has_what_the_node_has(beside: Beside) -> None:
+    assert beside.replica.stale_s(now_ms()) is not None, "before the first word nothing is certain"
     await asyncio.wait_for(beside.client.ready.wait(), 60)
     assert beside.same()
-    assert beside.mirror.stale_s(now_ms()) is None
+    assert beside.replica.stale_s(now_ms()) is None
     queue = (await beside.shell.propose(c.DeclareQueue(vhost="/", name="q", durable=True))).result
     await until(beside.same)
     await beside.client.touched()
-    await until(lambda: beside.mirror.queue_track(queue) is not None)
-    track = beside.mirror.queue_track(queue)
+    await until(lambda: beside.replica.queue_track(queue) is not None)
+    track = beside.replica.queue_track(queue)
     assert track is not None
     assert track.row.ready == 0
-    row = next(beside.mirror.node_rows())
+    row = next(beside.replica.node_rows())
     assert row.name == "node"
 
 
@@ -98,15 +97,15 @@ async def test_attempts_to_sign_in_at_the_process_are_its_nodes_to_tell(beside: 
         found = counting.rows(beside.shell, 0, 0)
         return [row for row in found if isinstance(row, rows.LoginSourceRow)]
 
-    beside.mirror.attempts.count("10.0.0.9", "bob", False)
-    beside.mirror.attempts.count("10.0.0.9", "bob", True)
+    beside.replica.attempts.count("10.0.0.9", "bob", False)
+    beside.replica.attempts.count("10.0.0.9", "bob", True)
     await until(lambda: told() == [rows.LoginSourceRow("http", "10.0.0.9", "bob", 1, 1)])
     node = next(counting.rows(beside.shell, 0, 0))
     assert isinstance(node, rows.NodeRow)
     assert rows.LoginTotals("http", 1, 1) in node.logins
-    beside.mirror.attempts.reset()
+    beside.replica.attempts.reset()
     await until(lambda: told() == [])
-    beside.mirror.attempts.count("10.0.0.9", "", False)
+    beside.replica.attempts.count("10.0.0.9", "", False)
     await beside.shell.stop()
     await beside.start_node()
     await until(lambda: [row.user for row in told()] == [""])
@@ -116,7 +115,7 @@ async def test_who_ordered_finds_it_at_once(beside: Beside) -> None:
     await asyncio.wait_for(beside.client.ready.wait(), 60)
     for number in range(20):
         assert await beside.client.order(c.AddVhost(name=f"v{number}")) is None
-        assert beside.mirror.map.vhost(f"v{number}") is not None
+        assert beside.replica.map.vhost(f"v{number}") is not None
     refused = await beside.client.order(c.Bind(vhost="/", source="x", destination="y"))
     assert refused is not None
     assert refused.kind == "not_found"
@@ -136,8 +135,8 @@ async def test_all_of_many_commands_or_none(beside: Beside) -> None:
     assert not list(beside.shell.node.map.queues())
     assert beside.shell.node.map.importing is None
     assert await beside.client.import_all(queues) is None
-    assert len(list(beside.mirror.map.queues())) == 1250
-    assert beside.mirror.map.importing is None
+    assert len(list(beside.replica.map.queues())) == 1250
+    assert beside.replica.map.importing is None
     assert len(beside.shell.node.queues) == 1250
     assert await beside.client.import_all(queues) is None, "all is there already"
 
@@ -147,7 +146,7 @@ async def test_a_small_import_is_one_command(beside: Beside) -> None:
     before = beside.shell.node.map.applied
     assert await beside.client.import_all([c.AddVhost(name="v"), c.DeclareQueue(vhost="v", name="q")]) is None
     assert beside.shell.node.map.applied == before + 1
-    assert beside.mirror.map.queue("v", "q") is not None
+    assert beside.replica.map.queue("v", "q") is not None
 
 
 async def test_an_import_that_meets_others_begins_anew(beside: Beside) -> None:
@@ -159,7 +158,7 @@ async def test_an_import_that_meets_others_begins_anew(beside: Beside) -> None:
     assert not waits.done()
     assert await beside.client.order(c.AddVhost(name="v")) is None, "which makes the other one void"
     assert await waits is None
-    assert beside.mirror.map.vhost("w") is not None
+    assert beside.replica.map.vhost("w") is not None
 
 
 async def test_an_import_that_nobody_goes_on_with_is_dropped(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,11 +170,11 @@ async def test_an_import_that_nobody_goes_on_with_is_dropped(beside: Beside, mon
     assert beside.shell.node.map.vhost("v") is None
 
 
-async def test_deeds(beside: Beside) -> None:
+async def test_operations(beside: Beside) -> None:
     await asyncio.wait_for(beside.client.ready.wait(), 60)
-    assert await beside.client.do("alarm.set", {"name": "memory", "raised": True}) == {"alarms": ["memory"]}
+    assert await beside.client.call("alarm.set", {"name": "memory", "raised": True}) == {"alarms": ["memory"]}
     with pytest.raises(NotDone, match="there is no connection"):
-        await beside.client.do("connection.close", {"id": "a.1.1"})
+        await beside.client.call("connection.close", {"id": "a.1.1"})
     refused = await beside.client.close_connection("a.1.1", "enough")
     assert refused is not None
     assert "there is no connection" in refused.text
@@ -193,38 +192,39 @@ async def test_a_node_that_goes_and_comes_again(beside: Beside) -> None:
     assert await beside.client.order(c.AddVhost(name="before")) is None
     await beside.shell.stop()
     await until(lambda: not beside.client.connected)
-    assert beside.mirror.stale_s(now_ms()) is not None
-    assert beside.mirror.map.vhost("before") is not None, "what was known is still known"
+    assert beside.replica.stale_s(now_ms()) is not None
+    assert beside.replica.map.vhost("before") is not None, "what was known is still known"
     refused = await beside.client.order(c.AddVhost(name="meanwhile"))
     assert refused is not None
     assert refused.kind == "unavailable"
     await beside.client.touched()
 
     await beside.start_node()
-    await until(lambda: beside.mirror.stale_s(now_ms()) is None)
+    await until(lambda: beside.replica.stale_s(now_ms()) is None)
     assert await beside.client.order(c.AddVhost(name="after")) is None
     await until(beside.same)
 
 
-async def test_a_mirror_that_cannot_follow_begins_anew(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replica_that_cannot_follow_begins_anew(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
     await asyncio.wait_for(beside.client.ready.wait(), 60)
 
     def fails(*_: Any) -> None:
         monkeypatch.undo()
         raise AssertionError("a mistake of ours")
 
-    monkeypatch.setattr(beside.mirror, "applied", fails)
+    monkeypatch.setattr(beside.replica, "applied", fails)
     with capture_logs() as said:
         await beside.shell.propose(c.AddVhost(name="v"))
         await until(beside.same)
     assert [line["event"] for line in said] == ["the mirror begins anew"]
-    await until(lambda: beside.mirror.stale_s(now_ms()) is None)
+    await until(lambda: beside.replica.stale_s(now_ms()) is None)
 
 
 async def test_rows_of_a_newer_release_are_passed_over_and_no_others(beside: Beside) -> None:
     await asyncio.wait_for(beside.client.ready.wait(), 60)
     newer = m.encode(m.Rows(1, bytes((rows.VERSION + 1,)) + b"\x90", False))
-    (line,) = beside.shell.desk.lines if beside.shell.desk is not None else ()
+    assert beside.shell.control is not None
+    (line,) = beside.shell.control.lines
     with capture_logs() as said:
         for _ in range(3):
             line._transport.write(newer)
@@ -234,18 +234,18 @@ async def test_rows_of_a_newer_release_are_passed_over_and_no_others(beside: Bes
     assert [(entry["event"], entry["why"]) for entry in said] == [
         ("rows.passed_over", f"rows of version {rows.VERSION + 1}, not {rows.VERSION}")
     ]
-    assert next(beside.mirror.node_rows()).name == "node"
+    assert next(beside.replica.node_rows()).name == "node"
 
 
 async def test_rows_are_not_asked_for_while_nobody_is_interested(
     beside: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk_client, "INTEREST_S", 0.1)
+    monkeypatch.setattr(control_client, "INTEREST_S", 0.1)
     await asyncio.wait_for(beside.client.ready.wait(), 60)
-    row = next(beside.mirror.node_rows())
+    row = next(beside.replica.node_rows())
     await asyncio.sleep(0.4)  # nothing can be waited for where nothing shall happen
-    quiet = next(beside.mirror.node_rows())
+    quiet = next(beside.replica.node_rows())
     await asyncio.sleep(0.4)
-    assert next(beside.mirror.node_rows()) == quiet
+    assert next(beside.replica.node_rows()) == quiet
     await beside.client.touched()
-    assert next(beside.mirror.node_rows()).uptime_ms > row.uptime_ms + 500, "who comes again sees nothing old"
+    assert next(beside.replica.node_rows()).uptime_ms > row.uptime_ms + 500, "who comes again sees nothing old"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.boot_definitions import BadDefinitions, BootDefinitions
 from clusterbroker.broker.server.alarms import AlarmOptions
-from clusterbroker.broker.server.at_start import BadDefinitions, BootDefinitions
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.options import ServerOptions
 from clusterbroker.broker.server.shell import NodeShell
@@ -35,7 +35,7 @@ class Life:
     def __init__(self, directory: Path | None, definitions: BootDefinitions | None) -> None:
         self.lines = Lines()
         options = ServerOptions(
-            data_dir=directory, amqp=(), admin=False, password_cost=4, alarms=AlarmOptions(disk_free_bytes=0)
+            data_dir=directory, amqp=(), control=False, password_cost=4, alarms=AlarmOptions(disk_free_bytes=0)
         )
         self.shell = NodeShell(replace(options, definitions=definitions), NodeLog(self.lines, "debug"))
 

@@ -1,14 +1,15 @@
-"""The node's side of its management process: what the process asks, answered (waits).
+"""What only the management process asks of its node (waits).
 
-    rows      this node's census and those of all linked members; who has not answered within ANSWER_S is left out
+    rows      this node's census and those of all linked members; a member without an answer within ANSWER_S is left out
     order     a command for the wiring log, of those that an operator may give
-    do        what the admin socket can do; the end of a connection, wherever it is; `messages`: to look at single
-              messages of a queue, wherever its owner is, to delete, move or replay them
+    call      an operation (`calls`); also `connection.close`, wherever the connection is; `messages`: to look at single
+              messages of a queue, wherever its owner is, to delete, move or replay them; `as-user`: to declare, bind,
+              delete, publish and get with the rights of a user (`control.as_user`)
 
-Deeds need a lease: without one the wiring that they would be carried out on may be of the past. The process is trusted
-as the node's owner is: it has asked its users who they are, and what they may do.
+Orders and calls need a lease: without one the wiring that they would be carried out on may be of the past. The process
+is trusted as the node's owner is: it has asked its users who they are, and what they may do.
 
-`broker.server.desk_socket` has the sockets. A question never waits for another one; QUESTIONS_MAX of them may be open.
+A question never waits for another one; QUESTIONS_MAX of them may be open.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from clusterbroker.broker.server.admin import RUNNING
-from clusterbroker.broker.server.inspecting import Inspector, Unanswered
-from clusterbroker.broker.server.operations import NO_LEASE, Refused
+from clusterbroker.broker.server.control import protocol as m
+from clusterbroker.broker.server.control.as_user import TIMEOUT_S, carried_out
+from clusterbroker.broker.server.control.calls import Calls
+from clusterbroker.broker.server.control.operations import NO_LEASE, Facts, Refused
+from clusterbroker.broker.server.inspecting import Unanswered
+from clusterbroker.broker.server.peer_census import PeerCensus
 from clusterbroker.broker.server.sampling import Sampling
-from clusterbroker.broker.stats import desk_messages as m
+from clusterbroker.broker.stats import as_user
 from clusterbroker.broker.stats.batches import split
 from clusterbroker.broker.stats.inspection import decode_request
 from clusterbroker.broker.stats.inspection import encode as encode_result
@@ -34,13 +38,13 @@ from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.state import Applied
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ServerPort
 
 ANSWER_S: Final = 1.0
 ORDER_S: Final = 10.0
 QUESTIONS_MAX: Final = 256
 LOOKS_MAX: Final = 64
-"""Of these so many may be about single messages: who may look into a queue must not keep operators from their deeds."""
+"""Of these so many may be about single messages: who may look into a queue must not keep operators from their work."""
 OPERATORS: Final = (
     c.AddVhost, c.DeleteVhost, c.DeclareExchange, c.DeclareQueue, c.Bind, c.PutUser, c.SetUserLimits, c.DeleteUser,
     c.SetPermission, c.ClearPermission, c.SetTopicPermission, c.ClearTopicPermission, c.PutPolicy, c.DeletePolicy,
@@ -49,18 +53,17 @@ OPERATORS: Final = (
 )  # fmt: skip
 """Members, owners and the lives of connections are no affair of a management process."""
 
-Tell = Callable[[m.DeskMessage], None]
+Tell = Callable[[m.ControlMessage], None]
 
 
-class Desk:
-    """Answers one question at a time, each by as many messages as it takes."""
+class Service:
+    """Answers questions, each by as many messages as it takes."""
 
-    def __init__(self, shell: NodeShell) -> None:
+    def __init__(self, shell: ServerPort, calls: Calls, peers: PeerCensus | None) -> None:
         self._shell = shell
-        cluster = shell.cluster
-        self._peers = None if cluster is None else cluster.census
-        self._sampling = Sampling(shell) if self._peers is None else self._peers.sampling
-        self._inspector = Inspector(shell, None) if self._peers is None else self._peers.inspector
+        self._calls = calls
+        self._peers = peers
+        self._sampling = Sampling(shell) if peers is None else peers.sampling
         self.logins = m.Logins()
         """At the management process, as it told last."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -70,10 +73,6 @@ class Desk:
     def leased(self) -> bool:
         """Whether what this node knows is what the cluster agrees on."""
         return self._shell.cluster is None or self._shell.cluster.heart.leased()
-
-    def hello(self) -> m.Hello:
-        """Who this is."""
-        return m.Hello(m.VERSION, self._shell.options.node.name, self._shell.node.cluster_name)
 
     def close(self) -> None:
         """Whoever waits for an answer gets none."""
@@ -86,16 +85,16 @@ class Desk:
         """Own rows and those of the linked members, then RowsEnd."""
         _Round(self, asked, tell).begin()
 
-    # -- deeds ------------------------------------------------------------------------------------------------
+    # -- orders and calls -------------------------------------------------------------------------------------
 
     def order(self, asked: m.Order, tell: Tell) -> None:
         """Ordered follows, once it is applied everywhere or refused."""
         self._begin(self._order(asked, tell), lambda why: tell(m.Ordered(asked.number, Unavailable.kind, why)))
 
-    def do(self, asked: m.Do, tell: Tell) -> None:
+    def call(self, asked: m.Call, tell: Tell) -> None:
         """Done follows."""
-        if asked.what != "messages":
-            self._begin(self._do(asked, tell), lambda why: tell(m.Done(asked.number, {}, why)))
+        if asked.operation != "messages":
+            self._begin(self._call(asked, tell), lambda why: tell(m.Done(asked.number, {}, why)))
             return
 
         def unavailable(why: str) -> None:
@@ -104,7 +103,7 @@ class Desk:
         if len(self._looks) >= LOOKS_MAX:
             unavailable("too many queues are looked into at once: try again")
         else:
-            task = self._begin(self._do(asked, tell), unavailable)
+            task = self._begin(self._call(asked, tell), unavailable)
             if task is not None:
                 self._looks.add(task)
                 task.add_done_callback(self._looks.discard)
@@ -112,7 +111,7 @@ class Desk:
     def _begin(self, work: Any, refuse: Callable[[str], None]) -> asyncio.Task[None] | None:
         if len(self._tasks) >= QUESTIONS_MAX:
             work.close()
-            refuse("too many deeds are waited for: try again")
+            refuse("too many calls are open: try again")
             return None
         task: asyncio.Task[None] = self._shell.loop.create_task(work)
         self._tasks.add(task)
@@ -159,41 +158,54 @@ class Desk:
         options = self._shell.node.options
         return replace(command, owner=NodeId(options.name), incarnation=Incarnation(options.incarnation))
 
-    async def _do(self, asked: m.Do, tell: Tell) -> None:
+    async def _call(self, asked: m.Call, tell: Tell) -> None:
         try:
-            answer, error = await self._done(asked.what, asked.arguments), ""
+            answer, error = await self._done(asked.operation, asked.arguments), ""
         except Refused as refused:
             answer, error = {}, str(refused)
         except Exception as mistake:
-            self._shell.log.crashed("management.sock", mistake)
+            self._shell.log.crashed(m.NAME, mistake)
             answer, error = {}, "the broker made a mistake; see its log"
         tell(m.Done(asked.number, answer, error))
 
-    async def _done(self, what: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def _done(self, operation: str, arguments: Facts) -> Facts:
         if not self.leased:
             raise Refused(NO_LEASE)
-        if what == "connection.close":
+        if operation == "connection.close":
             return self._close_connection(
                 str(arguments.get("id")), str(arguments.get("reason") or "closed by operator")
             )
-        if what == "messages":
+        if operation == "messages":
             return await self._inspected(arguments)
-        if what not in RUNNING:
-            raise Refused(f"'{what}' is not one of connection.close, {', '.join(RUNNING)}")
-        return await RUNNING[what](self._shell, arguments)
+        if operation == "as-user":
+            return await self._as_user(arguments)
+        return await self._calls.perform(operation, arguments)
 
-    async def _inspected(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def _inspected(self, arguments: Facts) -> Facts:
         """`result`, or `unavailable`: why it cannot be done now."""
         try:
             request = decode_request(arguments["request"])
         except (KeyError, TypeError, ValueError) as error:
             raise Refused(f"no request about messages: {error}") from error
         try:
-            return {"result": encode_result(await self._inspector.ask(request))}
+            return {"result": encode_result(await self._shell.inspect(request))}
         except Unanswered as why:
             return {"unavailable": str(why)}
 
-    def _close_connection(self, connection_id: str, reason: str) -> dict[str, Any]:
+    async def _as_user(self, arguments: Facts) -> Facts:
+        """`outcome`, or `unavailable`: why it cannot be done now."""
+        try:
+            asked = as_user.decode_asked(arguments["request"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise Refused(f"no request of a user: {error}") from error
+        try:
+            return {"outcome": as_user.encode(await carried_out(self._shell, asked))}
+        except TimeoutError:
+            return {"unavailable": f"the node did not answer within {TIMEOUT_S:g} s"}
+        except EOFError:
+            return {"unavailable": "there is no connection to the node"}
+
+    def _close_connection(self, connection_id: str, reason: str) -> Facts:
         connection = self._shell.node.connections.get(connection_id)
         if connection is not None:
             connection.force_close(reason[:200])
@@ -208,8 +220,8 @@ class Desk:
 class _Round:
     """One question for rows: open until all members have answered, or ANSWER_S is over."""
 
-    def __init__(self, desk: Desk, asked: m.AskRows, tell: Tell) -> None:
-        self._desk = desk
+    def __init__(self, service: Service, asked: m.AskRows, tell: Tell) -> None:
+        self._service = service
         self._asked = asked
         self._tell = tell
         self._open: dict[str, int] = {}  # who has not answered in full, and the number of the question to it
@@ -217,23 +229,23 @@ class _Round:
         self._over = False
 
     def begin(self) -> None:
-        desk, asked = self._desk, self._asked
-        name = desk._shell.options.node.name
+        service, asked = self._service, self._asked
+        name = service._shell.options.node.name
         self._open[name] = 0
-        self._timer = desk._shell.loop.call_later(ANSWER_S, self._end)
-        peers = desk._peers
+        self._timer = service._shell.loop.call_later(ANSWER_S, self._end)
+        peers = service._peers
         if peers is not None:
             for peer in peers.peers:
                 life, number = asked.since.get(peer, (0, 0))
                 self._open[peer] = peers.ask(peer, life, number, asked.max_age_ms, self._teller(peer))
         life, number = asked.since.get(name, (0, 0))
-        desk._sampling.ask(life, number, asked.max_age_ms, lambda batch: self._own(split(batch)))
+        service._sampling.ask(life, number, asked.max_age_ms, lambda batch: self._own(split(batch)))
 
     def _own(self, parts: list[Batch]) -> None:
         part, *rest = parts
-        self._heard(self._desk._shell.options.node.name, encode(part), bool(rest))
+        self._heard(self._service._shell.options.node.name, encode(part), bool(rest))
         if rest:
-            self._desk._shell.loop.call_soon(self._own, rest)
+            self._service._shell.loop.call_soon(self._own, rest)
 
     def _teller(self, peer: str) -> Callable[[bytes, bool], None]:
         return lambda batch, more: self._heard(peer, batch, more)
@@ -253,7 +265,7 @@ class _Round:
         self._over = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._desk._peers is not None:
+        if self._service._peers is not None:
             for ask in self._open.values():
-                self._desk._peers.forget(ask)
-        self._tell(m.RowsEnd(self._asked.number, self._desk.leased))
+                self._service._peers.forget(ask)
+        self._tell(m.RowsEnd(self._asked.number, self._service.leased))

@@ -1,4 +1,4 @@
-"""The doors of a node for its management process: what is asked there, and by whom."""
+"""The control socket of a node: what its management process asks there, and what others may."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pytest
 from server_support import HEADER, Lines, Peer, until
 
 from clusterbroker.broker.amqp import methods
-from clusterbroker.broker.server import desk_socket
-from clusterbroker.broker.server.desk_socket import AMQP_NAME, NAME
-from clusterbroker.broker.server.private_socket import connected
-from clusterbroker.broker.stats import desk_messages as m
+from clusterbroker.broker.server.control import protocol as m
+from clusterbroker.broker.server.control import server
+from clusterbroker.broker.server.control.client import ask
+from clusterbroker.broker.server.control.private_socket import connected
+from clusterbroker.broker.server.control.protocol import NAME
 from clusterbroker.broker.stats.batches import joined
 from clusterbroker.broker.stats.rows import (
     AnyRow,
@@ -33,7 +34,7 @@ from clusterbroker.cluster import snapshot
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.state import ClusterMap
 
-M = TypeVar("M", bound=m.DeskMessage)
+M = TypeVar("M", bound=m.ControlMessage)
 
 
 class Process:
@@ -43,15 +44,15 @@ class Process:
         self.reader = reader
         self.writer = writer
         self.frames = m.Frames(m.AnyTold)
-        self.heard: list[m.DeskMessage] = []
+        self.heard: list[m.ControlMessage] = []
 
     @classmethod
     async def open(cls, directory: Path, version: int = m.VERSION) -> Process:
         self = cls(*await asyncio.open_unix_connection(sock=connected(directory, NAME)))
-        self.say(m.Hello(version))
+        self.say(m.Hello(version, management=True))
         return self
 
-    def say(self, message: m.DeskMessage) -> None:
+    def say(self, message: m.ControlMessage) -> None:
         self.writer.write(m.encode(message))
 
     async def hear(self, kind: type[M], fits: Callable[[M], bool] = lambda _: True) -> M:
@@ -94,43 +95,40 @@ def of(rows: tuple[AnyRow, ...], kind: type) -> list[Any]:
 
 
 @pytest.fixture
-async def desked(start: Any, tmp_path: Path) -> Any:
-    return await start(data_dir=tmp_path, desk_dir=tmp_path)
+async def managed(start: Any, tmp_path: Path) -> Any:
+    return await start(data_dir=tmp_path, management=True)
 
 
-async def test_the_doors_are_for_the_owner_only(desked: Any, tmp_path: Path) -> None:
-    for name in (NAME, AMQP_NAME):
-        mode = (tmp_path / name).stat().st_mode
-        assert stat.S_ISSOCK(mode)
-        assert stat.S_IMODE(mode) == 0o600
-    await desked.stop()
+async def test_the_socket_is_for_the_owner_only(managed: Any, tmp_path: Path) -> None:
+    mode = (tmp_path / NAME).stat().st_mode
+    assert stat.S_ISSOCK(mode)
+    assert stat.S_IMODE(mode) == 0o600
+    await managed.stop()
     assert not (tmp_path / NAME).exists()
-    assert not (tmp_path / AMQP_NAME).exists()
 
 
-async def test_without_a_management_process_there_are_no_doors(start: Any, tmp_path: Path) -> None:
-    shell = await start(data_dir=tmp_path)
-    assert shell.desk is None
-    assert not (tmp_path / NAME).exists()
-    assert not (tmp_path / AMQP_NAME).exists()
+async def test_without_a_management_process_there_is_none_to_serve(start: Any, tmp_path: Path) -> None:
+    await start(data_dir=tmp_path)
+    assert await (await Process.open(tmp_path)).ended()
+    assert (await asyncio.to_thread(ask, tmp_path, "status") or {})["ok"]
 
 
-async def test_rows_of_what_there_is(desked: Any, connect: Any, tmp_path: Path) -> None:
-    peer = await (await connect(desked)).open()
+async def test_rows_of_what_there_is(managed: Any, connect: Any, tmp_path: Path) -> None:
+    peer = await (await connect(managed)).open()
     peer.send(1, methods.QueueDeclare(queue="q", durable=True))
     await peer.receive()
     peer.send(1, methods.ConfirmSelect())
     await peer.receive()
     peer.publish("q", b"12345", 3)
-    await until(lambda: next(iter(desked.node.queues.values())).ring.ready == 3)
+    await until(lambda: next(iter(managed.node.queues.values())).ring.ready == 3)
     peer.send(1, methods.BasicQos(prefetch_count=2))
     await peer.receive()
     peer.send(1, methods.BasicConsume(queue="q", consumer_tag="c"))
     process = await Process.open(tmp_path)
     hello = await process.hear(m.Hello)
-    assert (hello.version, hello.node) == (m.VERSION, desked.options.node.name)
+    assert (hello.version, hello.node) == (m.VERSION, managed.options.node.name)
     assert (await process.hear(m.Leased)).leased
-    await until(lambda: next(iter(desked.node.queues.values())).ring.unacked == 2)
+    await until(lambda: next(iter(managed.node.queues.values())).ring.unacked == 2)
     batch = await process.rows(1)
     assert batch.whole
     (node,) = of(batch.rows, NodeRow)
@@ -138,8 +136,8 @@ async def test_rows_of_what_there_is(desked: Any, connect: Any, tmp_path: Path) 
     assert node.disk_free_bytes > 0
     assert node.files_used > 3
     assert 0 < node.uptime_ms < 3_600_000
-    assert node.wiring_index == desked.node.map.applied
-    assert node.listeners[0].port == desked.listeners[0].addresses[0].port
+    assert node.wiring_index == managed.node.map.applied
+    assert node.listeners[0].port == managed.listeners[0].addresses[0].port
     assert (node.connections_created, node.connections_closed) == (1, 0)
     assert (node.channels_created, node.channels_closed) == (1, 0)
     assert (node.queues_declared, node.queues_created, node.queues_deleted) == (1, 1, 0)
@@ -166,7 +164,7 @@ async def test_rows_of_what_there_is(desked: Any, connect: Any, tmp_path: Path) 
     assert queue.ready_bytes == 5
 
     peer.writer.close()
-    await until(lambda: not desked.clients)
+    await until(lambda: not managed.clients)
     later = await process.rows(2, {batch.node: (batch.life, batch.number)})
     assert not later.whole
     assert set(later.gone) == {connection.key, channel.key, consumer.key}
@@ -176,28 +174,28 @@ async def test_rows_of_what_there_is(desked: Any, connect: Any, tmp_path: Path) 
     assert (node.connections_closed, node.channels_closed) == (1, 1)
 
 
-async def test_what_stands_in_the_way_is_told(desked: Any, connect: Any, tmp_path: Path) -> None:
+async def test_what_stands_in_the_way_is_told(managed: Any, connect: Any, tmp_path: Path) -> None:
     """A connection that an alarm blocks, and a consumer that wants no other."""
-    peer = await (await connect(desked)).open()
+    peer = await (await connect(managed)).open()
     peer.send(1, methods.QueueDeclare(queue="q"))
     peer.send(1, methods.BasicConsume(queue="q", consumer_tag="mine", exclusive=True))
     peer.publish("q", b"x")
-    await until(lambda: any(connection.publishes for connection in desked.clients))
-    desked.alarms.set("memory", "a drill", True)
+    await until(lambda: any(connection.publishes for connection in managed.clients))
+    managed.alarms.set("memory", "a drill", True)
     process = await Process.open(tmp_path)
     batch = await process.rows(1)
     assert of(batch.rows, NodeRow)[0].alarms == ("memory",)
     assert of(batch.rows, ConnectionRow)[0].state == "blocked"
     assert of(batch.rows, QueueRow)[0].exclusive_consumer_tag == "mine"
-    desked.alarms.set("memory", "a drill", False)
+    managed.alarms.set("memory", "a drill", False)
     batch = await process.rows(2)
     assert of(batch.rows, ConnectionRow)[0].state == "running"
 
 
-async def test_a_client_whose_words_cannot_be_told_hides_nothing(desked: Any, connect: Any, tmp_path: Path) -> None:
+async def test_a_client_whose_words_cannot_be_told_hides_nothing(managed: Any, connect: Any, tmp_path: Path) -> None:
     """Names that are no UTF-8, numbers that are too big, and too much of everything."""
     for properties in ({"\udcff": 1}, {"x": {"\udcff": [1]}}, {"x": "y" * 7000, "z": "\u20ac" * 1}):
-        peer = await connect(desked)
+        peer = await connect(managed)
         peer.writer.write(HEADER)
         await peer.receive()
         peer.send(0, methods.ConnectionStartOk(properties, "PLAIN", b"\0guest\0guest", "en_US"))
@@ -208,7 +206,7 @@ async def test_a_client_whose_words_cannot_be_told_hides_nothing(desked: Any, co
     peer.send(1, methods.ChannelOpen())
     peer.send(1, methods.QueueDeclare(queue="q"))
     peer.send(1, methods.BasicConsume(queue="q", consumer_tag="c", arguments={"x-long": "y" * 100_000}))
-    await until(lambda: any(queue.subscriptions for queue in desked.node.queues.values()))
+    await until(lambda: any(queue.subscriptions for queue in managed.node.queues.values()))
     process = await Process.open(tmp_path)
     batch = await process.rows(1)
     told = [connection.client_properties for connection in of(batch.rows, ConnectionRow)]
@@ -218,7 +216,7 @@ async def test_a_client_whose_words_cannot_be_told_hides_nothing(desked: Any, co
 
 
 async def test_what_cannot_be_counted_ends_no_node(
-    desked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: Lines
+    managed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: Lines
 ) -> None:
     def fails(*_: Any) -> None:
         raise ZeroDivisionError("a mistake of ours")
@@ -226,16 +224,16 @@ async def test_what_cannot_be_counted_ends_no_node(
     process = await Process.open(tmp_path)
     await process.rows(1)
     monkeypatch.setattr("clusterbroker.broker.server.counting.connection_row", fails)
-    peer = Peer(*await asyncio.open_connection("127.0.0.1", desked.listeners[0].addresses[0].port))
+    peer = Peer(*await asyncio.open_connection("127.0.0.1", managed.listeners[0].addresses[0].port))
     await peer.open()
     assert len((await process.rows(2)).rows) == 1, "what came before the mistake"
     monkeypatch.undo()
     assert len(of((await process.rows(3)).rows, ConnectionRow)) == 1
-    assert not desked.ended.done()
+    assert not managed.ended.done()
     peer.writer.close()
 
 
-async def test_a_sample_serves_all_who_accept_its_age(desked: Any, tmp_path: Path) -> None:
+async def test_a_sample_serves_all_who_accept_its_age(managed: Any, tmp_path: Path) -> None:
     process = await Process.open(tmp_path)
     first = await process.rows(1)
     second = await process.rows(2, {first.node: (first.life, first.number)}, max_age_ms=60_000)
@@ -246,7 +244,7 @@ async def test_a_sample_serves_all_who_accept_its_age(desked: Any, tmp_path: Pat
 
 
 async def test_a_member_that_does_not_answer_in_time_is_left_out(
-    desked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    managed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rows come with a later round; nobody waits for it."""
     forgotten: list[int] = []
@@ -262,8 +260,8 @@ async def test_a_member_that_does_not_answer_in_time_is_left_out(
         def forget(self, ask: int) -> None:
             forgotten.append(ask)
 
-    monkeypatch.setattr("clusterbroker.broker.server.desk.ANSWER_S", 0.1)
-    monkeypatch.setattr(desked.desk.desk, "_peers", Silent())
+    monkeypatch.setattr("clusterbroker.broker.server.control.service.ANSWER_S", 0.1)
+    monkeypatch.setattr(managed.control.service, "_peers", Silent())
     process = await Process.open(tmp_path)
     batch = await process.rows(1, {"b": (5, 6)})
     assert batch.node == "node"
@@ -274,24 +272,24 @@ async def test_a_member_that_does_not_answer_in_time_is_left_out(
     assert forgotten == [1, 2, 3, 4]
 
 
-async def test_the_wiring_is_followed(desked: Any, tmp_path: Path) -> None:
+async def test_the_wiring_is_followed(managed: Any, tmp_path: Path) -> None:
     process = await Process.open(tmp_path)
-    mirror = await process.folded()
-    assert mirror.digest() == desked.node.map.digest()
+    replica = await process.folded()
+    assert replica.digest() == managed.node.map.digest()
     for name in ("v", "w"):
         process.say(m.Order(2, c.encode(c.AddVhost(name=name))))
-        assert await process.hear(m.Ordered) == m.Ordered(2, "", "", desked.node.map.applied)
-    while mirror.applied < desked.node.map.applied:
+        assert await process.hear(m.Ordered) == m.Ordered(2, "", "", managed.node.map.applied)
+    while replica.applied < managed.node.map.applied:
         for index, command in (await process.hear(m.Followed)).commands:
-            mirror.apply(LogIndex(index), c.decode(command))
-    assert mirror.digest() == desked.node.map.digest()
+            replica.apply(LogIndex(index), c.decode(command))
+    assert replica.digest() == managed.node.map.digest()
 
     again = await Process.open(tmp_path)
-    again.say(m.Tail(1, mirror.applied))
+    again.say(m.Tail(1, replica.applied))
     assert await again.hear(m.Following) == m.Following(1)
 
 
-async def test_an_order_is_refused_as_the_wiring_says(desked: Any, tmp_path: Path) -> None:
+async def test_an_order_is_refused_as_the_wiring_says(managed: Any, tmp_path: Path) -> None:
     process = await Process.open(tmp_path)
     process.say(m.Order(1, c.encode(c.SetPermission(user="nobody", vhost="/", configure="", write="", read=""))))
     refused = await process.hear(m.Ordered)
@@ -303,22 +301,22 @@ async def test_an_order_is_refused_as_the_wiring_says(desked: Any, tmp_path: Pat
     assert (await process.hear(m.Ordered)).kind == "unavailable"
 
 
-async def test_deeds(desked: Any, connect: Any, tmp_path: Path) -> None:
-    peer = await (await connect(desked)).open()
-    (connection_id,) = desked.node.connections
+async def test_operations(managed: Any, connect: Any, tmp_path: Path) -> None:
+    peer = await (await connect(managed)).open()
+    (connection_id,) = managed.node.connections
     process = await Process.open(tmp_path)
-    process.say(m.Do(1, "connection.close", {"id": connection_id, "reason": "enough"}))
+    process.say(m.Call(1, "connection.close", {"id": connection_id, "reason": "enough"}))
     assert await process.hear(m.Done) == m.Done(1, {}, "")
     closed = await peer.receive()
     assert isinstance(closed, methods.ConnectionClose)
     assert (closed.reply_code, "enough" in closed.reply_text) == (320, True)
-    process.say(m.Do(2, "connection.close", {"id": "x.1.9"}))
+    process.say(m.Call(2, "connection.close", {"id": "x.1.9"}))
     assert "there is no connection 'x.1.9'" in (await process.hear(m.Done)).error
-    process.say(m.Do(3, "alarm.set", {"name": "memory", "raised": True}))
+    process.say(m.Call(3, "alarm.set", {"name": "memory", "raised": True}))
     assert (await process.hear(m.Done)).answer == {"alarms": ["memory"]}
-    process.say(m.Do(4, "explode", {}))
+    process.say(m.Call(4, "explode", {}))
     assert "'explode' is not one of" in (await process.hear(m.Done)).error
-    process.say(m.Do(5, "members", {}))
+    process.say(m.Call(5, "members", {}))
     assert "this node is alone" in (await process.hear(m.Done)).error
 
 
@@ -332,7 +330,7 @@ async def test_deeds(desked: Any, connect: Any, tmp_path: Path) -> None:
         m.encode(m.Hello(m.VERSION + 1)),
     ],
 )
-async def test_who_speaks_nonsense_is_cut(desked: Any, tmp_path: Path, bad: bytes, lines: Lines) -> None:
+async def test_who_speaks_nonsense_is_cut(managed: Any, tmp_path: Path, bad: bytes, lines: Lines) -> None:
     process = await Process.open(tmp_path)
     process.writer.write(bad)
     assert await process.ended()
@@ -340,76 +338,35 @@ async def test_who_speaks_nonsense_is_cut(desked: Any, tmp_path: Path, bad: byte
     await (await Process.open(tmp_path)).rows(1)
 
 
-async def test_who_says_no_hello_is_cut(desked: Any, tmp_path: Path) -> None:
+async def test_who_says_no_hello_is_cut(managed: Any, tmp_path: Path) -> None:
     process = Process(*await asyncio.open_unix_connection(sock=connected(tmp_path, NAME)))
     process.say(m.AskRows(1, {}, 0))
     assert await process.ended()
 
 
 async def test_who_does_not_read_is_cut_and_begins_anew(
-    desked: Any, tmp_path: Path, lines: Lines, monkeypatch: pytest.MonkeyPatch
+    managed: Any, tmp_path: Path, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits for a process that stands still never grows beyond the bound."""
-    monkeypatch.setattr(desk_socket, "UNREAD_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(server, "UNREAD_BYTES_MAX", 1 << 20)
     process = await Process.open(tmp_path)
     await process.folded()
-    (line,) = desked.desk.lines
+    (line,) = managed.control.lines
     process.writer.transport.pause_reading()  # type: ignore[attr-defined]
     number = 0
-    while desked.desk.lines:
+    while managed.control.lines:
         assert number < 200, "it is cut long before"
         number += 1
-        await desked.propose(c.AddVhost(name=f"v{number}", description="x" * 100_000))
+        await managed.propose(c.AddVhost(name=f"v{number}", description="x" * 100_000))
         assert line._pending_bytes <= 2 << 20
     assert "management.cut" in lines.events()
     again = await Process.open(tmp_path)
-    assert (await again.folded()).digest() == desked.node.map.digest()
+    assert (await again.folded()).digest() == managed.node.map.digest()
 
 
-async def external(directory: Path, response: bytes, vhost: str = "/") -> tuple[Peer, Any]:
-    """A client of amqp.sock, and what it hears after its login."""
-    peer = Peer(*await asyncio.open_unix_connection(sock=connected(directory, AMQP_NAME)))
-    peer.writer.write(HEADER)
-    hello = await peer.receive()
-    assert isinstance(hello, methods.ConnectionStart)
-    assert b"EXTERNAL" in hello.mechanisms.split()
-    capabilities = {"capabilities": {"authentication_failure_close": True}}
-    peer.send(0, methods.ConnectionStartOk(capabilities, "EXTERNAL", response, "en_US"))
-    heard = await peer.receive()
-    if isinstance(heard, methods.ConnectionTune):
-        peer.send(0, methods.ConnectionTuneOk(heard.channel_max, heard.frame_max, 0))
-        peer.send(0, methods.ConnectionOpen(vhost))
-        heard = await peer.receive()
-    return peer, heard
-
-
-async def test_amqp_for_the_process_as_any_user(desked: Any, tmp_path: Path) -> None:
-    await desked.propose(c.PutUser(name="bob", password_hash="", hash_algorithm="scrypt"))
-    await desked.propose(c.SetPermission(user="bob", vhost="/", configure="^mine$", write="", read=""))
-    peer, heard = await external(tmp_path, b"bob")
-    assert isinstance(heard, methods.ConnectionOpenOk)
-    peer.send(1, methods.ChannelOpen())
-    await peer.receive()
-    peer.send(1, methods.QueueDeclare(queue="mine"))
-    assert isinstance(await peer.receive(), methods.QueueDeclareOk)
-    peer.send(1, methods.QueueDeclare(queue="other"))
-    refused = await peer.receive()
-    assert isinstance(refused, methods.ChannelClose)
-    assert refused.reply_code == 403
-    process = await Process.open(tmp_path)
-    assert of((await process.rows(1)).rows, ConnectionRow) == [], "the node's own are not told"
-
-
-@pytest.mark.parametrize("response", [b"nobody", b"", b"\xff\xfe"])
-async def test_amqp_for_the_process_refuses_unknown_users(desked: Any, tmp_path: Path, response: bytes) -> None:
-    _, heard = await external(tmp_path, response)
-    assert isinstance(heard, methods.ConnectionClose)
-    assert heard.reply_code == 403
-
-
-async def test_others_cannot_say_who_they_are(desked: Any, connect: Any) -> None:
+async def test_others_cannot_say_who_they_are(managed: Any, connect: Any) -> None:
     """EXTERNAL is neither offered nor accepted where anybody can connect."""
-    peer = await connect(desked)
+    peer = await connect(managed)
     peer.writer.write(HEADER)
     hello = await peer.receive()
     assert b"EXTERNAL" not in hello.mechanisms.split()
@@ -417,3 +374,31 @@ async def test_others_cannot_say_who_they_are(desked: Any, connect: Any) -> None
     closed = await peer.receive()
     assert isinstance(closed, methods.ConnectionClose)
     assert closed.reply_code == 503
+
+
+@pytest.mark.parametrize("question", [m.Tail(1, 0), m.AskRows(1, {}, 0), m.Order(1, b""), m.Logins()])
+async def test_commands_make_calls_and_nothing_else(managed: Any, tmp_path: Path, question: m.ControlMessage) -> None:
+    command = Process(*await asyncio.open_unix_connection(sock=connected(tmp_path, NAME)))
+    command.say(m.Hello(m.VERSION))
+    command.say(m.Call(7, "members", {}))
+    assert "this node is alone" in (await command.hear(m.Done)).error
+    command.say(question)
+    assert await command.ended()
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [(m.Hello(m.VERSION + 1, "node"), "the node speaks version"), (m.Hello(m.VERSION, "node"), "the node went away")],
+)
+async def test_a_node_that_does_not_answer(tmp_path: Path, said: m.Hello, error: str) -> None:
+    """One of another release, and one that ends."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(m.encode(said))
+        await reader.read(1 << 16)
+        writer.close()
+
+    async with await asyncio.start_unix_server(serve, str(tmp_path / NAME)):
+        told = await asyncio.to_thread(ask, tmp_path, "status")
+    assert told is not None
+    assert (told["ok"], error in told["error"]) == (False, True)

@@ -1,4 +1,4 @@
-"""What an operator may say of copying to this node, and what it tells of it (waits): replication/rate.py bounds it.
+"""Operations of a running node about copying to it (waits): replication/rate.py bounds it.
 
     copying                     how many copies are being brought up to date, how much came in, what bounds it
     copying.set rate_bytes      bytes per second until the node ends; None: as configured, 0: as fast as it goes
@@ -9,17 +9,18 @@ A pause leaves queues with fewer copies than they shall have, so an alert holds 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.server.operations import Facts, Refused
+from clusterbroker.broker.server.control.operations import Facts, Refused
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ServerPort
 
 PAUSED: Final = "copying.paused"
 
 
-def copying_facts(shell: NodeShell) -> Facts:
+def copying_facts(shell: ServerPort) -> Facts:
     """As fields of a NodeRow; nothing of a node that is alone."""
     if shell.node.part is None:
         return {}
@@ -32,14 +33,14 @@ def copying_facts(shell: NodeShell) -> Facts:
     }
 
 
-async def copying(shell: NodeShell, _: Facts) -> Facts:
+async def _copying(shell: ServerPort, _: Facts) -> Facts:
     """Raises Refused of a node that is alone."""
     if not (facts := copying_facts(shell)):
         raise Refused("this node is alone: it has no copies of others")
     return facts
 
 
-async def set_copying(shell: NodeShell, asked: Facts) -> Facts:
+async def _set_copying(shell: ServerPort, asked: Facts) -> Facts:
     """Raises Refused."""
     part = shell.node.part
     if part is None:
@@ -63,3 +64,9 @@ async def set_copying(shell: NodeShell, asked: Facts) -> Facts:
         shell.node.alerts.clear(PAUSED, name)
     shell.schedule()
     return copying_facts(shell)
+
+
+COPYING: Final[dict[str, Callable[[ServerPort, Facts], Awaitable[Facts]]]] = {
+    "copying": _copying,
+    "copying.set": _set_copying,
+}

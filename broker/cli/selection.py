@@ -9,7 +9,7 @@ import typer
 from clusterbroker.broker.cli.complete import exchanges as complete_exchanges
 from clusterbroker.broker.cli.complete import queues as complete_queues
 from clusterbroker.broker.cli.exit_codes import FAILED, USAGE, Failed
-from clusterbroker.broker.cli.messages import _shown
+from clusterbroker.broker.cli.messages import shortened
 from clusterbroker.broker.cli.tables import Column, Document, Table, moment, number, quoted
 from clusterbroker.broker.cli.target import Target
 
@@ -52,7 +52,7 @@ MESSAGES: Final = Table(
         Column("delivery_count", wide=True),
         Column("bytes", "payload_bytes", number),
         Column("properties"),
-        Column("payload", show=_shown),
+        Column("payload", show=shortened),
     ),
     name="routing_key",
 )

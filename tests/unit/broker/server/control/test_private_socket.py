@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterbroker.broker.server.private_socket import bound, connected
+from clusterbroker.broker.server.control.private_socket import bound, connected
 
 
 @pytest.mark.parametrize("depth", [0, 6])

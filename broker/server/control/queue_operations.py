@@ -1,4 +1,4 @@
-"""What an operator may ask of any node about one queue: requests of the admin socket (waits).
+"""Operations of any running node about one queue (waits).
 
     queues.pause vhost queue                                   nothing is handed out
     queues.resume vhost queue [staged]                         also where it is set aside
@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.server.operations import NO_LEASE, Facts, Refused
+from clusterbroker.broker.server.control.operations import NO_LEASE, Facts, Refused
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.entities import Queue
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ServerPort
 
 
-def _queue(shell: NodeShell, asked: Facts, take: bool) -> Queue:
+def _queue(shell: ServerPort, asked: Facts, take: bool) -> Queue:
     """`take`: something is kept from whoever it belongs to. Raises Refused."""
     if shell.cluster is not None and not shell.cluster.heart.leased():
         raise Refused(NO_LEASE)
@@ -39,7 +39,7 @@ def _queue(shell: NodeShell, asked: Facts, take: bool) -> Queue:
     return queue
 
 
-async def _set_paused(shell: NodeShell, asked: Facts, paused: bool) -> Facts:
+async def _set_paused(shell: ServerPort, asked: Facts, paused: bool) -> Facts:
     queue = _queue(shell, asked, take=paused)
     command = c.PauseQueue(vhost=queue.vhost, name=queue.name, paused=paused, staging=queue.staging)
     applied = await shell.propose(command)
@@ -48,16 +48,16 @@ async def _set_paused(shell: NodeShell, asked: Facts, paused: bool) -> Facts:
     return {}
 
 
-async def _pause(shell: NodeShell, asked: Facts) -> Facts:
+async def _pause(shell: ServerPort, asked: Facts) -> Facts:
     return await _set_paused(shell, {**asked, "staged": False}, True)
 
 
-async def _resume(shell: NodeShell, asked: Facts) -> Facts:
+async def _resume(shell: ServerPort, asked: Facts) -> Facts:
     return await _set_paused(shell, asked, False)
 
 
-async def _delete_messages(shell: NodeShell, asked: Facts) -> Facts:
-    from clusterbroker.broker.server.inspecting import Inspector, Unanswered  # imports that no start shall wait for
+async def _delete_messages(shell: ServerPort, asked: Facts) -> Facts:
+    from clusterbroker.broker.server.inspecting import Unanswered  # imports that no start shall wait for
     from clusterbroker.broker.stats.inspection import TREATED_MAX, Request, decode_request, encode
 
     queue = _queue(shell, asked, take=True)
@@ -71,15 +71,14 @@ async def _delete_messages(shell: NodeShell, asked: Facts) -> Facts:
         request = decode_request(encode(wanted))
     except (TypeError, ValueError, OverflowError) as error:
         raise Refused(f"no request about messages: {error}") from None
-    peers = None if shell.cluster is None else shell.cluster.census
     try:
-        result = await (Inspector(shell, None) if peers is None else peers.inspector).ask(request)
+        result = await shell.inspect(request)
     except Unanswered as why:
         raise Refused(str(why)) from None
     return {"deleted": result.done, "skipped": result.skipped, "next": result.next or None, "last": result.last}
 
 
-QUEUES: Final[dict[str, Callable[[NodeShell, Facts], Awaitable[Facts]]]] = {
+QUEUES: Final[dict[str, Callable[[ServerPort, Facts], Awaitable[Facts]]]] = {
     "queues.pause": _pause,
     "queues.resume": _resume,
     "queues.delete-messages": _delete_messages,

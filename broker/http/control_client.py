@@ -1,13 +1,13 @@
-"""The management process's line to its node: feeds the mirror, and carries deeds to the node (waits).
+"""The management process's line to its node: feeds the replica, and carries orders and calls to the node (waits).
 
     run      connects, follows the wiring and asks for rows, again and again until it is cancelled
-    order    a command; back when the mirror has folded it
-    do       a deed of the node
+    order    a command; back when the replica has folded it
+    call     an operation of the node
 
 Rows are asked for every interval, as long as somebody was interested within the last minute (`touched`); who comes
 after a pause waits for one round, so that nobody is shown what is long past.
 
-When the line is lost the mirror keeps what it had, as of a node without a lease: readers are told how old it is. The
+When the line is lost the replica keeps what it had, as of a node without a lease: readers are told how old it is. The
 node may be gone for good, or begin again in its cluster, which takes as long as a majority takes to be found.
 """
 
@@ -21,10 +21,11 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from clusterbroker.broker.management.replica import Mirror
-from clusterbroker.broker.server.private_socket import connected
-from clusterbroker.broker.stats import desk_messages as m
+from clusterbroker.broker.management.replica import Replica
+from clusterbroker.broker.server.control import protocol as m
+from clusterbroker.broker.server.control.private_socket import connected
 from clusterbroker.broker.stats import rows
+from clusterbroker.broker.stats.as_user import AsUser, Outcome, decode_outcome, encode
 from clusterbroker.broker.stats.batches import joined
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster import snapshot
@@ -34,16 +35,15 @@ from clusterbroker.cluster.ids import LogIndex
 from .importing import imported
 from .operations import OrderError
 
-NAME: Final = "management.sock"
 AGAIN_S: Final = 0.25
 MISTAKE_S: Final = 10.0
-"""The longest pause when the mirror cannot follow its node, again and again."""
+"""The longest pause when the replica cannot follow its node, again and again."""
 INTERVAL_S: Final = 5.0
 INTEREST_S: Final = 60.0
 ROUND_S: Final = 5.0
 """A node that has not told its own rows by then is as good as cut off."""
-DEED_S: Final = 90.0
-"""Longer than any deed of a node that lives."""
+CALL_S: Final = 90.0
+"""Longer than any operation of a node that lives."""
 READ_BYTES: Final = 1 << 18
 
 LOG: Final = structlog.get_logger("management")
@@ -56,17 +56,17 @@ class LineLost(ConnectionError):
 
 
 class NotDone(Exception):
-    """The node refused a deed; the text says why."""
+    """The node refused an operation; the text says why."""
 
 
-class DeskClient:
+class ControlClient:
     """One line at a time; belongs to one loop."""
 
     def __init__(
-        self, directory: Path, mirror: Mirror, now_ms: Callable[[], int], interval_s: float = INTERVAL_S
+        self, directory: Path, replica: Replica, now_ms: Callable[[], int], interval_s: float = INTERVAL_S
     ) -> None:
         self._directory = directory
-        self._mirror = mirror
+        self._replica = replica
         self._now_ms = now_ms
         self._interval_s = interval_s
         self._writer: asyncio.StreamWriter | None = None
@@ -76,15 +76,15 @@ class DeskClient:
         self._parts: dict[str, list[rows.Batch]] = {}
         self._passed_over = ""
         self._round: list[rows.Batch] = []
-        self._folded: dict[asyncio.Future[None], int] = {}  # who waits until the mirror has an index
+        self._folded: dict[asyncio.Future[None], int] = {}  # who waits until the replica has an index
         self._touched_s = float("-inf")
         self._told_s = float("-inf")
         self._interest = asyncio.Event()
-        self._afresh = True  # nothing that the mirror has is built upon
+        self._afresh = True  # nothing that the replica has is built upon
         self._mapped = asyncio.Event()  # the snapshot of this line is there
         self._round_over = asyncio.Event()
         self.ready = asyncio.Event()
-        """The mirror has had a map, and the rows of a first round, at some time."""
+        """The replica has had a map, and the rows of a first round, at some time."""
         self.reload: Callable[[], object] = lambda: None
         """Reads certificates anew: the node says so."""
         self._leased(False)
@@ -105,20 +105,20 @@ class DeskClient:
                 await self._line()
             except OSError:
                 pass  # the node is not there, or not yet; LineLost is one of these
-            except Exception as error:  # what is in the mirror may be wrong by now
+            except Exception as error:  # what is in the replica may be wrong by now
                 LOG.error("the mirror begins anew", exc_info=error)
                 self._afresh = True
                 again_s = mistake_s = min(2 * mistake_s, MISTAKE_S)
             await asyncio.sleep(again_s)
 
     async def _line(self) -> None:
-        reader, writer = await asyncio.open_unix_connection(sock=connected(self._directory, NAME))
+        reader, writer = await asyncio.open_unix_connection(sock=connected(self._directory, m.NAME))
         frames = m.Frames(m.AnyTold)
         self._writer = writer
         beside: list[asyncio.Task[None]] = []
         try:
-            self._say(m.Hello(m.VERSION))
-            self._say(m.Tail(self._next(), 0 if self._afresh else self._mirror.map.applied))
+            self._say(m.Hello(m.VERSION, management=True))
+            self._say(m.Tail(self._next(), 0 if self._afresh else self._replica.map.applied))
             beside = [asyncio.create_task(self._ask_rows()), asyncio.create_task(self._tell_logins())]
             while data := await reader.read(READ_BYTES):
                 for message in frames.feed(data):
@@ -146,7 +146,7 @@ class DeskClient:
         self._number += 1
         return self._number
 
-    def _say(self, message: m.DeskMessage) -> None:
+    def _say(self, message: m.ControlMessage) -> None:
         if self._writer is None:
             raise LineLost("there is no line to the node: it begins again, or it is gone")
         self._writer.write(m.encode(message))
@@ -166,7 +166,7 @@ class DeskClient:
 
     # -- what the node tells ----------------------------------------------------------------------------------
 
-    def _told(self, message: m.DeskMessage) -> None:
+    def _told(self, message: m.ControlMessage) -> None:
         match message:
             case m.Hello():
                 if message.version != m.VERSION:
@@ -181,7 +181,7 @@ class DeskClient:
                 self._mapped.set()
             case m.Followed():
                 for index, command in message.commands:
-                    self._mirror.applied(LogIndex(index), c.decode(command), self._now_ms())
+                    self._replica.applied(LogIndex(index), c.decode(command), self._now_ms())
                 self._reached()
             case m.Rows():
                 self._rows(message)
@@ -208,8 +208,8 @@ class DeskClient:
         self._parts.clear()
         batches, self._round = self._round, []
         for batch in batches:
-            self._mirror.told(batch, self._now_ms())
-        self._mirror.closed(self._now_ms())
+            self._replica.told(batch, self._now_ms())
+        self._replica.closed(self._now_ms())
         self._leased(message.leased)
         self._answer(message)
 
@@ -223,14 +223,14 @@ class DeskClient:
             self._chunks.append(message.chunk)
             return
         chunks, self._chunks = self._chunks, []
-        self._mirror.restored(snapshot.decode(LogIndex(message.index), chunks), self._now_ms())
+        self._replica.restored(snapshot.decode(LogIndex(message.index), chunks), self._now_ms())
         self._mapped.set()
         self._reached()
 
     def _leased(self, leased: bool) -> None:
-        mirror = self._mirror
-        mirror.leased = leased
-        mirror.lost_lease_ms = 0 if leased else mirror.lost_lease_ms or self._now_ms()
+        replica = self._replica
+        replica.leased = leased
+        replica.lost_lease_ms = 0 if leased else replica.lost_lease_ms or self._now_ms()
 
     # -- rows -------------------------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class DeskClient:
         while True:
             try:
                 max_age_ms = int(self._interval_s * 500)
-                since = {} if self._afresh else self._mirror.since()
+                since = {} if self._afresh else self._replica.since()
                 await self._asked(m.AskRows(self._next(), since, max_age_ms), m.RowsEnd, ROUND_S)
             except TimeoutError:
                 self._leased(False)
@@ -259,7 +259,7 @@ class DeskClient:
 
     async def _tell_logins(self) -> None:
         """Attempts to sign in here are for other members as well, whoever is interested."""
-        attempts, told = self._mirror.attempts, -1
+        attempts, told = self._replica.attempts, -1
         while True:
             if attempts.changes != told:
                 told = attempts.changes
@@ -275,17 +275,17 @@ class DeskClient:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._round_over.wait(), ROUND_S)
 
-    # -- deeds ------------------------------------------------------------------------------------------------
+    # -- orders and calls -------------------------------------------------------------------------------------
 
     async def order(self, command: c.AnyCommand) -> OrderError | None:
-        """One command; back when the mirror has it."""
+        """One command; back when the replica has it."""
         ordered = await self._ordered(command)
         return OrderError(ordered.kind, ordered.text) if ordered.kind else None
 
     async def _ordered(self, command: c.AnyCommand) -> m.Ordered | OrderError:
         try:
             stored = c.encode(command)
-            ordered = await self._asked(m.Order(self._next(), stored), m.Ordered, DEED_S)
+            ordered = await self._asked(m.Order(self._next(), stored), m.Ordered, CALL_S)
             await self._until(ordered.index)
         except WiringError as error:
             return OrderError(error.kind, error.text)
@@ -295,28 +295,57 @@ class DeskClient:
 
     async def import_all(self, commands: Sequence[c.Defining]) -> OrderError | None:
         """All of them, or none."""
-        return await imported(self._mirror, self._ordered, self._progress, commands)
+        return await imported(self._replica, self._ordered, self._progress, commands)
 
     async def _progress(self) -> None:
-        """Back when the mirror has changed, or after some seconds. Raises LineLost."""
+        """Back when the replica has changed, or after some seconds. Raises LineLost."""
         with contextlib.suppress(TimeoutError):
-            await self._until(self._mirror.map.applied + 1)
+            await self._until(self._replica.map.applied + 1)
 
-    async def do(self, what: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """A deed of the node. Raises NotDone, LineLost, TimeoutError."""
-        done = await self._asked(m.Do(self._next(), what, arguments), m.Done, DEED_S)
+    async def call(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """An operation of the node. Raises NotDone, LineLost, TimeoutError."""
+        done = await self._asked(m.Call(self._next(), operation, arguments), m.Done, CALL_S)
         if done.error:
             raise NotDone(done.error)
         return done.answer
 
-    async def carry_out(self, what: str, arguments: dict[str, Any]) -> dict[str, Any] | OrderError:
-        """As `do`, with what stood in the way as an answer."""
+    async def carry_out(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any] | OrderError:
+        """As `call`, with what stood in the way as an answer."""
         try:
-            return await self.do(what, arguments)
+            return await self.call(operation, arguments)
         except NotDone as error:
             return OrderError("refused", str(error))
         except (LineLost, TimeoutError) as error:
             return OrderError(Unavailable.kind, str(error) or "the node has not answered: it may still be carried out")
+
+    async def as_user(self, asked: AsUser) -> Outcome | OrderError:
+        """What comes of it, on a line of its own: a message may be long, and what feeds the replica would wait."""
+        try:
+            call = m.encode(m.Call(1, "as-user", {"request": encode(asked)}))
+        except ValueError as error:
+            return OrderError("refused", f"this cannot be said to the node: {error}")
+        try:
+            async with asyncio.timeout(CALL_S):
+                done = await self._alone(call)
+        except (OSError, EOFError, TimeoutError):
+            return OrderError(Unavailable.kind, "there is no connection to the node")
+        if "outcome" in done.answer:
+            return decode_outcome(done.answer["outcome"])
+        return OrderError(Unavailable.kind, done.error or done.answer["unavailable"])
+
+    async def _alone(self, call: bytes) -> m.Done:
+        """Raises OSError, EOFError, ValueError."""
+        reader, writer = await asyncio.open_unix_connection(sock=connected(self._directory, m.NAME))
+        frames = m.Frames(m.AnyTold)
+        try:
+            writer.write(m.encode(m.Hello(m.VERSION, management=True)) + call)
+            while data := await reader.read(READ_BYTES):
+                for message in frames.feed(data):
+                    if isinstance(message, m.Done):
+                        return message
+            raise EOFError("the node has ended the line")
+        finally:
+            writer.transport.abort()
 
     async def close_connection(self, connection_id: str, reason: str) -> OrderError | None:
         """Ends a client's connection, at whatever node it is."""
@@ -324,7 +353,7 @@ class DeskClient:
         return answer if isinstance(answer, OrderError) else None
 
     async def _until(self, index: int) -> None:
-        if self._mirror.map.applied >= index:
+        if self._replica.map.applied >= index:
             return
         folded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._folded[folded] = index
@@ -334,7 +363,7 @@ class DeskClient:
             self._folded.pop(folded, None)
 
     def _reached(self) -> None:
-        applied = self._mirror.map.applied
+        applied = self._replica.map.applied
         for folded, index in tuple(self._folded.items()):
             if index <= applied and not folded.done():
                 folded.set_result(None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.http.audited import told
+from clusterbroker.broker.http.middleware.audit import told
 from clusterbroker.broker.server.audit import Audit, AuditOptions
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.stats.inspection import Result, encode

@@ -1,0 +1,260 @@
+"""Each number of the rows, stated once: its source in the row, its field in JSON documents, its metric.
+
+Groups are RabbitMQ's families of metrics; `fields` gives a group to the documents. A new number is a field of a row
+(`broker.stats.rows`), its counting (`broker.server.counting`), and a line here.
+
+Metrics of the first part have RabbitMQ's names and families, and its meaning. What RabbitMQ tells and is not here has
+no meaning in this broker (Erlang's processes, its message store), or nobody counts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, Final
+
+from .exposition import COUNTER, GAUGE, UNTYPED
+from .history import Get
+
+Number = int | float
+
+
+class Of:
+    """One number of a kind of thing."""
+
+    __slots__ = ("field", "get", "help", "kind", "name", "value")
+
+    def __init__(
+        self, name: str, kind: str, text: str, source: str | Callable[[Any], Number], field: str = "", per: int = 1
+    ) -> None:
+        """`name`: of the metric; empty: there is none. `source`: attribute of the row, or made of it. `field`: of the
+        documents; empty: none has it. `per`: so many units of the row are one of the metric."""
+        self.name, self.kind, self.help, self.field = name, kind, text, field
+        get: Get = attrgetter(source) if isinstance(source, str) else source
+        self.get = get
+        self.value: Get = get if per == 1 else lambda row: get(row) / per
+
+
+def _shown(field: str, source: str | Callable[[Any], Number]) -> Of:
+    """A number of documents only."""
+    return Of("", GAUGE, "", source, field)
+
+
+def fields(*groups: tuple[Of, ...]) -> dict[str, Get]:
+    """Numbers by their fields in documents."""
+    return {one.field: one.get for one in sorted((one for group in groups for one in group), key=lambda one: one.field)
+            if one.field}  # fmt: skip
+
+
+# -- of each thing, by RabbitMQ's families --------------------------------------------------------------------
+
+QUEUE_COARSE: Final = (
+    Of("queue_messages_ready", GAUGE, "Messages ready to be delivered to consumers", "ready", "messages_ready"),
+    Of("queue_messages_unacked", GAUGE, "Messages delivered and not acknowledged", "unacknowledged",
+       "messages_unacknowledged"),
+    Of("queue_messages", GAUGE, "Ready and unacknowledged messages", lambda r: r.ready + r.unacknowledged, "messages"),
+)  # fmt: skip
+QUEUE_CONSUMERS: Final = (Of("queue_consumers", GAUGE, "Consumers of a queue", "consumers", "consumers"),)
+QUEUE_FINE: Final = (
+    Of("queue_messages_ready_bytes", GAUGE, "Bytes of the bodies of ready messages", "ready_bytes",
+       "message_bytes_ready"),
+    Of("queue_messages_ram", GAUGE, "Messages that are in memory", "in_memory", "messages_ram"),
+    Of("queue_messages_ram_bytes", GAUGE, "Bytes of messages that are in memory", "in_memory_bytes",
+       "message_bytes_ram"),
+    Of("queue_messages_paged_out", GAUGE, "Messages that are on disk only",
+       lambda r: max(0, r.ready + r.unacknowledged - r.in_memory), "messages_paged_out"),
+    Of("queue_messages_persistent", GAUGE, "Messages that the journal or copies hold", "persistent",
+       "messages_persistent"),
+    Of("queue_process_memory_bytes", GAUGE, "Memory that a queue takes, about", "memory_bytes", "memory"),
+)  # fmt: skip
+QUEUE_DISK: Final = (
+    Of("queue_disk_reads_total", COUNTER, "Messages read back from the journal", "messages.disk_reads", "disk_reads"),
+    Of("queue_disk_writes_total", COUNTER, "Messages written to the journal", "messages.disk_writes", "disk_writes"),
+)
+_QUEUE_SHOWN: Final = (
+    _shown("consumer_capacity", "consumer_capacity"),
+    _shown("consumer_utilisation", "consumer_capacity"),
+    _shown("message_bytes", lambda r: r.ready_bytes + r.unacknowledged_bytes),
+    _shown("message_bytes_paged_out", lambda r: max(0, r.ready_bytes + r.unacknowledged_bytes - r.in_memory_bytes)),
+    _shown("message_bytes_persistent", "persistent_bytes"),
+    _shown("message_bytes_unacknowledged", "unacknowledged_bytes"),
+)
+CHANNEL: Final = (
+    Of("channel_consumers", GAUGE, "Consumers of a channel", "consumers", "consumer_count"),
+    Of("channel_messages_unacked", GAUGE, "Delivered and not acknowledged", "unacknowledged",
+       "messages_unacknowledged"),
+    Of("channel_messages_unconfirmed", GAUGE, "Published and not confirmed", "unconfirmed", "messages_unconfirmed"),
+    Of("channel_messages_uncommitted", GAUGE, "Published in an open transaction", "uncommitted",
+       "messages_uncommitted"),
+    Of("channel_acks_uncommitted", GAUGE, "Acknowledged in an open transaction", "acks_uncommitted",
+       "acks_uncommitted"),
+    Of("consumer_prefetch", GAUGE, "Limit of unacknowledged messages of each consumer", "prefetch_count",
+       "prefetch_count"),
+    Of("channel_prefetch", GAUGE, "Limit of all consumers of a channel", "global_prefetch_count",
+       "global_prefetch_count"),
+)  # fmt: skip
+CONNECTION_COARSE: Final = (
+    Of("connection_incoming_bytes_total", COUNTER, "Bytes received from a client", "received_bytes", "recv_oct"),
+    Of("connection_outgoing_bytes_total", COUNTER, "Bytes sent to a client", "sent_bytes", "send_oct"),
+)
+CONNECTION: Final = (
+    Of("connection_incoming_packets_total", COUNTER, "Reads that brought something", "received_reads", "recv_cnt"),
+    Of("connection_outgoing_packets_total", COUNTER, "Writes to a client", "sent_writes", "send_cnt"),
+    Of("connection_channels", GAUGE, "Channels of a connection", "channels", "channels"),
+)
+CHURN: Final = (
+    Of("connections_opened_total", COUNTER, "Connections that were opened", "connections_created",
+       "connection_created"),
+    Of("connections_closed_total", COUNTER, "Connections that were closed", "connections_closed", "connection_closed"),
+    Of("channels_opened_total", COUNTER, "Channels that were opened", "channels_created", "channel_created"),
+    Of("channels_closed_total", COUNTER, "Channels that were closed", "channels_closed", "channel_closed"),
+    Of("queues_declared_total", COUNTER, "Declarations of queues that were answered", "queues_declared",
+       "queue_declared"),
+    Of("queues_created_total", COUNTER, "Queues that began here", "queues_created", "queue_created"),
+    Of("queues_deleted_total", COUNTER, "Queues that ended here", "queues_deleted", "queue_deleted"),
+)  # fmt: skip
+NODE_COARSE: Final = (
+    Of("process_open_fds", GAUGE, "Open file descriptors", "files_used", "fd_used"),
+    Of("process_open_tcp_sockets", GAUGE, "Open sockets of clients", "sockets_used", "sockets_used"),
+    Of("process_resident_memory_bytes", GAUGE, "Memory in use", "memory_used_bytes", "mem_used"),
+    Of("disk_space_available_bytes", GAUGE, "Free on the disk of the data directory", "disk_free_bytes", "disk_free"),
+)
+NODE: Final = (
+    Of("process_max_fds", GAUGE, "Limit of open file descriptors", "files_limit", "fd_total"),
+    Of("process_max_tcp_sockets", GAUGE, "Limit of open sockets", "sockets_limit", "sockets_total"),
+    Of("resident_memory_limit_bytes", GAUGE, "Memory at which the alarm rises", "memory_limit_bytes", "mem_limit"),
+    Of("disk_space_available_limit_bytes", GAUGE, "Free disk at which the alarm rises", "disk_free_limit_bytes",
+       "disk_free_limit"),
+    Of("erlang_uptime_seconds", GAUGE, "Since the node started, under RabbitMQ's name", "uptime_ms", "uptime", 1000),
+)  # fmt: skip
+NODE_DISK: Final = (
+    Of("io_write_ops_total", COUNTER, "Groups written to the journal", "journal_flushes", "io_write_count"),
+    Of("io_write_bytes_total", COUNTER, "Bytes written to the journal", "journal_written_bytes", "io_write_bytes"),
+    Of("io_read_ops_total", COUNTER, "Reads from the journal", "journal_reads"),
+    Of("io_read_bytes_total", COUNTER, "Bytes read from the journal", "journal_read_bytes"),
+    Of("io_read_time_seconds_total", COUNTER, "Time that reads took", "journal_read_us", per=1_000_000),
+    Of("io_sync_ops_total", COUNTER, "Flushes of the journal", "journal_flushes", "io_sync_count"),
+    Of("io_sync_time_seconds_total", COUNTER, "Time that flushes took", "journal_flush_us", per=1_000_000),
+)
+ALARMS: Final = (
+    Of("alarms_free_disk_space_watermark", UNTYPED, "1: the disk alarm is in effect", lambda r: "disk" in r.alarms,
+       "disk_free_alarm"),
+    Of("alarms_memory_used_watermark", UNTYPED, "1: the memory alarm is in effect", lambda r: "memory" in r.alarms,
+       "mem_alarm"),
+    Of("alarms_file_descriptor_limit", UNTYPED, "1: no file descriptor is left",
+       lambda r: r.files_used >= r.files_limit > 0),
+)  # fmt: skip
+
+
+def _delivered(m: Any) -> int:
+    total: int = m.deliver + m.deliver_no_ack + m.get + m.get_no_ack
+    return total
+
+
+_MESSAGES: Final = (
+    ("publish", "Messages published", "messages_published_total", "messages_received_total"),
+    ("confirm", "Messages confirmed to publishers", "messages_confirmed_total", "messages_confirmed_total"),
+    ("return_unroutable", "Mandatory messages returned", "messages_unroutable_returned_total",
+     "messages_unroutable_returned_total"),
+    ("drop_unroutable", "Messages without a queue, dropped", "messages_unroutable_dropped_total",
+     "messages_unroutable_dropped_total"),
+    ("deliver_no_ack", "Delivered without acknowledgement", "messages_delivered_total",
+     "messages_delivered_consume_auto_ack_total"),
+    ("deliver", "Delivered to be acknowledged", "messages_delivered_ack_total",
+     "messages_delivered_consume_manual_ack_total"),
+    ("get_no_ack", "Got without acknowledgement", "get_total", "messages_delivered_get_auto_ack_total"),
+    ("get", "Got to be acknowledged", "get_ack_total", "messages_delivered_get_manual_ack_total"),
+    ("get_empty", "Gets that found nothing", "get_empty_total", "messages_get_empty_total"),
+    ("redeliver", "Delivered or got again", "messages_redelivered_total", "messages_redelivered_total"),
+    ("ack", "Acknowledged by consumers", "messages_acked_total", "messages_acknowledged_total"),
+)  # fmt: skip
+"""Totals of messages: field and source, help, metric of a channel, and of the node as `global_*`."""
+_OF_PUBLISHERS: Final = ("confirm", "return_unroutable", "drop_unroutable")
+_GLOBAL: Final = tuple(Of(name, COUNTER, text, field) for field, text, _, name in _MESSAGES)
+MESSAGES: Final = tuple(Of(name, COUNTER, text, field, field) for field, text, name, _ in _MESSAGES)
+GLOBAL: Final = _GLOBAL[:4]
+GLOBAL_OUT: Final = (Of("messages_delivered_total", COUNTER, "Delivered and got", _delivered), *_GLOBAL[4:])
+OF_QUEUES: Final = tuple(one for one in MESSAGES if one.field not in _OF_PUBLISHERS)
+QUEUE_PUBLISHED: Final = Of(
+    "queue_messages_published_total", COUNTER, "Messages that came into the queues", "messages.publish"
+)
+EXCHANGE: Final = (
+    Of("exchange_messages_in_total", COUNTER, "Published to an exchange at this node", "publish_in", "publish_in"),
+    Of("exchange_messages_out_total", COUNTER, "Went from there to queues", "publish_out", "publish_out"),
+    Of("exchange_messages_confirmed_total", COUNTER, "Confirmed of them", "confirm", "confirm"),
+    Of("exchange_messages_unroutable_total", COUNTER, "Without a queue: returned or dropped",
+       lambda r: r.return_unroutable + r.drop_unroutable),
+)  # fmt: skip
+_EXCHANGE_SHOWN: Final = (
+    _shown("drop_unroutable", "drop_unroutable"),
+    _shown("return_unroutable", "return_unroutable"),
+)
+
+# -- ours -----------------------------------------------------------------------------------------------------
+
+OWN_NODE: Final = (
+    Of("leased", GAUGE, "1: the node holds a lease; 0: it is cut off", "leased", "leased"),
+    Of("lease_left_seconds", GAUGE, "Until the lease ends without a beat", "lease_left_ms", "lease_left_ms", 1000),
+    Of("loop_lag_seconds", GAUGE, "How late the loop was since the last sample", "loop_lag_ms", "loop_lag_ms", 1000),
+    Of("loop_held_total", COUNTER, "Events that held the loop for 100 ms or longer", "loop_held"),
+    Of("routes_refused_total", COUNTER, "Messages whose route would have cost too much", "routes_refused"),
+    Of("alerts_held", GAUGE, "Conditions that an operator must see", "alerts_count", "alerts_count"),
+    Of("draining", GAUGE, "1: the node gives its queues away", "draining"),
+    Of("wiring_index", GAUGE, "Index of the last applied command of the wiring log", "wiring_index", "wiring_index"),
+    Of("wiring_is_leader", GAUGE, "1: this node orders the wiring log", lambda r: r.wiring_leader == r.name),
+    Of("wiring_has_leader", GAUGE, "1: the node knows who orders the wiring log", lambda r: r.wiring_leader != ""),
+    Of("wiring_term", GAUGE, "Elections of the wiring log: it rises when another orders it", "wiring_term"),
+    Of("copies_sent_bytes_total", COUNTER, "Bytes of records sent to copies", "copies_sent_bytes"),
+    Of("copies_received_bytes_total", COUNTER, "Bytes of records received for copies here", "copies_received_bytes"),
+    Of("copies_syncing", GAUGE, "Copies here that are being brought up to date", "copies_syncing"),
+    Of("copying_bytes_total", COUNTER, "Bytes that came in for that", "copying_bytes"),
+    Of("copying_rate_bytes", GAUGE, "So much a second may; 0: as fast as it goes", "copying_rate_bytes"),
+    Of("copying_paused", GAUGE, "1: an operator has paused it", "copying_paused"),
+    Of("journal_segments", GAUGE, "Segments of the journal", "journal_segments", "journal_segments"),
+    Of("journal_bytes", GAUGE, "Bytes of the journal on disk", "journal_bytes", "journal_bytes"),
+    Of("journal_written_bytes_total", COUNTER, "Bytes written to the journal", "journal_written_bytes"),
+    Of("journal_flushes_total", COUNTER, "Group commits", "journal_flushes"),
+    Of("journal_flush_seconds_total", COUNTER, "Time that group commits took", "journal_flush_us", per=1_000_000),
+    Of("journal_reads_total", COUNTER, "Reads from the journal", "journal_reads"),
+    Of("journal_read_bytes_total", COUNTER, "Bytes read from the journal", "journal_read_bytes"),
+    Of("journal_read_seconds_total", COUNTER, "Time that reads took", "journal_read_us", per=1_000_000),
+    Of("scrub_percent", GAUGE, "How far the pass over the journal is; 100: none is under way", "scrub_percent",
+       "scrub_percent"),
+    Of("scrub_passes_total", COUNTER, "Passes over all of the journal", "scrub_passes", "scrub_passes"),
+    Of("scrub_bytes_total", COUNTER, "Bytes of the journal that passes have read and proved", "scrub_bytes"),
+    Of("scrub_found_total", COUNTER, "Damages that passes have found", "scrub_found", "scrub_found"),
+)  # fmt: skip
+LINK: Final = (
+    Of("link_up", GAUGE, "1: the link to another member is up", "up"),
+    Of("link_sent_bytes_total", COUNTER, "Bytes sent to another member", "sent_bytes"),
+    Of("link_received_bytes_total", COUNTER, "Bytes received from another member", "received_bytes"),
+    Of("link_clock_ahead_seconds", GAUGE, "How far another member's clock is ahead of this one's", "clock_ahead_ms",
+       per=1000),
+)  # fmt: skip
+LOGINS: Final = (
+    Of("auth_attempts_total", COUNTER, "Attempts to sign in", lambda one: one.succeeded + one.failed),
+    Of("auth_attempts_succeeded_total", COUNTER, "Those that succeeded", "succeeded"),
+    Of("auth_attempts_failed_total", COUNTER, "Those that failed", "failed"),
+)
+STARTED: Final = (
+    Of("process_start_time_seconds", GAUGE, "When the node started, s since 1970", "started_at_ms", per=1000),
+)
+
+# -- for documents --------------------------------------------------------------------------------------------
+
+_IN_MESSAGES: Final = tuple(_shown(field, f"messages.{field}") for field, *_ in _MESSAGES)
+_DELIVERED: Final = (_shown("deliver_get", lambda row: _delivered(row.messages)),)
+MESSAGE_FIELDS: Final = fields(_IN_MESSAGES, _DELIVERED, QUEUE_DISK)
+"""Of `message_stats`; of a channel and of a queue not all of them."""
+CHANNEL_FIELDS: Final = fields(_IN_MESSAGES, _DELIVERED)
+QUEUE_FIELDS: Final = {name: get for name, get in CHANNEL_FIELDS.items() if name not in _OF_PUBLISHERS}
+DEPTH_FIELDS: Final = fields(QUEUE_COARSE)
+QUEUE_GAUGES: Final = fields(QUEUE_CONSUMERS, QUEUE_FINE, _QUEUE_SHOWN)
+CHANNEL_GAUGES: Final = fields(CHANNEL)
+CONNECTION_BYTES: Final = fields(CONNECTION_COARSE)
+CONNECTION_COUNTS: Final = fields(CONNECTION)
+CHURN_FIELDS: Final = fields(CHURN)
+NODE_GAUGES: Final = fields(NODE_COARSE)
+NODE_TOTALS: Final = fields(CHURN, NODE_DISK)
+NODE_FACTS: Final = fields(NODE, ALARMS, OWN_NODE)
+EXCHANGE_FIELDS: Final = fields(EXCHANGE, _EXCHANGE_SHOWN)
