@@ -146,15 +146,6 @@ KNOTS: tuple[tuple[str, ...], ...] = (
         "broker.queues.queue",
     ),
     (
-        "cluster.importing",
-        "cluster.imports",
-        "cluster.leaving",
-        "cluster.membership",
-        "cluster.state",
-        "cluster.transactions",
-        "cluster.view",
-    ),
-    (
         "broker.remote.asking",
         "broker.remote.attachment",
         "broker.remote.ingest",
