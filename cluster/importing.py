@@ -138,14 +138,10 @@ class Imports:
                 parts.accounts.copy_user(name, scratch.accounts)
             case "permission", name, vhost:
                 parts.accounts.copy_permissions(name, vhost, scratch.accounts)
-            case "policy", vhost, name:
-                for policy in parts.vhosts.look(vhost).policies.policies():
-                    if policy.name == name:
-                        scratch.vhosts.by_name[vhost].policies.put(policy)
-            case "operator policy", vhost, name:
-                for operator_policy in parts.vhosts.look(vhost).policies.operator_policies():
-                    if operator_policy.name == name:
-                        scratch.vhosts.by_name[vhost].policies.put_operator(operator_policy)
+            case ("policy" | "operator policy") as kind, vhost, name:
+                policy = parts.vhosts.look(vhost).policies.get(name, operator=kind == "operator policy")
+                if policy is not None:
+                    scratch.vhosts.by_name[vhost].policies.put(policy)
             case "parameter", vhost, component, name:
                 parts.parameters.copy_parameter(vhost, component, name, scratch.parameters)
 

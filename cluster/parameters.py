@@ -36,18 +36,17 @@ class Policies:
 
     def check_room(self, command: PutPolicy | PutOperatorPolicy) -> None:
         """Raise LimitReached for one policy too many."""
-        topology = self._vhosts.by_name.get(command.vhost)
-        operator = isinstance(command, PutOperatorPolicy)
-        if topology is None or topology.policies.has(command.name, operator=operator):
-            return
-        limit = topology.limits.policies_max if topology.limits is not None else None
-        most = POLICIES_MAX if limit is None else limit
-        _check_room("policy", command.name, command.vhost, len(topology.policies), most)
+        topology = self._vhosts.look(command.vhost)
+        if topology.policies.get(command.name, operator=isinstance(command, PutOperatorPolicy)) is None:
+            limit = None if topology.limits is None else topology.limits.policies_max
+            most = POLICIES_MAX if limit is None else limit
+            _check_room("policy", command.name, command.vhost, len(topology.policies), most)
 
-    def put(self, command: PutPolicy, changes: list[Change]) -> None:
-        """Fold PutPolicy."""
+    def put(self, command: PutPolicy | PutOperatorPolicy, changes: list[Change]) -> None:
+        """Fold PutPolicy or PutOperatorPolicy."""
         topology = self._vhosts.require(command.vhost)
-        policy = Policy(
+        operator = isinstance(command, PutOperatorPolicy)
+        policy = (OperatorPolicy if operator else Policy)(
             vhost=command.vhost,
             name=command.name,
             pattern=command.pattern,
@@ -57,42 +56,18 @@ class Policies:
         )
         check_policy(policy)
         if topology.policies.put(policy):
-            self._changed(PolicyChanged(command.vhost, command.name), changes)
+            changes.append(PolicyChanged(command.vhost, command.name, operator))
+            self._settled(changes)
 
-    def delete(self, command: DeletePolicy, changes: list[Change]) -> bool:
-        """Fold DeletePolicy."""
+    def delete(self, command: DeletePolicy | DeleteOperatorPolicy, changes: list[Change]) -> bool:
+        """Fold DeletePolicy or DeleteOperatorPolicy."""
         topology = self._vhosts.by_name.get(command.vhost)
-        if topology is None or not topology.policies.delete(command.name):
+        operator = isinstance(command, DeleteOperatorPolicy)
+        if topology is None or not topology.policies.delete(command.name, operator=operator):
             return False
-        self._changed(PolicyChanged(command.vhost, command.name), changes)
-        return True
-
-    def put_operator(self, command: PutOperatorPolicy, changes: list[Change]) -> None:
-        """Fold PutOperatorPolicy."""
-        topology = self._vhosts.require(command.vhost)
-        policy = OperatorPolicy(
-            vhost=command.vhost,
-            name=command.name,
-            pattern=command.pattern,
-            definition=command.definition,
-            apply_to=command.apply_to,
-            priority=command.priority,
-        )
-        check_policy(policy)
-        if topology.policies.put_operator(policy):
-            self._changed(PolicyChanged(command.vhost, command.name, operator=True), changes)
-
-    def delete_operator(self, command: DeleteOperatorPolicy, changes: list[Change]) -> bool:
-        """Fold DeleteOperatorPolicy."""
-        topology = self._vhosts.by_name.get(command.vhost)
-        if topology is None or not topology.policies.delete_operator(command.name):
-            return False
-        self._changed(PolicyChanged(command.vhost, command.name, operator=True), changes)
-        return True
-
-    def _changed(self, change: PolicyChanged, changes: list[Change]) -> None:
-        changes.append(change)
+        changes.append(PolicyChanged(command.vhost, command.name, operator))
         self._settled(changes)
+        return True
 
 
 class Parameters:

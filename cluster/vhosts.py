@@ -9,7 +9,7 @@ from . import commands as c
 from .arguments import same
 from .changes import Change
 from .command import in_part
-from .entities import Binding, Exchange, Vhost, VhostLimits
+from .entities import Binding, Exchange, OperatorPolicy, Policy, Vhost, VhostLimits
 from .errors import PreconditionFailed, no_vhost
 from .members import Members
 from .queue_index import QueueIndex
@@ -163,10 +163,9 @@ class Vhosts:
             self.by_name[queue.vhost].adopt_queue(queue)
         for binding in snapshot.bindings:
             self.by_name[binding.vhost].adopt_binding(binding)
-        for policy in snapshot.policies:
+        policies: list[Policy | OperatorPolicy] = [*snapshot.policies, *snapshot.operator_policies]
+        for policy in policies:
             self.by_name[policy.vhost].policies.put(policy)
-        for operator_policy in snapshot.operator_policies:
-            self.by_name[operator_policy.vhost].policies.put_operator(operator_policy)
         for producer in snapshot.producers:
             self.by_name[producer.vhost].ledger.producers[producer.name] = producer
         for segment in snapshot.segments:
