@@ -30,8 +30,8 @@ from .changes import Change
 from .entities import Member, Queue
 from .errors import AlreadyExists, PreconditionFailed, queue_text
 from .ids import Epoch, NodeId
-from .log_clock import LogClock
 from .members import Members
+from .passing import LogClock
 from .placement import one_more
 from .queue_index import QueueIndex
 from .queue_rules import check_length

@@ -21,10 +21,10 @@ from .cascade import Cascades
 from .changes import Change, VhostDeleted
 from .entities import Exchange
 from .exchange_rules import STAGING
-from .log_clock import LogClock
 from .members import Members
 from .membership import Membership
 from .parameters import Parameters, Policies
+from .passing import LogClock
 from .queue_index import QueueIndex
 from .queues import Queues
 from .replicas import Replicas

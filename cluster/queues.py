@@ -11,8 +11,8 @@ from .changes import Change, QueuePaused
 from .entities import Queue
 from .errors import PreconditionFailed, no_queue
 from .ids import NodeId
-from .log_clock import LogClock
 from .members import Members
+from .passing import LogClock
 from .queue_index import QueueIndex
 from .replicas import Replicas
 from .vhosts import Vhosts

@@ -31,7 +31,7 @@ from .entities import Exchange, Producer, Queue, Segment
 from .errors import AccessRefused, LimitReached, PreconditionFailed, exchange_text, no_exchange
 from .exchange_rules import STAGING, check_equivalent
 from .ids import Epoch, QueueId
-from .log_clock import LogClock
+from .passing import LogClock
 from .queue_index import QueueIndex
 from .replicas import Replicas
 from .topology import Topology
