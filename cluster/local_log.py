@@ -37,10 +37,10 @@ from clusterbroker.journal.stamp import Stamp
 from . import commands as c
 from . import snapshot
 from .durability import waits_for_disk
-from .errors import ClusterError, DamagedLog, DiskFailed, DiskFull, LogFailure, Unavailable, WiringError
+from .errors import ClusterError, DiskFailed, DiskFull, LogFailure, Unavailable, WiringError
 from .ids import LOCAL_NODE, LogIndex, NodeId
 from .log_store import Entry, LogStore
-from .state import Applied, ClusterMap
+from .state import Applied
 from .view import ClusterView
 from .wiring_log import Done, Listener, Teller, unlogged
 
@@ -95,7 +95,7 @@ class LocalLog:
         """
         self._store = LogStore(directory, sync=sync)
         try:
-            self._map, self._tail_length, self._next = self._replayed()
+            self._map, self._tail_length, self._next = self._store.fold()
         except BaseException:
             self._store.close()
             raise
@@ -192,17 +192,6 @@ class LocalLog:
     def _close_store(self) -> None:
         if not self._writer.is_alive():
             self._store.close()
-
-    def _replayed(self) -> tuple[ClusterMap, int, LogIndex]:
-        stored = self._store.load()
-        try:
-            map_ = ClusterMap.restored(stored.snapshot) if stored.snapshot is not None else ClusterMap()
-        except (KeyError, AssertionError) as error:
-            where = self._store.path
-            raise DamagedLog(f"{where}: the snapshot contradicts itself ({error!r})") from error
-        for index, command in stored.entries:
-            map_.apply(index, command)
-        return map_, len(stored.entries), stored.next_index
 
     def _take_index(self) -> LogIndex:
         index = self._next

@@ -88,8 +88,11 @@ class ClusterMap(ClusterView):
 
     @classmethod
     def restored(cls, snapshot: Snapshot) -> ClusterMap:
-        """The map that `snapshot()` was taken of; KeyError or AssertionError when it contradicts itself."""
+        """The map that `snapshot()` was taken of. Raises ValueError when the snapshot contradicts itself."""
         self = cls()
-        self._parts.restore(snapshot)
-        self._imports.restore(snapshot)
+        try:
+            self._parts.restore(snapshot)
+            self._imports.restore(snapshot)
+        except (KeyError, AssertionError) as error:
+            raise ValueError(f"contradicts itself ({error!r})") from error
         return self

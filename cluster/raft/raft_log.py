@@ -540,10 +540,7 @@ class RaftLog:
 
     def restore(self, stored: StoredSnapshot) -> None:
         """A snapshot takes the place of the state: at the start, or because a leader sent it."""
-        try:
-            self._fold = Fold.restored(stored)
-        except (ValueError, KeyError, AssertionError) as error:
-            raise DamagedLog(f"{self._disk.path}: the snapshot contradicts itself ({error!r})") from error
+        self._fold = Fold.restored(stored, self._disk.path)
         if self._core is None:
             return
         self._refuse(self._proposals.restored(self._fold), "the node was behind: the outcome is in the map")
