@@ -66,10 +66,11 @@ from .disk import Disk
 from .fold import REGULAR, Fold, is_proposal, unseal
 from .founding import Founding
 from .identity import Identity, name_of, raft_id
+from .links import Links
 from .messages import Entry
 from .promises import Promises
 from .proposals import WENT_BACK, Proposal, Proposals
-from .quorum import AppliedCount, QuorumRounds, Then
+from .quorum import Barrier, QuorumRounds, Then
 from .reading import Loaded, load
 from .snapshots import Snapshots, StoredSnapshot
 from .voters import Candidate, next_change, raft_id_of, wanted_voters
@@ -79,7 +80,6 @@ ENTRY_BYTES_MAX: Final = COMMAND_BYTES_MAX + 1024
 SNAPSHOT_EVERY: Final = 10_000
 KEPT_SHARE: Final = 10
 """One in so many of the entries between two snapshots stays behind the newer one."""
-ANNOUNCE_EVERY_S: Final = 0.5
 
 
 class RaftLog:
@@ -125,16 +125,11 @@ class RaftLog:
         self._snapshot_every = snapshot_every
         self._listeners: list[Listener] = []
         self._raised: list[Exception] = []
-        self._links: dict[NodeId, str | None] = {}
-        self._applied_by = AppliedCount()
+        self._links = Links()
         self._rounds = QuorumRounds()
         self._forwarded: list[bytes] = []
         self._promises = Promises()
-        self._barrier = LogIndex(0)
-        self._links_made = 0
-        self._reported: tuple[object, ...] = ()
-        self._announced: tuple[int, ...] = ()
-        self._announced_s = now_s
+        self._barrier = Barrier(now_s)
         self._hint: tuple[NodeId | None, int] = (None, 0)
         self._turn_is_due = False
         self._closed = False
@@ -195,7 +190,7 @@ class RaftLog:
     @property
     def barrier_index(self) -> LogIndex:
         """Every living member has applied everything up to here."""
-        return self._barrier
+        return self._barrier.index
 
     @property
     def voters(self) -> tuple[NodeId, ...]:
@@ -274,16 +269,15 @@ class RaftLog:
         """A control link exists."""
         if self._closed:
             return
-        self._links[peer] = None
-        self._links_made += 1
+        self._links.open(peer)
         self._introduce(peer)
 
     def unlinked(self, peer: NodeId) -> None:
         """A control link is gone."""
         if self._closed:
             return
-        known = self._links.pop(peer, None)
-        self._applied_by.lost(peer)
+        known = self._links.close(peer)
+        self._barrier.lost(peer)
         if known is not None and self._core is not None:
             self._core.unlinked(known)
         self._kick()
@@ -311,7 +305,7 @@ class RaftLog:
         if isinstance(message, m.Introduce):
             self._introduced(peer, message)
         else:
-            known = self._links[peer]
+            known = self._links.raft_id(peer)
             if known is not None and self._core is not None:
                 if why := self._core.objection(message):
                     raise ValueError(why)
@@ -360,8 +354,8 @@ class RaftLog:
         if not len(journal):
             # the file comes into being whole, so that its beginning is never torn
             journal.rewrite()
-        for peer in sorted(self._links):
-            known = self._links[peer]
+        for peer in self._links.peers():
+            known = self._links.raft_id(peer)
             if known is not None:
                 self._core.linked(known)
             self._introduce(peer)
@@ -380,11 +374,8 @@ class RaftLog:
             self._say(f"the wiring log of {peer} went back: it is not listened to before it is made anew")
             self._send(peer, m.Lapsed(*promise))
             return
-        if self._links[peer] is None:
-            self._links[peer] = known
-            self._links_made += 1
-            if self._core is not None:
-                self._core.linked(known)
+        if self._links.introduced(peer, known) and self._core is not None:
+            self._core.linked(known)
         self._founding.hear(other)
         if self._founding.conflict:
             self._say(self._founding.conflict)
@@ -393,9 +384,8 @@ class RaftLog:
     # ---- hearing and saying ----
 
     def _send_raft(self, to: str, message: m.AnyMessage) -> None:
-        peer = name_of(to)
-        if self._links.get(peer) == to:
-            self._send(peer, message)
+        if self._links.reach(to):
+            self._send(name_of(to), message)
 
     def _hear(self, peer: NodeId, known: str, message: m.AnyMessage) -> None:
         core = self._core
@@ -405,12 +395,12 @@ class RaftLog:
                 if core.leads:
                     self._forwarded.extend(entry for entry in message.entries if is_proposal(entry, ENTRY_BYTES_MAX))
             case m.AppliedUpTo():
-                self._applied_by.heard(peer, LogIndex(message.index))
+                self._barrier.heard(peer, LogIndex(message.index))
                 if core.leads and (differs := self._fold.outcomes.differs(peer, message.outcomes)) is not None:
                     self._call(lambda: self._on_diverged(peer, message.outcomes[0], differs))
             case m.Barrier():
                 if message.term == core.term:
-                    self._barrier = max(self._barrier, LogIndex(message.index))
+                    self._barrier.raised(LogIndex(message.index))
             case m.Probe():
                 if message.term == core.term:
                     core.say(known, m.Probed(message.term, message.round))
@@ -470,21 +460,18 @@ class RaftLog:
             self._forwarded.clear()
             if entries:
                 core.append(entries)
-        elif self._links.get(name_of(leader)) == leader:
-            entries = self._proposals.to_send((core.term, leader, self._links_made), self._now_s, core.term)
+        elif self._links.reach(leader):
+            entries = self._proposals.to_send((core.term, leader, self._links.made), self._now_s, core.term)
             for start in range(0, len(entries), 50):
                 core.say(leader, m.Forward(tuple(entries[start : start + 50])))
 
     def _lead(self, core: Core) -> None:
         alive = [member.name for member in self.map.members() if member.alive]
-        self._barrier = max(self._barrier, self._applied_by.minimum(alive, self.name, self.applied))
-        linked = [known for _, known in sorted(self._links.items()) if known is not None]
-        news = (core.term, self._barrier, self._links_made)
-        if news != self._announced or self._now_s - self._announced_s > ANNOUNCE_EVERY_S:
-            # again from time to time: who was not in this term yet has dropped it
-            self._announced, self._announced_s = news, self._now_s
+        self._barrier.count(alive, self.name, self.applied)
+        linked = self._links.raft_ids()
+        if self._barrier.is_announced(core.term, self._links.made, self._now_s):
             for known in linked:
-                core.say(known, m.Barrier(core.term, self._barrier))
+                core.say(known, m.Barrier(core.term, self._barrier.index))
         round_ = self._rounds.probe()
         if round_ is not None:
             for known in linked:
@@ -497,9 +484,9 @@ class RaftLog:
     def _follow(self, core: Core) -> None:
         """Tell the leader how far this node is, when it is news to that leader on that link."""
         leader = core.leader
-        report = (core.term, leader, self._links_made, core.applied)
-        if leader is not None and report != self._reported and self._links.get(name_of(leader)) == leader:
-            self._reported = report
+        if leader is None or not self._links.reach(leader):
+            return
+        if self._barrier.is_reported(core.term, leader, self._links.made, core.applied):
             core.say(leader, m.AppliedUpTo(self.applied, self._fold.outcomes.last))
 
     def _manage_voters(self, core: Core) -> None:
@@ -555,7 +542,7 @@ class RaftLog:
     # ---- telling ----
 
     def _tell(self) -> None:
-        barrier = self._barrier if self.map.members() else self.applied
+        barrier = self._barrier.index if self.map.members() else self.applied
         for applied, done in self._proposals.told(barrier):
             self._tell_one(done, applied)
         hint = (self.leader, self.term)

@@ -120,7 +120,7 @@ def without_barrier(patch: pytest.MonkeyPatch) -> None:
     tell = RaftLog._tell
 
     def told(self: RaftLog) -> None:
-        self._barrier = self.applied
+        self._barrier.index = self.applied
         tell(self)
 
     patch.setattr(RaftLog, "_tell", told)
