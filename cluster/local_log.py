@@ -16,9 +16,8 @@ command of their own, ForgetTransient, as the node's first.
 Indices: the log reserves them in blocks, durably and ahead, so that an index which was given to an unlogged
 command is not given again after a crash; a queue id is such an index. A start may therefore leave a gap.
 
-A snapshot is taken when the tail of the log is longer than both `snapshot_every` and the number of entities:
-its cost per command stays constant. Entities are frozen, so the loop only copies lists; the writer thread
-encodes.
+A snapshot is taken when it is due (wiring_log.py). Entities are frozen, so the loop only copies lists; the writer
+thread encodes.
 """
 
 from __future__ import annotations
@@ -42,11 +41,10 @@ from .ids import LOCAL_NODE, LogIndex, NodeId
 from .log_store import Entry, LogStore
 from .state import Applied
 from .view import ClusterView
-from .wiring_log import Done, Listener, Teller, unlogged
+from .wiring_log import SNAPSHOT_EVERY, Done, Listener, Teller, snapshot_is_due, unlogged
 
 BATCH_COMMANDS_MAX: Final = 1000
 RESERVE_BLOCK: Final = 1 << 20
-SNAPSHOT_EVERY: Final = 10_000
 CLOSE_TIMEOUT_S: Final = 30.0
 
 CallSoon = Callable[[Callable[[], object]], object]
@@ -212,7 +210,7 @@ class LocalLog:
         """Give the writer its next job, if it is idle and there is one."""
         if self._busy or self._failure is not None or self._closed:
             return
-        if self._tail_length > self._snapshot_after and self._tail_length > self._map.entities:
+        if snapshot_is_due(self._tail_length, self._snapshot_after, self._map):
             # everything given an index so far and not pending is applied, so the snapshot covers `_lazy` too
             self._covered, self._lazy = self._lazy, []
             self._start(self._map.snapshot())

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from . import commands as c
 from .errors import Unavailable, WiringError
@@ -32,6 +32,17 @@ from .view import ClusterView
 
 Done = Callable[[Applied], None]
 Listener = Callable[[Applied], None]
+
+
+SNAPSHOT_EVERY: Final = 10_000
+
+
+def snapshot_is_due(length: int, every: int, map_: ClusterView) -> bool:
+    """Whether a log that has grown so long behind its last snapshot needs another one.
+
+    It is longer than `every`, and than the map: so the cost of snapshots for each command stays constant.
+    """
+    return length > every and length > map_.entities
 
 
 class WiringLog(Protocol):

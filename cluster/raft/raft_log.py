@@ -57,7 +57,7 @@ from clusterbroker.cluster.errors import (
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.state import Applied
 from clusterbroker.cluster.view import ClusterView
-from clusterbroker.cluster.wiring_log import Done, Listener, unlogged
+from clusterbroker.cluster.wiring_log import SNAPSHOT_EVERY, Done, Listener, snapshot_is_due, unlogged
 
 from . import identity as identities
 from . import messages as m
@@ -77,7 +77,6 @@ from .voters import Candidate, next_change, raft_id_of, wanted_voters
 
 COMMAND_BYTES_MAX: Final = 512 << 10
 ENTRY_BYTES_MAX: Final = COMMAND_BYTES_MAX + 1024
-SNAPSHOT_EVERY: Final = 10_000
 KEPT_SHARE: Final = 10
 """One in so many of the entries between two snapshots stays behind the newer one."""
 
@@ -108,8 +107,7 @@ class RaftLog:
         loaded: Loaded | None = None,
     ) -> None:
         """Open a formatted directory; `start`: its data directory's disk id and number of starts, `life`: a number that
-        no other start has, or 0, `loaded`: what was just read of it (`reading.prove`), if it was. A snapshot is taken
-        when what follows the last one is longer than it, and the map."""
+        no other start has, or 0, `loaded`: what was just read of it (`reading.prove`), if it was."""
         self._disk = disk
         self._now_s = now_s
         self._chance = chance
@@ -506,7 +504,7 @@ class RaftLog:
 
     def _compact(self, core: Core) -> None:
         length = core.journal[-1][1] - core.snapshot_index
-        if length > self._snapshot_every and length > self._fold.map.entities and core.applied > core.snapshot_index:
+        if snapshot_is_due(length, self._snapshot_every, self.map) and core.applied > core.snapshot_index:
             core.compact()
 
     # ---- what is replicated (core.Machine) ----
