@@ -555,9 +555,9 @@ def decode(stored: bytes | memoryview) -> AnyCommand:
     """The command behind stored bytes. ValueError: they are none; NewerRelease: this release does not know it."""
     if len(stored) < 2 or stored[0] != VERSION:
         newer = len(stored) > 1 and stored[0] > VERSION
-        told = stored[0] if len(stored) else "missing"
+        version = stored[0] if len(stored) else "missing"
         older = ", an older release wrote it" if len(stored) > 1 and 0 < stored[0] < VERSION else ""
-        raise (NewerRelease if newer else ValueError)(f"command version {told} is not {VERSION}{older}")
+        raise (NewerRelease if newer else ValueError)(f"command version {version} is not {VERSION}{older}")
     try:
         command: AnyCommand = _DECODER.decode(stored[1:])
     except msgspec.ValidationError as error:

@@ -41,7 +41,7 @@ from .ids import LOCAL_NODE, LogIndex, NodeId
 from .log_store import Entry, LogStore
 from .state import Applied
 from .view import ClusterView
-from .wiring_log import SNAPSHOT_EVERY, Done, Listener, Teller, snapshot_is_due, unlogged
+from .wiring_log import SNAPSHOT_EVERY, Done, Listener, Notifier, snapshot_is_due, unlogged
 
 BATCH_COMMANDS_MAX: Final = 1000
 RESERVE_BLOCK: Final = 1 << 20
@@ -101,7 +101,7 @@ class LocalLog:
         self._call_soon = call_soon
         self._on_failure = on_failure
         self._snapshot_every = snapshot_every
-        self._teller = Teller()
+        self._notifier = Notifier()
         self._pending: list[_Waiting] = []
         self._writing: list[_Waiting] = []
         self._lazy: list[Entry] = []
@@ -148,17 +148,17 @@ class LocalLog:
 
     def listen(self, listener: Listener) -> None:
         """Call the listener for every command applied from now on."""
-        self._teller.listen(listener)
+        self._notifier.listen(listener)
 
     def propose(self, command: c.AnyCommand, done: Done | None = None) -> None:
         """Order a command; loop's thread only. The contract is in wiring_log.py."""
         if self._closed or self._failure is not None:
-            self._teller.tell(unlogged(command, Unavailable("the wiring log is closed")), done)
+            self._notifier.notify(unlogged(command, Unavailable("the wiring log is closed")), done)
             return
         try:
             stored = c.encode(command)
         except WiringError as error:
-            self._teller.tell(unlogged(command, error), done)
+            self._notifier.notify(unlogged(command, error), done)
             return
         # the stored form is what replay will see, so it is what is applied now
         command = c.decode(stored)
@@ -204,7 +204,7 @@ class LocalLog:
             self._lazy.append((index, stored if stored is not None else c.encode(command)))
             if len(self._lazy) >= BATCH_COMMANDS_MAX:
                 self._continue()
-        self._teller.tell(applied, done)
+        self._notifier.notify(applied, done)
 
     def _continue(self) -> None:
         """Give the writer its next job, if it is idle and there is one."""
@@ -279,7 +279,7 @@ class LocalLog:
             self._reserved = max(self._reserved, job.reserved)
         # `_writing` and `_busy` stay set until all are applied: what is proposed meanwhile comes after the batch
         try:
-            self._tell_each(
+            self._notify_each(
                 (partial(self._map.apply, waiting.index, waiting.command), waiting.done) for waiting in self._writing
             )
         finally:
@@ -297,15 +297,15 @@ class LocalLog:
         self._refuse(refused, error)
 
     def _refuse(self, refused: Sequence[_Waiting], error: Unavailable) -> None:
-        self._tell_each((partial(unlogged, entry.command, error), entry.done) for entry in refused)
+        self._notify_each((partial(unlogged, entry.command, error), entry.done) for entry in refused)
 
-    def _tell_each(self, outcomes: Iterable[tuple[Callable[[], Applied], Done | None]]) -> None:
-        """Compute and tell one after the other; an exception of one who is told keeps no command from the fold."""
+    def _notify_each(self, outcomes: Iterable[tuple[Callable[[], Applied], Done | None]]) -> None:
+        """Compute and hand out one after the other; an exception of a listener keeps no command from the fold."""
         failure: Exception | None = None
         for outcome, done in outcomes:
             applied = outcome()
             try:
-                self._teller.tell(applied, done)
+                self._notifier.notify(applied, done)
             except Exception as error:
                 failure = failure or error
         if failure is not None:

@@ -93,12 +93,12 @@ class _Base(NamedTuple):
 class Passing:
     """What one node would say of time, while it orders the log. To be asked every few seconds."""
 
-    __slots__ = ("_base", "_offset_ms", "_said", "_steady_since_ms")
+    __slots__ = ("_base", "_offset_ms", "_proposed", "_steady_since_ms")
 
     def __init__(self) -> None:
         self._base: _Base | None = None
         """None: it does not order the log."""
-        self._said: _Base | None = None
+        self._proposed: _Base | None = None
         self._offset_ms: int | None = None
         self._steady_since_ms = 0
 
@@ -109,17 +109,17 @@ class Passing:
             self._steady_since_ms = monotonic_ms
         self._offset_ms = offset_ms
         if not orders:
-            self._base = self._said = None
+            self._base = self._proposed = None
         elif self._base is None or self._base.time.lived_ms != time.lived_ms:
-            # it was this node's own word, or else another's: of that the moment is not known
-            own = self._said is not None and self._said.time == time
-            self._base = self._said if own else _Base(time, monotonic_ms)
+            # it was this node's own proposal, or another node's: of that the moment is not known
+            own = self._proposed is not None and self._proposed.time == time
+            self._base = self._proposed if own else _Base(time, monotonic_ms)
 
     def lived_ms(self, monotonic_ms: int) -> int:
         """The log's age now; 0: this node does not order the log."""
         return 0 if self._base is None else self._base.time.lived_ms + monotonic_ms - self._base.at_ms
 
-    def word(self, monotonic_ms: int, wall_ms: int, doubted: bool, wanted: bool = False) -> PassTime | None:
+    def proposal(self, monotonic_ms: int, wall_ms: int, doubted: bool, wanted: bool = False) -> PassTime | None:
         """The command to order now, if any. `doubted`: the wall clock is far from the other members'; `wanted`:
         something ends at this age."""
         if self._base is None:
@@ -136,7 +136,7 @@ class Passing:
             if before.wall_ms and not doubted and monotonic_ms - self._steady_since_ms >= STEADY_MS:
                 most_ms = GAIN * passed_ms
                 calendar_ms += max(-most_ms, min(most_ms, wall_ms - calendar_ms))
-        self._said = _Base(LogTime(lived_ms, calendar_ms), monotonic_ms)
+        self._proposed = _Base(LogTime(lived_ms, calendar_ms), monotonic_ms)
         return PassTime(at_ms=wall_ms, after_ms=before.lived_ms, lived_ms=lived_ms, wall_ms=calendar_ms)
 
     def behind_ms(self, monotonic_ms: int, wall_ms: int) -> int:

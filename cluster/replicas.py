@@ -214,7 +214,7 @@ class Replicas:
         after = ownership.settled(after, terms)
         if (after is before or after == before) and not anew:
             return before
-        after, emitted = ownership.told(before, after, anew=anew)
+        after, emitted = ownership.versioned(before, after, anew=anew)
         assert after.owner is None or self._members.is_alive(after.owner), "an owner is alive"
         held = self._vhosts.by_name[after.vhost].adopt_queue(after)
         changes.extend(emitted)

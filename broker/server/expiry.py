@@ -78,9 +78,9 @@ class Upkeep:
         passing, map_ = self._passing, wiring.map
         passing.look(orders, map_.time, monotonic_ms, wall_ms)
         over = tuple(map_.due(passing.lived_ms(monotonic_ms))) if orders and not doubted else ()
-        word = passing.word(monotonic_ms, wall_ms, doubted, bool(over))
-        if word is not None:
-            wiring.propose(word)
+        command = passing.proposal(monotonic_ms, wall_ms, doubted, bool(over))
+        if command is not None:
+            wiring.propose(command)
         lived_ms = passing.lived_ms(monotonic_ms)
         for vhost, segments, producers in over:
             if segments:

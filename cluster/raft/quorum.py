@@ -29,7 +29,7 @@ class Barrier:
         self._announced_s = now_s
         self._reported: tuple[object, ...] = ()
 
-    def heard(self, name: str, index: LogIndex) -> None:
+    def reported(self, name: str, index: LogIndex) -> None:
         """A member reports over its present link how far it has applied."""
         self._applied[name] = index
 

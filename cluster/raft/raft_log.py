@@ -22,7 +22,7 @@ Callbacks, all on the loop's thread:
     on_leading(term: int)                 this node leads, and has applied all that was ordered before its term; it may
                                           be told before the members that are not heard of have applied it
     on_diverged(peer, first, differs)     of a leader: what came of the commands from `first` on differs there; no more
-    say(text)                             one line for the node's log
+    log(text)                             one line for the node's log
 
 Events, never from within a listener or `done` but for `propose`:
     tick(now_s)              monotonic, every 20 ms
@@ -100,7 +100,7 @@ class RaftLog:
         on_leader: Callable[[NodeId | None, int], object] | None = None,
         on_leading: Callable[[int], object] | None = None,
         on_diverged: Callable[[NodeId, int, bool], object] = lambda *_: None,
-        say: Callable[[str], object] = lambda _: None,
+        log: Callable[[str], object] = lambda _: None,
         snapshot_every: int = SNAPSHOT_EVERY,
         start: tuple[str, int] = ("", 0),
         life: int = 0,
@@ -119,7 +119,7 @@ class RaftLog:
         self._on_leading = on_leading
         self._on_diverged = on_diverged
         self._leading_term = 0
-        self._say = say
+        self._log = log
         self._snapshot_every = snapshot_every
         self._listeners: list[Listener] = []
         self._raised: list[Exception] = []
@@ -307,7 +307,7 @@ class RaftLog:
             if known is not None and self._core is not None:
                 if why := self._core.objection(message):
                     raise ValueError(why)
-                self._guarded(lambda: self._hear(peer, known, message))
+                self._guarded(lambda: self._handle(peer, known, message))
         self._kick()
 
     def close(self) -> None:
@@ -365,27 +365,27 @@ class RaftLog:
 
     def _introduced(self, peer: NodeId, other: m.Introduce) -> None:
         if other.name != peer:
-            self._say(f"{peer} calls itself {other.name}: it is not listened to")
+            self._log(f"{peer} calls itself {other.name}: it is not listened to")
             return
         known = raft_id(other.name, other.disk_id)
         if (promise := self._promises.contradicts(known, other.term, other.end)) is not None:
-            self._say(f"the wiring log of {peer} went back: it is not listened to before it is made anew")
+            self._log(f"the wiring log of {peer} went back: it is not listened to before it is made anew")
             self._send(peer, m.Lapsed(*promise))
             return
         if self._links.introduced(peer, known) and self._core is not None:
             self._core.linked(known)
-        self._founding.hear(other)
+        self._founding.introduced(other)
         if self._founding.conflict:
-            self._say(self._founding.conflict)
+            self._log(self._founding.conflict)
         self._guarded(self._found)
 
-    # ---- hearing and saying ----
+    # ---- messages ----
 
     def _send_raft(self, to: str, message: m.AnyMessage) -> None:
         if self._links.reach(to):
             self._send(name_of(to), message)
 
-    def _hear(self, peer: NodeId, known: str, message: m.AnyMessage) -> None:
+    def _handle(self, peer: NodeId, known: str, message: m.AnyMessage) -> None:
         core = self._core
         assert core is not None, "heard after founding"
         match message:
@@ -393,7 +393,7 @@ class RaftLog:
                 if core.leads:
                     self._forwarded.extend(entry for entry in message.entries if is_proposal(entry, ENTRY_BYTES_MAX))
             case m.AppliedUpTo():
-                self._barrier.heard(peer, LogIndex(message.index))
+                self._barrier.reported(peer, LogIndex(message.index))
                 if core.leads and (differs := self._fold.outcomes.differs(peer, message.outcomes)) is not None:
                     self._call(lambda: self._on_diverged(peer, message.outcomes[0], differs))
             case m.Barrier():
@@ -401,15 +401,15 @@ class RaftLog:
                     self._barrier.raised(LogIndex(message.index))
             case m.Probe():
                 if message.term == core.term:
-                    core.say(known, m.Probed(message.term, message.round))
+                    core.send(known, m.Probed(message.term, message.round))
                 elif message.term < core.term:
-                    core.say(known, m.TermHint(core.term))
+                    core.send(known, m.TermHint(core.term))
             case m.Probed():
                 self._rounds.answered(known, message.term, message.round)
             case m.Lapsed():
                 raise LogWentBack(f"{WENT_BACK}: {peer} heard of term {message.term} and entry {message.end} of it")
             case _:
-                self._promises.heard(known, message)
+                self._promises.record(known, message)
                 core.received(known, message)
 
     # ---- the turn ----
@@ -443,7 +443,7 @@ class RaftLog:
         self._compact(core)
         core.flush()
         core.journal.rest(self._now_s)
-        self._tell()
+        self._notify()
         if core.leads and core.commit < core.journal[-1][1] and core.voters == (self.me_id,):
             self._kick()
 
@@ -461,7 +461,7 @@ class RaftLog:
         elif self._links.reach(leader):
             entries = self._proposals.to_send((core.term, leader, self._links.made), self._now_s, core.term)
             for start in range(0, len(entries), 50):
-                core.say(leader, m.Forward(tuple(entries[start : start + 50])))
+                core.send(leader, m.Forward(tuple(entries[start : start + 50])))
 
     def _lead(self, core: Core) -> None:
         alive = [member.name for member in self.map.members() if member.alive]
@@ -469,12 +469,12 @@ class RaftLog:
         linked = self._links.raft_ids()
         if self._barrier.is_announced(core.term, self._links.made, self._now_s):
             for known in linked:
-                core.say(known, m.Barrier(core.term, self._barrier.index))
+                core.send(known, m.Barrier(core.term, self._barrier.index))
         round_ = self._rounds.probe()
         if round_ is not None:
             for known in linked:
                 if known in core.voters:
-                    core.say(known, m.Probe(core.term, round_))
+                    core.send(known, m.Probe(core.term, round_))
         for then in self._rounds.complete(core.voters, self.me_id):
             self._call(then)
         self._manage_voters(core)
@@ -485,7 +485,7 @@ class RaftLog:
         if leader is None or not self._links.reach(leader):
             return
         if self._barrier.is_reported(core.term, leader, self._links.made, core.applied):
-            core.say(leader, m.AppliedUpTo(self.applied, self._fold.outcomes.last))
+            core.send(leader, m.AppliedUpTo(self.applied, self._fold.outcomes.last))
 
     def _manage_voters(self, core: Core) -> None:
         members = self.map.members()
@@ -537,12 +537,12 @@ class RaftLog:
         assert self._core is not None, "only a log that is open is compacted"
         return self._fold.dump(previous, last, self._core.voters_at_applied())
 
-    # ---- telling ----
+    # ---- outcomes ----
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         barrier = self._barrier.index if self.map.members() else self.applied
-        for applied, done in self._proposals.told(barrier):
-            self._tell_one(done, applied)
+        for applied, done in self._proposals.outcomes(barrier):
+            self._notify_one(done, applied)
         hint = (self.leader, self.term)
         if hint != self._hint:
             self._hint = hint
@@ -553,13 +553,13 @@ class RaftLog:
             if (on_leading := self._on_leading) is not None:
                 self._call(lambda: on_leading(self._leading_term))
 
-    def _tell_one(self, done: Done, applied: Applied) -> None:
+    def _notify_one(self, done: Done, applied: Applied) -> None:
         self._call(lambda: done(applied))
 
     def _refuse(self, proposals: list[Proposal], why: str) -> None:
         for proposal in proposals:
             if proposal.done is not None:
-                self._tell_one(proposal.done, unlogged(proposal.command, Unavailable(why)))
+                self._notify_one(proposal.done, unlogged(proposal.command, Unavailable(why)))
 
     def _call(self, callable_: Callable[[], object]) -> None:
         """Call somebody else's code: what it raises is raised again when the turn is over (G10)."""

@@ -43,9 +43,9 @@ class Upkeep:
         passing.look(True, map_.time, monotonic_ms, wall_ms)
         lived_ms = passing.lived_ms(monotonic_ms)
         over = tuple(map_.due(lived_ms))
-        word = passing.word(monotonic_ms, wall_ms, False, wanted=True)
-        if word is not None:
-            world.control.commit(word)
+        command = passing.proposal(monotonic_ms, wall_ms, False, wanted=True)
+        if command is not None:
+            world.control.commit(command)
         for vhost, segments, producers in over:
             if segments:
                 command = c.ExpireTransactions(at_ms=wall_ms, vhost=vhost, names=segments, lived_ms=lived_ms)

@@ -10,7 +10,7 @@ def test_what_all_have_applied_is_no_more_than_what_the_leader_has() -> None:
     """A leader that was just elected may have applied less than the others: its clients would miss what was told."""
     barrier = Barrier(0.0)
     for name in "bc":
-        barrier.heard(name, LogIndex(100))
+        barrier.reported(name, LogIndex(100))
     barrier.count("abc", "a", LogIndex(95))
     assert barrier.index == 95
     barrier.count("abc", "a", LogIndex(120))
