@@ -13,13 +13,20 @@ Patterns are compiled once per process and text (patterns.py), so equal permissi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Final, Literal
 
+from msgspec.structs import replace
+
+from . import account_commands as c
 from .arguments import same
-from .entities import Permission, TopicPermission, User
+from .changes import Change, PermissionChanged, UserChanged
+from .command import in_part
+from .entities import Deserted, Permission, TopicPermission, User, UserLimits
 from .errors import NotFound, PreconditionFailed
 from .patterns import PatternError, compiled, matches
+from .queue_rules import check_length
+from .snapshot import Snapshot
 
 PermissionKind = Literal["configure", "write", "read"]
 TopicPermissionKind = Literal["write", "read"]
@@ -58,14 +65,18 @@ def expanded(pattern: str, *, username: str, vhost: str, client_id: str | None) 
 class Accounts:
     """Users, permissions and topic permissions of the cluster."""
 
-    __slots__ = ("_permissions", "_topics", "_users", "had_users")
+    __slots__ = ("_check_vhost", "_permissions", "_topics", "_users", "had_users")
 
-    def __init__(self) -> None:
+    def __init__(self, check_vhost: Callable[[str], object]) -> None:
+        """No users. `check_vhost`: raises NotFound for a vhost that does not exist."""
+        self._check_vhost = check_vhost
         self.had_users = False
         """Whether there is, or was, a user."""
         self._users: dict[str, User] = {}
         self._permissions: dict[tuple[str, str], Permission] = {}
         self._topics: dict[tuple[str, str], dict[str, TopicPermission]] = {}
+
+    # ---- questions ----
 
     def user(self, name: str) -> User | None:
         """The user of this name."""
@@ -86,77 +97,6 @@ class Accounts:
     def topic_permissions(self) -> tuple[TopicPermission, ...]:
         """All topic permissions, in order of (user, vhost), then oldest first."""
         return tuple(entry for key in sorted(self._topics) for entry in self._topics[key].values())
-
-    def put_user(self, user: User) -> bool:
-        """Add or replace; whether that changed anything."""
-        if same(self._users.get(user.name), user):
-            return False
-        self._users[user.name] = user
-        self.had_users = True
-        return True
-
-    def delete_user(self, name: str) -> list[str] | None:
-        """Remove a user and all its permissions: the vhosts where it had some; None when there is no such user."""
-        if self._users.pop(name, None) is None:
-            return None
-        vhosts = sorted({vhost for user, vhost in (*self._permissions, *self._topics) if user == name})
-        for vhost in vhosts:
-            self._forget(name, vhost)
-        return vhosts
-
-    def delete_vhost(self, vhost: str) -> list[str]:
-        """Remove all permissions in a vhost: the users that had some."""
-        users = sorted({user for user, where in (*self._permissions, *self._topics) if where == vhost})
-        for user in users:
-            self._forget(user, vhost)
-        return users
-
-    def set_permission(self, permission: Permission) -> bool:
-        """Add or replace; whether that changed anything. Raises 404 or 406."""
-        for kind in ("configure", "write", "read"):
-            check_pattern(getattr(permission, kind), kind)
-        self._require_user(permission.user)
-        key = (permission.user, permission.vhost)
-        if same(self._permissions.get(key), permission):
-            return False
-        self._permissions[key] = permission
-        return True
-
-    def clear_permission(self, user: str, vhost: str) -> bool:
-        """Remove; whether it was there."""
-        return self._permissions.pop((user, vhost), None) is not None
-
-    def set_topic_permission(self, permission: TopicPermission) -> bool:
-        """Add or replace; whether that changed anything. Raises 404 or 406."""
-        for kind in ("write", "read"):
-            example = expanded(getattr(permission, kind), username="u", vhost="v", client_id="c")
-            check_pattern(example, f"topic {kind}")
-        self._require_user(permission.user)
-        held = self._topics.get((permission.user, permission.vhost), {})
-        if same(held.get(permission.exchange), permission):
-            return False
-        self._topics[(permission.user, permission.vhost)] = {**held, permission.exchange: permission}
-        return True
-
-    def clear_topic_permission(self, user: str, vhost: str, exchange: str | None) -> bool:
-        """Remove one or, without an exchange, all; whether there was any."""
-        held = self._topics.get((user, vhost), {})
-        left = {} if exchange is None else {name: held[name] for name in held if name != exchange}
-        if len(left) == len(held):
-            return False
-        if left:
-            self._topics[(user, vhost)] = left
-        else:
-            del self._topics[(user, vhost)]
-        return True
-
-    def copy_permissions(self, user: str, vhost: str, to: Accounts) -> None:
-        """Let another one know what a user, whom it has, may do in a vhost."""
-        key = (user, vhost)
-        if key in self._permissions:
-            to._permissions[key] = self._permissions[key]
-        if key in self._topics:
-            to._topics[key] = self._topics[key]
 
     def allowed(self, user: str, vhost: str, kind: PermissionKind, resource: str) -> bool:
         """Whether the user may configure, write or read the exchange or queue of this name."""
@@ -186,23 +126,155 @@ class Accounts:
         # a pattern that grew beyond the cap by what was filled in matches nothing
         return matches(_whole(filled), routing_key)
 
-    def restore(
-        self,
-        users: Iterable[User],
-        permissions: Iterable[Permission],
-        topic_permissions: Iterable[TopicPermission],
-    ) -> None:
-        """Hold what a snapshot held, unchecked: it was checked when it was set."""
-        self._users = {user.name: user for user in users}
-        self._permissions = {(entry.user, entry.vhost): entry for entry in permissions}
-        self._topics = {}
-        for entry in topic_permissions:
-            self._topics.setdefault((entry.user, entry.vhost), {})[entry.exchange] = entry
+    # ---- commands ----
 
-    def _require_user(self, name: str) -> None:
-        if name not in self._users:
+    def put_user(self, command: c.PutUser, changes: list[Change]) -> None:
+        """Fold PutUser."""
+        if not command.name:
+            raise PreconditionFailed("user name is empty")
+        check_length("user", command.name)
+        tags, limits = command.tags, command.limits
+        present = self._users.get(command.name)
+        if limits is None:
+            limits = UserLimits() if present is None else present.limits
+        if command.only_if_hash is not None:
+            if present is None or present.password_hash != command.only_if_hash:
+                raise PreconditionFailed(f"user '{command.name}' was changed or deleted meanwhile: it stays as it is")
+            tags, limits = present.tags, present.limits
+        user = User(
+            name=command.name,
+            password_hash=command.password_hash,
+            hash_algorithm=command.hash_algorithm,
+            tags=tags,
+            limits=limits,
+        )
+        if command.only:
+            user = in_part(self._require(command.name), user, command.only)
+        self._put(user, changes)
+
+    def set_user_limits(self, command: c.SetUserLimits, changes: list[Change]) -> None:
+        """Fold SetUserLimits."""
+        user = self._require(command.name)
+        self._put(replace(user, limits=in_part(user.limits, command.limits, command.only)), changes)
+
+    def delete_user(self, command: c.DeleteUser, changes: list[Change]) -> bool:
+        """Fold DeleteUser."""
+        name = command.name
+        if self._users.pop(name, None) is None:
+            return False
+        for vhost in sorted({vhost for user, vhost in (*self._permissions, *self._topics) if user == name}):
+            self._forget(name, vhost, changes)
+        changes.append(UserChanged(name, deleted=True))
+        return True
+
+    def set_permission(self, command: c.SetPermission, changes: list[Change]) -> None:
+        """Fold SetPermission."""
+        self._check_vhost(command.vhost)
+        permission = Permission(
+            user=command.user,
+            vhost=command.vhost,
+            configure=command.configure,
+            write=command.write,
+            read=command.read,
+        )
+        for kind in ("configure", "write", "read"):
+            check_pattern(getattr(permission, kind), kind)
+        self._require(command.user)
+        key = (command.user, command.vhost)
+        if not same(self._permissions.get(key), permission):
+            self._permissions[key] = permission
+            changes.append(PermissionChanged(*key))
+
+    def clear_permission(self, command: c.ClearPermission, changes: list[Change]) -> bool:
+        """Fold ClearPermission."""
+        if self._permissions.pop((command.user, command.vhost), None) is None:
+            return False
+        changes.append(PermissionChanged(command.user, command.vhost))
+        return True
+
+    def set_topic_permission(self, command: c.SetTopicPermission, changes: list[Change]) -> None:
+        """Fold SetTopicPermission."""
+        self._check_vhost(command.vhost)
+        permission = TopicPermission(
+            user=command.user,
+            vhost=command.vhost,
+            exchange=command.exchange,
+            write=command.write,
+            read=command.read,
+        )
+        for kind in ("write", "read"):
+            example = expanded(getattr(permission, kind), username="u", vhost="v", client_id="c")
+            check_pattern(example, f"topic {kind}")
+        self._require(command.user)
+        key = (command.user, command.vhost)
+        held = self._topics.get(key, {})
+        if not same(held.get(command.exchange), permission):
+            self._topics[key] = {**held, command.exchange: permission}
+            changes.append(PermissionChanged(*key))
+
+    def clear_topic_permission(self, command: c.ClearTopicPermission, changes: list[Change]) -> bool:
+        """Fold ClearTopicPermission: of one exchange or, without an exchange, of all."""
+        key = (command.user, command.vhost)
+        held = self._topics.get(key, {})
+        left = {} if command.exchange is None else {name: held[name] for name in held if name != command.exchange}
+        if len(left) == len(held):
+            return False
+        if left:
+            self._topics[key] = left
+        else:
+            del self._topics[key]
+        changes.append(PermissionChanged(*key))
+        return True
+
+    def delete_vhost(self, vhost: str, changes: list[Change]) -> None:
+        """A vhost has ended, and all permissions in it."""
+        for user in sorted({user for user, where in (*self._permissions, *self._topics) if where == vhost}):
+            self._forget(user, vhost, changes)
+
+    def _require(self, name: str) -> User:
+        user = self._users.get(name)
+        if user is None:
             raise NotFound(f"user '{name}' not found")
+        return user
 
-    def _forget(self, user: str, vhost: str) -> None:
+    def _put(self, user: User, changes: list[Change]) -> None:
+        if not same(self._users.get(user.name), user):
+            self._users[user.name] = user
+            self.had_users = True
+            changes.append(UserChanged(user.name))
+
+    def _forget(self, user: str, vhost: str, changes: list[Change]) -> None:
         self._permissions.pop((user, vhost), None)
         self._topics.pop((user, vhost), None)
+        changes.append(PermissionChanged(user, vhost))
+
+    # ---- copies and snapshots ----
+
+    def copy_user(self, name: str, to: Accounts) -> None:
+        """Let another map know this user, if it is there."""
+        if name in self._users:
+            to._users[name] = self._users[name]
+
+    def copy_permissions(self, user: str, vhost: str, to: Accounts) -> None:
+        """Let another map, which knows the user, know what the user may do in a vhost."""
+        key = (user, vhost)
+        if key in self._permissions:
+            to._permissions[key] = self._permissions[key]
+        if key in self._topics:
+            to._topics[key] = self._topics[key]
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Write this part of the map into a snapshot."""
+        snapshot.users = list(self._users.values())
+        snapshot.permissions = list(self._permissions.values())
+        snapshot.topic_permissions = list(self.topic_permissions())
+        snapshot.deserted = [Deserted()] if self.had_users and not self._users else []
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Read this part of the map from a snapshot, unchecked: it was checked when it was set."""
+        self._users = {user.name: user for user in snapshot.users}
+        self._permissions = {(entry.user, entry.vhost): entry for entry in snapshot.permissions}
+        self._topics = {}
+        for entry in snapshot.topic_permissions:
+            self._topics.setdefault((entry.user, entry.vhost), {})[entry.exchange] = entry
+        self.had_users = bool(snapshot.users or snapshot.deserted)

@@ -1,22 +1,26 @@
 """What ends with a queue, an exchange, another binding or a vhost, and in how many commands.
 
-A command is folded by all members in one step each, while nobody is served. What it ends may be a hundred thousand
-bindings, or a thousand with a thousand conditions each. So whoever proposes such a command looks before (`in_pieces`),
-and orders `Loosen` first, as often as it is needed: each ends a piece of what the command would end, the last ones of
-the cascade first, so that none of them ends anything else. A queue or an exchange that is going loses its bindings a
-moment before it goes; if its node dies in between, it lives on without them until somebody deletes it again. So does a
-vhost, which loses its bindings first, then its queues, then its exchanges.
+All members fold a command in one step, and serve nobody meanwhile. What it ends may be a hundred thousand bindings, or
+a thousand with a thousand conditions each. So the proposer of such a command looks before (`in_pieces`), and orders
+`Loosen` first, as often as needed: each ends a piece of what the command would end, the last ones of the cascade first,
+so that none of them ends anything else. A queue or an exchange that is going loses its bindings a moment before it
+goes; if its node dies in between, it lives on without them until it is deleted again. So does a vhost, which loses its
+bindings first, then its queues, then its exchanges.
 """
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Any, Final
 
+from . import commands as c
 from .changes import Change
-from .entities import Binding, Exchange
+from .entities import Binding, Exchange, Queue
+from .queue_index import QueueIndex
 from .queue_rules import RESERVED_PREFIX
 from .topology import Topology
+from .vhosts import Vhosts
 
 PIECE: Final = 20_000
 """In units of about a microsecond."""
@@ -28,32 +32,85 @@ _KEY_BYTES: Final = 4
 """Of a key, for one unit."""
 
 
-def piece(order: list[Binding]) -> list[Binding]:
+class Cascades:
+    """Ends of many things in several commands. The things are the topologies'."""
+
+    __slots__ = ("_index", "_vhosts")
+
+    def __init__(self, vhosts: Vhosts, index: QueueIndex) -> None:
+        """`vhosts`, `index`: where what ends is found."""
+        self._vhosts = vhosts
+        self._index = index
+
+    def in_pieces(self, command: c.Ending) -> bool:
+        """Whether what ends with it is too much for one command: then `Loosen` comes before it."""
+        if isinstance(command, c.DeleteVhost):
+            return _is_much(self._vhosts.look(command.name))
+        return any(len(order) > len(_piece(order)) for _, order in self._ending(command))
+
+    def loosen(self, command: c.Loosen, changes: list[Change]) -> bool:
+        """Fold Loosen."""
+        ending = command.ending
+        if isinstance(ending, c.DeleteVhost):
+            topology = self._vhosts.look(ending.name)
+            if not _is_much(topology):
+                return False
+            _end_piece(topology, changes)
+            return _is_much(topology)
+        for topology, order in self._ending(ending):
+            some = _piece(order)
+            if len(some) < len(order):
+                topology.end_some(some, changes)
+                return True
+        return False
+
+    def _ending(self, command: c.Ending) -> Iterator[tuple[Topology, list[Binding]]]:
+        """The bindings that would end with the command, by vhost; none of a command that changes nothing."""
+        match command:
+            case c.RemoveConnection():
+                by_vhost: dict[str, list[Queue]] = {}
+                for queue in self._index.ending_with(command.connection):
+                    by_vhost.setdefault(queue.vhost, []).append(queue)
+                for vhost, queues in by_vhost.items():
+                    topology = self._vhosts.by_name[vhost]
+                    direct = [topology.bindings.to_destination("queue", queue.name) for queue in queues]
+                    yield topology, topology.cascade(chain.from_iterable(direct))
+            case c.DeleteQueue():
+                found = self._index.by_id.get(command.queue_id)
+                if found is not None and not found.staging and command.epoch in (0, found.epoch):
+                    topology = self._vhosts.by_name[found.vhost]
+                    yield topology, topology.cascade(topology.bindings.to_destination("queue", found.name))
+            case c.DeleteExchange() | c.Unbind():
+                topology = self._vhosts.look(command.vhost)
+                yield topology, topology.would_end(command)
+
+
+def _piece(order: list[Binding]) -> list[Binding]:
     """The last ones, as many as one command should end, the very last one first."""
     weight, some = 0, []
     for binding in reversed(order):
         some.append(binding)
-        weight += weigh(binding)
+        weight += _weight(binding)
         if weight > PIECE:
             break
     return some
 
 
-def weigh(binding: Binding) -> int:
-    """What its end costs."""
+def _weight(binding: Binding) -> int:
+    """Cost of its end."""
     return BINDING + len(binding.routing_key) // _KEY_BYTES + _VALUE * _values(binding.arguments)
 
 
-def end_piece(topology: Topology, changes: list[Change]) -> None:
+def _end_piece(topology: Topology, changes: list[Change]) -> None:
     """End as much of a vhost as one command should end."""
     weight = 0
     for binding in tuple(islice(topology.bindings, PIECE // BINDING)):
         if weight > PIECE:
             return
         if topology.bindings.find(binding) is binding:  # it has not gone with one before
-            some = piece(topology.cascade((binding,)))
+            some = _piece(topology.cascade((binding,)))
             topology.end_some(some, changes)
-            weight += sum(map(weigh, some))
+            weight += sum(map(_weight, some))
     if topology.bindings:
         return
     for queue in tuple(islice(topology.queues.values(), PIECE // QUEUE + 1)):
@@ -68,10 +125,10 @@ def end_piece(topology: Topology, changes: list[Change]) -> None:
         weight += EXCHANGE
 
 
-def is_much(topology: Topology) -> bool:
+def _is_much(topology: Topology) -> bool:
     """Whether a vhost should not end with one command."""
     own = len(_own(topology)) * EXCHANGE + len(topology.queues) * QUEUE
-    return own > PIECE or len(piece(list(topology.bindings))) < len(topology.bindings)
+    return own > PIECE or len(_piece(list(topology.bindings))) < len(topology.bindings)
 
 
 def _own(topology: Topology) -> list[Exchange]:

@@ -2,12 +2,20 @@
 
 A command that changes a row may say a part of it, by `only`: the names of the fields that it sets. The row must be
 there (404), and its other fields stay as they are at the moment that the command is applied. The proposer never fills
-them in from what it has read: who changed them meanwhile would be undone. Without `only` a command says the whole row.
+them in from an earlier reading: that would undo the changes of others meanwhile. Without `only` a command says the
+whole row.
 """
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
+from msgspec.structs import replace
+
+from .errors import PreconditionFailed
+
+_Row = TypeVar("_Row", bound=msgspec.Struct)
 
 
 class Command(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_field="command"):
@@ -15,3 +23,13 @@ class Command(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_fi
 
     at_ms: int = 0
     """When it was proposed, wall clock of the proposer, ms since 1970; for display: nothing ends by it."""
+
+
+def in_part(present: _Row, wanted: _Row, only: tuple[str, ...]) -> _Row:
+    """The present row with the named fields of the wanted one; `only` empty: the wanted row. Raises 406."""
+    if not only:
+        return wanted
+    unknown = [name for name in only if name not in present.__struct_fields__]
+    if unknown:
+        raise PreconditionFailed(f"no such field: '{unknown[0]}'")
+    return replace(present, **{name: getattr(wanted, name) for name in only})

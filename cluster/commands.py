@@ -249,7 +249,7 @@ class DrainNode(Command, frozen=True, kw_only=True, tag="drain_node"):
     node: NodeId
     draining: bool = True
     leaving: bool = False
-    """It drains in order to leave: its copies are made elsewhere first (cluster/leaving.py). Void when not draining."""
+    """It drains in order to leave: its copies are made elsewhere first (membership.py). Void when not draining."""
 
 
 class ForgetNode(Command, frozen=True, kw_only=True, tag="forget_node"):
@@ -259,7 +259,7 @@ class ForgetNode(Command, frozen=True, kw_only=True, tag="forget_node"):
     accept_loss: bool = False
     """Needed when it may hold the only copy of a queue."""
     leaves: bool = False
-    """It is alive and goes by itself: refused while a queue counts on its copy (cluster/leaving.py); else its transient
+    """It is alive and goes by itself: refused while a queue counts on its copy (membership.py); else its transient
     queues end with it."""
     accept_fewer: bool = False
     """It may leave though queues count on its copy."""
@@ -555,9 +555,9 @@ def decode(stored: bytes | memoryview) -> AnyCommand:
     """The command behind stored bytes. ValueError: they are none; NewerRelease: this release does not know it."""
     if len(stored) < 2 or stored[0] != VERSION:
         newer = len(stored) > 1 and stored[0] > VERSION
-        told = stored[0] if len(stored) else "missing"
+        version = stored[0] if len(stored) else "missing"
         older = ", an older release wrote it" if len(stored) > 1 and 0 < stored[0] < VERSION else ""
-        raise (NewerRelease if newer else ValueError)(f"command version {told} is not {VERSION}{older}")
+        raise (NewerRelease if newer else ValueError)(f"command version {version} is not {VERSION}{older}")
     try:
         command: AnyCommand = _DECODER.decode(stored[1:])
     except msgspec.ValidationError as error:

@@ -100,14 +100,11 @@ class DataDirectory:
     def _load(self, directory: Path) -> ClusterMap:
         store = LogStore(directory, read_only=True)
         try:
-            stored = store.load()
+            folded = store.fold()
         finally:
             store.close()
-        wiring = ClusterMap() if stored.snapshot is None else ClusterMap.restored(stored.snapshot)
-        for index, command in stored.entries:
-            wiring.apply(index, command)
-        self.wiring_commands = len(stored.entries)
-        return wiring
+        self.wiring_commands = folded.commands
+        return folded.map
 
     @property
     def listing(self) -> str:

@@ -18,7 +18,7 @@ some of that makes it void, and its proposer begins anew. So the scratch map is 
 the parts had been carried out now: a node that comes from a snapshot makes it again from the commands.
 
 At acceptance it is decided, and others must see a cluster in which it has happened. What it shall still make or change
-is refused to them for the moment (`Contended`, cluster/importing.py says which commands); so no command of it can fail
+is refused to them for the moment (`Contended`, importing.py says which commands); so no command of it can fail
 later for what others do. One thing nobody can be refused is that something ends: a connection with its queues, a node
 with what is transient. An ended thing ends after the import: what would have hung on it is passed over.
 """
@@ -27,27 +27,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from . import changes as told
+from . import changes as events
 from . import commands as c
 from .changes import Change
 from .commands import Defining
 from .entities import Binding
 from .errors import WiringError
 from .ids import Incarnation, NodeId
+from .parts import MapParts
 from .topology import EXPECTED, Expected
-
-if TYPE_CHECKING:
-    from .state import ClusterMap
-    from .view import ClusterView
 
 PART_COMMANDS_MAX: Final = 500
 PARTS_MAX: Final = 512
-SLICE_WEIGHT: Final = 100
-"""What a proposer lets nodes carry out at once. The fold does not know it: `ApplyImport` says a number."""
-QUEUES_OF_A_WEIGHT: Final = 50
-"""A policy makes every node look at all queues of its vhost: so many weigh as much as one that is declared."""
 
 Key = tuple[str, ...]
 """One thing of the wiring: its kind, and its name in the map; of bindings all that have the same ends."""
@@ -76,8 +69,8 @@ class Import:
         "scratch",
     )
 
-    def __init__(self, import_id: str, scratch: ClusterMap | None) -> None:
-        """`scratch`: an empty map; None: of one that is accepted."""
+    def __init__(self, import_id: str, scratch: MapParts | None) -> None:
+        """`scratch`: an empty map; None: the import is accepted."""
         self.import_id = import_id
         self.scratch = scratch
         self.parts = 0
@@ -166,21 +159,21 @@ def _policy(vhost: str, name: str, operator: bool) -> Key:
 def key_of(change: Change) -> Key | None:
     """The thing that a change is about, if what an import does can depend on it."""
     match change:
-        case told.QueueDeclared(queue=queue) | told.QueueDeleted(queue=queue):
+        case events.QueueDeclared(queue=queue) | events.QueueDeleted(queue=queue):
             return "queue", queue.vhost, queue.name
-        case told.ExchangeDeclared(exchange=exchange) | told.ExchangeDeleted(exchange=exchange):
+        case events.ExchangeDeclared(exchange=exchange) | events.ExchangeDeleted(exchange=exchange):
             return "exchange", exchange.vhost, exchange.name
-        case told.Bound(binding=binding) | told.Unbound(binding=binding):
+        case events.Bound(binding=binding) | events.Unbound(binding=binding):
             return binding_key(binding)
-        case told.VhostAdded() | told.VhostChanged() | told.VhostDeleted():
+        case events.VhostAdded() | events.VhostChanged() | events.VhostDeleted():
             return "vhost", change.vhost
-        case told.UserChanged():
+        case events.UserChanged():
             return "user", change.user
-        case told.PermissionChanged():
+        case events.PermissionChanged():
             return "permission", change.user, change.vhost
-        case told.PolicyChanged():
+        case events.PolicyChanged():
             return _policy(change.vhost, change.name, change.operator)
-        case told.ParameterChanged():
+        case events.ParameterChanged():
             return "parameter", change.vhost, change.component, change.name
         case _:
             return None
@@ -228,16 +221,3 @@ def parted(commands: Sequence[Defining], sizes: Sequence[int], part_bytes_max: i
             start, size = at, 0
         size += more
     return [*parts, commands[start:]]
-
-
-def next_slice(view: ClusterView, commands: Sequence[Defining], start: int) -> int:
-    """How many of the commands from `start` on may be carried out at once: at least one."""
-    weight = 0
-    for at in range(start, len(commands)):
-        command = commands[at]
-        weight += 1
-        if isinstance(command, (c.PutPolicy, c.PutOperatorPolicy)):
-            weight += len(view.queues(command.vhost)) // QUEUES_OF_A_WEIGHT
-        if weight > SLICE_WEIGHT:
-            return max(1, at - start)
-    return len(commands) - start

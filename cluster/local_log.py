@@ -16,9 +16,8 @@ command of their own, ForgetTransient, as the node's first.
 Indices: the log reserves them in blocks, durably and ahead, so that an index which was given to an unlogged
 command is not given again after a crash; a queue id is such an index. A start may therefore leave a gap.
 
-A snapshot is taken when the tail of the log is longer than both `snapshot_every` and the number of entities:
-its cost per command stays constant. Entities are frozen, so the loop only copies lists; the writer thread
-encodes.
+A snapshot is taken when it is due (wiring_log.py). Entities are frozen, so the loop only copies lists; the writer
+thread encodes.
 """
 
 from __future__ import annotations
@@ -37,16 +36,15 @@ from clusterbroker.journal.stamp import Stamp
 from . import commands as c
 from . import snapshot
 from .durability import waits_for_disk
-from .errors import ClusterError, DamagedLog, DiskFailed, DiskFull, LogFailure, Unavailable, WiringError
+from .errors import ClusterError, DiskFailed, DiskFull, LogFailure, Unavailable, WiringError
 from .ids import LOCAL_NODE, LogIndex, NodeId
 from .log_store import Entry, LogStore
-from .state import Applied, ClusterMap
+from .state import Applied
 from .view import ClusterView
-from .wiring_log import Done, Listener, Teller, unlogged
+from .wiring_log import SNAPSHOT_EVERY, Done, Listener, Notifier, snapshot_is_due, unlogged
 
 BATCH_COMMANDS_MAX: Final = 1000
 RESERVE_BLOCK: Final = 1 << 20
-SNAPSHOT_EVERY: Final = 10_000
 CLOSE_TIMEOUT_S: Final = 30.0
 
 CallSoon = Callable[[Callable[[], object]], object]
@@ -95,7 +93,7 @@ class LocalLog:
         """
         self._store = LogStore(directory, sync=sync)
         try:
-            self._map, self._tail_length, self._next = self._replayed()
+            self._map, self._tail_length, self._next = self._store.fold()
         except BaseException:
             self._store.close()
             raise
@@ -103,7 +101,7 @@ class LocalLog:
         self._call_soon = call_soon
         self._on_failure = on_failure
         self._snapshot_every = snapshot_every
-        self._teller = Teller()
+        self._notifier = Notifier()
         self._pending: list[_Waiting] = []
         self._writing: list[_Waiting] = []
         self._lazy: list[Entry] = []
@@ -150,17 +148,17 @@ class LocalLog:
 
     def listen(self, listener: Listener) -> None:
         """Call the listener for every command applied from now on."""
-        self._teller.listen(listener)
+        self._notifier.listen(listener)
 
     def propose(self, command: c.AnyCommand, done: Done | None = None) -> None:
         """Order a command; loop's thread only. The contract is in wiring_log.py."""
         if self._closed or self._failure is not None:
-            self._teller.tell(unlogged(command, Unavailable("the wiring log is closed")), done)
+            self._notifier.notify(unlogged(command, Unavailable("the wiring log is closed")), done)
             return
         try:
             stored = c.encode(command)
         except WiringError as error:
-            self._teller.tell(unlogged(command, error), done)
+            self._notifier.notify(unlogged(command, error), done)
             return
         # the stored form is what replay will see, so it is what is applied now
         command = c.decode(stored)
@@ -193,17 +191,6 @@ class LocalLog:
         if not self._writer.is_alive():
             self._store.close()
 
-    def _replayed(self) -> tuple[ClusterMap, int, LogIndex]:
-        stored = self._store.load()
-        try:
-            map_ = ClusterMap.restored(stored.snapshot) if stored.snapshot is not None else ClusterMap()
-        except (KeyError, AssertionError) as error:
-            where = self._store.path
-            raise DamagedLog(f"{where}: the snapshot contradicts itself ({error!r})") from error
-        for index, command in stored.entries:
-            map_.apply(index, command)
-        return map_, len(stored.entries), stored.next_index
-
     def _take_index(self) -> LogIndex:
         index = self._next
         self._next = LogIndex(index + 1)
@@ -217,13 +204,13 @@ class LocalLog:
             self._lazy.append((index, stored if stored is not None else c.encode(command)))
             if len(self._lazy) >= BATCH_COMMANDS_MAX:
                 self._continue()
-        self._teller.tell(applied, done)
+        self._notifier.notify(applied, done)
 
     def _continue(self) -> None:
         """Give the writer its next job, if it is idle and there is one."""
         if self._busy or self._failure is not None or self._closed:
             return
-        if self._tail_length > self._snapshot_after and self._tail_length > self._map.entities:
+        if snapshot_is_due(self._tail_length, self._snapshot_after, self._map):
             # everything given an index so far and not pending is applied, so the snapshot covers `_lazy` too
             self._covered, self._lazy = self._lazy, []
             self._start(self._map.snapshot())
@@ -292,7 +279,7 @@ class LocalLog:
             self._reserved = max(self._reserved, job.reserved)
         # `_writing` and `_busy` stay set until all are applied: what is proposed meanwhile comes after the batch
         try:
-            self._tell_each(
+            self._notify_each(
                 (partial(self._map.apply, waiting.index, waiting.command), waiting.done) for waiting in self._writing
             )
         finally:
@@ -310,15 +297,15 @@ class LocalLog:
         self._refuse(refused, error)
 
     def _refuse(self, refused: Sequence[_Waiting], error: Unavailable) -> None:
-        self._tell_each((partial(unlogged, entry.command, error), entry.done) for entry in refused)
+        self._notify_each((partial(unlogged, entry.command, error), entry.done) for entry in refused)
 
-    def _tell_each(self, outcomes: Iterable[tuple[Callable[[], Applied], Done | None]]) -> None:
-        """Compute and tell one after the other; an exception of one who is told keeps no command from the fold."""
+    def _notify_each(self, outcomes: Iterable[tuple[Callable[[], Applied], Done | None]]) -> None:
+        """Compute and hand out one after the other; an exception of a listener keeps no command from the fold."""
         failure: Exception | None = None
         for outcome, done in outcomes:
             applied = outcome()
             try:
-                self._teller.tell(applied, done)
+                self._notifier.notify(applied, done)
             except Exception as error:
                 failure = failure or error
         if failure is not None:

@@ -32,6 +32,7 @@ from clusterbroker.journal.stamp import Stamp, packed, unpacked
 from . import commands, snapshot
 from .errors import DamagedLog, DiskFailed, DiskFull, FormatTooNew, NewerRelease
 from .ids import LogIndex
+from .state import ClusterMap
 
 FORMAT: Final = 1
 MAP_BYTES_MAX: Final = 1 << 38
@@ -59,6 +60,16 @@ class Stored(NamedTuple):
     """The tail of the log behind the snapshot, in order."""
     next_index: LogIndex
     """The first index that was surely never given out."""
+
+
+class Folded(NamedTuple):
+    """The wiring that a directory holds."""
+
+    map: ClusterMap
+    commands: int
+    """Number of commands behind the snapshot."""
+    next_index: LogIndex
+    """As of `Stored`."""
 
 
 class LogStore:
@@ -112,6 +123,17 @@ class LogStore:
         reserved = _U64.unpack(raw)[0] if raw is not None else 1
         last = entries[-1][0] if entries else restored.index if restored else 0
         return Stored(restored, entries, LogIndex(max(reserved, last + 1)))
+
+    def fold(self) -> Folded:
+        """The map, as snapshot and log say. Raises as `load`, and DamagedLog for a snapshot that contradicts itself."""
+        stored = self.load()
+        try:
+            map_ = ClusterMap() if stored.snapshot is None else ClusterMap.restored(stored.snapshot)
+        except ValueError as error:
+            raise self._damaged("the snapshot", str(error)) from error
+        for index, command in stored.entries:
+            map_.apply(index, command)
+        return Folded(map_, len(stored.entries), stored.next_index)
 
     @property
     def stamp(self) -> Stamp | None:

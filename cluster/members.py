@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .entities import ForgottenDisk, Member, Queue
+from .errors import NotFound
 from .ids import Incarnation, NodeId, QueueId
+from .snapshot import Snapshot
 
 _Ids = dict[QueueId, None]
 
@@ -46,6 +48,13 @@ class Members:
     def get(self, name: NodeId) -> Member | None:
         """The member of this name."""
         return self._members.get(name)
+
+    def require(self, name: NodeId) -> Member:
+        """The member of this name. Raises NotFound."""
+        member = self._members.get(name)
+        if member is None:
+            raise NotFound(f"no member '{name}'")
+        return member
 
     def all(self) -> tuple[Member, ...]:
         """All members, oldest first."""
@@ -92,6 +101,18 @@ class Members:
     def last_incarnation(self, name: NodeId) -> Incarnation:
         """The highest that forgotten members of this name had; 0: nobody had the name."""
         return max((disk.incarnation for disk in self._disks.values() if disk.name == name), default=Incarnation(0))
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Write this part of the map into a snapshot."""
+        snapshot.members = list(self.all())
+        snapshot.forgotten_disks = list(self.forgotten_disks())
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Read this part of the map from a snapshot."""
+        for member in snapshot.members:
+            self.put(member)
+        for disk in snapshot.forgotten_disks:
+            self.forbid(disk)
 
     # ---- queues by member ----
 

@@ -15,7 +15,8 @@ held is gone: another disk, a damaged replica, or the memory of a process that e
 
 Epochs: each election and transfer raises `epoch`, also when nobody can be elected (what the former owner still sends
 is then of the past), and also when the same node is elected anew. `version` rises with each change of owner, in_sync,
-eligible or replicas, once per command (`told`): who says that a copy has caught up must mean the copy that is there.
+eligible or replicas, once per command (`versioned`): a report that a copy has caught up must mean the copy that is
+there.
 """
 
 from __future__ import annotations
@@ -200,8 +201,8 @@ def settled(queue: Queue, terms: Terms) -> Queue:
     return queue
 
 
-def told(before: Queue, after: Queue, *, anew: bool = False) -> tuple[Queue, list[Change]]:
-    """The queue with its version, and the changes that tell of it; `anew`: the version rises in any case."""
+def versioned(before: Queue, after: Queue, *, anew: bool = False) -> tuple[Queue, list[Change]]:
+    """The queue with its version, and the changes of it to emit; `anew`: the version rises in any case."""
     changes: list[Change] = []
     owner_changed = after.epoch != before.epoch
     changed = anew or owner_changed or after.in_sync != before.in_sync or after.eligible != before.eligible

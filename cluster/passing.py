@@ -26,8 +26,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from .changes import Change, TimePassed
 from .commands import PassTime
 from .entities import LogTime
+from .ids import NTH_BITS, LogIndex, QueueId
+from .snapshot import Snapshot
 
 PASS_MS: Final = 60_000
 """PassTime is ordered so often; sooner when something ends by it."""
@@ -37,6 +40,47 @@ GAIN: Final = 24
 """Then the calendar gains or loses so many times what passes."""
 JUMP_MS: Final = 1000
 """A wall clock that moved by so much against the monotonic one between two looks has jumped."""
+
+
+class LogClock:
+    """Index, place and time of the command that is folded, for the parts that stamp an entity with them.
+
+    Invariant: neither `applied` nor the log's age ever falls.
+    """
+
+    __slots__ = ("applied", "nth", "time")
+
+    def __init__(self) -> None:
+        """The clock of an empty log."""
+        self.applied = LogIndex(0)
+        """Index of the last command."""
+        self.nth = 0
+        """Place of the command among those that an import carries out with one entry of the log, from 0."""
+        self.time = LogTime()
+
+    def queue_id(self) -> QueueId:
+        """Id of a queue that this command declares."""
+        return QueueId(self.applied | self.nth << NTH_BITS)
+
+    def lived_ms(self, proposed_ms: int) -> int:
+        """The log's age at a command: its proposer counts on from the last PassTime, and neither age is too high."""
+        return max(self.time.lived_ms, proposed_ms)
+
+    def pass_time(self, command: PassTime, changes: list[Change]) -> None:
+        """Fold PassTime: void when the log is not as old any more as the proposer believed."""
+        if command.after_ms == self.time.lived_ms < command.lived_ms:
+            self.time = LogTime(command.lived_ms, command.wall_ms)
+            changes.append(TimePassed(self.time))
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Write this part of the map into a snapshot."""
+        snapshot.times = [self.time] if self.time.lived_ms else []
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Read this part of the map from a snapshot."""
+        self.applied = snapshot.index
+        for time in snapshot.times:
+            self.time = time
 
 
 class _Base(NamedTuple):
@@ -49,12 +93,12 @@ class _Base(NamedTuple):
 class Passing:
     """What one node would say of time, while it orders the log. To be asked every few seconds."""
 
-    __slots__ = ("_base", "_offset_ms", "_said", "_steady_since_ms")
+    __slots__ = ("_base", "_offset_ms", "_proposed", "_steady_since_ms")
 
     def __init__(self) -> None:
         self._base: _Base | None = None
         """None: it does not order the log."""
-        self._said: _Base | None = None
+        self._proposed: _Base | None = None
         self._offset_ms: int | None = None
         self._steady_since_ms = 0
 
@@ -65,17 +109,17 @@ class Passing:
             self._steady_since_ms = monotonic_ms
         self._offset_ms = offset_ms
         if not orders:
-            self._base = self._said = None
+            self._base = self._proposed = None
         elif self._base is None or self._base.time.lived_ms != time.lived_ms:
-            # it was this node's own word, or else another's: of that the moment is not known
-            own = self._said is not None and self._said.time == time
-            self._base = self._said if own else _Base(time, monotonic_ms)
+            # it was this node's own proposal, or another node's: of that the moment is not known
+            own = self._proposed is not None and self._proposed.time == time
+            self._base = self._proposed if own else _Base(time, monotonic_ms)
 
     def lived_ms(self, monotonic_ms: int) -> int:
         """The log's age now; 0: this node does not order the log."""
         return 0 if self._base is None else self._base.time.lived_ms + monotonic_ms - self._base.at_ms
 
-    def word(self, monotonic_ms: int, wall_ms: int, doubted: bool, wanted: bool = False) -> PassTime | None:
+    def proposal(self, monotonic_ms: int, wall_ms: int, doubted: bool, wanted: bool = False) -> PassTime | None:
         """The command to order now, if any. `doubted`: the wall clock is far from the other members'; `wanted`:
         something ends at this age."""
         if self._base is None:
@@ -92,7 +136,7 @@ class Passing:
             if before.wall_ms and not doubted and monotonic_ms - self._steady_since_ms >= STEADY_MS:
                 most_ms = GAIN * passed_ms
                 calendar_ms += max(-most_ms, min(most_ms, wall_ms - calendar_ms))
-        self._said = _Base(LogTime(lived_ms, calendar_ms), monotonic_ms)
+        self._proposed = _Base(LogTime(lived_ms, calendar_ms), monotonic_ms)
         return PassTime(at_ms=wall_ms, after_ms=before.lived_ms, lived_ms=lived_ms, wall_ms=calendar_ms)
 
     def behind_ms(self, monotonic_ms: int, wall_ms: int) -> int:

@@ -178,21 +178,19 @@ class PolicyTable:
         self._shared: dict[Hashable, QueueSettings] = {}
         self._remembered: dict[QueueId, _Known] = {}
 
-    def put(self, policy: Policy) -> bool:
+    def put(self, policy: Policy | OperatorPolicy) -> bool:
         """Add or replace; whether that changed anything."""
+        if isinstance(policy, OperatorPolicy):
+            return self._changed(self._operator.put(policy))
         return self._changed(self._policies.put(policy))
 
-    def delete(self, name: str) -> bool:
-        """Remove; whether it was there."""
-        return self._changed(self._policies.delete(name))
+    def delete(self, name: str, *, operator: bool) -> bool:
+        """Remove a policy, or an operator policy; whether it was there."""
+        return self._changed((self._operator if operator else self._policies).delete(name))
 
-    def put_operator(self, policy: OperatorPolicy) -> bool:
-        """Add or replace; whether that changed anything."""
-        return self._changed(self._operator.put(policy))
-
-    def delete_operator(self, name: str) -> bool:
-        """Remove; whether it was there."""
-        return self._changed(self._operator.delete(name))
+    def get(self, name: str, *, operator: bool) -> Policy | OperatorPolicy | None:
+        """The policy, or the operator policy, of this name."""
+        return self._operator.by_name.get(name) if operator else self._policies.by_name.get(name)
 
     def policies(self) -> tuple[Policy, ...]:
         """Highest priority first."""
@@ -201,10 +199,6 @@ class PolicyTable:
     def operator_policies(self) -> tuple[OperatorPolicy, ...]:
         """Highest priority first."""
         return self._operator.ordered
-
-    def has(self, name: str, *, operator: bool = False) -> bool:
-        """Whether there is a policy, or an operator policy, of this name."""
-        return name in (self._operator if operator else self._policies).by_name
 
     def __len__(self) -> int:
         """Policies and operator policies."""

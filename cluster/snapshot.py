@@ -137,8 +137,8 @@ def decode(index: LogIndex, chunks: Iterable[bytes]) -> Snapshot:
     for chunk in chunks:
         if not chunk or chunk[0] != VERSION:
             newer = bool(chunk) and chunk[0] > VERSION
-            told = chunk[0] if chunk else "missing"
-            raise (NewerRelease if newer else ValueError)(f"snapshot version {told} is not {VERSION}")
+            version = chunk[0] if chunk else "missing"
+            raise (NewerRelease if newer else ValueError)(f"snapshot version {version} is not {VERSION}")
         try:
             kind, raw = _OUTER.decode(chunk[1:])
             getattr(snapshot, _FIELDS[kind]).extend(_LISTS[kind].decode(raw))

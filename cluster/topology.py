@@ -36,15 +36,11 @@ from .errors import InUse, LimitReached, WiringError, exchange_text, no_exchange
 from .ids import Epoch, NodeId, QueueId
 from .ledger import Ledger
 from .policies import PolicyTable
+from .queue_index import QueueIndex
 from .queue_rules import RESERVED_PREFIX
 
 Place = Callable[[Queue, DeclareQueue], Queue]
-"""Gives a new queue its owner and replicas; a WiringError when it cannot."""
-
-
-def _as_it_is(queue: Queue, _command: DeclareQueue) -> Queue:
-    return queue
-
+"""Gives a new queue its owner and replicas. Raises WiringError when no member can hold it."""
 
 EXPECTED: Final = (DeclareQueue, Bind, SetVhostLimits)
 """The commands that `Expected` counts."""
@@ -86,10 +82,13 @@ class Topology:
     """
 
     __slots__ = (
-        "_node_sets", "bindings", "exchanges", "expected", "ledger", "limits", "policies", "queues", "staged", "vhost",
+        "_index", "_node_sets", "bindings", "exchanges", "expected", "ledger", "limits", "policies", "queues", "staged",
+        "vhost",
     )  # fmt: skip
 
-    def __init__(self, vhost: Vhost) -> None:
+    def __init__(self, vhost: Vhost, index: QueueIndex) -> None:
+        """An empty vhost; `index` hears of each queue that comes, changes or ends."""
+        self._index = index
         self.vhost = vhost
         self.limits: VhostLimits | None = None
         self.exchanges: dict[str, Exchange] = {}
@@ -158,9 +157,7 @@ class Topology:
         self.end_exchange(exchange, changes)
         return True
 
-    def declare_queue(
-        self, queue_id: QueueId, command: DeclareQueue, changes: list[Change], place: Place = _as_it_is
-    ) -> Queue:
+    def declare_queue(self, queue_id: QueueId, command: DeclareQueue, changes: list[Change], place: Place) -> Queue:
         """queue.declare: the existing queue when it is equivalent, else a new one with this id, at its place."""
         existing = self.queues.get(command.name)
         if existing is not None:
@@ -216,7 +213,7 @@ class Topology:
         return queue
 
     def adopt_queue(self, queue: Queue) -> Queue:
-        """Hold a legal queue; names of vhost and nodes become shared, as there may be very many queues."""
+        """Hold a legal queue, new or changed; names of vhost and nodes become shared, for queues may be very many."""
         held = replace(
             queue,
             vhost=self.vhost.name,
@@ -225,7 +222,10 @@ class Topology:
             in_sync=self._shared(queue.in_sync),
             eligible=self._shared(queue.eligible),
         )
-        (self.staged if held.staging else self.queues)[held.name] = held
+        by_name = self.staged if held.staging else self.queues
+        before = by_name.get(held.name)
+        by_name[held.name] = held
+        self._index.put(before, held)
         return held
 
     def adopt_binding(self, binding: Binding) -> None:
@@ -298,13 +298,11 @@ class Topology:
         """End a queue with all that hangs on it."""
         if queue.staging:
             del self.staged[queue.name]
-            self.policies.forget(queue)
-            changes.append(QueueDeleted(queue))
-            return
-        del self.queues[queue.name]
+        else:
+            del self.queues[queue.name]
+            self._end_bindings(self.bindings.to_destination("queue", queue.name), changes)
         self.policies.forget(queue)
-        bindings = self.bindings.to_destination("queue", queue.name)
-        self._end_bindings(bindings, changes)
+        self._index.remove(queue)
         changes.append(QueueDeleted(queue))
 
     def end_exchange(self, exchange: Exchange, changes: list[Change]) -> None:
@@ -372,8 +370,9 @@ class Topology:
         for binding in tuple(self.bindings):
             self.bindings.remove(binding)
             changes.append(Unbound(binding))
-        changes.extend(QueueDeleted(queue) for queue in self.queues.values())
-        changes.extend(QueueDeleted(queue) for queue in self.staged.values())
+        for queue in (*self.queues.values(), *self.staged.values()):
+            self._index.remove(queue)
+            changes.append(QueueDeleted(queue))
         changes.extend(ExchangeDeleted(exchange) for exchange in self.exchanges.values())
         changes.extend(SegmentEnded(segment) for segment in self.ledger.segments.values())
         changes.extend(ProducerChanged(self.vhost.name, name) for name in self.ledger.producers)

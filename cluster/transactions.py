@@ -17,23 +17,25 @@ A segment that is declared when its epoch has been committed is a replay: it has
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from . import changes as told
+from . import changes as events
 from . import commands as c
 from .arguments import difference_text, equivalent, is_integer, same, type_name
 from .changes import Change
 from .entities import Exchange, Producer, Queue, Segment
-from .errors import AccessRefused, LimitReached, PreconditionFailed, exchange_text, no_exchange, no_vhost
+from .errors import AccessRefused, LimitReached, PreconditionFailed, exchange_text, no_exchange
 from .exchange_rules import STAGING, check_equivalent
 from .ids import Epoch, QueueId
-from .membership import Membership
+from .passing import LogClock
+from .queue_index import QueueIndex
+from .replicas import Replicas
 from .topology import Topology
-from .view import ClusterView
+from .vhosts import Vhosts
 
 NAME: Final = re.compile(r"txn\.[A-Za-z0-9._-]{1,200}")
 EPOCH_MAX: Final = 2**62
@@ -150,36 +152,36 @@ def too_many(vhost: str, producers: Collection[Producer], user: str, is_administ
     return f"user '{user}' has {own} producers of transactions in vhost '{vhost}', half of what others leave"
 
 
-class Transactions(Membership):
-    """Handlers of the commands about transactions.
+class Due(NamedTuple):
+    """What the leader has ended, DUE_MAX of each at most: a command has a bound."""
+
+    vhost: str
+    segments: tuple[str, ...]
+    producers: tuple[str, ...]
+
+
+class Transactions:
+    """The commands about transactions. Producers and segments are in the ledgers of the topologies.
 
     Invariants: (1) a segment that does not discard has a staging queue of its name, and each staging queue a segment;
     (2) a segment has an exchange of its name until it ends; (3) a segment that is open and does not discard has an
     epoch above its producer's; (4) a segment has a producer in the ledger.
     """
 
-    __slots__ = ()
+    __slots__ = ("_clock", "_index", "_replicas", "_vhosts")
 
-    def _transaction_handlers(self) -> dict[type, Callable[[Any, list[Change]], Any]]:
-        return {
-            c.CommitTransaction: self._commit_transaction,
-            c.AbortTransaction: self._abort_transaction,
-            c.ExpireTransactions: self._expire_transactions,
-            c.ForgetProducers: self._forget_producers,
-            c.FinishSegments: self._finish_segments,
-        }
-
-    def _in(self, vhost: str) -> Topology:
-        topology = self._vhosts.get(vhost)
-        if topology is None:
-            raise no_vhost(vhost)
-        return topology
+    def __init__(self, clock: LogClock, vhosts: Vhosts, index: QueueIndex, replicas: Replicas) -> None:
+        """`clock`: age of the log, ids of staging queues; `replicas`: their places."""
+        self._clock = clock
+        self._vhosts = vhosts
+        self._index = index
+        self._replicas = replicas
 
     # ---- opening ----
 
-    def _open_segment(self, command: c.DeclareExchange, log: list[Change]) -> Exchange:
-        """exchange.declare of a staging exchange: the existing one, or a new one with its segment."""
-        topology = self._in(command.vhost)
+    def open(self, command: c.DeclareExchange, changes: list[Change]) -> Exchange:
+        """Fold DeclareExchange of a staging exchange: the existing one, or a new one with its segment."""
+        topology = self._vhosts.require(command.vhost)
         existing = topology.exchanges.get(command.name)
         if existing is not None:
             _check_same(existing, command)
@@ -207,9 +209,9 @@ class Transactions(Membership):
         replay = known is not None and known.epoch == asked.epoch
         queue = None if replay else self._staging_queue(command, asked)
         # all is checked
-        self._run_begins(topology, command, known, asked, log)
+        self._run_begins(topology, command, known, asked, changes)
         if queue is not None:
-            log.append(told.QueueDeclared(topology.adopt_queue(queue)))
+            changes.append(events.QueueDeclared(topology.adopt_queue(queue)))
         segment = Segment(
             vhost=topology.vhost.name,
             name=command.name,
@@ -224,12 +226,12 @@ class Transactions(Membership):
             opened_at_ms=command.at_ms,
             expires_ms=asked.expires_ms,
             bytes_max=asked.bytes_max,
-            lived_ms=self._lived(command),
+            lived_ms=self._clock.lived_ms(command.lived_ms),
         )
         ledger.put(segment)
         exchange = Exchange(topology.vhost.name, command.name, STAGING, arguments=command.arguments)
         topology.exchanges[exchange.name] = exchange
-        log.extend((told.ExchangeDeclared(exchange), told.SegmentOpened(segment)))
+        changes.extend((events.ExchangeDeclared(exchange), events.SegmentOpened(segment)))
         return exchange
 
     @staticmethod
@@ -256,7 +258,7 @@ class Transactions(Membership):
         queue = Queue(
             vhost=command.vhost,
             name=command.name,
-            queue_id=QueueId(self._applied),
+            queue_id=self._clock.queue_id(),
             durable=True,
             auto_delete=False,
             exclusive_owner=None,
@@ -268,58 +270,59 @@ class Transactions(Membership):
             in_sync=(command.owner,),
             staging=True,
         )
-        return self._placed(queue, command)
+        return self._replicas.placed(queue, command)
 
     def _run_begins(
-        self, topology: Topology, command: c.DeclareExchange, known: Producer | None, asked: Opening, log: list[Change]
+        self,
+        topology: Topology,
+        command: c.DeclareExchange,
+        known: Producer | None,
+        asked: Opening,
+        changes: list[Change],
     ) -> None:
         """A run that is new is the producer's current one, and ends what the one before has staged."""
         if known is None:
             known = Producer(topology.vhost.name, asked.producer, command.user, run=asked.run)
         elif known.run != asked.run:
-            known = self._fence(topology, known, asked.run, log)
+            known = self._fence(topology, known, asked.run, changes)
         if known.epoch is None:
-            lived_ms = max(known.lived_ms, self._lived(command))
+            lived_ms = max(known.lived_ms, self._clock.lived_ms(command.lived_ms))
             known = replace(known, at_ms=max(known.at_ms, command.at_ms), lived_ms=lived_ms)
-        self._put_producer(topology, known, log)
+        self._put_producer(topology, known, changes)
 
-    def _fence(self, topology: Topology, producer: Producer, run: str, log: list[Change]) -> Producer:
+    def _fence(self, topology: Topology, producer: Producer, run: str, changes: list[Change]) -> Producer:
         """The producer with its new run: what those before have staged is dropped."""
         for segment in topology.ledger.of(producer.name):
             if segment.place is None and segment.run != run:
-                self._drop(topology, segment, log)
+                self._drop(topology, segment, changes)
         fenced = (*producer.fenced_runs, producer.run) if producer.run else ()
         return replace(producer, run=run, fenced_runs=fenced[-FENCED_RUNS_MAX:])
 
     @staticmethod
-    def _put_producer(topology: Topology, producer: Producer, log: list[Change]) -> None:
+    def _put_producer(topology: Topology, producer: Producer, changes: list[Change]) -> None:
         if not same(topology.ledger.producers.get(producer.name), producer):
             topology.ledger.producers[producer.name] = producer
-            log.append(told.ProducerChanged(producer.vhost, producer.name))
-
-    def _lived(self, command: c.DeclareExchange | c.CommitTransaction) -> int:
-        """The log's age at a command: its proposer counts on from the last PassTime, and none of both is too old."""
-        return max(self._time.lived_ms, command.lived_ms)
+            changes.append(events.ProducerChanged(producer.vhost, producer.name))
 
     # ---- the end of a segment ----
 
-    def _drop(self, topology: Topology, segment: Segment, log: list[Change]) -> None:
+    def _drop(self, topology: Topology, segment: Segment, changes: list[Change]) -> None:
         if segment.queue_id:
-            topology.end_queue(self._by_id[segment.queue_id], log)
-        topology.end_exchange(topology.exchanges[segment.name], log)
+            topology.end_queue(self._index.by_id[segment.queue_id], changes)
+        topology.end_exchange(topology.exchanges[segment.name], changes)
         topology.ledger.remove(segment)
-        log.append(told.SegmentEnded(segment))
+        changes.append(events.SegmentEnded(segment))
 
-    def _delete_segment(self, topology: Topology, name: str, log: list[Change]) -> bool:
-        """exchange.delete of a staging exchange."""
-        segment = topology.ledger.segments[name]
+    def delete(self, segment: Segment, changes: list[Change]) -> bool:
+        """Fold DeleteExchange of a staging exchange."""
         if segment.place is not None:
-            raise AccessRefused(f"{exchange_text(segment.vhost, name)} is committed: its rows are on their way")
-        self._drop(topology, segment, log)
+            raise AccessRefused(f"{exchange_text(segment.vhost, segment.name)} is committed: its rows are on their way")
+        self._drop(self._vhosts.by_name[segment.vhost], segment, changes)
         return True
 
-    def _abort_transaction(self, command: c.AbortTransaction, log: list[Change]) -> Outcome:
-        topology = self._in(command.vhost)
+    def abort(self, command: c.AbortTransaction, changes: list[Change]) -> Outcome:
+        """Fold AbortTransaction."""
+        topology = self._vhosts.require(command.vhost)
         producer = topology.ledger.producers.get(command.producer)
         if producer is not None and (why := not_of(producer, command.user, command.is_administrator)):
             return Outcome("refused", 403, why)
@@ -328,52 +331,69 @@ class Transactions(Membership):
             if segment is None or segment.place is not None:
                 continue
             if (segment.producer, segment.epoch, segment.run) == (command.producer, command.epoch, command.run):
-                self._drop(topology, segment, log)
+                self._drop(topology, segment, changes)
         return Outcome("aborted")
 
-    def _expire_transactions(self, command: c.ExpireTransactions, log: list[Change]) -> None:
-        topology = self._in(command.vhost)
+    def expire(self, command: c.ExpireTransactions, changes: list[Change]) -> None:
+        """Fold ExpireTransactions."""
+        topology = self._vhosts.require(command.vhost)
         for name in command.names:
             segment = topology.ledger.segments.get(name)
             if segment is not None and is_expired(segment, *self._judged_at(command)):
-                self._drop(topology, segment, log)
+                self._drop(topology, segment, changes)
 
-    def _forget_producers(self, command: c.ForgetProducers, log: list[Change]) -> None:
-        topology = self._in(command.vhost)
+    def forget_producers(self, command: c.ForgetProducers, changes: list[Change]) -> None:
+        """Fold ForgetProducers."""
+        topology = self._vhosts.require(command.vhost)
         for name in command.names:
             producer = topology.ledger.producers.get(name)
             if producer is None or topology.ledger.of(name):
                 continue
             if is_forgettable(producer, *self._judged_at(command)):
                 del topology.ledger.producers[name]
-                log.append(told.ProducerChanged(producer.vhost, name))
+                changes.append(events.ProducerChanged(producer.vhost, name))
 
     def _judged_at(self, command: c.ExpireTransactions | c.ForgetProducers) -> tuple[int, int]:
         """The log's age and 0; of an earlier release's command, which a log may still hold, 0 and its wall clock."""
         if command.lived_ms:
-            return min(command.lived_ms, self._time.lived_ms), 0
+            return min(command.lived_ms, self._clock.time.lived_ms), 0
         return 0, command.at_ms
 
-    def _finish_segments(self, command: c.FinishSegments, log: list[Change]) -> None:
+    def finish_segments(self, command: c.FinishSegments, changes: list[Change]) -> None:
+        """Fold FinishSegments."""
         for queue_id, epoch, unroutable in command.segments:
-            queue = self._by_id.get(queue_id)
+            queue = self._index.by_id.get(queue_id)
             if queue is None or not queue.staging:
                 continue
             if (queue.owner, queue.incarnation, queue.epoch) != (command.node, command.incarnation, epoch):
                 continue
-            topology = self._vhosts[queue.vhost]
-            segment = topology.ledger.segments.get(queue.name)  # None: the command names it twice
-            if segment is None or segment.place is None:
+            topology = self._vhosts.by_name[queue.vhost]
+            segment = topology.ledger.segments[queue.name]
+            if segment.place is None:
                 continue
-            self._drop(topology, segment, log)
+            self._drop(topology, segment, changes)
             if unroutable:
                 producer = topology.ledger.producers[segment.producer]
-                self._put_producer(topology, replace(producer, unroutable=producer.unroutable + unroutable), log)
+                self._put_producer(topology, replace(producer, unroutable=producer.unroutable + unroutable), changes)
+
+    def due(self, lived_ms: int) -> Iterator[Due]:
+        """Expired segments and forgettable producers of a log of this age, by vhost."""
+        for vhost, topology in self._vhosts.by_name.items():
+            ledger = topology.ledger
+            segments = tuple(name for name, segment in ledger.segments.items() if is_expired(segment, lived_ms))
+            producers = tuple(
+                name
+                for name, producer in ledger.producers.items()
+                if is_forgettable(producer, lived_ms) and not ledger.of(name)
+            )
+            for first in range(0, max(len(segments), len(producers)), DUE_MAX):
+                yield Due(vhost, segments[first : first + DUE_MAX], producers[first : first + DUE_MAX])
 
     # ---- the commit ----
 
-    def _commit_transaction(self, command: c.CommitTransaction, log: list[Change]) -> Outcome:
-        topology = self._in(command.vhost)
+    def commit(self, command: c.CommitTransaction, changes: list[Change]) -> Outcome:
+        """Fold CommitTransaction."""
+        topology = self._vhosts.require(command.vhost)
         ledger = topology.ledger
         producer = ledger.producers.get(command.producer)
         refused = self._refusal(topology, producer, command)
@@ -382,32 +402,32 @@ class Transactions(Membership):
         if producer is None:
             producer = Producer(topology.vhost.name, command.producer, command.user)
         if producer.epoch == command.epoch:
-            self._drop_the_rest(topology, producer, log)
+            self._drop_the_rest(topology, producer, changes)
             return Outcome("already")
         for place, name in enumerate(dict.fromkeys(command.transactions)):
             segment = replace(ledger.segments[name], place=place)
             ledger.put(segment)
-            log.append(told.SegmentCommitted(segment))
+            changes.append(events.SegmentCommitted(segment))
         if producer.run != command.run:
-            producer = self._fence(topology, producer, command.run, log)
+            producer = self._fence(topology, producer, command.run, changes)
         producer = replace(
             producer,
             epoch=command.epoch,
             rows=command.rows,
             at_ms=command.at_ms,
             ttl_ms=producer.ttl_ms if command.ttl_ms is None else command.ttl_ms,
-            lived_ms=self._lived(command),
+            lived_ms=self._clock.lived_ms(command.lived_ms),
         )
-        self._put_producer(topology, producer, log)
-        self._drop_the_rest(topology, producer, log)
+        self._put_producer(topology, producer, changes)
+        self._drop_the_rest(topology, producer, changes)
         return Outcome("committed")
 
-    def _drop_the_rest(self, topology: Topology, producer: Producer, log: list[Change]) -> None:
+    def _drop_the_rest(self, topology: Topology, producer: Producer, changes: list[Change]) -> None:
         """What was staged for an epoch that is over, and did not win."""
         assert producer.epoch is not None, "an epoch was committed"
         for segment in topology.ledger.of(producer.name):
             if segment.place is None and segment.epoch <= producer.epoch:
-                self._drop(topology, segment, log)
+                self._drop(topology, segment, changes)
 
     def _refusal(self, topology: Topology, producer: Producer | None, command: c.CommitTransaction) -> Outcome | None:
         """Why it is not committed; None: it is, or was."""
@@ -439,7 +459,7 @@ class Transactions(Membership):
             return Outcome("refused", 409, f"{reason}, run {segment.run}")
         assert segment.place is None, "what is committed is of an epoch that is over"
         assert not segment.discards, "a replay is of an epoch that is over"
-        queue = self._by_id[segment.queue_id]
+        queue = self._index.by_id[segment.queue_id]
         if queue.gap_epoch or queue.begins_empty:
             reason = f"transaction '{name}' has lost rows with the copies that held them"
             return Outcome("refused", 410, reason)
@@ -479,24 +499,3 @@ def is_forgettable(producer: Producer, lived_ms: int, at_ms: int = 0) -> bool:
     if at_ms:
         return producer.at_ms + producer.ttl_ms <= at_ms
     return producer.lived_ms + producer.ttl_ms <= lived_ms
-
-
-class Due(NamedTuple):
-    """What the leader has ended, DUE_MAX of each at most: a command has a bound."""
-
-    vhost: str
-    segments: tuple[str, ...]
-    producers: tuple[str, ...]
-
-
-def due(map_: ClusterView, lived_ms: int) -> Iterator[Due]:
-    """What is over when the log is so old, by vhost."""
-    for vhost in map_.vhosts():
-        segments = tuple(segment.name for segment in map_.segments(vhost.name) if is_expired(segment, lived_ms))
-        producers = tuple(
-            producer.name
-            for producer in map_.producers(vhost.name)
-            if is_forgettable(producer, lived_ms) and not map_.segments_of(vhost.name, producer.name)
-        )
-        for first in range(0, max(len(segments), len(producers)), DUE_MAX):
-            yield Due(vhost.name, segments[first : first + DUE_MAX], producers[first : first + DUE_MAX])

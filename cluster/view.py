@@ -1,23 +1,19 @@
-"""Reading the cluster map: every question the other floors ask of it, none of which scans.
+"""Reading the cluster map: every question of the other floors, none of which scans.
 
-Reading is free at any time on the loop's thread. What is read is frozen and may be kept; whether it still
-holds is told by the changes of later commands.
+Reading is free at any time on the loop's thread. Answers are frozen and may be kept; the changes of later commands say
+whether they still hold.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from itertools import chain
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
 
 from . import commands as c
 from .arguments import CANONICAL
-from .authorization import Accounts, PermissionKind, TopicPermissionKind
-from .cascade import is_much, piece
+from .authorization import PermissionKind, TopicPermissionKind
 from .entities import (
     Binding,
-    Deserted,
     DestinationKind,
     Exchange,
     LogTime,
@@ -35,66 +31,53 @@ from .entities import (
     VhostLimits,
 )
 from .ids import LogIndex, NodeId, QueueId
+from .importing import Imports
 from .imports import Import
-from .members import Members
-from .ownership import REPLICAS_DEFAULT, Terms
+from .membership import Short
+from .ownership import Terms
+from .parts import MapParts
 from .policies import ExchangeSettings
 from .queue_settings import QueueSettings
-from .snapshot import Snapshot, StagedImport
-from .topology import Topology
-
-DELETED_KEPT: Final = 1 << 16
-"""So many deleted queues are remembered, for journals that have not heard of it."""
-
-QUEUES_AT_ONCE: Final = 1000
-"""So many queues of a connection end with one command: the loops of all nodes would stand still for all that a single
-client may have, some 30 us for each."""
+from .snapshot import Snapshot
+from .transactions import Due
+from .vhosts import NOWHERE
 
 
 class ClusterView:
-    """The state of the cluster map and all questions about it; only its subclass ClusterMap changes it.
+    """All questions about the cluster map; only its subclass ClusterMap changes it."""
 
-    Invariant: `_by_id` holds exactly the queues of all vhosts, `_exclusive` those of them that a connection
-    owns, and `_members` lists each of them under the members that it names.
-    """
-
-    __slots__ = (
-        "_accounts", "_applied", "_by_id", "_deleted", "_exclusive", "_import", "_members", "_parameters", "_time",
-        "_vhosts",
-    )  # fmt: skip
+    __slots__ = ("_accounts", "_imports", "_index", "_members", "_parts", "_replicas", "_vhosts")
 
     def __init__(self) -> None:
-        """Nothing at all, not even a vhost."""
-        self._applied = LogIndex(0)
-        self._vhosts: dict[str, Topology] = {}
-        self._by_id: dict[QueueId, Queue] = {}
-        self._deleted: dict[QueueId, None] = {}  # oldest first
-        self._exclusive: dict[str, dict[QueueId, Queue]] = {}
-        self._members = Members()
-        self._accounts = Accounts()
-        self._parameters: dict[tuple[str, str, str], Parameter] = {}
-        self._import: Import | None = None
-        self._time = LogTime()
+        """A map without anything in it, not even a vhost."""
+        self._parts = MapParts()
+        self._imports = Imports(self._parts)
+        # one hop for the questions that are asked most
+        self._vhosts = self._parts.vhosts.by_name
+        self._index = self._parts.index
+        self._members = self._parts.members
+        self._replicas = self._parts.replicas
+        self._accounts = self._parts.accounts
 
     @property
     def applied(self) -> LogIndex:
         """Index of the last applied command."""
-        return self._applied
+        return self._parts.clock.applied
 
     @property
     def time(self) -> LogTime:
-        """How old the log is, and its calendar."""
-        return self._time
+        """Age and calendar of the log."""
+        return self._parts.clock.time
 
     @property
     def entities(self) -> int:
-        """About how many entities there are: what a snapshot costs."""
+        """About how many entities there are: the cost of a snapshot."""
         wiring = sum(
             len(t.exchanges) + len(t.queues) + len(t.bindings) + 2 * len(t.ledger.segments) + len(t.ledger.producers)
             for t in self._vhosts.values()
         )
-        staged = len(self._import.commands) if self._import is not None else 0
-        return wiring + len(self._parameters) + len(self._members.all()) + staged
+        staged = len(self._imports.current.commands) if self._imports.current is not None else 0
+        return wiring + len(self._parts.parameters) + len(self._members.all()) + staged
 
     def digest(self) -> str:
         """Hash of the whole state, order included: equal logs give equal digests on every node."""
@@ -107,38 +90,28 @@ class ClusterView:
 
     def snapshot(self) -> Snapshot:
         """The state at this moment: cheap, since entities are frozen and shared; any thread may encode it."""
-        vhosts = self._vhosts.values()
-        held = self._import
-        return Snapshot(
-            index=self._applied,
-            vhosts=[t.vhost for t in vhosts],
-            limits=[t.limits for t in vhosts if t.limits is not None],
-            exchanges=[x for t in vhosts for x in t.exchanges.values()],
-            queues=[q for t in vhosts for q in (*t.queues.values(), *t.staged.values())],
-            bindings=[b for t in vhosts for b in t.bindings],
-            policies=[p for t in vhosts for p in t.policies.policies()],
-            operator_policies=[p for t in vhosts for p in t.policies.operator_policies()],
-            users=list(self._accounts.users()),
-            permissions=list(self._accounts.permissions()),
-            topic_permissions=list(self._accounts.topic_permissions()),
-            parameters=list(self._parameters.values()),
-            members=list(self._members.all()),
-            forgotten_disks=list(self._members.forgotten_disks()),
-            imports=[] if held is None else [StagedImport(held.import_id, held.parts, held.accepted, held.done)],
-            import_commands=[] if held is None else list(held.commands),
-            producers=[p for t in vhosts for p in t.ledger.producers.values()],
-            segments=[s for t in vhosts for s in t.ledger.segments.values()],
-            times=[self._time] if self._time.lived_ms else [],
-            deleted_queues=list(self._deleted),
-            deserted=[Deserted()] if self._accounts.had_users and not self._accounts.users() else [],
-        )
+        taken = Snapshot(self.applied)
+        self._parts.save(taken)
+        self._imports.save(taken)
+        return taken
+
+    # ---- imports ----
 
     @property
     def importing(self) -> Import | None:
         """The import of definitions that is under way; to be read only."""
-        return self._import
+        return self._imports.current
 
-    # ---- questions: wiring ----
+    def tried(self, commands: Iterable[c.Defining]) -> list[c.Defining]:
+        """Those of the commands that would change something if they were imported now; nothing happens. Raises the
+        WiringError with which they would be refused."""
+        return self._imports.tried(commands)
+
+    def next_slice(self, commands: Sequence[c.Defining], start: int) -> int:
+        """How many commands of an import, from `start` on, may be carried out at once: at least one."""
+        return self._imports.next_slice(commands, start)
+
+    # ---- vhosts, exchanges, queues ----
 
     def vhost(self, name: str) -> Vhost | None:
         """The vhost of this name."""
@@ -151,150 +124,109 @@ class ClusterView:
 
     def vhost_limits(self, name: str) -> VhostLimits:
         """The limits of a vhost; an empty one when it has none."""
-        topology = self._vhosts.get(name)
-        return (topology.limits if topology else None) or VhostLimits(name)
+        return self._vhosts.get(name, NOWHERE).limits or VhostLimits(name)
 
     def exchange(self, vhost: str, name: str) -> Exchange | None:
         """The exchange of this name; the default exchange is not stored (None)."""
-        topology = self._vhosts.get(vhost)
-        return topology.exchanges.get(name) if topology else None
+        return self._vhosts.get(vhost, NOWHERE).exchanges.get(name)
 
     def exchanges(self, vhost: str) -> tuple[Exchange, ...]:
         """All exchanges of a vhost, oldest first."""
-        topology = self._vhosts.get(vhost)
-        return tuple(topology.exchanges.values()) if topology else ()
+        return tuple(self._vhosts.get(vhost, NOWHERE).exchanges.values())
 
     def queue(self, vhost: str, name: str) -> Queue | None:
         """The queue of this name."""
-        topology = self._vhosts.get(vhost)
-        return topology.queues.get(name) if topology else None
+        return self._vhosts.get(vhost, NOWHERE).queues.get(name)
 
     def queue_by_id(self, queue_id: QueueId) -> Queue | None:
         """The living queue of this declaration."""
-        return self._by_id.get(queue_id)
+        return self._index.by_id.get(queue_id)
 
     def queues(self, vhost: str | None = None) -> tuple[Queue, ...]:
         """All queues of a vhost, or of all vhosts."""
         if vhost is None:
             return tuple(queue for topology in self._vhosts.values() for queue in topology.queues.values())
-        topology = self._vhosts.get(vhost)
-        return tuple(topology.queues.values()) if topology else ()
+        return tuple(self._vhosts.get(vhost, NOWHERE).queues.values())
 
     def was_deleted(self, queue_id: QueueId) -> bool:
         """Whether a queue that was not transient had this id and was deleted, of the last DELETED_KEPT of them. Of an
         id that was neither deleted nor is in use nothing is known: a journal that has messages of it keeps them."""
-        return queue_id in self._deleted
+        return self._index.was_deleted(queue_id)
 
     def lasting_queues(self) -> tuple[Queue, ...]:
         """All queues that a restart does not end, those that hold staged rows with them, by queue_id."""
-        lasting = (queue for queue in self._by_id.values() if not queue.transient)
-        return tuple(sorted(lasting, key=lambda queue: queue.queue_id))
+        return self._index.lasting()
 
     def staging_queues(self, vhost: str) -> tuple[Queue, ...]:
         """The queues of a vhost that hold staged rows, oldest first."""
-        topology = self._vhosts.get(vhost)
-        return tuple(topology.staged.values()) if topology else ()
+        return tuple(self._vhosts.get(vhost, NOWHERE).staged.values())
 
     def exclusive_queues(self, connection: str) -> tuple[Queue, ...]:
         """The queues that are exclusive to a connection, oldest first."""
-        owned = self._exclusive.get(connection, {})
-        return tuple(owned[queue_id] for queue_id in sorted(owned))
+        return self._index.exclusive_to(connection)
+
+    # ---- bindings ----
 
     def bindings(self, vhost: str) -> tuple[Binding, ...]:
         """All stored bindings of a vhost, oldest first; those of the default exchange are implied by the queues."""
-        topology = self._vhosts.get(vhost)
-        return tuple(topology.bindings) if topology else ()
+        return tuple(self._vhosts.get(vhost, NOWHERE).bindings)
 
     def bindings_from(self, vhost: str, source: str, routing_key: str | None = None) -> tuple[Binding, ...]:
         """Bindings that leave an exchange, oldest first; all or those with exactly this key."""
-        topology = self._vhosts.get(vhost)
-        return topology.bindings.from_source(source, routing_key) if topology else ()
+        return self._vhosts.get(vhost, NOWHERE).bindings.from_source(source, routing_key)
 
     def bindings_to(self, vhost: str, destination_kind: DestinationKind, name: str) -> tuple[Binding, ...]:
         """Bindings that end at a queue or exchange, oldest first."""
-        topology = self._vhosts.get(vhost)
-        return topology.bindings.to_destination(destination_kind, name) if topology else ()
+        return self._vhosts.get(vhost, NOWHERE).bindings.to_destination(destination_kind, name)
 
     def is_durable_binding(self, binding: Binding) -> bool:
         """Whether the binding survives a restart: both its ends do."""
-        topology = self._vhosts.get(binding.vhost)
-        return topology is not None and topology.is_durable(binding)
+        return self._vhosts.get(binding.vhost, NOWHERE).is_durable(binding)
 
     def find_binding(self, binding: Binding) -> Binding | None:
         """The stored binding that is the same as this one."""
-        topology = self._vhosts.get(binding.vhost)
-        return topology.bindings.find(binding) if topology else None
+        return self._vhosts.get(binding.vhost, NOWHERE).bindings.find(binding)
 
     def in_pieces(self, command: c.Ending) -> bool:
         """Whether what ends with it is too much for one command: then `Loosen` comes before it."""
-        if isinstance(command, c.DeleteVhost):
-            whole = self._vhosts.get(command.name)
-            return whole is not None and is_much(whole)
-        return any(len(order) > len(piece(order)) for _, order in self._cascades(command))
+        return self._parts.cascades.in_pieces(command)
 
-    def _cascades(self, command: c.Ending) -> Iterator[tuple[Topology, list[Binding]]]:
-        """What would end with the command, by vhost; nothing of one that changes nothing."""
-        match command:
-            case c.RemoveConnection():
-                for vhost, queues in self._exclusive_queues_by_vhost(command.connection).items():
-                    topology = self._vhosts[vhost]
-                    direct = [topology.bindings.to_destination("queue", queue.name) for queue in queues]
-                    yield topology, topology.cascade(chain.from_iterable(direct))
-            case c.DeleteQueue():
-                queue = self._by_id.get(command.queue_id)
-                if queue is not None and not queue.staging and command.epoch in (0, queue.epoch):
-                    topology = self._vhosts[queue.vhost]
-                    yield topology, topology.cascade(topology.bindings.to_destination("queue", queue.name))
-            case c.DeleteExchange() | c.Unbind():
-                found = self._vhosts.get(command.vhost)
-                if found is not None:
-                    yield found, found.would_end(command)
-
-    def _exclusive_queues_by_vhost(self, connection: str) -> dict[str, list[Queue]]:
-        """Those that `RemoveConnection` ends."""
-        found: dict[str, list[Queue]] = {}
-        for queue in self.exclusive_queues(connection)[:QUEUES_AT_ONCE]:
-            found.setdefault(queue.vhost, []).append(queue)
-        return found
-
-    # ---- questions: transactions ----
+    # ---- transactions ----
 
     def producer(self, vhost: str, name: str) -> Producer | None:
         """The producer of this name."""
-        topology = self._vhosts.get(vhost)
-        return topology.ledger.producers.get(name) if topology else None
+        return self._vhosts.get(vhost, NOWHERE).ledger.producers.get(name)
 
     def producers(self, vhost: str) -> tuple[Producer, ...]:
         """All producers of a vhost, oldest first."""
-        topology = self._vhosts.get(vhost)
-        return tuple(topology.ledger.producers.values()) if topology else ()
+        return tuple(self._vhosts.get(vhost, NOWHERE).ledger.producers.values())
 
     def segment(self, vhost: str, name: str) -> Segment | None:
         """The segment of a staging exchange."""
-        topology = self._vhosts.get(vhost)
-        return topology.ledger.segments.get(name) if topology else None
+        return self._vhosts.get(vhost, NOWHERE).ledger.segments.get(name)
 
     def segments(self, vhost: str) -> tuple[Segment, ...]:
         """All segments of a vhost, oldest first."""
-        topology = self._vhosts.get(vhost)
-        return tuple(topology.ledger.segments.values()) if topology else ()
+        return tuple(self._vhosts.get(vhost, NOWHERE).ledger.segments.values())
 
     def segments_of(self, vhost: str, producer: str) -> tuple[Segment, ...]:
         """The segments of a producer, oldest first."""
-        topology = self._vhosts.get(vhost)
-        return topology.ledger.of(producer) if topology else ()
+        return self._vhosts.get(vhost, NOWHERE).ledger.of(producer)
 
     def moves_before(self, vhost: str, producer: str, epoch: int) -> bool:
         """Whether rows of an earlier epoch of this producer are still to be moved."""
-        holds = self._vhosts.get(vhost)
-        return holds is not None and holds.ledger.moves_before(producer, epoch)
+        return self._vhosts.get(vhost, NOWHERE).ledger.moves_before(producer, epoch)
 
     def segment_of_queue(self, queue_id: QueueId) -> Segment | None:
         """The segment whose rows a queue holds."""
-        queue = self._by_id.get(queue_id)
+        queue = self._index.by_id.get(queue_id)
         return self.segment(queue.vhost, queue.name) if queue is not None and queue.staging else None
 
-    # ---- questions: members and what they own and hold ----
+    def due(self, lived_ms: int) -> Iterator[Due]:
+        """Expired segments and forgettable producers of a log of this age, by vhost."""
+        return self._parts.transactions.due(lived_ms)
+
+    # ---- members, and the queues that they own and hold ----
 
     @property
     def is_cluster(self) -> bool:
@@ -310,7 +242,7 @@ class ClusterView:
         return self._members.all()
 
     def forgotten_members(self) -> frozenset[NodeId]:
-        """The names of those who were members once, and were taken out."""
+        """The names of former members that were taken out."""
         return frozenset(disk.name for disk in self._members.forgotten_disks())
 
     def data_members(self) -> tuple[Member, ...]:
@@ -321,6 +253,10 @@ class ClusterView:
         """All members that are alive, oldest first."""
         return tuple(member for member in self._members.all() if member.alive)
 
+    def counting_on(self, name: NodeId) -> Iterator[Short]:
+        """The queues with too few copies in sync without this member, in ascending queue_id."""
+        return self._parts.membership.counting_on(name)
+
     def owned(self, node: NodeId) -> int:
         """How many queues a node owns, the transient ones not counted: what placement compares."""
         return self._members.owned(node)
@@ -330,17 +266,16 @@ class ClusterView:
         return self._members.held(node)
 
     def queues_of(self, node: NodeId) -> Iterator[Queue]:
-        """All queues that a node owns, transient ones too, in ascending queue_id; it may change meanwhile."""
-        return self._living(self._members.owned_ids(node))
+        """All queues that a node owns, transient ones too, in ascending queue_id; the map may change meanwhile."""
+        return self._index.owned_by(node)
 
     def replicas_of(self, node: NodeId) -> Iterator[Queue]:
-        """All queues that a node is a replica of (transient ones have none), ascending; it may change meanwhile."""
-        return self._living(self._members.held_ids(node))
+        """All queues that a node is a replica of (transient ones have none), as `queues_of`."""
+        return self._index.held_by(node)
 
     def is_only_copy(self, queue: Queue, node: NodeId) -> bool:
-        """Whether nobody but this node may have all of a queue, which it would be if it was damaged there as well."""
-        others = {*queue.in_sync, *queue.eligible} - {node}
-        return node in queue.replicas and not others and not self.terms(queue).memory
+        """Whether no other node may have all of a queue; a damaged copy counts as one."""
+        return self._replicas.is_only_copy(queue, node)
 
     def is_critical(self, queue: Queue, node: NodeId) -> bool:
         """Whether nothing could be committed in the queue if this node went away now."""
@@ -356,17 +291,9 @@ class ClusterView:
 
     def terms(self, queue: Queue) -> Terms:
         """What a queue's effective settings say about its copies."""
-        settings = self.effective(queue)
-        wanted = 1 if queue.transient else max(1, min(settings.replicas or REPLICAS_DEFAULT, self._members.storing))
-        return Terms(wanted, settings.min_in_sync, queue.volatile)
+        return self._replicas.terms(queue)
 
-    def _living(self, ids: list[QueueId]) -> Iterator[Queue]:
-        for queue_id in ids:
-            queue = self._by_id.get(queue_id)
-            if queue is not None:
-                yield queue
-
-    # ---- questions: policies ----
+    # ---- policies and parameters ----
 
     def effective(self, queue: Queue) -> QueueSettings:
         """The settings that hold for a queue now: arguments and policies merged (`.explain()` says how)."""
@@ -378,23 +305,21 @@ class ClusterView:
 
     def policies(self, vhost: str) -> tuple[Policy, ...]:
         """Policies of a vhost, in the order in which they are asked."""
-        topology = self._vhosts.get(vhost)
-        return topology.policies.policies() if topology else ()
+        return self._vhosts.get(vhost, NOWHERE).policies.policies()
 
     def operator_policies(self, vhost: str) -> tuple[OperatorPolicy, ...]:
         """Operator policies of a vhost, in the order in which they are asked."""
-        topology = self._vhosts.get(vhost)
-        return topology.policies.operator_policies() if topology else ()
+        return self._vhosts.get(vhost, NOWHERE).policies.operator_policies()
 
     def parameter(self, vhost: str, component: str, name: str) -> Parameter | None:
         """A runtime parameter; vhost "" for a global one."""
-        return self._parameters.get((vhost, component, name))
+        return self._parts.parameters.get(vhost, component, name)
 
     def parameters(self) -> tuple[Parameter, ...]:
         """All runtime parameters, oldest first."""
-        return tuple(self._parameters.values())
+        return self._parts.parameters.all()
 
-    # ---- questions: users ----
+    # ---- users ----
 
     def user(self, name: str) -> User | None:
         """The user of this name."""

@@ -61,8 +61,10 @@ Records = bytes | memoryview
 class Primary:
     """All queues that node `name` owns. Every `now_ms` is one monotonic clock, in ms."""
 
-    def __init__(self, host: Host, name: str) -> None:
+    def __init__(self, host: Host, name: str, owing: Callable[[int], bool] = lambda _queue_id: False) -> None:
+        """`owing`: whether the map knows more of a queue than was said here; `entity_changed` or `give_up` follows."""
         self._host = host
+        self._owing = owing
         self._name = name
         self._incarnation = 0
         self._owned: dict[int, Owned] = {}
@@ -77,8 +79,6 @@ class Primary:
         self._proposing: dict[int, None] = {}  # queues with a proposal or an addition whose fate is open
         self._joining = Joining(self._owned, self._peers, self._try_commit)
         self._hand_overs = HandOvers(host, name, self._owned)
-        self.owing: Callable[[int], bool] = lambda _queue_id: False
-        """Whether the map knows more of the queue than was said here: `entity_changed` or `give_up` will follow."""
         self._watched_ms = 0
         self._proposals = count(1)
         self._now_ms = 0
@@ -521,7 +521,7 @@ class Primary:
         number = next(self._proposals)
         changes: list[InSyncProposal] = []
         for queue_id in changing:
-            if self.owing(queue_id):
+            if self._owing(queue_id):
                 continue  # the wiring has decided already, and entity_changed follows
             try:
                 change = self._proposal(self._owned[queue_id], number, now_ms)

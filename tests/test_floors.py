@@ -113,15 +113,6 @@ KNOTS: tuple[tuple[str, ...], ...] = (
         "broker.queues.queue",
     ),
     (
-        "cluster.importing",
-        "cluster.imports",
-        "cluster.leaving",
-        "cluster.membership",
-        "cluster.state",
-        "cluster.transactions",
-        "cluster.view",
-    ),
-    (
         "broker.queues.handle",
         "broker.queues.subscription",
         "broker.queues.watch",

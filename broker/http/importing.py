@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from clusterbroker.broker.server.control import protocol as m
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import Unavailable, WiringError
-from clusterbroker.cluster.imports import next_slice, parted
+from clusterbroker.cluster.imports import parted
 from clusterbroker.cluster.view import ClusterView
 
 from .operations import OrderError
@@ -47,7 +47,7 @@ async def imported(
         parts = parted(commands, [len(c.encode(command)) for command in commands], PART_BYTES_MAX)
     except WiringError as error:
         return OrderError(error.kind, error.text)
-    at_once = len(commands) if len(parts) == 1 and next_slice(replica.map, commands, 0) == len(commands) else 0
+    at_once = len(commands) if len(parts) == 1 and replica.map.next_slice(commands, 0) == len(commands) else 0
     until_s = loop.time() + PATIENCE_S
     while True:
         import_id = uuid.uuid4().hex

@@ -50,10 +50,6 @@ Bytes = bytes | memoryview
 VOLATILE_SEGMENT: Final = 0
 
 
-def _raised(error: Exception) -> None:
-    raise error
-
-
 class Flight(NamedTuple):
     """What of a queue is on its way."""
 
@@ -63,26 +59,45 @@ class Flight(NamedTuple):
 
 
 class Copying:
-    """Host of a node's Primary and Backup.
+    """Host of a node's Primary and Backup."""
 
-    told    how copies fare, for the log: (event, queue, node of the copy or heir, why)
-    """
+    def __init__(
+        self,
+        node: Node,
+        hub: Hub,
+        name: str,
+        records: RecordMaker,
+        *,
+        registered: Callable[[], bool],
+        owing: Callable[[int], bool],
+        freezing: Callable[[int, bool], None],
+        synced: Callable[[int], None],
+        mistaken: Callable[[int, Exception], None],
+        link_mistaken: Callable[[str, Exception], None],
+        on_event: Callable[[str, int, str, str], None],
+    ) -> None:
+        """What the node's member is asked and told.
 
-    def __init__(self, node: Node, hub: Hub, name: str, records: RecordMaker, registered: Callable[[], bool]) -> None:
-        """`registered()`: this incarnation is a member, alive in the map."""
+        registered     whether this incarnation is a member, alive in the map
+        owing          whether the map knows more of a queue than was carried out here
+        freezing       a hand-over of a queue begins (True) or will not be (False)
+        synced         the first sync of an own queue is complete
+        mistaken       replication raised over a queue; `link_mistaken`: over what is sent to a peer
+        on_event       for the log: (event, queue, node of the copy or heir, detail)
+        """
         self._node = node
         self._hub = hub
         self._name = name
         self._registered = registered
-        self.told: Callable[[str, int, str, str], None] = lambda _event, _queue_id, _node, _why: None
-        self.mistaken: Callable[[int, Exception], None] = lambda _queue_id, error: _raised(error)
-        self.link_mistaken: Callable[[str, Exception], None] = lambda _peer, error: _raised(error)
+        self._freezing = freezing
+        self._synced = synced
+        self._mistaken = mistaken
+        self._link_mistaken = link_mistaken
+        self._on_event = on_event
         self.distrusted: dict[int, Ring | None] = {}
         """Queues over which something raised here: what this node holds of them is not believed, until it begins anew.
         Of a replica its ring, which nobody asks any more. No checkpoint is taken meanwhile."""
-        self.freezing: Callable[[int, bool], None] = lambda _queue_id, _frozen: None
-        self.synced: Callable[[int], None] = lambda _queue_id: None
-        self.primary = Primary(self, name)
+        self.primary = Primary(self, name, owing)
         self._records = records
         self.backup = Backup(self, name, records)
         self.backup.rate.limit_bytes = node.options.copy_rate_bytes
@@ -280,10 +295,10 @@ class Copying:
     def _stumbled_replica(self, queue_id: int, error: Exception) -> None:
         """What its owner said is in the log and not in the ring: the owner must not hear that it is here."""
         entity = self._node.map.queue_by_id(QueueId(queue_id))
-        self.mistaken(queue_id, error)
+        self._mistaken(queue_id, error)
         if entity is not None and entity.owner is not None and entity.owner != self._name:
             self.backup.unlinked(entity.owner)
-            self.link_mistaken(entity.owner, error)
+            self._link_mistaken(entity.owner, error)
 
     # -- what the cores ask: both -----------------------------------------------------------------------------
 
@@ -301,13 +316,13 @@ class Copying:
         self.backup.received(peer, message, payload, self._node.now_ms)
 
     def stumbled(self, queue_id: int, error: Exception) -> None:
-        self.mistaken(queue_id, error)
+        self._mistaken(queue_id, error)
 
     def link_stumbled(self, peer: str, error: Exception) -> None:
-        self.link_mistaken(peer, error)
+        self._link_mistaken(peer, error)
 
     def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
-        self.told(event, queue_id, node, detail)
+        self._on_event(event, queue_id, node, detail)
 
     # -- Primary ----------------------------------------------------------------------------------------------
 
@@ -365,16 +380,16 @@ class Copying:
         queue = self._node.queues[queue_id]
         self._node.setting_aside.work(queue, queue.committed, queue.ring.emitted_end())
         self.from_disk.pop(queue_id, None)
-        self.synced(queue_id)
+        self._synced(queue_id)
         queue.ring.mark()
         if queue.ring.needs_write:
             self._node.write(queue)
 
     def freeze(self, queue_id: int) -> None:
-        self.freezing(queue_id, True)
+        self._freezing(queue_id, True)
 
     def thaw(self, queue_id: int) -> None:
-        self.freezing(queue_id, False)
+        self._freezing(queue_id, False)
         queue = self._node.queues.get(queue_id)
         if queue is not None and queue.ring.needs_write:
             self._node.write(queue)

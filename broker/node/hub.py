@@ -84,11 +84,13 @@ class Hub:
     before called with each head before its handler, while this node owes something of the wiring (`arrears`)
     """
 
-    def __init__(self, name: str, applied: Callable[[], int]) -> None:
+    def __init__(
+        self, name: str, applied: Callable[[], int], failed: Callable[[str, Exception], object] = _raised
+    ) -> None:
         self.name = name
         self._applied = applied
         self.bad: Callable[[str, str], object] = _unheard
-        self.failed: Callable[[str, Exception], object] = _raised
+        self.failed = failed
         self.carry: Callable[[], None] = lambda: None
         self.before: Callable[[Any], None] | None = None
         self.handlers: dict[type, Handler] = {}

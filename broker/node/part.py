@@ -88,10 +88,8 @@ class Part:
         self.registered = False
         """This incarnation is a member, alive in the map."""
         self.leased = False
-        self.hub = Hub(self.name, lambda: node.map.applied)
         self.mistakes = Mistakes(self)
-        self.hub.failed = self.mistakes.link
-        self.copying = Copying(node, self.hub, self.name, Records(), lambda: self.registered)
+        self.hub = Hub(self.name, lambda: node.map.applied, self.mistakes.link)
         self.proxies = RemoteQueues(self, node.options.incarnation)
         node.congested = self.proxies.congested
         self.servings = OwnedQueues(self)
@@ -99,12 +97,19 @@ class Part:
         self.proxies.owing = lambda: self.arrears.owing
         self.proxies.sooner = self.arrears.sooner
         self.servings.behind = self._behind
-        self.copying.primary.owing = self.arrears.owes
-        self.copying.freezing = self._freezing
-        self.copying.synced = self.servings.synced
-        self.copying.told = self._copy_told
-        self.copying.mistaken = self.mistakes.copy
-        self.copying.link_mistaken = self.mistakes.link
+        self.copying = Copying(
+            node,
+            self.hub,
+            self.name,
+            Records(),
+            registered=lambda: self.registered,
+            owing=self.arrears.owes,
+            freezing=self._freezing,
+            synced=self.servings.synced,
+            mistaken=self.mistakes.copy,
+            link_mistaken=self.mistakes.link,
+            on_event=self._copy_event,
+        )
         self.care = CopyCare(self.name, node.alerts)
         self.backlog: Callable[[str], int] = lambda _peer: 0
         self.tell: Callable[[str, Mapping[str, Any]], None] = lambda _event, _facts: None
@@ -368,7 +373,7 @@ class Part:
         self.copying.keep(queue.ring)
         self._told("owner.ended", entity, queue.ring.epoch)
 
-    def _copy_told(self, event: str, queue_id: int, node: str, why: str) -> None:
+    def _copy_event(self, event: str, queue_id: int, node: str, why: str) -> None:
         entity = self.node.map.queue_by_id(QueueId(queue_id))
         if entity is not None:  # else it was deleted meanwhile
             self.care.told(event, entity, node, why)

@@ -156,7 +156,7 @@ class ClusterShell:
             on_leader=self._led,
             on_leading=self._leads,
             on_diverged=self._diverged,
-            say=partial(self.say, "raft"),
+            log=partial(self.say, "raft"),
             start=(identity.disk_id, self._shell.storage.parts.number),
             life=uuid.uuid4().int >> 65,
             loaded=loaded,

@@ -16,7 +16,6 @@ from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.liveness.clocks import DIFFERS_MS
 from clusterbroker.cluster.liveness.steady import steady
 from clusterbroker.cluster.passing import Passing
-from clusterbroker.cluster.transactions import due
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ServerPort
@@ -78,10 +77,10 @@ class Upkeep:
         monotonic_ms, wall_ms = shell.clock.monotonic_ms(), shell.clock.wall_ms()
         passing, map_ = self._passing, wiring.map
         passing.look(orders, map_.time, monotonic_ms, wall_ms)
-        over = tuple(due(map_, passing.lived_ms(monotonic_ms))) if orders and not doubted else ()
-        word = passing.word(monotonic_ms, wall_ms, doubted, bool(over))
-        if word is not None:
-            wiring.propose(word)
+        over = tuple(map_.due(passing.lived_ms(monotonic_ms))) if orders and not doubted else ()
+        command = passing.proposal(monotonic_ms, wall_ms, doubted, bool(over))
+        if command is not None:
+            wiring.propose(command)
         lived_ms = passing.lived_ms(monotonic_ms)
         for vhost, segments, producers in over:
             if segments:

@@ -13,7 +13,6 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.imports import next_slice
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ServerPort
@@ -64,7 +63,7 @@ class Imports:
         if not self._leads:
             return
         if held.accepted and again:
-            count = next_slice(self._wiring.map, held.commands, held.done)
+            count = self._wiring.map.next_slice(held.commands, held.done)
             self._wiring.propose(c.ApplyImport(import_id=held.import_id, start=held.done, count=count))
         elif not held.accepted and now_s - self._since_s > ABANDONED_S:
             self._wiring.propose(c.DropImport(import_id=held.import_id))

@@ -1,6 +1,6 @@
 """`clusterbroker leave`: this member goes for good, and nothing has a copy less for it (waits).
 
-    1  it drains, as one that leaves: nothing new comes, and the leader has its copies made elsewhere (cluster.leaving)
+    1  it drains, as one that leaves: nothing new comes, and the leader has its copies made elsewhere (Membership)
     2  it hands over what it owns; a queue that nobody else has in sync gets another copy first
     3  it waits until no queue counts on its copy: for so long as it was told, or until nothing can come of it
     4  it asks its clients to go elsewhere, and is forgotten, which the map refuses as long as a queue counts on it
@@ -22,7 +22,7 @@ from clusterbroker.broker.server.goodbye import turn_clients_away
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.entities import Member
 from clusterbroker.cluster.ids import NodeId
-from clusterbroker.cluster.leaving import Short, counting_on
+from clusterbroker.cluster.membership import Short
 from clusterbroker.cluster.state import Applied
 from clusterbroker.cluster.view import ClusterView
 
@@ -56,7 +56,7 @@ def progress(view: ClusterView, name: NodeId) -> Facts:
     """What still has to go elsewhere: how many queues it owns, and how many count on its copy."""
     member = view.member(name)
     leaving = member is not None and member.leaving
-    return {"leaving": leaving, "owns": view.owned(name), "counting": sum(1 for _ in counting_on(view, name))}
+    return {"leaving": leaving, "owns": view.owned(name), "counting": sum(1 for _ in view.counting_on(name))}
 
 
 def about_loss(text: str) -> str:
@@ -96,7 +96,7 @@ async def _awaited(shell: ServerPort, cluster: ClusterPort, end_s: float) -> lis
         member = shell.node.map.member(name)
         if member is None or not member.leaving:
             raise Refused(f"'{name}' stays: it was told so meanwhile (drain --undo)")
-        short = list(counting_on(shell.node.map, name))
+        short = list(shell.node.map.counting_on(name))
         if not short or loop.time() >= end_s or shell.ended.done() or not any(one.hopeful for one in short):
             return short
         if loop.time() >= tell_s:
@@ -108,7 +108,7 @@ async def _awaited(shell: ServerPort, cluster: ClusterPort, end_s: float) -> lis
 def _not_yet(shell: ServerPort, cluster: ClusterPort, end_s: float) -> bool:
     """Whether what was refused may be done yet: somebody fell behind just then, or a queue can be handed over now."""
     view, name = shell.node.map, NodeId(cluster.name)
-    return any(counting_on(view, name)) or (bool(view.owned(name)) and shell.loop.time() < end_s)
+    return any(view.counting_on(name)) or (bool(view.owned(name)) and shell.loop.time() < end_s)
 
 
 def _about_copies(name: str, short: list[Short]) -> str:

@@ -275,7 +275,7 @@ class Core(SyncObj):  # type: ignore[misc]
                 if message.term > self.term:
                     self._step_down(message.term)
 
-    def say(self, peer: str, message: m.AnyMessage) -> None:
+    def send(self, peer: str, message: m.AnyMessage) -> None:
         """Put a message between Raft's own, in order."""
         self._outbox.put(peer, message)
 
@@ -284,10 +284,10 @@ class Core(SyncObj):  # type: ignore[misc]
     def _received_append(self, peer: str, message: m.Append) -> None:
         if not self._follows(peer, message.term):
             return
-        told = self._normalised(message)
-        if told is None:
+        normalised = self._normalised(message)
+        if normalised is None:
             return
-        message, self._match = told
+        message, self._match = normalised
         self._pass(
             peer,
             {

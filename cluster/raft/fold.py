@@ -11,7 +11,7 @@ lower session is dropped. The table of the numbers is part of the state: equal o
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -141,14 +141,15 @@ class Fold:
         return StoredSnapshot(previous, last, voters, origins, taken.index, chunks)
 
     @classmethod
-    def restored(cls, stored: StoredSnapshot) -> Fold:
-        """The fold that was dumped. ValueError, KeyError, AssertionError: it contradicts itself; or FormatTooNew."""
+    def restored(cls, stored: StoredSnapshot, where: str) -> Fold:
+        """The fold that was dumped; `where`: its directory, for the text of errors. Raises DamagedLog, FormatTooNew."""
         try:
-            taken: Any = snapshot.decode(LogIndex(stored.applied), stored.chunks)
+            fold = cls(ClusterMap.restored(snapshot.decode(LogIndex(stored.applied), stored.chunks)))
         except NewerRelease as error:
             raise FormatTooNew(
                 f"the snapshot of the wiring cannot be read ({error}): it comes from a newer release; upgrade this node"
             ) from error
-        fold = cls(ClusterMap.restored(taken))
+        except ValueError as error:
+            raise DamagedLog(f"{where}: the snapshot {error}") from error
         fold.origins = {origin: (session, number) for origin, session, number in stored.origins}
         return fold

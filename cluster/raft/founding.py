@@ -43,8 +43,8 @@ class Founding:
     def _founders(self) -> tuple[Founder, ...]:
         return self._identity.founders
 
-    def hear(self, other: Introduce) -> None:
-        """Somebody introduced himself."""
+    def introduced(self, other: Introduce) -> None:
+        """Another member has introduced itself."""
         if self.over is not None:
             return
         me = self._identity

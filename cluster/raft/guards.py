@@ -78,14 +78,14 @@ def objection(journal: Journal, message: AnyMessage, *, term: int, leads: bool, 
 def _entries_objection(journal: Journal, message: Append, committed: int) -> str | None:
     first = journal[0][1]
     before = message.prev_term
-    told: list[tuple[int, int]] = [(message.prev_index, message.prev_term)]
+    terms: list[tuple[int, int]] = [(message.prev_index, message.prev_term)]
     for place, entry in enumerate(message.entries, start=message.prev_index + 1):
         stored, index, term = entry
         if index != place or not before <= term <= message.term or not _is_entry(stored):
             return f"entry {index} of term {term} does not follow entry {place - 1} of term {before}, or is none"
         before = term
-        told.append((index, term))
-    for index, term in told:
+        terms.append((index, term))
+    for index, term in terms:
         if first < index <= min(committed, journal[-1][1]) and journal[index - first][2] != term:
             return f"entry {index} is of term {journal[index - first][2]} and committed, and it says {term}"
     return None

@@ -52,11 +52,11 @@ class Outcomes:
             self._whole = self._first >= 0
             self._first = first
             self._hash = hashlib.blake2b(digest_size=8)
-        told = (None, 0, ())
+        outcome = (None, 0, ())
         if applied is not None:
             error = type(applied.error).__name__ if applied.error is not None else None
-            told = (error, len(applied.changes), applied.changes[:CHANGES_SUMMED_MAX])  # type: ignore[assignment]
-        self._hash.update(CANONICAL.encode((index, told)))
+            outcome = (error, len(applied.changes), applied.changes[:CHANGES_SUMMED_MAX])  # type: ignore[assignment]
+        self._hash.update(CANONICAL.encode((index, outcome)))
 
     @property
     def last(self) -> Window:
@@ -66,12 +66,12 @@ class Outcomes:
 
     def differs(self, peer: str, window: Window) -> bool | None:
         """Whether a member's sum is another one than ours; None: that is no news, or cannot be told."""
-        first, told = window
+        first, theirs = window
         mine = self._closed.get(first)
         if mine is None:
             return None
         known = peer in self._differ
-        if mine != told:
+        if mine != theirs:
             self._differ[peer] = first
             return None if known else True
         if known and first > self._differ[peer]:

@@ -35,19 +35,19 @@ class Promises:
     def __init__(self) -> None:
         self._heard: dict[str, Promise] = {}
 
-    def heard(self, raft_id: str, message: m.AnyMessage) -> None:
-        """A message of its present link."""
+    def record(self, raft_id: str, message: m.AnyMessage) -> None:
+        """Remember what a message over its present link promises."""
         match message:
             case m.Ack():
-                said = Promise(message.term, message.next_index - 1 if message.success and not message.reset else 0)
+                promise = Promise(message.term, message.next_index - 1 if message.success and not message.reset else 0)
             case m.Append():
-                said = Promise(message.term, message.commit)
+                promise = Promise(message.term, message.commit)
             case m.Vote() | m.AskVote():
-                said = Promise(message.term, 0)
+                promise = Promise(message.term, 0)
             case _:
                 return
-        if said > self._heard.get(raft_id, NOTHING):
-            self._heard[raft_id] = said
+        if promise > self._heard.get(raft_id, NOTHING):
+            self._heard[raft_id] = promise
 
     def contradicts(self, raft_id: str, term: int, end: int) -> Promise | None:
         """What was heard of a log that now is of this term and ends with this entry, if that cannot be; term 0: it

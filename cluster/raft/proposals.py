@@ -134,7 +134,7 @@ class Proposals:
         known = [n for n in self._numbered if fold.is_known(self._origin, self._session, n)]
         return [self._numbered.pop(number) for number in known]
 
-    def told(self, barrier: LogIndex) -> list[tuple[Applied, Done]]:
+    def outcomes(self, barrier: LogIndex) -> list[tuple[Applied, Done]]:
         """Outcomes to tell, in order: all members that count have applied up to `barrier`."""
         outcomes: list[tuple[Applied, Done]] = []
         while self._applied and self._applied[0][0].index <= barrier:

@@ -1,33 +1,68 @@
-"""Two small counts that a leader keeps: who has applied what, and who still follows."""
+"""Two small counts around a leader: how far all members have applied the log, and which voters still follow."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from clusterbroker.cluster.ids import LogIndex
+
+ANNOUNCE_EVERY_S: Final = 0.5
 
 Then = Callable[[], object]
 
 
-class AppliedCount:
-    """How far members have applied, as they said over their present link."""
+class Barrier:
+    """The entry up to which every living member has applied the log: counted and announced by the leader, to which the
+    other members report.
 
-    __slots__ = ("_applied",)
+    Invariant: `index` never falls.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_announced", "_announced_s", "_applied", "_reported", "index")
+
+    def __init__(self, now_s: float) -> None:
+        """Nothing is known yet."""
+        self.index = LogIndex(0)
         self._applied: dict[str, LogIndex] = {}
+        self._announced: tuple[int, ...] = ()
+        self._announced_s = now_s
+        self._reported: tuple[object, ...] = ()
 
-    def heard(self, name: str, index: LogIndex) -> None:
-        """A member says how far it is."""
+    def reported(self, name: str, index: LogIndex) -> None:
+        """A member reports over its present link how far it has applied."""
         self._applied[name] = index
 
     def lost(self, name: str) -> None:
-        """Its link is gone: what it said may have been of another life."""
+        """The link of a member is gone: its report may be of another incarnation."""
         self._applied.pop(name, None)
 
-    def minimum(self, names: Iterable[str], me: str, mine: LogIndex) -> LogIndex:
-        """Up to where all of them, and this node, have applied."""
-        return min([mine, *(self._applied.get(name, LogIndex(0)) for name in names if name != me)])
+    def count(self, alive: Iterable[str], me: str, mine: LogIndex) -> None:
+        """Of a leader: raise the barrier to what all living members, and this node, have applied."""
+        reported = (self._applied.get(name, LogIndex(0)) for name in alive if name != me)
+        self.raised(min([mine, *reported]))
+
+    def raised(self, index: LogIndex) -> None:
+        """The barrier is here, or above."""
+        self.index = max(self.index, index)
+
+    def is_announced(self, term: int, links: int, now_s: float) -> bool:
+        """Whether a leader announces it now; `links`: the number of links made so far.
+
+        Announced again from time to time, since a member that was not in this term yet has dropped it.
+        """
+        news = (term, self.index, links)
+        if news == self._announced and now_s - self._announced_s <= ANNOUNCE_EVERY_S:
+            return False
+        self._announced, self._announced_s = news, now_s
+        return True
+
+    def is_reported(self, *report: object) -> bool:
+        """Whether a member reports this now: news to that leader, in that term, over that link."""
+        if report == self._reported:
+            return False
+        self._reported = report
+        return True
 
 
 class QuorumRounds:

@@ -22,7 +22,7 @@ Callbacks, all on the loop's thread:
     on_leading(term: int)                 this node leads, and has applied all that was ordered before its term; it may
                                           be told before the members that are not heard of have applied it
     on_diverged(peer, first, differs)     of a leader: what came of the commands from `first` on differs there; no more
-    say(text)                             one line for the node's log
+    log(text)                             one line for the node's log
 
 Events, never from within a listener or `done` but for `propose`:
     tick(now_s)              monotonic, every 20 ms
@@ -57,7 +57,7 @@ from clusterbroker.cluster.errors import (
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.state import Applied
 from clusterbroker.cluster.view import ClusterView
-from clusterbroker.cluster.wiring_log import Done, Listener, unlogged
+from clusterbroker.cluster.wiring_log import SNAPSHOT_EVERY, Done, Listener, snapshot_is_due, unlogged
 
 from . import identity as identities
 from . import messages as m
@@ -66,20 +66,19 @@ from .disk import Disk
 from .fold import REGULAR, Fold, is_proposal, unseal
 from .founding import Founding
 from .identity import Identity, name_of, raft_id
+from .links import Links
 from .messages import Entry
 from .promises import Promises
 from .proposals import WENT_BACK, Proposal, Proposals
-from .quorum import AppliedCount, QuorumRounds, Then
+from .quorum import Barrier, QuorumRounds, Then
 from .reading import Loaded, load
 from .snapshots import Snapshots, StoredSnapshot
 from .voters import Candidate, next_change, raft_id_of, wanted_voters
 
 COMMAND_BYTES_MAX: Final = 512 << 10
 ENTRY_BYTES_MAX: Final = COMMAND_BYTES_MAX + 1024
-SNAPSHOT_EVERY: Final = 10_000
 KEPT_SHARE: Final = 10
 """One in so many of the entries between two snapshots stays behind the newer one."""
-ANNOUNCE_EVERY_S: Final = 0.5
 
 
 class RaftLog:
@@ -101,15 +100,14 @@ class RaftLog:
         on_leader: Callable[[NodeId | None, int], object] | None = None,
         on_leading: Callable[[int], object] | None = None,
         on_diverged: Callable[[NodeId, int, bool], object] = lambda *_: None,
-        say: Callable[[str], object] = lambda _: None,
+        log: Callable[[str], object] = lambda _: None,
         snapshot_every: int = SNAPSHOT_EVERY,
         start: tuple[str, int] = ("", 0),
         life: int = 0,
         loaded: Loaded | None = None,
     ) -> None:
         """Open a formatted directory; `start`: its data directory's disk id and number of starts, `life`: a number that
-        no other start has, or 0, `loaded`: what was just read of it (`reading.prove`), if it was. A snapshot is taken
-        when what follows the last one is longer than it, and the map."""
+        no other start has, or 0, `loaded`: what was just read of it (`reading.prove`), if it was."""
         self._disk = disk
         self._now_s = now_s
         self._chance = chance
@@ -121,20 +119,15 @@ class RaftLog:
         self._on_leading = on_leading
         self._on_diverged = on_diverged
         self._leading_term = 0
-        self._say = say
+        self._log = log
         self._snapshot_every = snapshot_every
         self._listeners: list[Listener] = []
         self._raised: list[Exception] = []
-        self._links: dict[NodeId, str | None] = {}
-        self._applied_by = AppliedCount()
+        self._links = Links()
         self._rounds = QuorumRounds()
         self._forwarded: list[bytes] = []
         self._promises = Promises()
-        self._barrier = LogIndex(0)
-        self._links_made = 0
-        self._reported: tuple[object, ...] = ()
-        self._announced: tuple[int, ...] = ()
-        self._announced_s = now_s
+        self._barrier = Barrier(now_s)
         self._hint: tuple[NodeId | None, int] = (None, 0)
         self._turn_is_due = False
         self._closed = False
@@ -195,7 +188,7 @@ class RaftLog:
     @property
     def barrier_index(self) -> LogIndex:
         """Every living member has applied everything up to here."""
-        return self._barrier
+        return self._barrier.index
 
     @property
     def voters(self) -> tuple[NodeId, ...]:
@@ -274,16 +267,15 @@ class RaftLog:
         """A control link exists."""
         if self._closed:
             return
-        self._links[peer] = None
-        self._links_made += 1
+        self._links.open(peer)
         self._introduce(peer)
 
     def unlinked(self, peer: NodeId) -> None:
         """A control link is gone."""
         if self._closed:
             return
-        known = self._links.pop(peer, None)
-        self._applied_by.lost(peer)
+        known = self._links.close(peer)
+        self._barrier.lost(peer)
         if known is not None and self._core is not None:
             self._core.unlinked(known)
         self._kick()
@@ -311,11 +303,11 @@ class RaftLog:
         if isinstance(message, m.Introduce):
             self._introduced(peer, message)
         else:
-            known = self._links[peer]
+            known = self._links.raft_id(peer)
             if known is not None and self._core is not None:
                 if why := self._core.objection(message):
                     raise ValueError(why)
-                self._guarded(lambda: self._hear(peer, known, message))
+                self._guarded(lambda: self._handle(peer, known, message))
         self._kick()
 
     def close(self) -> None:
@@ -360,8 +352,8 @@ class RaftLog:
         if not len(journal):
             # the file comes into being whole, so that its beginning is never torn
             journal.rewrite()
-        for peer in sorted(self._links):
-            known = self._links[peer]
+        for peer in self._links.peers():
+            known = self._links.raft_id(peer)
             if known is not None:
                 self._core.linked(known)
             self._introduce(peer)
@@ -373,31 +365,27 @@ class RaftLog:
 
     def _introduced(self, peer: NodeId, other: m.Introduce) -> None:
         if other.name != peer:
-            self._say(f"{peer} calls itself {other.name}: it is not listened to")
+            self._log(f"{peer} calls itself {other.name}: it is not listened to")
             return
         known = raft_id(other.name, other.disk_id)
         if (promise := self._promises.contradicts(known, other.term, other.end)) is not None:
-            self._say(f"the wiring log of {peer} went back: it is not listened to before it is made anew")
+            self._log(f"the wiring log of {peer} went back: it is not listened to before it is made anew")
             self._send(peer, m.Lapsed(*promise))
             return
-        if self._links[peer] is None:
-            self._links[peer] = known
-            self._links_made += 1
-            if self._core is not None:
-                self._core.linked(known)
-        self._founding.hear(other)
+        if self._links.introduced(peer, known) and self._core is not None:
+            self._core.linked(known)
+        self._founding.introduced(other)
         if self._founding.conflict:
-            self._say(self._founding.conflict)
+            self._log(self._founding.conflict)
         self._guarded(self._found)
 
-    # ---- hearing and saying ----
+    # ---- messages ----
 
     def _send_raft(self, to: str, message: m.AnyMessage) -> None:
-        peer = name_of(to)
-        if self._links.get(peer) == to:
-            self._send(peer, message)
+        if self._links.reach(to):
+            self._send(name_of(to), message)
 
-    def _hear(self, peer: NodeId, known: str, message: m.AnyMessage) -> None:
+    def _handle(self, peer: NodeId, known: str, message: m.AnyMessage) -> None:
         core = self._core
         assert core is not None, "heard after founding"
         match message:
@@ -405,23 +393,23 @@ class RaftLog:
                 if core.leads:
                     self._forwarded.extend(entry for entry in message.entries if is_proposal(entry, ENTRY_BYTES_MAX))
             case m.AppliedUpTo():
-                self._applied_by.heard(peer, LogIndex(message.index))
+                self._barrier.reported(peer, LogIndex(message.index))
                 if core.leads and (differs := self._fold.outcomes.differs(peer, message.outcomes)) is not None:
                     self._call(lambda: self._on_diverged(peer, message.outcomes[0], differs))
             case m.Barrier():
                 if message.term == core.term:
-                    self._barrier = max(self._barrier, LogIndex(message.index))
+                    self._barrier.raised(LogIndex(message.index))
             case m.Probe():
                 if message.term == core.term:
-                    core.say(known, m.Probed(message.term, message.round))
+                    core.send(known, m.Probed(message.term, message.round))
                 elif message.term < core.term:
-                    core.say(known, m.TermHint(core.term))
+                    core.send(known, m.TermHint(core.term))
             case m.Probed():
                 self._rounds.answered(known, message.term, message.round)
             case m.Lapsed():
                 raise LogWentBack(f"{WENT_BACK}: {peer} heard of term {message.term} and entry {message.end} of it")
             case _:
-                self._promises.heard(known, message)
+                self._promises.record(known, message)
                 core.received(known, message)
 
     # ---- the turn ----
@@ -455,7 +443,7 @@ class RaftLog:
         self._compact(core)
         core.flush()
         core.journal.rest(self._now_s)
-        self._tell()
+        self._notify()
         if core.leads and core.commit < core.journal[-1][1] and core.voters == (self.me_id,):
             self._kick()
 
@@ -470,26 +458,23 @@ class RaftLog:
             self._forwarded.clear()
             if entries:
                 core.append(entries)
-        elif self._links.get(name_of(leader)) == leader:
-            entries = self._proposals.to_send((core.term, leader, self._links_made), self._now_s, core.term)
+        elif self._links.reach(leader):
+            entries = self._proposals.to_send((core.term, leader, self._links.made), self._now_s, core.term)
             for start in range(0, len(entries), 50):
-                core.say(leader, m.Forward(tuple(entries[start : start + 50])))
+                core.send(leader, m.Forward(tuple(entries[start : start + 50])))
 
     def _lead(self, core: Core) -> None:
         alive = [member.name for member in self.map.members() if member.alive]
-        self._barrier = max(self._barrier, self._applied_by.minimum(alive, self.name, self.applied))
-        linked = [known for _, known in sorted(self._links.items()) if known is not None]
-        news = (core.term, self._barrier, self._links_made)
-        if news != self._announced or self._now_s - self._announced_s > ANNOUNCE_EVERY_S:
-            # again from time to time: who was not in this term yet has dropped it
-            self._announced, self._announced_s = news, self._now_s
+        self._barrier.count(alive, self.name, self.applied)
+        linked = self._links.raft_ids()
+        if self._barrier.is_announced(core.term, self._links.made, self._now_s):
             for known in linked:
-                core.say(known, m.Barrier(core.term, self._barrier))
+                core.send(known, m.Barrier(core.term, self._barrier.index))
         round_ = self._rounds.probe()
         if round_ is not None:
             for known in linked:
                 if known in core.voters:
-                    core.say(known, m.Probe(core.term, round_))
+                    core.send(known, m.Probe(core.term, round_))
         for then in self._rounds.complete(core.voters, self.me_id):
             self._call(then)
         self._manage_voters(core)
@@ -497,10 +482,10 @@ class RaftLog:
     def _follow(self, core: Core) -> None:
         """Tell the leader how far this node is, when it is news to that leader on that link."""
         leader = core.leader
-        report = (core.term, leader, self._links_made, core.applied)
-        if leader is not None and report != self._reported and self._links.get(name_of(leader)) == leader:
-            self._reported = report
-            core.say(leader, m.AppliedUpTo(self.applied, self._fold.outcomes.last))
+        if leader is None or not self._links.reach(leader):
+            return
+        if self._barrier.is_reported(core.term, leader, self._links.made, core.applied):
+            core.send(leader, m.AppliedUpTo(self.applied, self._fold.outcomes.last))
 
     def _manage_voters(self, core: Core) -> None:
         members = self.map.members()
@@ -519,7 +504,7 @@ class RaftLog:
 
     def _compact(self, core: Core) -> None:
         length = core.journal[-1][1] - core.snapshot_index
-        if length > self._snapshot_every and length > self._fold.map.entities and core.applied > core.snapshot_index:
+        if snapshot_is_due(length, self._snapshot_every, self.map) and core.applied > core.snapshot_index:
             core.compact()
 
     # ---- what is replicated (core.Machine) ----
@@ -540,10 +525,7 @@ class RaftLog:
 
     def restore(self, stored: StoredSnapshot) -> None:
         """A snapshot takes the place of the state: at the start, or because a leader sent it."""
-        try:
-            self._fold = Fold.restored(stored)
-        except (ValueError, KeyError, AssertionError) as error:
-            raise DamagedLog(f"{self._disk.path}: the snapshot contradicts itself ({error!r})") from error
+        self._fold = Fold.restored(stored, self._disk.path)
         if self._core is None:
             return
         self._refuse(self._proposals.restored(self._fold), "the node was behind: the outcome is in the map")
@@ -555,12 +537,12 @@ class RaftLog:
         assert self._core is not None, "only a log that is open is compacted"
         return self._fold.dump(previous, last, self._core.voters_at_applied())
 
-    # ---- telling ----
+    # ---- outcomes ----
 
-    def _tell(self) -> None:
-        barrier = self._barrier if self.map.members() else self.applied
-        for applied, done in self._proposals.told(barrier):
-            self._tell_one(done, applied)
+    def _notify(self) -> None:
+        barrier = self._barrier.index if self.map.members() else self.applied
+        for applied, done in self._proposals.outcomes(barrier):
+            self._notify_one(done, applied)
         hint = (self.leader, self.term)
         if hint != self._hint:
             self._hint = hint
@@ -571,13 +553,13 @@ class RaftLog:
             if (on_leading := self._on_leading) is not None:
                 self._call(lambda: on_leading(self._leading_term))
 
-    def _tell_one(self, done: Done, applied: Applied) -> None:
+    def _notify_one(self, done: Done, applied: Applied) -> None:
         self._call(lambda: done(applied))
 
     def _refuse(self, proposals: list[Proposal], why: str) -> None:
         for proposal in proposals:
             if proposal.done is not None:
-                self._tell_one(proposal.done, unlogged(proposal.command, Unavailable(why)))
+                self._notify_one(proposal.done, unlogged(proposal.command, Unavailable(why)))
 
     def _call(self, callable_: Callable[[], object]) -> None:
         """Call somebody else's code: what it raises is raised again when the turn is over (G10)."""

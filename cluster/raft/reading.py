@@ -49,10 +49,7 @@ def read(disk: Disk) -> Wiring | None:
     stored = Snapshots(disk, _never).load()
     if identity is None or stored is None:
         return None
-    try:
-        fold = Fold.restored(stored)
-    except (ValueError, KeyError, AssertionError) as error:
-        raise DamagedLog(f"{disk.path}: the snapshot contradicts itself ({error!r})") from error
+    fold = Fold.restored(stored, disk.path)
     entries, index = log[:], stored.last[1]
     at = index - entries[0][1] if entries else 0
     if not 0 <= at < len(entries) or entries[at][2] != stored.last[2]:

@@ -12,7 +12,7 @@ from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.entities import Segment
 from clusterbroker.cluster.ids import LOCAL_NODE, Epoch, Incarnation, LogIndex, NodeId, QueueId
 from clusterbroker.cluster.state import Applied, ClusterMap
-from clusterbroker.cluster.transactions import FENCED_RUNS_MAX, due
+from clusterbroker.cluster.transactions import FENCED_RUNS_MAX
 from tests.budget import examples
 from tests.property.test_cluster_map import through_bytes
 
@@ -322,11 +322,11 @@ def test_what_is_due_is_over_when_it_is_ordered(commands: list[c.AnyCommand], li
     passed = c.PassTime(after_ms=map_.time.lived_ms, lived_ms=lived_ms, wall_ms=1)
     assert map_.apply(LogIndex(map_.applied + 1), passed).changes
     for _ in range(2):  # a producer whose last segment has expired is next
-        for found in due(map_, lived_ms):
+        for found in map_.due(lived_ms):
             for command in (
                 c.ExpireTransactions(lived_ms=lived_ms, vhost=found.vhost, names=found.segments),
                 c.ForgetProducers(lived_ms=lived_ms, vhost=found.vhost, names=found.producers),
             ):
                 map_.apply(LogIndex(map_.applied + 1), command)
-    assert not list(due(map_, lived_ms))
+    assert not list(map_.due(lived_ms))
     assert [segment for segment in map_.segments("/") if segment.place is not None] == committed

@@ -49,7 +49,7 @@ def the_last_is_given_up() -> None:
 
         return unspared
 
-    patch(Membership, "_register_node", make)
+    patch(Membership, "register", make)
 
 
 @mutation("an empty Raft log votes under the id of the one that is gone (C2)", only=("lose_raft", "kill", "heal"))
@@ -90,17 +90,17 @@ def back_in_sync() -> None:
     def make(register: Any) -> Any:
         def trusting(self: Any, command: Any, log: Any) -> Any:
             member = register(self, command, log)
-            for queue in self._held(member.name):
+            for queue in list(self._index.held_by(member.name)):
                 if queue.owner is not None and member.name not in queue.in_sync:
                     in_sync = tuple(sorted({*queue.in_sync, member.name}))
                     eligible = tuple(name for name in queue.eligible if name != member.name)
                     after = msgspec.structs.replace(queue, in_sync=in_sync, eligible=eligible)
-                    self._replace(queue, after, self.terms(queue), log)
+                    self._replicas.replace(queue, after, self._replicas.terms(queue), log)
             return member
 
         return trusting
 
-    patch(Membership, "_register_node", make)
+    patch(Membership, "register", make)
 
 
 @mutation(
@@ -145,7 +145,7 @@ def given_up_twice() -> None:
     def make(register: Any) -> Any:
         return lambda self, command, log: register(self, msgspec.structs.replace(command, given_up_as=0), log)
 
-    patch(Membership, "_register_node", make)
+    patch(Membership, "register", make)
 
 
 @mutation("what a checkpoint forgets stays in the index", only=("kill", "kill_all", "heal"), journal=True)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import NodeId
-from clusterbroker.cluster.leaving import counting_on
 from tests.simulation.directed import Directed
 from tests.simulation.edges import Edges
 from tests.simulation.network import BEATS, CONTROL, DATA
@@ -332,7 +331,7 @@ class Faults:
         again_s = LOOK_S
         if newest.owned(name):
             self._hand_over_all(site)
-        elif (site.accepting or site.retiring) and not any(counting_on(newest, name)):
+        elif (site.accepting or site.retiring) and not any(newest.counting_on(name)):
             site.do(site.life, site.turn_clients_away)
             self.world.control.commit(c.ForgetNode(node=name, leaves=True))
             again_s = OUTCOME_S

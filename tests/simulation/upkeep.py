@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.passing import Passing
-from clusterbroker.cluster.transactions import due
 
 if TYPE_CHECKING:
     from tests.simulation.site import Site
@@ -43,10 +42,10 @@ class Upkeep:
         passing = self._passing
         passing.look(True, map_.time, monotonic_ms, wall_ms)
         lived_ms = passing.lived_ms(monotonic_ms)
-        over = tuple(due(map_, lived_ms))
-        word = passing.word(monotonic_ms, wall_ms, False, wanted=True)
-        if word is not None:
-            world.control.commit(word)
+        over = tuple(map_.due(lived_ms))
+        command = passing.proposal(monotonic_ms, wall_ms, False, wanted=True)
+        if command is not None:
+            world.control.commit(command)
         for vhost, segments, producers in over:
             if segments:
                 command = c.ExpireTransactions(at_ms=wall_ms, vhost=vhost, names=segments, lived_ms=lived_ms)

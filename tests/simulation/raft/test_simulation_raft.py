@@ -117,13 +117,13 @@ def without_one_vote(patch: pytest.MonkeyPatch) -> None:
 
 def without_barrier(patch: pytest.MonkeyPatch) -> None:
     """Success is told as soon as it is applied here."""
-    tell = RaftLog._tell
+    tell = RaftLog._notify
 
     def told(self: RaftLog) -> None:
-        self._barrier = self.applied
+        self._barrier.index = self.applied
         tell(self)
 
-    patch.setattr(RaftLog, "_tell", told)
+    patch.setattr(RaftLog, "_notify", told)
 
 
 BUGS: tuple[Bug, ...] = (

@@ -33,8 +33,8 @@ def test_highest_priority_then_name() -> None:
     assert applied(table, queue("q1")) == "c"
     assert applied(table, queue("q2")) == "a"
     assert applied(table, queue("other")) is None
-    assert table.delete("c")
-    assert not table.delete("c")
+    assert table.delete("c", operator=False)
+    assert not table.delete("c", operator=False)
     assert applied(table, queue("q1")) == "a"
 
 
@@ -54,10 +54,10 @@ def test_apply_to() -> None:
 def test_operator_policies_are_a_second_row() -> None:
     table = PolicyTable()
     table.put(policy("p"))
-    table.put_operator(OperatorPolicy("/", "o", "", {"max-length": 3}))
+    table.put(OperatorPolicy("/", "o", "", {"max-length": 3}))
     settings = table.queue_settings(queue("q"))
     assert (settings.policy, settings.operator_policy, settings.max_length) == ("p", "o", 3)
-    assert table.delete_operator("o")
+    assert table.delete("o", operator=True)
     assert table.queue_settings(queue("q")).max_length == 5
 
 
@@ -109,16 +109,16 @@ def test_what_is_remembered_is_what_is_found_anew() -> None:
             case 0 | 1:
                 table.put(Policy("/", name, **fields))
             case 2:
-                table.delete(name)
+                table.delete(name, operator=False)
             case 3:
-                table.put_operator(OperatorPolicy("/", name, **{**fields, "apply_to": "queues"}))
+                table.put(OperatorPolicy("/", name, **{**fields, "apply_to": "queues"}))
             case 4:
-                table.delete_operator(name)
+                table.delete(name, operator=True)
         anew = PolicyTable()
         for present in table.policies():
             anew.put(present)
         for operator in table.operator_policies():
-            anew.put_operator(operator)
+            anew.put(operator)
         for entry in chance.sample(queues, 3):
             assert table.queue_settings(entry) == anew.queue_settings(entry)
             if not chance.randrange(8):
@@ -145,6 +145,6 @@ def test_a_name_and_a_pattern_are_compared_once(monkeypatch: pytest.MonkeyPatch)
     assert applied(table, entry) == "q"
     assert table.exchange_settings(Exchange("/", "q", "fanout")).policy == "q"
     assert compared[20:] == [("q", "q")]
-    table.delete("q")
+    table.delete("q", operator=False)
     assert applied(table, entry) is None
     assert len(compared) == 21

@@ -446,8 +446,8 @@ def test_policies_and_parameters_have_limits(world: World, monkeypatch: pytest.M
     world.do(c.ImportDefinitions(import_id="i", number=0, last=True, commands=[policy("b")], apply=9))
     assert len(world.map.policies("/")) == 2, "an import is an operator's"
     world.do(c.ClearVhostLimits(vhost="/"))
-    monkeypatch.setattr("clusterbroker.cluster.state.POLICIES_MAX", 3)
-    monkeypatch.setattr("clusterbroker.cluster.state.PARAMETERS_MAX", 1)
+    monkeypatch.setattr("clusterbroker.cluster.parameters.POLICIES_MAX", 3)
+    monkeypatch.setattr("clusterbroker.cluster.parameters.PARAMETERS_MAX", 1)
     with pytest.raises(LimitReached):
         world.do(policy("c"))
     world.do(parameter("a", ""))

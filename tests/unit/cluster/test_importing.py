@@ -9,7 +9,8 @@ from clusterbroker.cluster import snapshot
 from clusterbroker.cluster.changes import ImportChanged
 from clusterbroker.cluster.errors import Contended, LimitReached, PreconditionFailed
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
-from clusterbroker.cluster.imports import PART_COMMANDS_MAX, SLICE_WEIGHT, next_slice, parted
+from clusterbroker.cluster.importing import SLICE_WEIGHT
+from clusterbroker.cluster.imports import PART_COMMANDS_MAX, parted
 from clusterbroker.cluster.state import Applied, ClusterMap
 
 
@@ -267,8 +268,8 @@ def test_parts_and_slices(world: World) -> None:
     assert [len(part) for part in parted(commands[:5], [600] * 5, 1200)] == [2, 2, 1]
     assert [len(part) for part in parted(commands[:2], [5000, 1], 1200)] == [1, 1]
     assert [len(part) for part in parted([], [], 1200)] == [0]
-    assert next_slice(world.map, commands, 0) == SLICE_WEIGHT
-    assert next_slice(world.map, commands, 1150) == 50
+    assert world.map.next_slice(commands, 0) == SLICE_WEIGHT
+    assert world.map.next_slice(commands, 1150) == 50
     world.must(*[queue(f"there{n}") for n in range(1000)])
     policies = [c.PutPolicy(vhost="/", name=f"p{n}", pattern="", definition={"max-length": 1}) for n in range(20)]
-    assert next_slice(world.map, policies, 0) == 4, "each makes nodes look at a thousand queues"
+    assert world.map.next_slice(policies, 0) == 4, "each makes nodes look at a thousand queues"

@@ -5,13 +5,12 @@ import pytest
 from clusterbroker.cluster.balance import reconfigurations
 from clusterbroker.cluster.errors import PreconditionFailed
 from clusterbroker.cluster.ids import NodeId
-from clusterbroker.cluster.leaving import counting_on
 from tests.unit.cluster.cluster_world import ClusterWorld
 from tests.unit.cluster.test_balance import carry_out
 
 
 def short(world: ClusterWorld, name: str) -> list[tuple[str, int, int, bool]]:
-    return [(one.queue.name, one.in_sync, one.wanted, one.hopeful) for one in counting_on(world.map, NodeId(name))]
+    return [(one.queue.name, one.in_sync, one.wanted, one.hopeful) for one in world.map.counting_on(NodeId(name))]
 
 
 def hand_over(world: ClusterWorld, name: str) -> None:

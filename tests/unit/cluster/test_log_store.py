@@ -7,9 +7,11 @@ import pytest
 
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster import snapshot
+from clusterbroker.cluster.entities import VhostLimits
 from clusterbroker.cluster.errors import DamagedLog, DiskFull, FormatTooNew
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.log_store import FORMAT, LogStore
+from clusterbroker.cluster.snapshot import Snapshot
 from clusterbroker.cluster.state import ClusterMap
 
 
@@ -59,6 +61,23 @@ def test_written_and_back(filled: Path) -> None:
     assert ClusterMap.restored(stored.snapshot).digest() == ClusterMap().digest()
     assert [(index, command.name) for index, command in stored.entries] == [(3, "q3"), (300, "q300")]  # type: ignore[union-attr]
     assert stored.next_index == 1000
+    store.close()
+
+
+def test_the_map_is_folded_from_snapshot_and_log(filled: Path) -> None:
+    store = LogStore(filled)
+    folded = store.fold()
+    assert [queue.name for queue in folded.map.queues()] == ["q3", "q300"]
+    assert (folded.commands, folded.next_index, folded.map.applied) == (2, 1000, 300)
+    store.close()
+
+
+def test_a_snapshot_that_contradicts_itself_is_damage(filled: Path) -> None:
+    store = LogStore(filled)
+    store.write_snapshot(LogIndex(2), snapshot.encode(Snapshot(LogIndex(2), limits=[VhostLimits("gone")])))
+    with pytest.raises(DamagedLog, match="the snapshot contradicts itself") as caught:
+        store.fold()
+    assert "Restore this directory" in str(caught.value)
     store.close()
 
 

@@ -29,7 +29,7 @@ class Log:
         passing = Passing()
         for passed_ms in range(0, lasts_ms + 1, step_ms):
             passing.look(True, self.map.time, 77 + passed_ms, wall_ms + passed_ms)
-            self.order(passing.word(77 + passed_ms, wall_ms + passed_ms, doubted))
+            self.order(passing.proposal(77 + passed_ms, wall_ms + passed_ms, doubted))
 
 
 def test_age_and_calendar_run_with_the_clocks() -> None:
@@ -88,7 +88,7 @@ def test_a_clock_that_jumps_is_steady_from_then_on() -> None:
     for passed_ms in range(0, HOUR, 10_000):
         wall_ms = NOW + passed_ms + (DAY if passed_ms >= HOUR / 2 else 0)
         passing.look(True, log.map.time, passed_ms, wall_ms)
-        log.order(passing.word(passed_ms, wall_ms, False))
+        log.order(passing.proposal(passed_ms, wall_ms, False))
         if passed_ms < HOUR / 2 + STEADY_MS:
             assert log.map.time.wall_ms <= NOW + passed_ms
     assert log.map.time.wall_ms > NOW + HOUR + 5 * HOUR
@@ -99,7 +99,7 @@ def test_two_who_believe_that_they_order_count_once() -> None:
     log.life(NOW, MINUTE)
     for passing in (one, other):
         passing.look(True, log.map.time, 0, NOW)
-    first, second = one.word(10 * MINUTE, NOW, False), other.word(10 * MINUTE, NOW, False)
+    first, second = one.proposal(10 * MINUTE, NOW, False), other.proposal(10 * MINUTE, NOW, False)
     assert log.order(first)
     assert not log.order(second)
     assert not log.order(first), "nor does a repetition count"
@@ -108,15 +108,15 @@ def test_two_who_believe_that_they_order_count_once() -> None:
 
 def test_a_word_comes_early_when_something_ends_by_it_and_not_at_all_from_others() -> None:
     passing = Passing()
-    assert passing.word(0, NOW, False) is None
+    assert passing.proposal(0, NOW, False) is None
     passing.look(True, LogTime(5, NOW), 1000, NOW)
-    assert passing.word(2000, NOW + 1000, False) is None
+    assert passing.proposal(2000, NOW + 1000, False) is None
     assert passing.lived_ms(2000) == 1005
-    word = passing.word(2000, NOW + 1000, False, wanted=True)
-    assert word is not None
-    assert (word.after_ms, word.lived_ms, word.wall_ms) == (5, 1005, NOW + 1000)
+    command = passing.proposal(2000, NOW + 1000, False, wanted=True)
+    assert command is not None
+    assert (command.after_ms, command.lived_ms, command.wall_ms) == (5, 1005, NOW + 1000)
     passing.look(True, LogTime(1005, NOW + 1000), 3000, NOW)
-    assert passing.lived_ms(3000) == 2005, "from the moment of its word"
+    assert passing.lived_ms(3000) == 2005, "from the moment of its command"
     passing.look(False, LogTime(1005, NOW + 1000), 4000, NOW)
     assert passing.lived_ms(4000) == 0
 
@@ -142,7 +142,7 @@ def test_the_age_is_never_more_than_what_passed(lives: list[tuple[int, int, bool
     for ahead_ms, steps, doubted, step_ms in lives:
         before = log.map.time
         log.life(NOW + ahead_ms, steps * step_ms, doubted=doubted, step_ms=step_ms)
-        passed_ms += steps * step_ms + 1  # the first word of all must be later than nothing
+        passed_ms += steps * step_ms + 1  # the first command of all must be later than nothing
         assert before.lived_ms <= log.map.time.lived_ms <= passed_ms
         if before.wall_ms:
             assert log.map.time.wall_ms - before.wall_ms <= steps * step_ms

@@ -214,7 +214,7 @@ def test_what_commands_name_fits_into_the_wiring_log() -> None:
     assert apply(map_, c.PassTime(after_ms=0, lived_ms=later, wall_ms=1)).ok
     ended = 0
     for _ in range(2):
-        for found in transactions.due(map_, later):
+        for found in map_.due(later):
             for command in (
                 c.ExpireTransactions(lived_ms=later, vhost=found.vhost, names=found.segments),
                 c.ForgetProducers(lived_ms=later, vhost=found.vhost, names=found.producers),

@@ -304,7 +304,7 @@ def test_a_member_that_never_came_and_is_forgotten_stops_no_queue() -> None:
 
 def test_all_that_was_exclusive_to_a_connection_ends_but_not_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred thousand queues in one command stopped the loops of all nodes for longer than a lease."""
-    monkeypatch.setattr("clusterbroker.cluster.state.QUEUES_AT_ONCE", 3)
+    monkeypatch.setattr("clusterbroker.cluster.queue_index.QUEUES_AT_ONCE", 3)
     cluster = Cluster("a", "b")
     alice = cluster["a"].client()
     for number in range(8):

@@ -15,7 +15,6 @@ from clusterbroker.broker.server.control.operations import Refused
 from clusterbroker.broker.server.endings import Restart
 from clusterbroker.cluster.errors import PreconditionFailed
 from clusterbroker.cluster.ids import LogIndex, NodeId
-from clusterbroker.cluster.leaving import counting_on
 from clusterbroker.cluster.liveness.lease import LeaseState
 from clusterbroker.cluster.state import Applied
 from tests.unit.cluster.cluster_world import ClusterWorld
@@ -83,12 +82,12 @@ def test_a_refusal_names_a_few_queues_and_what_to_do() -> None:
     world = ClusterWorld("abcd")
     for number in range(13):
         world.declare(f"q{number}", x={"replicas": 4})
-    short = list(counting_on(world.map, NodeId("b")))
+    short = list(world.map.counting_on(NodeId("b")))
     assert short == []
     world.policy(replicas=3)
     for number in range(13):
         world.in_sync(f"q{number}", "".join(sorted({str(world.queue(f"q{number}").owner), "b"})))
-    short = list(counting_on(world.map, NodeId("b")))
+    short = list(world.map.counting_on(NodeId("b")))
     text = leaving._about_copies("b", short)
     assert "'q0' 1 of 3, " in text
     assert text.endswith("and 3 more; others are catching up: give it more time (--timeout), or say --force"), text

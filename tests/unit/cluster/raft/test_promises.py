@@ -8,10 +8,10 @@ from clusterbroker.cluster.raft.promises import Promise, Promises
 
 def test_an_acknowledgement_holds_for_its_term() -> None:
     promises = Promises()
-    promises.heard("b/1", m.Ack(5, 11, False, True))
-    promises.heard("b/1", m.Ack(5, 8, False, True))  # repeated
-    promises.heard("b/1", m.Ack(5, 3, True, True))  # whence to send again: no promise
-    promises.heard("b/1", m.Ack(4, 90, False, True))  # of a term before, late
+    promises.record("b/1", m.Ack(5, 11, False, True))
+    promises.record("b/1", m.Ack(5, 8, False, True))  # repeated
+    promises.record("b/1", m.Ack(5, 3, True, True))  # whence to send again: no promise
+    promises.record("b/1", m.Ack(4, 90, False, True))  # of a term before, late
     for term, end in ((5, 10), (5, 12), (6, 3)):
         assert promises.contradicts("b/1", term, end) is None, "entries that nobody committed are cut in a later term"
     for term, end in ((5, 9), (4, 10), (4, 100)):
@@ -22,17 +22,17 @@ def test_an_acknowledgement_holds_for_its_term() -> None:
 
 def test_a_leader_has_what_it_says_is_committed() -> None:
     promises = Promises()
-    promises.heard("a/1", m.Append(5, 8, 10, 5, ()))
+    promises.record("a/1", m.Append(5, 8, 10, 5, ()))
     assert promises.contradicts("a/1", 5, 8) is None, "what it sends may not be on its own disk yet"
     assert promises.contradicts("a/1", 5, 7) == Promise(5, 8)
 
 
 def test_a_vote_holds_for_its_term() -> None:
     promises = Promises()
-    promises.heard("b/1", m.Ack(5, 11, False, True))
-    promises.heard("b/1", m.Vote(6))
-    promises.heard("c/1", m.AskVote(7, 3, 2))
-    promises.heard("d/1", m.PreVote(9, 3, 2))
+    promises.record("b/1", m.Ack(5, 11, False, True))
+    promises.record("b/1", m.Vote(6))
+    promises.record("c/1", m.AskVote(7, 3, 2))
+    promises.record("d/1", m.PreVote(9, 3, 2))
     assert promises.contradicts("b/1", 5, 10) == Promise(6, 0)
     assert promises.contradicts("b/1", 6, 2) is None
     assert promises.contradicts("c/1", 6, 3) == Promise(7, 0)

@@ -62,7 +62,7 @@ class Cluster:
             call_soon=self.calls.append,
             on_failure=self.failures.append,
             on_restored=lambda _map: self.restored.append(name),
-            say=self.said.append,
+            log=self.said.append,
             **options,
         )
         self.logs[name] = log

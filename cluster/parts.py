@@ -1,0 +1,167 @@
+"""The parts of the cluster map, and which of them folds which command.
+
+    LogClock                        place and age of the log
+    Members, QueueIndex, Vhosts     what there is: members; queues by id; each vhost's wiring by name
+    Replicas, Queues, Membership    owners and copies; begins and ends of queues; lives of members
+    Policies, Parameters, Accounts  what holds for queues and exchanges; values of plugins; users and their rights
+    Transactions, Cascades          what producers stage and commit; ends in several commands
+
+Each part is told by its constructor which others it may ask. An import of definitions stands above them: it folds its
+commands one by one, and first into parts of its own (importing.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from . import commands as c
+from .authorization import Accounts
+from .cascade import Cascades
+from .changes import Change, VhostDeleted
+from .entities import Exchange
+from .exchange_rules import STAGING
+from .members import Members
+from .membership import Membership
+from .parameters import Parameters, Policies
+from .passing import LogClock
+from .queue_index import QueueIndex
+from .queues import Queues
+from .replicas import Replicas
+from .snapshot import Snapshot
+from .transactions import Transactions
+from .vhosts import Vhosts
+
+Handler = Callable[[Any, list[Change]], Any]
+"""Folds a command of one kind: checks first, then changes, each of which it appends. Returns the result. Raises
+WiringError before the first change."""
+
+
+class Stored(Protocol):
+    """A part of the map that a snapshot holds."""
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Write this part into a snapshot."""
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Read this part from a snapshot."""
+
+
+class MapParts:
+    """All parts of a map but the import that is under way; without any vhost at first."""
+
+    __slots__ = (
+        "_stored", "accounts", "cascades", "clock", "handlers", "index", "members", "membership", "parameters",
+        "policies", "queues", "replicas", "transactions", "vhosts",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        """Parts that know of each other what they need."""
+        self.clock: Final = LogClock()
+        self.members: Final = Members()
+        self.index: Final = QueueIndex(self.members)
+        self.vhosts: Final = Vhosts(self.members, self.index)
+        self.replicas: Final = Replicas(self.members, self.vhosts, self.index)
+        self.queues: Final = Queues(self.clock, self.members, self.vhosts, self.index, self.replicas)
+        self.membership: Final = Membership(
+            self.clock, self.members, self.vhosts, self.index, self.replicas, self.queues
+        )
+        self.cascades: Final = Cascades(self.vhosts, self.index)
+        self.accounts: Final = Accounts(self.vhosts.require)
+        self.policies: Final = Policies(self.vhosts, self.replicas.settle_eligible)
+        self.parameters: Final = Parameters(self.vhosts)
+        self.transactions: Final = Transactions(self.clock, self.vhosts, self.index, self.replicas)
+        self._stored: Final[tuple[Stored, ...]] = (
+            self.clock, self.members, self.index, self.vhosts, self.accounts, self.parameters,
+        )  # fmt: skip
+        self.handlers: Final[dict[type, Handler]] = {
+            c.AddVhost: self.vhosts.add,
+            c.DeleteVhost: self._delete_vhost,
+            c.SetVhostLimits: self.vhosts.set_limits,
+            c.ClearVhostLimits: self.vhosts.clear_limits,
+            c.DeclareExchange: self._declare_exchange,
+            c.DeleteExchange: self._delete_exchange,
+            c.Bind: self.vhosts.bind,
+            c.Unbind: self.vhosts.unbind,
+            c.DeclareQueue: self.queues.declare,
+            c.DeleteQueue: self.queues.delete,
+            c.PauseQueue: self.queues.pause,
+            c.RemoveConnection: self.queues.remove_connection,
+            c.ForgetTransient: self.queues.forget_transient,
+            c.Loosen: self.cascades.loosen,
+            c.PutUser: self.accounts.put_user,
+            c.SetUserLimits: self.accounts.set_user_limits,
+            c.DeleteUser: self.accounts.delete_user,
+            c.SetPermission: self.accounts.set_permission,
+            c.ClearPermission: self.accounts.clear_permission,
+            c.SetTopicPermission: self.accounts.set_topic_permission,
+            c.ClearTopicPermission: self.accounts.clear_topic_permission,
+            c.PutPolicy: self.policies.put,
+            c.DeletePolicy: self.policies.delete,
+            c.PutOperatorPolicy: self.policies.put,
+            c.DeleteOperatorPolicy: self.policies.delete,
+            c.PutParameter: self.parameters.put,
+            c.DeleteParameter: self.parameters.delete,
+            c.AddMember: self.membership.add,
+            c.RegisterNode: self.membership.register,
+            c.FailNode: self.membership.fail,
+            c.DrainNode: self.membership.drain,
+            c.ForgetNode: self.membership.forget,
+            c.SetVoters: self.membership.set_voters,
+            c.ChangeInSync: self.replicas.change_in_sync,
+            c.TransferOwner: self.replicas.transfer_owner,
+            c.GiveUpCopy: self.replicas.give_up_copy,
+            c.ForceOwner: self.replicas.force_owner,
+            c.MoveReplica: self.replicas.move_replica,
+            c.CommitTransaction: self.transactions.commit,
+            c.AbortTransaction: self.transactions.abort,
+            c.ExpireTransactions: self.transactions.expire,
+            c.ForgetProducers: self.transactions.forget_producers,
+            c.FinishSegments: self.transactions.finish_segments,
+            c.PassTime: self.clock.pass_time,
+        }
+
+    def fold(self, command: c.AnyCommand, changes: list[Change]) -> Any:
+        """Fold a command that is none of an import's. Raises WiringError, then nothing has changed."""
+        return self.handlers[type(command)](command, changes)
+
+    def check_room(self, command: c.AnyCommand) -> None:
+        """Raise LimitReached for one policy or parameter too many."""
+        match command:
+            case c.PutPolicy() | c.PutOperatorPolicy():
+                self.policies.check_room(command)
+            case c.PutParameter():
+                self.parameters.check_room(command)
+
+    # ---- commands of several parts ----
+
+    def _delete_vhost(self, command: c.DeleteVhost, changes: list[Change]) -> bool:
+        if not self.vhosts.delete(command.name, changes):
+            return False
+        self.accounts.delete_vhost(command.name, changes)
+        self.parameters.delete_vhost(command.name, changes)
+        changes.append(VhostDeleted(command.name))
+        return True
+
+    def _declare_exchange(self, command: c.DeclareExchange, changes: list[Change]) -> Exchange:
+        if command.type == STAGING:
+            return self.transactions.open(command, changes)
+        return self.vhosts.declare_exchange(command, changes)
+
+    def _delete_exchange(self, command: c.DeleteExchange, changes: list[Change]) -> bool:
+        segment = self.vhosts.look(command.vhost).ledger.segments.get(command.name)
+        if segment is not None:
+            return self.transactions.delete(segment, changes)
+        return self.vhosts.delete_exchange(command, changes)
+
+    # ---- snapshots ----
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Write all parts into a snapshot."""
+        for part in self._stored:
+            part.save(snapshot)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Read all parts from a snapshot. KeyError, AssertionError: the snapshot contradicts itself."""
+        for part in self._stored:
+            part.restore(snapshot)
