@@ -9,8 +9,8 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
-from clusterbroker.journal.layout import KIND_NAMES
-from clusterbroker.journal.record_pure import DamagedRecord, Record
+from clusterbroker.journal.errors import DamagedRecord
+from clusterbroker.journal.layout import KIND_NAMES, Record
 
 # Castagnoli's polynomial, reflected. `crc_portable` takes eight bytes a step through eight tables and runs
 # anywhere; `crc_sse42` uses the instruction on three neighbouring blocks at once, because it takes three cycles to

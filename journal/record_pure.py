@@ -8,10 +8,11 @@ came from the publisher's socket, so that delivering and journaling copy and nev
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import google_crc32c
 
+from clusterbroker.journal.errors import DamagedRecord
 from clusterbroker.journal.layout import (
     COUNT,
     CUT,
@@ -37,23 +38,13 @@ from clusterbroker.journal.layout import (
     RSV,
     SEQ_MAX,
     SET,
+    Record,
 )
 
 if TYPE_CHECKING:
     import mmap
 
     Bytes: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
-
-
-class DamagedRecord(Exception):
-    """Bytes of a segment that are not what was written: `args` are the offset and what is wrong there."""
-
-    @property
-    def offset(self) -> int:
-        return int(self.args[0])
-
-    def __str__(self) -> str:
-        return f"at byte {self.args[0]}: {self.args[1]}"
 
 
 def checksum(data: Bytes) -> int:
@@ -126,27 +117,6 @@ class Message:
 
     def __repr__(self) -> str:
         return f"<Message {self.exchange!r} {self.routing_key!r} {self.body_length} bytes>"
-
-
-class Record(NamedTuple):
-    """One record of a group as `scan_group` reads it; `offset` counts from the start of the segment.
-
-    `value` is a DEAD's mark (number << 8 | reason) and a PRD's upto.
-    """
-
-    kind: int
-    flags: int
-    priority: int
-    epoch: int
-    queue_id: int
-    seq: int
-    offset: int
-    length: int
-    body_length: int
-    delivery_count: int
-    ranges: tuple[tuple[int, int], ...]
-    value: int = 0
-    producer: bytes = b""
 
 
 def _padded(length: int) -> int:

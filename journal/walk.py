@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterbroker.journal.build import COMPILED
-from clusterbroker.journal.walk_pure import Seqs, merged
 
 if TYPE_CHECKING or not COMPILED:
     from clusterbroker.journal.walk_pure import walk_groups
 else:
     from clusterbroker.journal.walk_fast import walk_groups
 
-__all__ = ["Seqs", "merged", "walk_groups"]
+__all__ = ["walk_groups"]

@@ -9,7 +9,6 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.pipeline.records_pure import BadRecord, Column, Records
 
 COMPILED: Final = (
     os.environ.get("CLUSTERBROKER_PURE", "") in ("", "0")
@@ -21,4 +20,4 @@ if TYPE_CHECKING or not COMPILED:
 else:
     from clusterbroker.pipeline.records_fast import decode
 
-__all__ = ["BadRecord", "Column", "Records", "decode"]
+__all__ = ["decode"]

@@ -5,7 +5,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
-from clusterbroker.pipeline.records_pure import (
+from clusterbroker.pipeline.stored import (
     DATA_BYTES_MAX,
     HEADERS,
     HEADER_NAMES,

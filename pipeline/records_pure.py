@@ -1,50 +1,37 @@
-"""Stored messages to columns: the specification of `records_fast`.
-
-What a stream hands out in chunks, and what its files hold, are ENQ records as `journal/layout.py` draws them:
-
-     0  u32 length, without padding   4  u32 checksum          8  u8 kind (1)   9  u8 flags (128: redelivered)
-    16  u64 queue id                 24  u64 seq
-    32  u64 time_ms   40  i64 ttl_ms  48  u16 length of address   52  u32 length of header
-    56  address (exchange, routing key: short strings) | header (property flags, properties) | body
-
-each padded to 8 bytes. They become the buffers that Arrow makes its arrays of: a bit per row for "is there", 32-bit
-offsets, bytes end to end. So no row ever becomes an object, and nothing here knows of Arrow. A record's offset is its
-seq - 1. Bytes that are no record raise BadRecord; checksums are for those who read files.
-"""
+"""Stored messages to columns: the specification of `records_fast`; `stored.py` draws the records."""
 
 from __future__ import annotations
 
-import json
 import struct
 from array import array
 from collections.abc import Collection, Sequence
-from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from clusterbroker.pipeline.stored import (
+    DATA_BYTES_MAX,
+    HEADER_NAMES,
+    HEADER_VALUES,
+    HEADERS,
+    NUMBERS,
+    SEQ_END,
+    TEXTS,
+    BadRecord,
+    Column,
+    Records,
+    field_text,
+    mended,
+    offsets_of,
+    short,
+)
 
 ENQ: Final = 1
 RECORD_BYTES_MIN: Final = 32
 ENQ_OVERHEAD_BYTES: Final = 56
 FLAGS_AT: Final = 9
-DATA_BYTES_MAX: Final = 1 << 30
-"""Of one call: offsets have 31 bits."""
-
-TEXTS: Final = (
-    "value", "exchange", "routing_key", "content_type", "content_encoding", "correlation_id", "reply_to", "expiration",
-    "message_id", "type", "user_id", "app_id",
-)  # fmt: skip
-"""Columns of bytes; all but the first are text."""
-NUMBERS: Final = ("offset", "enqueued_at", "priority", "timestamp", "redelivered")
-"""Columns of 64-bit integers: times in microseconds, the last one 0 or 1."""
-HEADERS: Final = "headers"
-HEADER_NAMES, HEADER_VALUES = "headers.name", "headers.value"
-"""What the column `headers` points into."""
 HIDDEN_HEADER: Final = b"BCC"
 """Receivers that other receivers are not to see."""
 SECONDS_MAX: Final = 253_402_300_799
 """The end of the year 9999. A timestamp beyond is no time that anybody meant, and is left out."""
-NESTED_MAX: Final = 128
-"""No broker takes or makes a message with deeper headers (`broker.amqp.fields.STORED_LIMITS`)."""
-SEQ_END: Final = 2**62
 
 _RECORD: Final = struct.Struct("<IIB7xQQ")
 _ENQ_FIELDS: Final = struct.Struct("<Q8xHxxI")
@@ -52,34 +39,7 @@ _SHORT_BITS: Final = (
     (15, "content_type"), (14, "content_encoding"), (13, HEADERS), (12, ""), (11, "priority"), (10, "correlation_id"),
     (9, "reply_to"), (8, "expiration"), (7, "message_id"), (6, "timestamp"), (5, "type"), (4, "user_id"), (3, "app_id"),
 )  # fmt: skip
-_FIXED: Final = {
-    "b": struct.Struct(">b"), "B": struct.Struct(">B"), "s": struct.Struct(">h"), "u": struct.Struct(">H"),
-    "I": struct.Struct(">i"), "i": struct.Struct(">I"), "l": struct.Struct(">q"), "L": struct.Struct(">q"),
-    "T": struct.Struct(">Q"), "f": struct.Struct(">f"), "d": struct.Struct(">d"),
-}  # fmt: skip
 _LONG: Final = struct.Struct(">I")
-
-
-class BadRecord(ValueError):
-    """Bytes that are not a record; the text says where and what."""
-
-
-class Column(NamedTuple):
-    """Buffers of one column. `valid` is None when no row lacks it, `offsets` when its values are numbers."""
-
-    nulls: int
-    valid: bytes | None
-    offsets: bytes | None
-    data: bytes
-
-
-class Records(NamedTuple):
-    """So many rows, whose seqs are from `first` to `last`; both 0 without a row."""
-
-    rows: int
-    first: int
-    last: int
-    columns: dict[str, Column]
 
 
 def decode(data: bytes, wanted: Collection[str], first: int, end: int) -> Records:
@@ -162,10 +122,7 @@ def _microseconds(count: int, unit: int) -> int | None:
 
 def _short(data: bytes, at: int, end: int, fields: dict[str, Any], name: str) -> int:
     """Where the short string at `at` ends."""
-    stop = at + 1 + (data[at] if at < end else 0)
-    if at >= end or stop > end:
-        raise BadRecord(f"at byte {at}: a short string is longer than what holds it")
-    fields[name] = data[at + 1 : stop]
+    fields[name], stop = short(data, at, end)
     return stop
 
 
@@ -176,65 +133,11 @@ def entries(data: bytes, at: int, end: int) -> list[tuple[bytes, bytes | None]]:
     """Name and value as text of each entry of a field table. Raises BadRecord."""
     found = []
     while at < end:
-        named: dict[str, bytes] = {}
-        at = _short(data, at, end, named, "name")
+        name, at = short(data, at, end)
         text, at = field_text(data, at, end)
-        if named["name"] != HIDDEN_HEADER:
-            found.append((named["name"], text))
+        if name != HIDDEN_HEADER:
+            found.append((name, text))
     return found
-
-
-def field_text(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    """A field's value as text, and where it ends: lists and tables as JSON, nothing as None. Raises BadRecord."""
-    value, at = _field(data, at, end, 0)
-    if value is None or isinstance(value, bytes):
-        return value, at
-    if isinstance(value, bool | list | dict):
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_text).encode(), at
-    return str(value).encode(), at
-
-
-def _field(data: bytes, at: int, end: int, depth: int) -> tuple[Any, int]:
-    if at >= end or depth > NESTED_MAX:
-        raise BadRecord(f"at byte {at}: a header that is none")
-    kind, at = chr(data[at]), at + 1
-    if kind == "V":
-        return None, at
-    size = 1 if kind == "t" else 5 if kind == "D" else _FIXED[kind].size if kind in _FIXED else 4
-    if at + size > end:
-        raise BadRecord(f"at byte {at}: a header is longer than its table")
-    if kind == "t":
-        return data[at] != 0, at + 1
-    if kind == "D":
-        return _decimal(data[at], int.from_bytes(data[at + 1 : at + 5], "big", signed=True)), at + 5
-    if kind in _FIXED:
-        return _FIXED[kind].unpack_from(data, at)[0], at + size
-    begin, at = at + 4, at + 4 + _LONG.unpack_from(data, at)[0]
-    if at > end or kind not in "SxAF":
-        raise BadRecord(f"at byte {begin}: a header of kind '{kind}' that is none")
-    if kind in "Sx":
-        return data[begin:at], at
-    if kind == "A":
-        values = []
-        while begin < at:
-            value, begin = _field(data, begin, at, depth + 1)
-            values.append(value)
-        return values, at
-    table: dict[str, Any] = {}
-    while begin < at:
-        named: dict[str, bytes] = {}
-        begin = _short(data, begin, at, named, "name")
-        table[_text(named["name"])], begin = _field(data, begin, at, depth + 1)
-    return table, at
-
-
-def _decimal(scale: int, digits: int) -> str:
-    text = str(abs(digits)).zfill(scale + 1)
-    return ("-" if digits < 0 else "") + (f"{text[:-scale]}.{text[-scale:]}" if scale else text)
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "replace")
 
 
 # -- buffers -----------------------------------------------------------------------------------------------------------
@@ -251,25 +154,11 @@ def _valid(values: Sequence[Any]) -> tuple[int, bytes | None]:
     return nulls, bytes(bits)
 
 
-def _offsets(lengths: Sequence[int]) -> bytes:
-    offsets = array("i", (0,))
-    for length in lengths:
-        offsets.append(offsets[-1] + length)
-    return offsets.tobytes()
-
-
 def _bytes_column(values: Sequence[bytes | None], is_text: bool) -> Column:
-    offsets, data = _offsets([len(value or b"") for value in values]), b"".join(value or b"" for value in values)
+    offsets, data = offsets_of([len(value or b"") for value in values]), b"".join(value or b"" for value in values)
     if is_text and not data.isascii():
         offsets, data = mended(offsets, data)
     return Column(*_valid(values), offsets, data)
-
-
-def mended(offsets: bytes, data: bytes) -> tuple[bytes, bytes]:
-    """Text that is UTF-8, whatever a publisher wrote: what is not is replaced."""
-    places = array("i", offsets)
-    texts = [_text(data[begin:end]).encode() for begin, end in pairwise(places)]
-    return _offsets([len(text) for text in texts]), b"".join(texts)
 
 
 def _number_column(values: Sequence[int | None]) -> Column:
@@ -279,7 +168,7 @@ def _number_column(values: Sequence[int | None]) -> Column:
 def _headers_columns(tables: Sequence[list[tuple[bytes, bytes | None]] | None]) -> dict[str, Column]:
     flat = [entry for table in tables for entry in table or ()]
     return {
-        HEADERS: Column(*_valid(tables), _offsets([len(table or ()) for table in tables]), b""),
+        HEADERS: Column(*_valid(tables), offsets_of([len(table or ()) for table in tables]), b""),
         HEADER_NAMES: _bytes_column([name for name, _ in flat], is_text=True),
         HEADER_VALUES: _bytes_column([value for _, value in flat], is_text=True),
     }

@@ -9,14 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from clusterbroker.broker.amqp.codec_pure import OutBuffer, numbered
-from clusterbroker.broker.queues.ring_cluster_pure import HOLDER_MAX, Ring
-from clusterbroker.broker.queues.ring_local_pure import (
-    HEAD_NONE,
-    HEAD_NOT_COMMITTED,
-    HEAD_OK,
-    LIMIT,
-    NO_CREDIT,
-)
+from clusterbroker.broker.queues.ring_cluster_pure import Ring
+from clusterbroker.broker.queues.states import HEAD_NONE, HEAD_NOT_COMMITTED, HEAD_OK, HOLDER_MAX, LIMIT, NO_CREDIT
 from clusterbroker.journal.layout import HAS_BCC
 from clusterbroker.journal.record_pure import Message, RecordBuffer
 

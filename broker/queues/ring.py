@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterbroker.broker.queues.ring_pure import (
+from clusterbroker.broker.queues.states import (
     BUCKET_SEQS,
     DEAD,
     HEAD_EXPIRED,
@@ -23,9 +23,9 @@ from clusterbroker.broker.queues.ring_pure import (
     NO_CREDIT,
     READY,
     UNACKED,
-    Location,
 )
 from clusterbroker.journal.build import COMPILED
+from clusterbroker.journal.layout import Location
 
 if TYPE_CHECKING or not COMPILED:
     from clusterbroker.broker.queues.ring_pure import Consumer, Ledger, RemoteConsumer, Ring, digest_of, dispatch

@@ -20,24 +20,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from clusterbroker.broker.queues.ring_leases_pure import LeasedRing
-from clusterbroker.broker.queues.ring_local_pure import (
-    DEAD,
-    LIVE,
-    READY,
-    RESERVE_FIRST,
-    SETTLED,
-    UNACKED,
-    Location,
-    _Slot,
-)
-from clusterbroker.journal.layout import CUT, ENQ, EPO, PRD, REQ, RSV, RUN_LENGTH, SET
+from clusterbroker.broker.queues.ring_local_pure import LIVE, RESERVE_FIRST, SETTLED, _Slot
+from clusterbroker.broker.queues.states import BUCKET_SEQS, DEAD, HOLDER_MAX, READY, UNACKED
+from clusterbroker.journal.layout import CUT, ENQ, EPO, PRD, REQ, RSV, RUN_LENGTH, SET, Location, Record
 from clusterbroker.journal.layout import DEAD as DEAD_RECORD
 from clusterbroker.journal.queue_state import PRODUCERS_OWN, QueueState
 from clusterbroker.journal.ranges import Range, merged, ranges_of, seqs_of
 from clusterbroker.journal.record_pure import (
     DamagedRecord,
     Message,
-    Record,
     RecordBuffer,
     read_records,
     scan_span,
@@ -49,9 +40,6 @@ if TYPE_CHECKING:
 
     Bytes: TypeAlias = bytes | bytearray | memoryview
 
-BUCKET_SEQS: Final = 4096
-"""Owner and replica compare so many seqs at a time."""
-HOLDER_MAX: Final = 254
 WORD: Final = (1 << 64) - 1
 
 

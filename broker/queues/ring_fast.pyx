@@ -20,7 +20,7 @@ from struct import error as StructError
 
 from clusterbroker.broker.amqp.codec_fast cimport Acked, OutBuffer, with_number
 from clusterbroker.journal.queue_state import PRODUCERS_OWN, QueueState
-from clusterbroker.journal.record_pure import DamagedRecord
+from clusterbroker.journal.errors import DamagedRecord
 from clusterbroker.journal.layout import KIND_NAMES
 from clusterbroker.journal.record_fast cimport (
     GroupWriter, Message, RecordBuffer, SegmentUse, address_size, next_record, payload_size, record_view, view_message,

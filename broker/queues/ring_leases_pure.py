@@ -7,14 +7,10 @@ They are UNACKED, at the holder LEASED, who is no node. So they are neither read
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
-
-from clusterbroker.broker.queues.ring_local_pure import READY, UNACKED, LocalRing, Location
-from clusterbroker.journal.layout import ENQ_OVERHEAD_BYTES, HAS_BCC
+from clusterbroker.broker.queues.ring_local_pure import LocalRing
+from clusterbroker.broker.queues.states import LEASED, READY, UNACKED
+from clusterbroker.journal.layout import ENQ_OVERHEAD_BYTES, HAS_BCC, Location
 from clusterbroker.journal.record_pure import Message, RecordBuffer
-
-LEASED: Final = 255
-"""Nodes are 1 to 254."""
 
 
 class LeasedRing(LocalRing):

@@ -12,27 +12,33 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from clusterbroker.journal.layout import ENQ_OVERHEAD_BYTES, PERSISTENT, REDELIVERED, RUN_ENTRY, RUN_LENGTH, TTL_MS_MAX
+from clusterbroker.broker.queues.states import (
+    DEAD,
+    HEAD_EXPIRED,
+    HEAD_NONE,
+    HEAD_NOT_COMMITTED,
+    HEAD_NOT_LOADED,
+    HEAD_NOT_RESERVED,
+    HEAD_OK,
+    READY,
+    UNACKED,
+)
+from clusterbroker.journal.layout import (
+    ENQ_OVERHEAD_BYTES,
+    PERSISTENT,
+    REDELIVERED,
+    RUN_ENTRY,
+    RUN_LENGTH,
+    TTL_MS_MAX,
+    Location,
+)
 from clusterbroker.journal.queue_state import PRODUCERS_OWN, QueueState
 from clusterbroker.journal.ranges import Range, merged, seqs_of
 from clusterbroker.journal.record_pure import GroupWriter, Message, SegmentUse
 
 EMPTY: Final = 0
-READY: Final = 1
-UNACKED: Final = 2
 SETTLED: Final = 3
 HELD: Final = 4
-DEAD: Final = 5
-
-# What stands at the head of a ring, and so why a dispatch stopped.
-HEAD_OK: Final = 0
-HEAD_NONE: Final = 1
-HEAD_NOT_LOADED: Final = 2
-HEAD_NOT_RESERVED: Final = 3
-HEAD_EXPIRED: Final = 4
-NO_CREDIT: Final = 5
-LIMIT: Final = 6
-HEAD_NOT_COMMITTED: Final = 7
 
 RESERVE_FIRST: Final = 64
 RESERVE_MAX: Final = 32768
@@ -40,8 +46,6 @@ LOAD_AHEAD: Final = 4096
 LOAD_BYTES: Final = 8 << 20
 
 LIVE: Final = (READY, UNACKED, DEAD)
-
-Location = tuple[int, int, int, int]  # seq, segment, offset in it, record length
 
 
 class _Slot:

@@ -33,49 +33,16 @@ equals. It is the only place where messages, ledgers and output buffers meet, on
 from __future__ import annotations
 
 from clusterbroker.broker.queues.ledger_pure import Consumer, Ledger, RemoteConsumer, dispatch
-from clusterbroker.broker.queues.ring_cluster_pure import BUCKET_SEQS, HOLDER_MAX, Ring, digest_of
-from clusterbroker.broker.queues.ring_leases_pure import LEASED
-from clusterbroker.broker.queues.ring_local_pure import (
-    DEAD,
-    HEAD_EXPIRED,
-    HEAD_NONE,
-    HEAD_NOT_COMMITTED,
-    HEAD_NOT_LOADED,
-    HEAD_NOT_RESERVED,
-    HEAD_OK,
-    LIMIT,
-    LOAD_AHEAD,
-    LOAD_BYTES,
-    NO_CREDIT,
-    READY,
-    RESERVE_FIRST,
-    RESERVE_MAX,
-    UNACKED,
-    Location,
-)
+from clusterbroker.broker.queues.ring_cluster_pure import Ring, digest_of
+from clusterbroker.broker.queues.ring_local_pure import LOAD_AHEAD, LOAD_BYTES, RESERVE_FIRST, RESERVE_MAX
 
 __all__ = [
-    "BUCKET_SEQS",
-    "DEAD",
-    "HEAD_EXPIRED",
-    "HEAD_NONE",
-    "HEAD_NOT_COMMITTED",
-    "HEAD_NOT_LOADED",
-    "HEAD_NOT_RESERVED",
-    "HEAD_OK",
-    "HOLDER_MAX",
-    "LEASED",
-    "LIMIT",
     "LOAD_AHEAD",
     "LOAD_BYTES",
-    "NO_CREDIT",
-    "READY",
     "RESERVE_FIRST",
     "RESERVE_MAX",
-    "UNACKED",
     "Consumer",
     "Ledger",
-    "Location",
     "RemoteConsumer",
     "Ring",
     "digest_of",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from clusterbroker.journal.layout import HAS_HEADERS
 from clusterbroker.journal.record_pure import Message
 
-Way = tuple[bytes, Sequence[Any]]
+Way = tuple[bytes, list[Any]]
 """The address of rows from now on, and the parts that they go into: objects with the lists `messages` and `seqs`."""
 
 

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from clusterbroker.broker.amqp import codec_pure
 from clusterbroker.broker.queues import ring_pure
-from clusterbroker.broker.queues.ring_pure import HEAD_NOT_LOADED, LEASED
+from clusterbroker.broker.queues.states import HEAD_NOT_LOADED, LEASED, READY
 from clusterbroker.broker.server.recovery import Recovery
 from clusterbroker.journal import record_pure
 from clusterbroker.journal.recovery import tell
@@ -256,12 +256,12 @@ class RingCluster(RuleBasedStateMachine):
     def an_operator_takes_one(self, pick: int, stays: bool) -> None:
         """Any ready message, wherever it stands; what is put back is as it was."""
         before = self.owners(lambda ring: ring.living(1, ring.next_seq, 1 << 20))
-        ready = [seq for seq, state, *_ in before if state == ring_pure.READY]
+        ready = [seq for seq, state, *_ in before if state == READY]
         assert len(ready) == self.owners(lambda ring: ring.ready)
         if before[3:]:
             assert self.owners(lambda ring: ring.living(before[3][0], ring.next_seq, 5)) == before[3:8]
         for seq, state, *_ in before[:2]:
-            if state != ring_pure.READY:
+            if state != READY:
                 assert self.owners(lambda ring, seq=seq: ring.set_aside(seq)) is False
         if ready:
             seq = ready[pick % len(ready)]
@@ -283,7 +283,7 @@ class RingCluster(RuleBasedStateMachine):
             return
         first = before[pick % len(before)][0]
         upto, got, _ = self.owners(lambda ring: ring.lease(first, ring.committed, count, size, settled % 3))
-        mine = [seq for seq, state, *_ in before if first <= seq < upto and state == ring_pure.READY]
+        mine = [seq for seq, state, *_ in before if first <= seq < upto and state == READY]
         assert got == len(mine) == self.owners(lambda ring: ring.held_by(LEASED))
         # a word is answered when what it says is committed: until then nobody is shown what is not reserved yet
         reserved = self.owners(lambda ring: ring.reserved_durable)

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from clusterbroker.broker.amqp import codec_pure
 from clusterbroker.broker.queues import ring_pure
-from clusterbroker.broker.queues.ring_pure import HEAD_EXPIRED, HEAD_NONE, HEAD_NOT_LOADED, HEAD_OK
+from clusterbroker.broker.queues.states import HEAD_EXPIRED, HEAD_NONE, HEAD_NOT_LOADED, HEAD_OK
 from clusterbroker.journal import layout, record_pure
 from tests.budget import examples
 

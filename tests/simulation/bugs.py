@@ -397,7 +397,8 @@ def no_index() -> None:
 
 @mutation("redelivered watermark not reserved", pure=True)
 def not_reserved() -> None:
-    from clusterbroker.broker.queues.ring_local_pure import HEAD_NOT_RESERVED, HEAD_OK, LocalRing
+    from clusterbroker.broker.queues.ring_local_pure import LocalRing
+    from clusterbroker.broker.queues.states import HEAD_NOT_RESERVED, HEAD_OK
 
     def head(look: Any) -> Any:
         def lax(self: Any, now_ms: int) -> int:

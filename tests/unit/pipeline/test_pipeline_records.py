@@ -18,7 +18,7 @@ from clusterbroker.broker.amqp.fields import DEFAULT_LIMITS
 from clusterbroker.journal import layout
 from clusterbroker.journal.record import GroupWriter, Message, RecordBuffer
 from clusterbroker.pipeline import records_pure
-from clusterbroker.pipeline.records_pure import (
+from clusterbroker.pipeline.stored import (
     HEADER_VALUES,
     HEADERS,
     NUMBERS,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.queues.ring_pure import (
+from clusterbroker.broker.queues.states import (
     HEAD_EXPIRED,
     HEAD_NONE,
     HEAD_NOT_LOADED,

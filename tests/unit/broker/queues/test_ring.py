@@ -9,16 +9,8 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.queues.ring_pure import (
-    HEAD_EXPIRED,
-    HEAD_NONE,
-    HEAD_NOT_LOADED,
-    HEAD_NOT_RESERVED,
-    HEAD_OK,
-    LOAD_AHEAD,
-    RESERVE_FIRST,
-    RESERVE_MAX,
-)
+from clusterbroker.broker.queues.ring_pure import LOAD_AHEAD, RESERVE_FIRST, RESERVE_MAX
+from clusterbroker.broker.queues.states import HEAD_EXPIRED, HEAD_NONE, HEAD_NOT_LOADED, HEAD_NOT_RESERVED, HEAD_OK
 from clusterbroker.journal.layout import ENQ, PRD, REQ, RSV, RUN_ENTRY, SET
 
 

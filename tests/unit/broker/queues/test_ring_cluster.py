@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.queues.ring_pure import (
+from clusterbroker.broker.queues.ring_pure import RESERVE_FIRST
+from clusterbroker.broker.queues.states import (
     HEAD_NONE,
     HEAD_NOT_COMMITTED,
     HEAD_NOT_LOADED,
     HEAD_NOT_RESERVED,
     HEAD_OK,
     NO_CREDIT,
-    RESERVE_FIRST,
 )
 from clusterbroker.journal.layout import DEAD, ENQ, EPO, PRD, REDELIVERED_BIT, REQ, RSV, SET
 from clusterbroker.journal.queue_state import PRODUCERS_OWN

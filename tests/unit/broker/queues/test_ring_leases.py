@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterbroker.broker.queues.ring_pure import HEAD_NONE, HEAD_OK, LEASED
+from clusterbroker.broker.queues.states import HEAD_NONE, HEAD_OK, LEASED
 
 
 def seqs(half: Any, data: bytes) -> list[int]:
