@@ -21,13 +21,13 @@ from build_backend import c_compiler  # noqa: E402
 
 COMPILED = (  # the longest first
     "clusterbroker.broker.queues.ring_fast",
-    "clusterbroker.journal.record_fast",
-    "clusterbroker.broker.amqp.codec_fast",
-    "clusterbroker.pipeline.records_fast",
-    "clusterbroker.broker.transactions.rows_fast",
-    "clusterbroker.journal.walk_fast",
+    "clusterbroker.journal.record",
+    "clusterbroker.broker.amqp.codec",
+    "clusterbroker.pipeline.records",
+    "clusterbroker.broker.transactions.rows",
+    "clusterbroker.journal.walk",
 )
-DEPENDS = {"clusterbroker.journal.record_fast": ["clusterbroker/journal/commit_thread.h"]}
+DEPENDS = {"clusterbroker.journal.record": ["clusterbroker/journal/commit_thread.h"]}
 FLAGS = ["-O3", "-fno-strict-aliasing", "-g0"]
 CORES = os.cpu_count() or 1
 

@@ -36,7 +36,7 @@ from clusterbroker.journal.stream_catalogue import (
     check_header,
     header,
 )
-from clusterbroker.journal.stream_records import prove_run, take_records
+from clusterbroker.journal.walk import prove_run, take_records
 
 PIECE_BYTES: Final = 1 << 20
 MARK_BYTES: Final = 256 << 10

@@ -1,13 +1,8 @@
-"""A queue's messages, a channel's unacknowledged deliveries, and the hand-out between them: the compiled half or
-its twin (`journal.build`).
-
-`ring_pure.py` explains the states and is the specification; `ring_fast.pyx` does the same per message in C.
-"""
+"""A queue's messages, a channel's unacknowledged deliveries, and the hand-out between them, with their states."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from clusterbroker.broker.queues.ring_fast import Consumer, Ledger, RemoteConsumer, Ring, digest_of, dispatch
 from clusterbroker.broker.queues.states import (
     BUCKET_SEQS,
     DEAD,
@@ -24,13 +19,7 @@ from clusterbroker.broker.queues.states import (
     READY,
     UNACKED,
 )
-from clusterbroker.journal.build import COMPILED
 from clusterbroker.journal.layout import Location
-
-if TYPE_CHECKING or not COMPILED:
-    from clusterbroker.broker.queues.ring_pure import Consumer, Ledger, RemoteConsumer, Ring, digest_of, dispatch
-else:
-    from clusterbroker.broker.queues.ring_fast import Consumer, Ledger, RemoteConsumer, Ring, digest_of, dispatch
 
 __all__ = [
     "BUCKET_SEQS",

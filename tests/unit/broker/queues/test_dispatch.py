@@ -1,4 +1,4 @@
-"""Handing out in both halves: fairness, priorities, credit, why it stops, what the client sees."""
+"""Handing out: fairness, priorities, credit, why it stops, what the client sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leased messages in both halves of the ring: who gets them, what they look like, and how they come back."""
+"""Leased messages of the ring: who gets them, what they look like, and how they come back."""
 
 from __future__ import annotations
 

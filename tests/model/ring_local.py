@@ -1,6 +1,6 @@
-"""One queue's messages at their owner: the part of the specification of `ring_fast` that every ring needs.
+"""One queue's messages at their owner: the part of the specification that every ring needs.
 
-`ring_pure` explains the states; `ring_cluster_pure` adds what a replicated queue's owner, its replicas and the proxies
+`ring` explains the states; `ring_cluster` adds what a replicated queue's owner, its replicas and the proxies
 of its consumers need.
 """
 
@@ -34,7 +34,7 @@ from clusterbroker.journal.layout import (
 )
 from clusterbroker.journal.queue_state import PRODUCERS_OWN, QueueState
 from clusterbroker.journal.ranges import Range, merged, seqs_of
-from clusterbroker.journal.record_pure import GroupWriter, Message, SegmentUse
+from tests.model.record import GroupWriter, Message, SegmentUse
 
 EMPTY: Final = 0
 SETTLED: Final = 3

@@ -1,5 +1,5 @@
-"""A channel's unacknowledged deliveries, consumers here and elsewhere, and the hand-out to them: the specification of
-`ring_fast`, as `ring_pure` explains it.
+"""A channel's unacknowledged deliveries, consumers here and elsewhere, and the hand-out to them: the specification,
+as `ring` explains it.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from clusterbroker.broker.amqp.codec_pure import OutBuffer, numbered
-from clusterbroker.broker.queues.ring_cluster_pure import Ring
 from clusterbroker.broker.queues.states import HEAD_NONE, HEAD_NOT_COMMITTED, HEAD_OK, HOLDER_MAX, LIMIT, NO_CREDIT
 from clusterbroker.journal.layout import HAS_BCC
-from clusterbroker.journal.record_pure import Message, RecordBuffer
+from tests.model.codec import OutBuffer, numbered
+from tests.model.record import Message, RecordBuffer
+from tests.model.ring_cluster import Ring
 
 
 class Consumer:

@@ -1,7 +1,7 @@
-# What the compiled ring sees of the compiled codec. codec_pure.py explains each name.
+# What the compiled ring sees of the codec. tests/model/codec.py explains each name.
 from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from clusterbroker.journal.record_fast cimport Message
+from clusterbroker.journal.record cimport Message
 
 
 cdef Message with_number(Message message, bytes name, int64_t number)
@@ -12,7 +12,7 @@ cdef class OutBuffer:
     cdef readonly uint64_t size
     cdef public uint64_t size_max
     cdef public bint paused
-    # storage is private to codec_fast.pyx: a bytes object of `capacity` bytes that nobody else has seen yet, NULL
+    # storage is private to codec.pyx: a bytes object of `capacity` bytes that nobody else has seen yet, NULL
     # while nothing waits; `data` is where its bytes are
     cdef PyObject *store
     cdef uint8_t *data

@@ -1,11 +1,11 @@
-"""What a mover does with each row of a group; rows_pure.py is the specification."""
+"""What a mover does with each row of a group; tests/model/rows.py is the specification."""
 
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcmp
 
 from clusterbroker.journal.layout import HAS_HEADERS as _HAS_HEADERS
-from clusterbroker.journal.record_fast cimport Message, make_message
+from clusterbroker.journal.record cimport Message, make_message
 
 cdef int HAS_HEADERS = _HAS_HEADERS
 
@@ -29,12 +29,12 @@ cdef bint is_alone(Message message) noexcept:
 
 
 def looks_alone(Message message not None) -> bool:
-    """See rows_pure."""
+    """Whether the row's own headers matter: copies, or a producer that numbers it. May err on the careful side."""
     return is_alone(message)
 
 
 def next_rows(ring, uint64_t first, uint64_t last, uint64_t rows_max, uint64_t bytes_max) -> tuple:
-    """See rows_pure."""
+    """The next rows of `first` to `last`: seqs, messages (None: on disk only), and the places of those on disk."""
     cdef list seqs = [], messages = [], absent = []
     cdef uint64_t size = 0
     cdef tuple place, location = None
@@ -58,7 +58,7 @@ def next_rows(ring, uint64_t first, uint64_t last, uint64_t rows_max, uint64_t b
 
 
 def divide(list seqs not None, list messages not None, dict ways not None, way_of, int64_t now_ms) -> list:
-    """See rows_pure."""
+    """Puts each row into its parts, with its address of then and the time of now; the seqs of those that have none."""
     cdef Message message, row
     cdef Py_ssize_t at
     cdef bint alone
@@ -88,7 +88,7 @@ def divide(list seqs not None, list messages not None, dict ways not None, way_o
 
 
 def settle_rows(ring, list seqs not None) -> None:
-    """See rows_pure."""
+    """They have left their segment."""
     settle = ring.settle
     for seq in seqs:
         settle(seq)

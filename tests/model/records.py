@@ -1,4 +1,4 @@
-"""Stored messages to columns: the specification of `records_fast`; `stored.py` draws the records."""
+"""Stored messages to columns: the specification of `pipeline/records.pyx`; `pipeline/stored.py` draws the records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One queue's messages, who has them, and what the journal still has to hear: the specification of `ring_fast`.
+"""One queue's messages, who has them, and what the journal still has to hear: the specification of the ring.
 
 Theory. A message's identity in its queue is `seq`, given by `append` in order. Its slot walks through
 
@@ -21,7 +21,7 @@ Order of the ready messages is (-priority, seq). A FIFO ring walks a cursor and 
 heap; a priority ring keeps all in the heap. Bodies of a deep queue leave memory once durable (`page out`) and come
 back in chunks ahead of the cursor (`missing`, `fill`).
 
-In a cluster a ring is the owner's, a replica's or a proxy's (`ring_cluster_pure`); two states more:
+In a cluster a ring is the owner's, a replica's or a proxy's (`ring_cluster`); two states more:
 
     DEAD         held for its dead-letter targets: neither ready nor unacknowledged, until it is settled
     UNACKED      of a replicated queue: with the number of the node that holds it
@@ -32,9 +32,9 @@ equals. It is the only place where messages, ledgers and output buffers meet, on
 
 from __future__ import annotations
 
-from clusterbroker.broker.queues.ledger_pure import Consumer, Ledger, RemoteConsumer, dispatch
-from clusterbroker.broker.queues.ring_cluster_pure import Ring, digest_of
-from clusterbroker.broker.queues.ring_local_pure import LOAD_AHEAD, LOAD_BYTES, RESERVE_FIRST, RESERVE_MAX
+from tests.model.ledger import Consumer, Ledger, RemoteConsumer, dispatch
+from tests.model.ring_cluster import Ring, digest_of
+from tests.model.ring_local import LOAD_AHEAD, LOAD_BYTES, RESERVE_FIRST, RESERVE_MAX
 
 __all__ = [
     "LOAD_AHEAD",

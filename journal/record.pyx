@@ -1,5 +1,6 @@
-# The compiled half of record_pure.py, which is the specification and explains every name; layout.py draws the
-# bytes. What is here and not there: a group is built in one growing buffer, checksums run on the processor's own
+# A message as the node remembers it, and the records of a group commit; layout.py draws the bytes. The same in plain
+# Python, which is the specification and explains every name, is tests/model/record.py.
+# What is here and not there: a group is built in one growing buffer, checksums run on the processor's own
 # crc32c instruction without the interpreter lock, and a message costs one object from a free list.
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
@@ -23,7 +24,7 @@ cdef extern from *:
     #include <string.h>
 
     #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-    #error "the compiled half wants a little-endian machine; use the pure-Python twin"
+    #error "clusterbroker wants a little-endian machine"
     #endif
 
     #define CRC_LONG 2048
@@ -268,7 +269,7 @@ def _checksum_portable(data) -> int:
 @cython.no_gc
 @cython.freelist(4096)
 cdef class Message:
-    """One published message; see record_pure.Message."""
+    """One published message."""
 
     def __init__(self, bytes address not None, bytes payload not None, uint32_t header_length, uint8_t flags=0,
                  uint8_t priority=0, int64_t time_ms=0, int64_t ttl_ms=-1):
@@ -327,7 +328,7 @@ cdef Message make_message(bytes address, bytes payload, uint32_t header_length, 
 
 @cython.final
 cdef class GroupWriter:
-    """Collects the records of one group commit; see record_pure.GroupWriter."""
+    """Collects the records of one group commit."""
 
     def __init__(self, uint32_t segment, uint64_t offset, uint64_t bytes_max=8 << 20):
         self.segment = segment
@@ -451,7 +452,7 @@ cdef class GroupWriter:
                      RECORD_HEADER_BYTES)
 
     def append(self, data) -> int:
-        """Adds records that `verify_records` has passed; see record_pure.GroupWriter.append."""
+        """Adds records that `verify_records` has passed."""
         cdef Py_buffer view
         cdef record_view record
         cdef uint64_t offset = self.offset + self.size
@@ -471,7 +472,7 @@ cdef class GroupWriter:
         return offset
 
     def span(self, uint64_t start, uint64_t end) -> bytes:
-        """The records between two values that `size` had, with their checksums; see record_pure."""
+        """The records between two values that `size` had, with their checksums."""
         if not GROUP_HEADER_BYTES <= start <= end <= self.size:
             raise ValueError("a span lies within the group")
         return sealed(self.data + start, end - start)
@@ -550,7 +551,7 @@ cdef bytes sealed(const uint8_t *data, size_t size):
 
 @cython.final
 cdef class RecordBuffer:
-    """ENQ records on their way to another node; see record_pure.RecordBuffer."""
+    """ENQ records on their way to another node."""
 
     def __cinit__(self):
         self.writer = GroupWriter(0, 0, 0)
@@ -572,7 +573,7 @@ cdef class RecordBuffer:
         self.put(queue_id, epoch, seq, message, delivery_count, redelivered)
 
     def enqueue_all(self, uint64_t queue_id, uint32_t epoch, uint64_t first_seq, messages, size_t start=0) -> int:
-        """New messages with rising seqs; see record_pure.RecordBuffer."""
+        """New messages with rising seqs."""
         cdef list batch = messages if type(messages) is list else list(messages)
         cdef size_t place
         cdef uint64_t seq = first_seq
@@ -619,7 +620,7 @@ def seal(group: bytearray) -> None:
 
 
 def write_group(int fd, group: bytearray, int64_t offset, bint sync) -> int:
-    """seal, pwrite and fdatasync in one go without the interpreter lock; see record_pure.write_group."""
+    """seal, pwrite and fdatasync in one go without the interpreter lock."""
     cdef Py_buffer view
     cdef int wrong, error = 0
     PyObject_GetBuffer(group, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
@@ -701,7 +702,7 @@ cdef enum fault:
 
 
 cdef int fault_of(const uint8_t *data, int64_t at, int64_t end, record_head *head) noexcept nogil:
-    # Proves the record at data[at] and copies its header out; see record_pure._scan_record.
+    # Proves the record at data[at] and copies its header out.
     cdef enq_head fields
     if at < 0 or end - at < RECORD_HEADER_BYTES:
         return HEADER_CUT
@@ -891,7 +892,7 @@ cdef Message message_at(const uint8_t *data, int64_t at, int64_t end, uint64_t q
 
 
 cdef int next_record(const uint8_t *data, int64_t end, record_view *view, bint proved) except -1:
-    # 0 at the end of the span; see record_pure._spans and _scan_record, whose refusals these are
+    # 0 at the end of the span; with the refusals of the model's _spans and _scan_record
     cdef record_head head
     cdef enq_head fields
     cdef int64_t at = view.next
@@ -964,7 +965,7 @@ cdef Message view_message(record_view *view, Message before):
 
 
 def verify_records(data, uint64_t queue_id, uint32_t epoch, bint messages=False) -> int:
-    """Proves a span of records that came from another node; see record_pure.verify_records."""
+    """Proves a span of records that came from another node."""
     cdef Py_buffer view
     cdef record_view record
     cdef int64_t count = 0
@@ -984,7 +985,7 @@ def verify_records(data, uint64_t queue_id, uint32_t epoch, bint messages=False)
 
 
 def enqueued(data) -> tuple:
-    """What a proved span enqueues: ([(first seq, last seq)], how many); see record_pure.enqueued."""
+    """What a proved span enqueues: ([(first seq, last seq)], how many)."""
     cdef Py_buffer view
     cdef record_view record
     cdef list ranges = []
@@ -1010,7 +1011,7 @@ def enqueued(data) -> tuple:
 
 
 def bodies_but_last(data) -> int:
-    """What the bodies of a span take but for the last one; see record_pure.bodies_but_last."""
+    """What the bodies of a span take but for the last one."""
     cdef Py_buffer view
     cdef record_view record
     cdef uint64_t before = 0, last = 0
@@ -1027,7 +1028,7 @@ def bodies_but_last(data) -> int:
 
 
 def producers_named(data) -> set:
-    """Of whom the PRD records of a proved span speak; see record_pure.producers_named."""
+    """Of whom the PRD records of a proved span speak."""
     cdef Py_buffer view
     cdef record_view record
     cdef set named = set()
@@ -1043,7 +1044,7 @@ def producers_named(data) -> set:
 
 
 def read_records(data) -> list:
-    """(seq, message, delivery count, redelivered) of each ENQ record of a span; see record_pure.read_records."""
+    """(seq, message, delivery count, redelivered) of each ENQ record of a span."""
     cdef Py_buffer view
     cdef record_view record
     cdef Message message = None
@@ -1131,7 +1132,7 @@ def read_span(data, int64_t base, uint64_t queue_id, wanted) -> list:
 
 @cython.final
 cdef class SegmentUse:
-    """Live bytes of each segment; see record_pure.SegmentUse."""
+    """Live bytes of each segment."""
 
     def __dealloc__(self):
         free(self.counts)

@@ -1,5 +1,6 @@
-# The compiled half of records_pure.py, which is the specification. Two passes over the records: the first proves them and
-# notes where each value stands, the second copies values into buffers that are as long as they must be.
+# Stored messages to columns: stored.py draws the records, tests/model/records.py is the specification. Two passes
+# over the records: the first proves them and notes where each value stands, the second copies values into buffers that
+# are as long as they must be.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
@@ -165,7 +166,7 @@ cdef int64_t fields(const uint8_t *data, int64_t at, int64_t length, row *one, c
 
 
 def decode(bytes data not None, wanted, uint64_t first, uint64_t end):
-    """As records_pure.decode."""
+    """The messages among these records with first <= seq < end, as the wanted columns. Raises BadRecord."""
     cdef const uint8_t *raw = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef int64_t size = len(data), at = 0, length, bad = -1
     cdef uint64_t seq, low = 0, high = 0
@@ -330,7 +331,7 @@ cdef void headers_columns(bytes data, row *rows, size_t count, dict columns) exc
 
 
 cdef size_t entries(bytes data, int64_t at, int64_t end, grown *out) except? 1000000000:
-    # Appends a table's entries; returns how many have no value. All but texts is left to the twin.
+    # Appends a table's entries; returns how many have no value. All but texts is left to stored.py.
     cdef const uint8_t *raw = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef size_t nulls = 0
     cdef span name

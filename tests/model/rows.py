@@ -1,4 +1,4 @@
-"""What a mover does with each row of a group: the specification of `rows_fast`."""
+"""What a mover does with each row of a group: the specification of `broker/transactions/rows.pyx`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from clusterbroker.journal.layout import HAS_HEADERS
-from clusterbroker.journal.record_pure import Message
+from tests.model.record import Message
 
 Way = tuple[bytes, list[Any]]
 """The address of rows from now on, and the parts that they go into: objects with the lists `messages` and `seqs`."""

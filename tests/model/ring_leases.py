@@ -1,4 +1,4 @@
-"""Messages that a reader has by a lease: what the specification of `ring_fast` says of them (`broker.queues.leasing`).
+"""Messages that a reader has by a lease: what the specification of the ring says of them (`broker.queues.leasing`).
 
 They are UNACKED, at the holder LEASED, who is no node. So they are neither ready nor expire, limits pass over them,
 `settle_held` and `requeue_held` end it, and an owner that loses its queue has them READY again, as all its messages.
@@ -7,14 +7,15 @@ They are UNACKED, at the holder LEASED, who is no node. So they are neither read
 from __future__ import annotations
 
 from collections.abc import Mapping
-from clusterbroker.broker.queues.ring_local_pure import LocalRing
+
 from clusterbroker.broker.queues.states import LEASED, READY, UNACKED
 from clusterbroker.journal.layout import ENQ_OVERHEAD_BYTES, HAS_BCC, Location
-from clusterbroker.journal.record_pure import Message, RecordBuffer
+from tests.model.record import Message, RecordBuffer
+from tests.model.ring_local import LocalRing
 
 
 class LeasedRing(LocalRing):
-    """A queue's messages; see ring_pure."""
+    """A queue's messages; see `ring`."""
 
     __slots__ = ()
 

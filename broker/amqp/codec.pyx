@@ -1,4 +1,5 @@
-# The compiled half of codec_pure.py, which is the specification, explains every name and draws the frames.
+# Frames to batches of events, messages to frames. The same in plain Python, which is the specification, explains every
+# name and draws the frames, is tests/model/codec.py.
 #
 # What is here and not there: the decoder walks the socket's buffer by pointer. A publish whose method, header and
 # one body frame lie complete and undisturbed in the buffer (nearly all do) is read in place by `quick_publish`:
@@ -15,8 +16,8 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
-from clusterbroker.journal.record_fast cimport Message, address_size, address_start, held_start, payload_size, payload_start
-from clusterbroker.journal.record_fast cimport make_message as new_message
+from clusterbroker.journal.record cimport Message, address_size, address_start, held_start, payload_size, payload_start
+from clusterbroker.journal.record cimport make_message as new_message
 
 from clusterbroker.broker.amqp.errors import (
     AmqpError,
@@ -113,7 +114,7 @@ cdef inline uint8_t *put_end(uint8_t *p) noexcept nogil:
 @cython.final
 @cython.freelist(64)
 cdef class Published:
-    """Messages published one after another on one channel to one address; see codec_pure.Published."""
+    """Messages published one after another on one channel to one address."""
 
     cdef public uint16_t channel
     cdef public bint mandatory
@@ -153,7 +154,7 @@ cdef Published new_published(uint16_t channel, bytes address, uint8_t bits):
 @cython.final
 @cython.freelist(64)
 cdef class Acked:
-    """basic.ack, one after another on one channel; see codec_pure.Acked."""
+    """basic.ack, one after another on one channel."""
 
     def __init__(self, uint16_t channel):
         self.channel = channel
@@ -188,7 +189,7 @@ cdef class Acked:
 @cython.final
 @cython.freelist(64)
 cdef class MethodReceived:
-    """Any other method; see codec_pure.MethodReceived."""
+    """Any other method."""
 
     cdef public uint16_t channel
     cdef public bytes payload
@@ -292,7 +293,7 @@ cdef bint fields_are_valid(const uint8_t *p, uint64_t at, uint64_t end, bint nam
 
 
 cdef object classify(const uint8_t *header, uint64_t length, Traits *traits, const Limits *limits):
-    # codec_pure.make_message without the message: None, or the channel error that a bad expiration deserves
+    # make_message without the message: None, or the channel error that a bad expiration deserves
     cdef uint64_t at = 2, start, first, digit, ttl_ms
     cdef uint32_t budget
     cdef uint16_t bits
@@ -371,7 +372,7 @@ cdef object classify(const uint8_t *header, uint64_t length, Traits *traits, con
 
 
 def make_message(bytes address not None, bytes header not None, bytes body not None, int64_t now_ms):
-    """A message of a content's parts, or the channel error it deserves; see codec_pure.make_message."""
+    """A message of a content's parts, or the channel error it deserves."""
     cdef Traits traits
     cdef object refusal = classify(<const uint8_t *>PyBytes_AS_STRING(header), PyBytes_GET_SIZE(header), &traits, &STORED)
     if refusal is not None:
@@ -381,7 +382,7 @@ def make_message(bytes address not None, bytes header not None, bytes body not N
 
 
 def numbered(Message message not None, bytes name not None, int64_t number) -> Message:
-    """The message with one header more, a 64-bit integer; see codec_pure.numbered."""
+    """The message with one header more, a 64-bit integer."""
     return with_number(message, name, number)
 
 
@@ -439,7 +440,7 @@ cdef int check_utf8(const uint8_t *name, uint64_t length) except -1:
 
 @cython.final
 cdef class FrameDecoder:
-    """Bytes of one connection in, events out; see codec_pure.FrameDecoder."""
+    """Bytes of one connection in, events out."""
 
     cdef public uint64_t frame_max
     cdef public uint64_t message_bytes_max
@@ -749,7 +750,7 @@ cdef class FrameDecoder:
 
 @cython.final
 cdef class OutBuffer:
-    """Frames on their way to one client's socket; see codec_pure.OutBuffer.
+    """Frames on their way to one client's socket.
 
     The frames are written into a bytes object in the making, which `take` cuts to length and gives away: no copy,
     and an idle connection owns nothing. A new object starts as large as the last one was.

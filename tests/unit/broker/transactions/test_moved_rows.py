@@ -1,20 +1,16 @@
-"""What a mover does with each row: the compiled half against its twin."""
+"""What a mover does with each row: the compiled module against its model."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterbroker.broker.transactions import rows_pure
-from clusterbroker.broker.transactions.rows import COMPILED
+from clusterbroker.broker.transactions import rows as rows_compiled
 from clusterbroker.journal.layout import HAS_HEADERS
 from clusterbroker.journal.record import Message
-
-fast = pytest.importorskip("clusterbroker.broker.transactions.rows_fast")
-pytestmark = pytest.mark.skipif(not COMPILED, reason="the compiled half takes the compiled messages only")
+from tests.model import rows as rows_model
 
 HEADERS = st.sampled_from([b"", b"\x02CC", b"\x0ax-producer", b"C", b"x-produce", b"kind", b"xx-producer!", b"cCC"])
 ROWS = st.lists(
@@ -77,20 +73,20 @@ def divided(half: Any, found: list[Message]) -> Any:
 @given(ROWS, st.booleans())
 def test_rows_are_divided_alike(rows: list[Any], shared: bool) -> None:
     found = [message(address, header, flagged, shared) for address, header, flagged, _ in rows]
-    assert [fast.looks_alone(one) for one in found] == [rows_pure.looks_alone(one) for one in found]
-    assert divided(fast, found) == divided(rows_pure, found)
+    assert [rows_compiled.looks_alone(one) for one in found] == [rows_model.looks_alone(one) for one in found]
+    assert divided(rows_compiled, found) == divided(rows_model, found)
 
 
 @given(ROWS, st.integers(0, 9), st.integers(1, 12), st.integers(1, 300))
 def test_the_next_rows_are_the_same(rows: list[Any], first: int, rows_max: int, bytes_max: int) -> None:
     messages = {seq: message(a, h, f) if there else None for seq, (a, h, f, there) in enumerate(rows, 1)}
     ring = Ring(messages)
-    answers = [half.next_rows(ring, first, len(rows), rows_max, bytes_max) for half in (fast, rows_pure)]
+    answers = [half.next_rows(ring, first, len(rows), rows_max, bytes_max) for half in (rows_compiled, rows_model)]
     assert answers[0] == answers[1]
 
 
 def test_rows_are_settled_alike() -> None:
-    for half in (fast, rows_pure):
+    for half in (rows_compiled, rows_model):
         ring = Ring({})
         half.settle_rows(ring, [3, 4, 9])
         assert ring.settled == [3, 4, 9]

@@ -1,20 +1,19 @@
-"""The two halves of the codec are one: same bytes in any slices, same events, same faults, same bytes out."""
+"""The codec and its model are one: same bytes in any slices, same events, same faults, same bytes out."""
 
 from __future__ import annotations
 
 import struct
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterbroker.broker.amqp import codec_pure
+from clusterbroker.broker.amqp import codec as codec_compiled
 from clusterbroker.broker.amqp.errors import AmqpError
 from tests.budget import examples
+from tests.model import codec as codec_model
 
-codec_fast = pytest.importorskip("clusterbroker.broker.amqp.codec_fast")
-HALVES = (codec_pure, codec_fast)
+BOTH = (codec_model, codec_compiled)
 FRAME_MAX = 4096
 BYTES_MAX = 600
 
@@ -122,8 +121,8 @@ def told(event: Any) -> tuple[Any, ...]:
     return ("method", event.channel, event.payload)
 
 
-def answers(half: Any, data: bytes, cuts: list[int], partial: int, drop: int) -> list[Any]:
-    decoder = half.FrameDecoder(FRAME_MAX, BYTES_MAX)
+def answers(module: Any, data: bytes, cuts: list[int], partial: int, drop: int) -> list[Any]:
+    decoder = module.FrameDecoder(FRAME_MAX, BYTES_MAX)
     decoder.opened = True
     decoder.partial_bytes_max = partial
     said: list[Any] = []
@@ -138,7 +137,7 @@ def answers(half: Any, data: bytes, cuts: list[int], partial: int, drop: int) ->
 
 def agree(data: bytes, fractions: list[int], partial: int = 32 << 20, drop: int = -1) -> list[Any]:
     cuts = sorted(fraction * len(data) // 1000 for fraction in fractions)
-    pure, fast = (answers(half, data, cuts, partial, drop) for half in HALVES)
+    pure, fast = (answers(module, data, cuts, partial, drop) for module in BOTH)
     assert fast == pure
     return pure
 
@@ -195,15 +194,15 @@ calls = st.one_of(
 )
 
 
-def written(half: Any, frame_max: int, todo: list[tuple[Any, ...]]) -> list[Any]:
-    out = half.OutBuffer(frame_max, 5000)
+def written(module: Any, frame_max: int, todo: list[tuple[Any, ...]]) -> list[Any]:
+    out = module.OutBuffer(frame_max, 5000)
     said: list[Any] = []
     for name, *arguments in todo:
         for place, argument in enumerate(arguments):
             if isinstance(argument, tuple):
                 key, properties, length = argument
                 body = bytes(at % 251 for at in range(length))
-                arguments[place] = half.make_message(short(b"x") + short(key), properties, body, 5)
+                arguments[place] = module.make_message(short(b"x") + short(key), properties, body, 5)
         said.append(getattr(out, name)(*arguments))
         said.append((out.size, out.writable))
     return [*said, out.take()]
@@ -211,7 +210,7 @@ def written(half: Any, frame_max: int, todo: list[tuple[Any, ...]]) -> list[Any]
 
 @given(st.lists(calls, max_size=12), st.sampled_from([0, 9, 300, 4096]))
 def test_same_frames_out(todo: list[tuple[Any, ...]], frame_max: int) -> None:
-    pure, fast = (written(half, frame_max, todo) for half in HALVES)
+    pure, fast = (written(module, frame_max, todo) for module in BOTH)
     assert fast == pure
 
 
@@ -221,13 +220,13 @@ def test_same_frames_out(todo: list[tuple[Any, ...]], frame_max: int) -> None:
 )
 def test_deliveries_read_as_the_publishes_they_were(deliveries: list[tuple[Any, ...]], frame_max: int) -> None:
     """What goes out keeps the grammar of what comes in: each basic.deliver, made a basic.publish, decodes to it."""
-    for half in HALVES:
-        out = half.OutBuffer(frame_max)
-        decoder = half.FrameDecoder(frame_max)
+    for module in BOTH:
+        out = module.OutBuffer(frame_max)
+        decoder = module.FrameDecoder(frame_max)
         decoder.opened = True
         for tag, (channel, consumer, redelivered, (key, properties, length)) in enumerate(deliveries):
             address = short(b"x") + short(key)
-            sent = half.make_message(address, properties, bytes(length), 5)
+            sent = module.make_message(address, properties, bytes(length), 5)
             out.deliver(channel, consumer, tag, redelivered, sent)
             data = out.take()
             size = int.from_bytes(data[3:7], "big")

@@ -1,6 +1,6 @@
-"""A replicated queue's rings in both halves, as one life: an owner, two replicas, take-overs, syncs, restarts.
+"""A replicated queue's rings and their model, as one life: an owner, two replicas, take-overs, syncs, restarts.
 
-Whatever is done to one half is done to the other, and the answers are the same. In each half a replica that has folded
+Whatever is done to one is done to the other, and the answers are the same. In each a replica that has folded
 every group of its owner says of itself what the owner says of what it has emitted, after every group; so does a node
 that was started again from its checkpoint and its log's tail; and a replica that was brought there by buckets.
 """
@@ -10,22 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from clusterbroker.broker.amqp import codec_pure
-from clusterbroker.broker.queues import ring_pure
+from clusterbroker.broker.amqp import codec as codec_compiled
+from clusterbroker.broker.queues import ring_fast as ring_compiled
 from clusterbroker.broker.queues.states import HEAD_NOT_LOADED, LEASED, READY
 from clusterbroker.broker.server.recovery import Recovery
-from clusterbroker.journal import record_pure
+from clusterbroker.journal import record as record_compiled
 from clusterbroker.journal.recovery import tell
 from tests.budget import examples
-
-record_fast = pytest.importorskip("clusterbroker.journal.record_fast")
-codec_fast = pytest.importorskip("clusterbroker.broker.amqp.codec_fast")
-ring_fast = pytest.importorskip("clusterbroker.broker.queues.ring_fast")
+from tests.model import codec as codec_model
+from tests.model import record as record_model
+from tests.model import ring as ring_model
 
 QUEUE_ID = 77
 NODES = 3
@@ -153,8 +151,8 @@ class RingCluster(RuleBasedStateMachine):
     )
     def start(self, **config: Any) -> None:
         self.halves = [
-            Half(record_pure, codec_pure, ring_pure, config),
-            Half(record_fast, codec_fast, ring_fast, config),
+            Half(record_model, codec_model, ring_model, config),
+            Half(record_compiled, codec_compiled, ring_compiled, config),
         ]
         self.owner = 0
         self.epoch = 1

@@ -1,4 +1,4 @@
-# What the compiled ring and codec see of the compiled record module. record_pure.py explains each name.
+# What ring and codec see of the record module. tests/model/record.py explains each name.
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 

@@ -1,4 +1,4 @@
-"""Frames to batches of events, messages to frames: the specification of `codec_fast`.
+"""Frames to batches of events, messages to frames: the specification of `broker/amqp/codec.pyx`.
 
     frame    0 u8 type (1 method, 2 content header, 3 body, 8 heartbeat)   1 u16 channel   3 u32 size of payload
              7 payload   7+size u8 0xCE
@@ -30,7 +30,7 @@ from clusterbroker.broker.amqp.errors import (
 from clusterbroker.broker.amqp.fields import DEFAULT_LIMITS, STORED_LIMITS, FieldLimits, pull_table
 from clusterbroker.broker.amqp.properties import without_header
 from clusterbroker.journal.layout import HAS_EXPIRATION, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT, TTL_MS_MAX
-from clusterbroker.journal.record_pure import Message
+from tests.model.record import Message
 
 FRAME_METHOD: Final = 1
 FRAME_HEADER: Final = 2
@@ -83,7 +83,7 @@ class Published:
 class Acked:
     """basic.ack, one after another on one channel: each as delivery tag * 2 + multiple.
 
-    Iterating gives the same numbers as `acks`, and is the quicker way in the compiled half. Tags from 2**63 on,
+    Iterating gives the same numbers as `acks`, and is the quicker way in the compiled module. Tags from 2**63 on,
     which nobody is ever given, count as 2**63 - 1, so that every number fits into 64 bits.
     """
 

@@ -1,7 +1,7 @@
-"""A message as the node remembers it, and the records of a group commit: the specification of `record_fast`.
+"""A message as the node remembers it, and the records of a group commit: the specification of `journal/record.pyx`.
 
-`layout.py` draws the bytes. A `Message` is immutable and may stand in several queues at once; what a queue knows
-about it (place, redelivered, delivery count) stands in the queue's ring. Address and payload keep the bytes that
+`journal/layout.py` draws the bytes. A `Message` is immutable and may stand in several queues at once; what a queue
+knows about it (place, redelivered, delivery count) stands in the queue's ring. Address and payload keep the bytes that
 came from the publisher's socket, so that delivering and journaling copy and never re-encode.
 """
 
@@ -40,6 +40,8 @@ from clusterbroker.journal.layout import (
     SET,
     Record,
 )
+from clusterbroker.journal.record import CommitThread as CommitThread  # bytes only: these two have no model
+from clusterbroker.journal.record import write_group as write_group
 
 if TYPE_CHECKING:
     import mmap

@@ -1,4 +1,4 @@
-"""A queue's ring in a cluster: what the specification of `ring_fast` says of queues that several nodes deal with.
+"""A queue's ring in a cluster: what the specification of the ring says of queues that several nodes deal with.
 
 Theory. What all groups until now say, the *emitted state*, is what a replica has to hold: messages whose ENQ was
 written and whose SET was not, with the delivery counts and marks that were written. It differs from what the owner
@@ -19,14 +19,12 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from clusterbroker.broker.queues.ring_leases_pure import LeasedRing
-from clusterbroker.broker.queues.ring_local_pure import LIVE, RESERVE_FIRST, SETTLED, _Slot
 from clusterbroker.broker.queues.states import BUCKET_SEQS, DEAD, HOLDER_MAX, READY, UNACKED
 from clusterbroker.journal.layout import CUT, ENQ, EPO, PRD, REQ, RSV, RUN_LENGTH, SET, Location, Record
 from clusterbroker.journal.layout import DEAD as DEAD_RECORD
 from clusterbroker.journal.queue_state import PRODUCERS_OWN, QueueState
 from clusterbroker.journal.ranges import Range, merged, ranges_of, seqs_of
-from clusterbroker.journal.record_pure import (
+from tests.model.record import (
     DamagedRecord,
     Message,
     RecordBuffer,
@@ -34,9 +32,11 @@ from clusterbroker.journal.record_pure import (
     scan_span,
     verify_records,
 )
+from tests.model.ring_leases import LeasedRing
+from tests.model.ring_local import LIVE, RESERVE_FIRST, SETTLED, _Slot
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.queues.ledger_pure import Consumer
+    from tests.model.ledger import Consumer
 
     Bytes: TypeAlias = bytes | bytearray | memoryview
 
@@ -52,7 +52,7 @@ def digest_of(seq: int, delivery_count: int, mark: int) -> int:
 
 
 class Ring(LeasedRing):
-    """A queue's messages; see ring_pure."""
+    """A queue's messages; see `ring`."""
 
     __slots__ = ()
 

@@ -1,6 +1,6 @@
-"""The two halves of the ring live the same life, through crashes: whatever is done to one is done to the other.
+"""The ring and its model live the same life, through crashes: whatever is done to one is done to the other.
 
-A model beside them knows what a queue promises: which messages it holds and in which order they come, what a crash
+A book beside them knows what a queue promises: which messages it holds and in which order they come, what a crash
 may not lose, may not bring back, and may not hand out as if for the first time.
 """
 
@@ -11,20 +11,19 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from clusterbroker.broker.amqp import codec_pure
-from clusterbroker.broker.queues import ring_pure
+from clusterbroker.broker.amqp import codec as codec_compiled
+from clusterbroker.broker.queues import ring_fast as ring_compiled
 from clusterbroker.broker.queues.states import HEAD_EXPIRED, HEAD_NONE, HEAD_NOT_LOADED, HEAD_OK
-from clusterbroker.journal import layout, record_pure
+from clusterbroker.journal import layout
+from clusterbroker.journal import record as record_compiled
 from tests.budget import examples
-
-record_fast = pytest.importorskip("clusterbroker.journal.record_fast")
-codec_fast = pytest.importorskip("clusterbroker.broker.amqp.codec_fast")
-ring_fast = pytest.importorskip("clusterbroker.broker.queues.ring_fast")
+from tests.model import codec as codec_model
+from tests.model import record as record_model
+from tests.model import ring as ring_model
 
 QUEUE_ID = 77
 ADDRESS = b"\x02ex\x03key"
@@ -92,10 +91,10 @@ def deliveries(data: bytes) -> list[tuple[int, int, bool, int]]:
         kind, channel, size = struct.unpack_from(">BHI", data, at)
         payload = data[at + 7 : at + 7 + size]
         at += size + 8
-        if kind == codec_pure.FRAME_METHOD:
+        if kind == codec_model.FRAME_METHOD:
             assert payload[:4] == b"\x00\x3c\x00\x3c"
             tag, again = struct.unpack_from(">Q?", payload, 5 + payload[4])
-        elif kind == codec_pure.FRAME_BODY and (token := TOKEN.match(payload)):
+        elif kind == codec_model.FRAME_BODY and (token := TOKEN.match(payload)):
             found.append((channel, tag, again, int(token[1])))
     return found
 
@@ -120,8 +119,8 @@ class RingHalves(RuleBasedStateMachine):
     def start(self, first_seq: int, consumers: list[Any], **config: Any) -> None:
         config["consumers"] = sorted(consumers, key=lambda consumer: -consumer[3])
         self.halves = [
-            Half(record_pure, codec_pure, ring_pure, config),
-            Half(record_fast, codec_fast, ring_fast, config),
+            Half(record_model, codec_model, ring_model, config),
+            Half(record_compiled, codec_compiled, ring_compiled, config),
         ]
         self.now_ms = 1000
         self.both(lambda half: half.ring.restore_end(first_seq, 0))

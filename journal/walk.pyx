@@ -1,13 +1,14 @@
-# The compiled half of walk_pure.py, which is the specification. The walk needs no interpreter lock, so a segment of
-# 64 MiB does not hold up the event loop; only what it found is made into objects.
+# Which runs the messages of a segment belong to, and parts of a run of one stream; tests/model/walk.py is the
+# specification. The walk needs no interpreter lock, so a segment of 64 MiB does not hold up the event loop; only what it
+# found is made into objects.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, qsort, realloc
 from libc.string cimport memcmp, memcpy, memset
 
-from clusterbroker.journal.record_fast cimport group_view, prove_group, prove_record, record_view
+from clusterbroker.journal.record cimport group_view, prove_group, prove_record, record_view
 
-from clusterbroker.journal.record_fast import DamagedRecord, scan_group
+from clusterbroker.journal.record import DamagedRecord, scan_group
 
 cdef enum:
     ENQ = 1
@@ -108,7 +109,7 @@ cdef size_t merge(seqs *ranges, size_t count) noexcept nogil:
 
 
 def walk_groups(data, int64_t at, int64_t base=0) -> tuple:
-    """Proves the groups from data[at] on; (end, [(queue id, first seq, last seq)]). See walk_pure.walk_groups."""
+    """Proves the groups from data[at] on; (end, [(queue id, first seq, last seq)])."""
     cdef Py_buffer view
     cdef findings found
     cdef int64_t end = at
@@ -137,7 +138,7 @@ def walk_groups(data, int64_t at, int64_t base=0) -> tuple:
         PyBuffer_Release(&view)
 
 
-# -- streams; see stream_records_pure ----------------------------------------------------------------------------
+# -- streams -----------------------------------------------------------------------------------------------------
 
 cdef packed struct enq_start:
     uint32_t length
@@ -153,7 +154,7 @@ cdef packed struct enq_start:
 
 
 def prove_run(data, uint64_t queue_id, uint64_t first) -> tuple:
-    """(next seq, time of the first message in ms, time of the latest); see stream_records_pure."""
+    """(next seq, time of the first message in ms, time of the latest)."""
     cdef Py_buffer view
     cdef record_view record
     cdef enq_start head
@@ -185,7 +186,7 @@ def prove_run(data, uint64_t queue_id, uint64_t first) -> tuple:
 
 def take_records(data, uint64_t queue_id, uint64_t first, uint64_t end, uint64_t count_max, int64_t bytes_max,
                  int64_t since_ms=-1) -> tuple:
-    """(offset, end, first seq, next seq) of a part of a run; see stream_records_pure."""
+    """(offset, end, first seq, next seq) of a part of a run."""
     cdef Py_buffer view
     cdef record_view record
     cdef enq_start head
