@@ -32,6 +32,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from clusterbroker.journal.disk_state import DiskState
+from clusterbroker.journal.durable import sync_data
 from clusterbroker.journal.errors import JournalFailed
 from clusterbroker.journal.layout import WINDOW_MAX
 from clusterbroker.journal.options import JournalOptions
@@ -296,7 +297,7 @@ class Writer:
                 return
             upto, fd = self._written_lsn, self._flush_fd
         try:
-            os.fdatasync(fd)
+            sync_data(fd)
         except OSError as error:
             raise JournalFailed(f"segment {self._segment}: fdatasync: {error}") from error
         with self._lock:
