@@ -1,6 +1,5 @@
-"""Compiles the per-message modules; where no compiler is found the pure-Python twins run instead. Builds the web page
-when it is missing; where no npm is found the node runs without it, and its page says how to build it.
-`CLUSTERBROKER_PURE=1` compiles nothing.
+"""Compiles the per-message modules, side by side; without a C compiler by `ziglang` (scripts/build_backend.py). Builds
+the web page when it is missing; where no npm is found the node runs without it, and its page says how to build it.
 
 Everything else about the build is declared in pyproject.toml.
 """
@@ -9,45 +8,73 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
-from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
-COMPILED = [
-    "clusterbroker.journal.record_fast",
-    "clusterbroker.journal.walk_fast",
-    "clusterbroker.broker.amqp.codec_fast",
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "scripts"))
+from build_backend import c_compiler  # noqa: E402
+
+COMPILED = (  # the longest first
     "clusterbroker.broker.queues.ring_fast",
-    "clusterbroker.broker.transactions.rows_fast",
-    "clusterbroker.pipeline.records_fast",
-]
+    "clusterbroker.journal.record",
+    "clusterbroker.broker.amqp.codec",
+    "clusterbroker.pipeline.records",
+    "clusterbroker.broker.transactions.rows",
+    "clusterbroker.journal.walk",
+)
+DEPENDS = {"clusterbroker.journal.record": ["clusterbroker/journal/commit_thread.h"]}
+FLAGS = ["-O3", "-fno-strict-aliasing", "-g0"]
+CORES = os.cpu_count() or 1
 
 
 def extension(module: str) -> Extension:
     source = module.replace(".", "/") + ".pyx"
-    depends = ["clusterbroker/journal/commit_thread.h"] if module == "clusterbroker.journal.record_fast" else []
-    flags = ["-O3", "-fno-strict-aliasing"]
-    return Extension(module, [source], depends=depends, extra_compile_args=flags)
+    return Extension(module, [source], depends=DEPENDS.get(module, []), extra_compile_args=FLAGS)
 
 
-extensions = cythonize(
-    [] if os.environ.get("CLUSTERBROKER_PURE", "") not in ("", "0") else [extension(module) for module in COMPILED],
-    compiler_directives={
-        "language_level": 3,
-        "boundscheck": False,
-        "wraparound": False,
-        "cdivision": True,
-        "initializedcheck": False,
-        "embedsignature": True,
-    },
-)
-for compiled in extensions:
-    # a failed compile (or no compiler) is reported by the build and leaves the twin in charge; cythonize forgets this
-    compiled.optional = True
+class BuildExt(build_ext):
+    """Cython and C side by side, a module for each core. What is made in between stands in build/."""
 
-ROOT = Path(__file__).resolve().parent
+    def run(self) -> None:
+        from Cython.Build import cythonize
+
+        headers = Path(sysconfig.get_path("include"), "Python.h")
+        if not headers.exists():
+            sys.exit(
+                f"{headers} is missing: install the headers of Python (Debian, Ubuntu: apt-get install python3-dev)"
+            )
+        translated = cythonize(
+            self.extensions,
+            nthreads=CORES,
+            build_dir="build/c",
+            force=self.force,
+            compiler_directives={
+                "language_level": 3,
+                "boundscheck": False,
+                "wraparound": False,
+                "cdivision": True,
+                "initializedcheck": False,
+                "embedsignature": True,
+            },
+        )
+        sources = {module.name: module.sources for module in translated}
+        for module in self.extensions:
+            module.sources = sources[module.name]
+        super().run()
+
+    def build_extensions(self) -> None:
+        found = c_compiler()
+        if found is not None:
+            flags = ["-fPIC", "-DNDEBUG", "-fwrapv", "-pthread"]
+            self.compiler.set_executables(
+                compiler=found, compiler_so=[*found, *flags], linker_so=[*found, "-shared", "-pthread"]
+            )
+        super().build_extensions()
 
 
 class BuildPy(build_py):
@@ -71,8 +98,9 @@ def build_page() -> None:
         print(f"installed without the web page: scripts/build-web said: {told[-1]}", file=sys.stderr)
 
 
-setup(
-    ext_modules=extensions,
-    cmdclass={"build_py": BuildPy},
-    options={"build_ext": {"parallel": os.cpu_count() or 1}},  # a compiler for each core
-)
+if __name__ == "__main__":
+    setup(
+        ext_modules=[extension(module) for module in COMPILED],
+        cmdclass={"build_ext": BuildExt, "build_py": BuildPy},
+        options={"build_ext": {"parallel": CORES}},
+    )

@@ -49,8 +49,8 @@ from clusterbroker.cluster.link.hello import valid_name
 from clusterbroker.journal.options import JournalOptions
 
 ENVIRONMENT_PREFIX = "CLUSTERBROKER_"
-COMMANDS_READ = frozenset(("AMQP_URL", "PASSWORD", "PURE", "TOKEN", "URL", "USER"))
-"""Variables that are no settings of a node: commands, pipelines and the choice of the compiled halves read them."""
+COMMANDS_READ = frozenset(("AMQP_URL", "PASSWORD", "TOKEN", "URL", "USER"))
+"""Variables that are no settings of a node: commands and pipelines read them."""
 _SERVICE_LINK = re.compile(r"\w+_(SERVICE_HOST=.*|SERVICE_PORT(_\w+)?=.*|PORT_\d+_\w+=.*|PORT=[a-z]+://.*)")
 """What Kubernetes tells each pod of a service that is called clusterbroker, or clusterbroker-something."""
 

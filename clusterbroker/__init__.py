@@ -8,7 +8,11 @@ with Broker() as b:
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":
+    raise ImportError("clusterbroker runs on Linux and macOS; on Windows, install it in WSL")
 
 if TYPE_CHECKING:
     from clusterbroker.broker.embedded import Broker

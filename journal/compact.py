@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clusterbroker.journal.durable import sync, sync_directory
 from clusterbroker.journal.errors import DamagedJournal, JournalFailed, JournalFull
 from clusterbroker.journal.fold import Fold
 from clusterbroker.journal.index import Index
@@ -23,7 +24,7 @@ from clusterbroker.journal.journal import Journal, lock_directory
 from clusterbroker.journal.layout import ENQ, RUN_ENTRY
 from clusterbroker.journal.options import JournalOptions
 from clusterbroker.journal.record import DamagedRecord, GroupWriter, Record
-from clusterbroker.journal.segments import Segments, sync_directory
+from clusterbroker.journal.segments import Segments
 from clusterbroker.journal.stream_catalogue import Filing, StreamFile
 from clusterbroker.journal.survivors import Hurt, Survivor
 
@@ -187,7 +188,7 @@ def _compact_index(directory: Path) -> None:
         finally:
             index.close()
         fd = os.open(copy / "data.mdb", os.O_RDWR)
-        os.fsync(fd)
+        sync(fd)
         os.close(fd)
         os.rename(copy / "data.mdb", directory / "index/data.mdb")
         sync_directory(directory / "index")

@@ -7,13 +7,24 @@
     ├── JournalFull      no space: wait, it comes back; nothing is lost and nothing is confirmed meanwhile
     └── JournalFailed    a write or an fdatasync failed: what the disk holds is unknown, the node exits with 70
 
-`DamagedRecord` (journal.record) is the record floor's own: a place in bytes that somebody handed in. Whoever knows
-the file turns it into DamagedJournal.
+`DamagedRecord` is the record floor's own: a place in bytes that somebody handed in. Whoever knows the file turns it
+into DamagedJournal.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+
+
+class DamagedRecord(Exception):
+    """Bytes of a segment that are not what was written: `args` are the offset and what is wrong there."""
+
+    @property
+    def offset(self) -> int:
+        return int(self.args[0])
+
+    def __str__(self) -> str:
+        return f"at byte {self.args[0]}: {self.args[1]}"
 
 
 class JournalError(Exception):

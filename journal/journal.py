@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterbroker.journal.disk_state import DiskState, Notify, OnState
+from clusterbroker.journal.durable import allocate
 from clusterbroker.journal.errors import DamagedJournal, JournalFailed, JournalFull, LockedJournal
 from clusterbroker.journal.flushes import FlushTimes
 from clusterbroker.journal.index import Index, Run
@@ -347,7 +348,7 @@ class Journal:
         if size and not self._state.full and not path.exists():
             with open(path, "wb") as file:
                 try:
-                    os.posix_fallocate(file.fileno(), 0, size)
+                    allocate(file.fileno(), 0, size)
                 except OSError:
                     path.unlink()
 

@@ -47,7 +47,7 @@ like this; what the index keeps of it (format 2) is drawn in packed_run.py.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 MAGIC: Final = 0x314A4243
 GROUP_HEADER: Final = struct.Struct("<IIIIQQ")
@@ -97,3 +97,28 @@ REDELIVERED_BIT: Final = 0x80
 
 # Run entry flags
 REDELIVERED: Final = 1
+
+
+class Record(NamedTuple):
+    """One record of a group as `scan_group` reads it; `offset` counts from the start of the segment.
+
+    `value` is a DEAD's mark (number << 8 | reason) and a PRD's upto.
+    """
+
+    kind: int
+    flags: int
+    priority: int
+    epoch: int
+    queue_id: int
+    seq: int
+    offset: int
+    length: int
+    body_length: int
+    delivery_count: int
+    ranges: tuple[tuple[int, int], ...]
+    value: int = 0
+    producer: bytes = b""
+
+
+Location: TypeAlias = tuple[int, int, int, int]
+"""A message on disk: seq, segment, offset in it, length of the record."""

@@ -18,13 +18,14 @@ from typing import Any, Protocol
 
 import msgspec
 
+from clusterbroker.journal.durable import sync, sync_directory
 from clusterbroker.journal.errors import DamagedJournal
 from clusterbroker.journal.index import META_KEY, RUN_KEY, Index
 from clusterbroker.journal.layout import CUT, DEAD, ENQ, EPO, PRD, REQ, RSV, RUN_ENTRY, SET
 from clusterbroker.journal.record import Record, checksum
 from clusterbroker.journal.replay import Tail, first_head, replay
 from clusterbroker.journal.salvage import Care, HurtRecord, believed_beside, fold_again
-from clusterbroker.journal.segments import START, Position, SegmentFile, Segments, sync_directory
+from clusterbroker.journal.segments import START, Position, SegmentFile, Segments
 from clusterbroker.journal.stream_catalogue import StreamFile
 from clusterbroker.journal.stream_files import StreamFiles
 from clusterbroker.journal.sums import Sums
@@ -257,7 +258,7 @@ def _write_anew(segments: Segments, segment: int, fd: int, first: int, end: int 
                 continue  # space that was taken ahead, perhaps
             _write_all(fd, data, offset)
             sums.append((offset, len(data), checksum(data)))
-    os.fsync(fd)
+    sync(fd)
     if hasattr(os, "posix_fadvise"):  # not on macOS, whose cache is asked then
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     with segments.open(segment) as file:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from clusterbroker.journal.durable import allocate, sync, sync_directory
 from clusterbroker.journal.errors import DamagedJournal
 
 
@@ -30,15 +31,6 @@ class Position(NamedTuple):
 START = Position(1, 0, 0)
 PIECE_BYTES = 4 << 20
 """How much of a segment is read at once; more only for a longer group."""
-
-
-def sync_directory(path: Path) -> None:
-    """Names that were made, changed or removed in it outlive a crash from now on. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class Segments:
@@ -73,11 +65,11 @@ class Segments:
             before = os.fstat(fd).st_size
             if before < size:
                 try:
-                    os.posix_fallocate(fd, 0, size)
+                    allocate(fd, 0, size)
                 except OSError:
                     os.ftruncate(fd, before)
                     raise
-            os.fsync(fd)
+            sync(fd)
             sync_directory(self.folder)
         except OSError:
             os.close(fd)

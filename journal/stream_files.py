@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from clusterbroker.journal.durable import sync_data, sync_directory
 from clusterbroker.journal.errors import DamagedJournal, JournalFull
 from clusterbroker.journal.layout import ENQ, ENQ_OVERHEAD_BYTES, RECORD_HEADER, RECORD_HEADER_BYTES
 from clusterbroker.journal.record import DamagedRecord
-from clusterbroker.journal.segments import Segments, sync_directory
+from clusterbroker.journal.segments import Segments
 from clusterbroker.journal.stream_catalogue import (
     HEADER_BYTES,
     NOTHING,
@@ -36,7 +37,7 @@ from clusterbroker.journal.stream_catalogue import (
     check_header,
     header,
 )
-from clusterbroker.journal.stream_records import prove_run, take_records
+from clusterbroker.journal.walk import prove_run, take_records
 
 PIECE_BYTES: Final = 1 << 20
 MARK_BYTES: Final = 256 << 10
@@ -108,7 +109,7 @@ class StreamFiles:
             for moved in filing.moved:
                 self._append(filing, files, fds, moved)
             for fd in fds.values():
-                os.fdatasync(fd)
+                sync_data(fd)
             if fds:
                 sync_directory(folder)
             if made and fds:

@@ -24,7 +24,7 @@ from clusterbroker.journal.layout import ENQ_OVERHEAD_BYTES, RECORD_HEADER, SEQ_
 from clusterbroker.journal.record import DamagedRecord
 from clusterbroker.journal.stream_catalogue import HEADER_BYTES, StreamFile, Wish, check_header
 from clusterbroker.journal.stream_files import PIECE_BYTES, StreamFiles, sound_records, take_run
-from clusterbroker.journal.stream_records import prove_run
+from clusterbroker.journal.walk import prove_run
 
 COUNT_MAX: Final = 2**62
 

@@ -13,11 +13,12 @@ from typing import NamedTuple
 from clusterbroker.journal.index import Index
 from clusterbroker.journal.layout import GROUP_HEADER_BYTES, RUN_ENTRY, RUN_LENGTH
 from clusterbroker.journal.options import JournalOptions
+from clusterbroker.journal.ranges import Range, merged
 from clusterbroker.journal.reader import Reader, Wanted
 from clusterbroker.journal.record import DamagedRecord, Message
 from clusterbroker.journal.replay import group_head
 from clusterbroker.journal.segments import SegmentFile, Segments
-from clusterbroker.journal.walk import Seqs, merged, walk_groups
+from clusterbroker.journal.walk import walk_groups
 
 
 class Survivor(NamedTuple):
@@ -41,12 +42,13 @@ def survivors_of(
     """By queue, ascending by seq. Settled ones may be among them: the queue knows better."""
     try:
         with segment_files.open(segment) as file:
-            seqs = _walked(file)
+            ranges = _walked(file)
     except DamagedRecord as damage:
         return DamagedRecord(damage.offset, f"{damage.args[1]} ({segment_files.path(segment)})")
-    places: dict[int, list[Wanted]] = {}
-    for queue_id, first, last in seqs:
-        places.setdefault(queue_id, []).extend(_places(index, queue_id, first, last, segment))
+    places = {
+        queue_id: [place for first, last in seqs for place in _places(index, queue_id, first, last, segment)]
+        for queue_id, seqs in ranges.items()
+    }
     found: list[Survivor | Hurt] = []
     reader = Reader(segment_files, options)
     try:
@@ -69,9 +71,9 @@ def _alone(reader: Reader, queue_id: int, wanted: Wanted) -> Message | DamagedRe
     return messages if isinstance(messages, DamagedRecord) else messages[0]
 
 
-def _walked(file: SegmentFile) -> list[Seqs]:
-    """What the messages of the segment belong to. Raises DamagedRecord."""
-    found: list[Seqs] = []
+def _walked(file: SegmentFile) -> dict[int, list[Range]]:
+    """By queue, the blocks of seqs that the messages of the segment belong to. Raises DamagedRecord."""
+    found: dict[int, list[Range]] = {}
     at = 0
     while at < file.size:
         data, base = file.around(at, GROUP_HEADER_BYTES)
@@ -82,8 +84,9 @@ def _walked(file: SegmentFile) -> list[Seqs]:
         if base + end == at:
             break
         at = base + end
-        found += seqs
-    return merged(found)
+        for queue_id, first, last in seqs:
+            found.setdefault(queue_id, []).append((first, last))
+    return {queue_id: merged(found[queue_id]) for queue_id in sorted(found)}
 
 
 def _places(index: Index, queue_id: int, first: int, last: int, segment: int) -> Iterator[Wanted]:

@@ -7,7 +7,7 @@ before its bytes are where its durability asks them to be; every failure here en
 * no space: the same bytes are tried again, at the same place, until space returns or the journal is closed;
 * any other error, and any error of a flush (after which the kernel may have thrown the pages away): failed.
 
-Where the compiled half runs and the owner can watch a descriptor, groups that go into the segment in use take a short
+Where the owner can watch a descriptor, groups that go into the segment in use take a short
 cut: a thread of C code writes them and wakes the loop through a pipe. This thread then has what is rare: rolling over,
 no space, the flush of `disk` groups, barriers. Both never write at once, because there is one group at a time.
 
@@ -24,63 +24,20 @@ still takes groups: publishers stop, acknowledgements go on and free segments.
 from __future__ import annotations
 
 import errno
-import importlib
 import os
 import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import NamedTuple
 
-from clusterbroker.journal.build import COMPILED
 from clusterbroker.journal.disk_state import DiskState
+from clusterbroker.journal.durable import sync_data
 from clusterbroker.journal.errors import JournalFailed
 from clusterbroker.journal.layout import WINDOW_MAX
 from clusterbroker.journal.options import JournalOptions
-from clusterbroker.journal.record import seal
+from clusterbroker.journal.record import CommitThread, write_group
 from clusterbroker.journal.segments import Position, Segments
-
-if TYPE_CHECKING or not COMPILED:
-
-    def write_group(fd: int, group: bytearray, offset: int, sync: bool) -> int:
-        """Seals and writes it, flushes when asked to. 0, errno of the write, or minus errno of the flush."""
-        seal(group)
-        try:
-            view = memoryview(group)
-            while view:
-                written = os.pwrite(fd, view, offset)
-                view = view[written:]
-                offset += written
-        except OSError as error:
-            return error.errno or errno.EIO
-        try:
-            if sync:
-                os.fdatasync(fd)
-        except OSError as error:
-            return -(error.errno or errno.EIO)
-        return 0
-
-else:
-    from clusterbroker.journal.record_fast import write_group
-
-
-class Commits(Protocol):
-    """journal.record_fast.CommitThread"""
-
-    def fileno(self) -> int: ...
-    def start(self, fd: int, group: bytearray, offset: int, sync: bool, before: int = -1) -> None: ...
-    def take(self, wait: bool = False) -> int | None: ...
-    def close(self) -> None: ...
-
-
-def commit_thread() -> Commits | None:
-    """The quick way to write, where the compiled half runs."""
-    if not COMPILED:
-        return None
-    fast: Any = importlib.import_module("clusterbroker.journal.record_fast")
-    made: Commits = fast.CommitThread()
-    return made
-
 
 Watch = Callable[[int, Callable[[], object]], object]
 """Has a callable called on the loop whenever a descriptor is readable; `loop.add_reader`."""
@@ -120,7 +77,7 @@ class Writer:
         end: Position,
         watch: Watch | None = None,
     ) -> None:
-        self._commits = commit_thread() if watch is not None else None
+        self._commits = CommitThread() if watch is not None else None
         if self._commits is not None and watch is not None:
             watch(self._commits.fileno(), self._committed)
         self._committing: Group | None = None
@@ -340,7 +297,7 @@ class Writer:
                 return
             upto, fd = self._written_lsn, self._flush_fd
         try:
-            os.fdatasync(fd)
+            sync_data(fd)
         except OSError as error:
             raise JournalFailed(f"segment {self._segment}: fdatasync: {error}") from error
         with self._lock:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.pipeline.records import Column, Records
-from clusterbroker.pipeline.records_pure import HEADER_NAMES, HEADER_VALUES, HEADERS
+from clusterbroker.pipeline.stored import HEADER_NAMES, HEADER_VALUES, HEADERS, Column, Records
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,7 +23,7 @@ from clusterbroker.pipeline.filters import FilteredReader, Narrowed
 from clusterbroker.pipeline.offsets import Position
 from clusterbroker.pipeline.options import BadOption, Options
 from clusterbroker.pipeline.records import decode
-from clusterbroker.pipeline.records_pure import SEQ_END
+from clusterbroker.pipeline.stored import SEQ_END
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,7 +17,8 @@ from clusterbroker.pipeline.connection import CHANNEL, Connection, Refused
 from clusterbroker.pipeline.offsets import DataLost, Span
 from clusterbroker.pipeline.options import Options
 from clusterbroker.pipeline.reading import GONE, ReadTimeout, SpanReader
-from clusterbroker.pipeline.records import Records, decode
+from clusterbroker.pipeline.records import decode
+from clusterbroker.pipeline.stored import Records
 from clusterbroker.pipeline.wire import Heard, method
 
 EXCHANGE: Final = "amq.lease"

@@ -20,7 +20,8 @@ from clusterbroker.pipeline.bulk import any_endpoint
 from clusterbroker.pipeline.connection import CHANNEL, Connection, ConnectionLost, PublisherError, Refused
 from clusterbroker.pipeline.offsets import Bounds, DataLost, Position, Span, kept
 from clusterbroker.pipeline.options import Options
-from clusterbroker.pipeline.records import BadRecord, Records, decode
+from clusterbroker.pipeline.records import decode
+from clusterbroker.pipeline.stored import BadRecord, Records
 from clusterbroker.pipeline.wire import Heard, method
 
 _log: Final = logging.getLogger(__name__)

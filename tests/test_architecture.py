@@ -89,16 +89,15 @@ SHELLS = {
     "pipeline/reading.py": "waits for deliveries",
     "pipeline/leases.py": "names its runs, and waits for deliveries",
     "pipeline/queue_source.py": "knows how long a batch was waited for",
-    "pipeline/records.py": "CLUSTERBROKER_PURE asks for the twin",
     "pipeline/session.py": "starts a Java",
     "pipeline/showcase/": "an example: processes, files, a terminal",
     "pipeline/sink.py": "names its jobs",
     "pipeline/source.py": "knows how long a batch was waited for",
     "pipeline/task.py": "connections belong to a process",
     "pipeline/transactions.py": "names its segments",
-    "journal/build.py": "CLUSTERBROKER_PURE asks for the twins",
     "journal/check.py": "reads a journal that may be moving, and looks again",
     "journal/compact.py": "rewrites a journal's files",
+    "journal/durable.py": "flushes",
     "journal/disk_state.py": "what several threads say of one disk",
     "journal/index.py": "the journal's LMDB",
     "journal/inspect.py": "reads a journal that may be moving",
@@ -119,10 +118,9 @@ CIRCLES: dict[tuple[str, str], str] = {}
 
 LINES_MAX = 600
 LONG = {
-    "broker/amqp/codec_fast.pyx": "all that runs per frame, in one unit of translation: calls between units cost",
+    "broker/amqp/codec.pyx": "all that runs per frame, in one unit of translation: calls between units cost",
     "broker/queues/ring_fast.pyx": "ring, ledger and hand-out share C structs that no Python may see",
-    "broker/queues/ring_local_pure.py": "the specification of ring_fast.pyx, method for method beside it",
-    "journal/record_fast.pyx": "message, group writer and scanner share C structs and one checksum",
+    "journal/record.pyx": "message, group writer and scanner share C structs and one checksum",
 }
 """Files above LINES_MAX lines, and why."""
 
@@ -155,11 +153,7 @@ def imports_of(path: Path) -> frozenset[str]:
 def _python_imports(tree: ast.AST, path: Path) -> Iterator[str]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            # `if TYPE_CHECKING or not COMPILED` runs too: the twins are chosen like that
-            if isinstance(node.test, ast.BoolOp):
-                yield from _python_imports(node, path)
-            else:
-                yield from (name for inner in node.orelse for name in _python_imports(inner, path))
+            yield from (name for inner in node.orelse for name in _python_imports(inner, path))
         elif isinstance(node, ast.Import):
             yield from (within(alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

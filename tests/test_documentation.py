@@ -131,7 +131,7 @@ def test_no_page_tells_a_setting_that_there_is_not() -> None:
     known = set(fields())
     sections = {name.partition(".")[0] for name in known if "." in name}
     variables = {name.upper().replace(".", "__") for name in known}
-    for path in (ROOT / "broker" / "cli", ROOT / "journal", ROOT / "pipeline"):  # a command's own, who chooses a twin
+    for path in (ROOT / "broker" / "cli", ROOT / "pipeline"):  # their own
         variables |= {name for file in path.glob("*.py") for name in re.findall(r"CLUSTERBROKER_(\w+)", told(file))}
     words = "".join(told(file) for file in (ROOT / "broker").rglob("*.py"))
     for page in (ROOT / "README.md", *PAGES):

@@ -117,10 +117,6 @@ KNOTS: tuple[tuple[str, ...], ...] = (
         "broker.queues.subscription",
         "broker.queues.watch",
     ),
-    (
-        "broker.queues.ledger_pure",
-        "broker.queues.ring_cluster_pure",
-    ),
 )
 """Modules that import each other in circles."""
 

@@ -1,4 +1,4 @@
-"""What one message of 100 bytes costs in each half of the codec: read, handed out, acknowledged.
+"""What one message of 100 bytes costs in the codec: read, handed out, acknowledged.
 
     python -m pytest bench/micro/test_codec_speed.py
 
@@ -11,30 +11,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from clusterbroker.broker.amqp import codec_pure
-
-try:
-    from clusterbroker.broker.amqp import codec_fast  # type: ignore[attr-defined]
-except ImportError:
-    codec_fast = None
+from clusterbroker.broker.amqp import codec
 
 MESSAGES = 1000
 BODY = bytes(100)
-HALVES = [
-    pytest.param(codec_pure, id="pure"),
-    pytest.param(codec_fast, id="fast", marks=pytest.mark.skipif(codec_fast is None, reason="not compiled")),
-]
-
-
-@pytest.fixture(params=HALVES)
-def half(request: pytest.FixtureRequest) -> Any:
-    return request.param
 
 
 def frame(kind: int, payload: bytes) -> bytes:
@@ -46,8 +31,8 @@ def publish(key: bytes = b"queue-name", properties: bytes = b"\x10\x00\x02") -> 
     return frame(1, method) + frame(2, struct.pack(">HHQ", 60, 0, len(BODY)) + properties) + frame(3, BODY)
 
 
-def decoder_of(half: ModuleType) -> Any:
-    decoder = half.FrameDecoder(131072)
+def decoder_of() -> Any:
+    decoder = codec.FrameDecoder(131072)
     decoder.opened = True
     return decoder
 
@@ -68,16 +53,16 @@ PUBLISHES = {
 
 
 @pytest.mark.parametrize("kind", PUBLISHES)
-def test_decode_publishes(benchmark: BenchmarkFixture, half: Any, kind: str) -> None:
-    decoder, data = decoder_of(half), PUBLISHES[kind]
+def test_decode_publishes(benchmark: BenchmarkFixture, kind: str) -> None:
+    decoder, data = decoder_of(), PUBLISHES[kind]
     events = measure(benchmark, lambda: decoder.feed(data, 1))
     assert sum(len(event.messages) for event in events) == MESSAGES
     assert not decoder.failed
 
 
-def test_encode_deliveries(benchmark: BenchmarkFixture, half: Any) -> None:
-    message = decoder_of(half).feed(publish(), 1)[0].messages[0]
-    out = half.OutBuffer(131072)
+def test_encode_deliveries(benchmark: BenchmarkFixture) -> None:
+    message = decoder_of().feed(publish(), 1)[0].messages[0]
+    out = codec.OutBuffer(131072)
 
     def deliver_all() -> bytes:
         for tag in range(MESSAGES):
@@ -87,8 +72,8 @@ def test_encode_deliveries(benchmark: BenchmarkFixture, half: Any) -> None:
     assert len(measure(benchmark, deliver_all)) == MESSAGES * (8 + 4 + 5 + 9 + 12 + 8 + 12 + 3 + 8 + 100)
 
 
-def test_decode_acks(benchmark: BenchmarkFixture, half: Any) -> None:
-    decoder = decoder_of(half)
+def test_decode_acks(benchmark: BenchmarkFixture) -> None:
+    decoder = decoder_of()
     data = b"".join(frame(1, struct.pack(">HHQB", 60, 80, tag, 0)) for tag in range(MESSAGES))
     (event,) = measure(benchmark, lambda: decoder.feed(data, 1))
     assert len(event) == MESSAGES

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.amqp import codec
+from clusterbroker.broker.queues import ring_fast as module
+from clusterbroker.journal import record
 from clusterbroker.journal.layout import PERSISTENT
 
 pytest.importorskip("pytest_benchmark")
-record = pytest.importorskip("clusterbroker.journal.record_fast")
-codec = pytest.importorskip("clusterbroker.broker.amqp.codec_fast")
-module = pytest.importorskip("clusterbroker.broker.queues.ring_fast")
 
 MESSAGES = 20_000
 BATCH = 100

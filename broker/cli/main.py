@@ -83,6 +83,21 @@ def settings(
         typer.echo(f"{name} = {_shown(default)}\n    {description}\n    {variable}")
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="The version of this program.")
+    ] = False,
+) -> None:
+    pass
+
+
 def _shown(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value)) or '""'

@@ -27,7 +27,6 @@ from clusterbroker.broker.server.options import NAME, ServerOptions
 from clusterbroker.broker.server.scheduling import shorten_slices
 from clusterbroker.broker.server.shell import NodeShell
 from clusterbroker.broker.server.supervisor import Supervisor
-from clusterbroker.journal.build import COMPILED
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.management import ManagementProcess
@@ -183,8 +182,6 @@ async def _live(
     supervisor.tell("READY=1", f"STATUS={options.node.name}: clients are accepted")
     _quiet_collector()
     shorten_slices()
-    if not COMPILED:
-        log.say("warning", "node.pure_python", why="no compiled modules were found: everything works, slowly")
     log.say("info", "node.ready", name=options.node.name, data_dir=str(options.data_dir), descriptors=descriptors)
     taking = loop.create_task(_take_queues(shell, log)) if options.drain_ends_at_start else None
     watching = loop.create_task(watch(chains(shell), log.say))

@@ -1,14 +1,9 @@
-"""A queue's messages, a channel's unacknowledged deliveries, and the hand-out between them: the compiled half or
-its twin (`journal.build`).
-
-`ring_pure.py` explains the states and is the specification; `ring_fast.pyx` does the same per message in C.
-"""
+"""A queue's messages, a channel's unacknowledged deliveries, and the hand-out between them, with their states."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from clusterbroker.broker.queues.ring_pure import (
+from clusterbroker.broker.queues.ring_fast import Consumer, Ledger, RemoteConsumer, Ring, digest_of, dispatch
+from clusterbroker.broker.queues.states import (
     BUCKET_SEQS,
     DEAD,
     HEAD_EXPIRED,
@@ -23,14 +18,8 @@ from clusterbroker.broker.queues.ring_pure import (
     NO_CREDIT,
     READY,
     UNACKED,
-    Location,
 )
-from clusterbroker.journal.build import COMPILED
-
-if TYPE_CHECKING or not COMPILED:
-    from clusterbroker.broker.queues.ring_pure import Consumer, Ledger, RemoteConsumer, Ring, digest_of, dispatch
-else:
-    from clusterbroker.broker.queues.ring_fast import Consumer, Ledger, RemoteConsumer, Ring, digest_of, dispatch
+from clusterbroker.journal.layout import Location
 
 __all__ = [
     "BUCKET_SEQS",

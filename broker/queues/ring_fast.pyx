@@ -18,11 +18,11 @@ from libc.string cimport memcpy, memmove, memset
 
 from struct import error as StructError
 
-from clusterbroker.broker.amqp.codec_fast cimport Acked, OutBuffer, with_number
+from clusterbroker.broker.amqp.codec cimport Acked, OutBuffer, with_number
 from clusterbroker.journal.queue_state import PRODUCERS_OWN, QueueState
-from clusterbroker.journal.record_pure import DamagedRecord
+from clusterbroker.journal.errors import DamagedRecord
 from clusterbroker.journal.layout import KIND_NAMES
-from clusterbroker.journal.record_fast cimport (
+from clusterbroker.journal.record cimport (
     GroupWriter, Message, RecordBuffer, SegmentUse, address_size, next_record, payload_size, record_view, view_message,
 )
 

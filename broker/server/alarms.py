@@ -8,6 +8,8 @@ only some way on the safe side of it, so that it does not flutter.
 from __future__ import annotations
 
 import os
+import resource
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,9 +38,13 @@ class AlarmOptions:
 
 
 def resident_bytes() -> int:
-    """What this process holds in memory."""
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * PAGE_BYTES
+    """What this process holds in memory; where there is no /proc, the most that it has held."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * PAGE_BYTES
+    except FileNotFoundError:
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * 1024
 
 
 def memory_total_bytes(cgroup: Path = CGROUP, own: Path = Path("/proc/self/cgroup")) -> int:

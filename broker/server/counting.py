@@ -112,6 +112,10 @@ def _logins_over_http(shell: ServerPort) -> Iterator[LoginTotals]:
         yield LoginTotals("http", told.succeeded, told.failed)
 
 
+DESCRIPTORS: Final = "/dev/fd"
+"""The open ones of this process, as Linux and macOS list them."""
+
+
 def node_row(shell: ServerPort, started_at_ms: int, lag_ms: float) -> NodeRow:
     """What the process and its place in the cluster are like at this moment."""
     node, options, cluster = shell.node, shell.options, shell.cluster
@@ -145,7 +149,7 @@ def node_row(shell: ServerPort, started_at_ms: int, lag_ms: float) -> NodeRow:
         memory_limit_bytes=shell.alarms.memory_limit_bytes,
         disk_free_bytes=free_bytes(directory or Path("/")),
         disk_free_limit_bytes=options.alarms.disk_free_bytes,
-        files_used=len(os.listdir("/proc/self/fd")),
+        files_used=len(os.listdir(DESCRIPTORS)),
         files_limit=files_limit,
         sockets_used=len(shell.clients),
         sockets_limit=min(files_limit, options.node.connections_max),

@@ -31,8 +31,8 @@ from clusterbroker.cluster.errors import queue_text
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.state import Applied
 from clusterbroker.cluster.view import ClusterView
+from clusterbroker.journal.durable import sync_directory
 from clusterbroker.journal.errors import DamagedJournal
-from clusterbroker.journal.segments import sync_directory
 
 NAMES_MAX: Final = 5
 REBUILDS: Final = (

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from clusterbroker.broker.server.binding import Listed
-from clusterbroker.journal.segments import sync_directory
+from clusterbroker.journal.durable import sync, sync_directory
 
 FORMAT: Final = 2
 STARTS: Final = "starts"
@@ -64,7 +64,7 @@ def write_durably(path: Path, text: str) -> None:
     with open(fresh, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        os.fsync(file.fileno())
+        sync(file.fileno())
     os.replace(fresh, path)
     sync_directory(path.parent)
 

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.server.counting import rows
 from clusterbroker.broker.stats.batches import Census
@@ -21,10 +21,16 @@ from clusterbroker.broker.stats.rows import Batch
 if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ServerPort
 
+_IMPORTED_S: Final = time.time()
+
 
 def process_started_at_ms() -> int:
-    """Wall clock."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    """Wall clock; without /proc, when this module was imported."""
+    try:
+        told = Path("/proc/self/stat").read_text()
+    except FileNotFoundError:
+        return int(_IMPORTED_S * 1000)
+    ticks = int(told.rpartition(")")[2].split()[19])
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return int((time.time() - age_s) * 1000)
 

@@ -1,7 +1,7 @@
 """One consumer of a stream, at its client's node.
 
 It asks the stream's owner for records from where it stands, as many as its prefetch has room for, one question at a
-time, and hands them to its channel. Its own ring is a proxy's (`broker.queues.ring_pure`) that holds what the channel
+time, and hands them to its channel. Its own ring is a proxy's (`broker.queues.ring`) that holds what the channel
 has not acknowledged: an acknowledgement gives room and nothing else, and so do reject, nack and the end of the channel.
 Where it stands is known here alone, so another owner goes on with the next message and no other.
 

@@ -32,7 +32,7 @@ from clusterbroker.cluster.entities import Queue as QueueEntity
 from clusterbroker.cluster.queue_settings import QueueSettings
 from clusterbroker.journal.record import Message, RecordBuffer
 from clusterbroker.journal.stream_catalogue import StreamFile, Taken, Wish
-from clusterbroker.journal.stream_records import take_records
+from clusterbroker.journal.walk import take_records
 
 Tell = Callable[[StreamTold, bytes], None]
 SEQ_END: Final = 2**62

@@ -33,7 +33,7 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.labour import STEPS_MAX
 from clusterbroker.broker.routing.router import Router
 from clusterbroker.broker.transactions.onward import route_of
-from clusterbroker.broker.transactions.rows import Way, divide, next_rows, settle_rows
+from clusterbroker.broker.transactions.rows import divide, next_rows, settle_rows
 from clusterbroker.cluster.entities import Segment
 from clusterbroker.journal.record import Message, size_of
 
@@ -45,6 +45,8 @@ RETRY_MAX_MS: Final = 60_000
 DAMAGED_MS: Final = 2000
 """Between two looks at rows that cannot be read."""
 Named = tuple[bytes, int]
+Way = tuple[bytes, "list[Part]"]
+"""The address of rows from now on, and the parts that they go into."""
 
 
 class Host(Protocol):

@@ -84,7 +84,6 @@ def free_port() -> int:
 def environment(secret: Path) -> dict[str, str]:
     """What a node of a trial inherits: nothing of the caller's own settings, small segments, logs as JSON lines."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("CLUSTERBROKER_")}
-    pure = {key: value for key, value in os.environ.items() if key == "CLUSTERBROKER_PURE"}
     own = {
         "PYTHONUNBUFFERED": "1",
         "CLUSTERBROKER_SECRET_FILE": str(secret),
@@ -92,7 +91,7 @@ def environment(secret: Path) -> dict[str, str]:
         "CLUSTERBROKER_JOURNAL__SEGMENT_BYTES": "8MiB",
         "CLUSTERBROKER_ALARMS__DISK_FREE_BYTES": "8MiB",
     }
-    return inherited | pure | own
+    return inherited | own
 
 
 class Node:

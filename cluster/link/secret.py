@@ -25,6 +25,8 @@ from typing import Final
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from clusterbroker.journal.durable import sync
+
 SECRET_BYTES_MIN: Final = 32
 SECRET_BYTES_MAX: Final = 4096
 ENVIRONMENT: Final = "CLUSTERBROKER_SECRET_FILE"
@@ -125,7 +127,7 @@ def _make_if_missing(path: Path) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(secrets.token_urlsafe(48).encode() + b"\n")
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
         with suppress(FileExistsError):
             os.link(draft, path)
     finally:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from clusterbroker.cluster.errors import DiskFailed, DiskFull
-from clusterbroker.journal.segments import sync_directory
+from clusterbroker.journal.durable import allocate, sync, sync_data, sync_directory
 
 AHEAD_BYTES: Final = 1 << 20
 """Between a half of it and the whole is kept free ahead of a file's end."""
@@ -90,7 +90,7 @@ class FileDisk:
     def sync(self, name: str) -> None:
         """See Disk."""
         try:
-            os.fdatasync(self._file(name).descriptor)
+            sync_data(self._file(name).descriptor)
         except OSError as error:
             raise self._failure(error, f"{name} cannot be synced") from error
 
@@ -108,7 +108,7 @@ class FileDisk:
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             try:
                 _write(descriptor, data)
-                os.fsync(descriptor)
+                sync(descriptor)
             finally:
                 os.close(descriptor)
             new.rename(self._directory / name)
@@ -163,14 +163,13 @@ class _File:
         self._size = max(self._size, self.end)
 
     def _go_ahead(self, size: int) -> None:
-        if hasattr(os, "posix_fallocate"):  # not on macOS, which does without
-            with contextlib.suppress(OSError):  # a full disk: what there is must do
-                os.posix_fallocate(self.descriptor, self.end, size - self.end)
-            self._size = os.fstat(self.descriptor).st_size
+        with contextlib.suppress(OSError):  # a full disk: what there is must do
+            allocate(self.descriptor, self.end, size)
+        self._size = os.fstat(self.descriptor).st_size
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self.descriptor, size)
-        os.fsync(self.descriptor)
+        sync(self.descriptor)
         self.end = self._size = size
 
 

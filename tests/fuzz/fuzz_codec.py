@@ -1,10 +1,10 @@
-"""Coverage-guided fuzzing of the frame decoder: both halves read the same bytes and must agree; neither may crash.
+"""Coverage-guided fuzzing of the frame decoder: codec and model read the same bytes and must agree; neither may crash.
 
     python tests/fuzz/fuzz_codec.py [-max_total_time=120] [more options of libFuzzer] [folders or files]
 
 Without a folder it starts from the seeds in tests/fuzz/corpus/codec and keeps what it finds in a temporary one. An
 input is one octet that says how the rest is sliced, then the bytes of a connection behind its protocol header.
-Atheris guides by the branches of the pure half, which are the grammar's; the compiled half only has to agree.
+Atheris guides by the branches of the model, which are the grammar's; the codec only has to agree.
 The seeds are written by `python tests/fuzz/fuzz_codec.py --write-seeds`; tests/fuzz/test_codec_corpus.py replays
 them without atheris.
 """
@@ -28,7 +28,7 @@ PARTIAL_BYTES_MAX = 4096
 
 
 def told(event: Any) -> tuple[Any, ...]:
-    """An event as a value that both halves must agree about."""
+    """An event as a value that both must agree about."""
     if isinstance(event, Exception):
         return ("fault", *event.args)
     if hasattr(event, "messages"):
@@ -43,9 +43,9 @@ def told(event: Any) -> tuple[Any, ...]:
     return ("method", event.channel, event.payload)
 
 
-def answers(half: Any, step: int, data: bytes) -> list[Any]:
-    """All that the half's decoder says to `data` in slices of `step` bytes (0: in one piece)."""
-    decoder = half.FrameDecoder(FRAME_MAX, MESSAGE_BYTES_MAX)
+def answers(module: Any, step: int, data: bytes) -> list[Any]:
+    """All that the decoder says to `data` in slices of `step` bytes (0: in one piece)."""
+    decoder = module.FrameDecoder(FRAME_MAX, MESSAGE_BYTES_MAX)
     decoder.opened = True
     decoder.partial_bytes_max = PARTIAL_BYTES_MAX
     said: list[Any] = []
@@ -58,11 +58,11 @@ def answers(half: Any, step: int, data: bytes) -> list[Any]:
     return said
 
 
-def replay(data: bytes, pure: Any, fast: Any) -> list[Any]:
-    """Feeds one input to both halves; what they said when they agree. Raises AssertionError when they do not."""
+def replay(data: bytes, model: Any, codec: Any) -> list[Any]:
+    """Feeds one input to both; what they said when they agree. Raises AssertionError when they do not."""
     step = SLICES[data[0] % len(SLICES)] if data else 0
-    wanted, found = answers(pure, step, data[1:]), answers(fast, step, data[1:])
-    assert wanted == found, f"the halves disagree:\n  pure {wanted}\n  fast {found}"
+    wanted, found = answers(model, step, data[1:]), answers(codec, step, data[1:])
+    assert wanted == found, f"they disagree:\n  model {wanted}\n  codec {found}"
     return wanted
 
 
@@ -131,18 +131,16 @@ def main() -> int:
     except ImportError:
         print("atheris is not installed here: pip install atheris", file=sys.stderr)
         return 1
-    with atheris.instrument_imports(include=["clusterbroker.broker.amqp.codec_pure"]):
-        from clusterbroker.broker.amqp import codec_pure
-    try:
-        from clusterbroker.broker.amqp import codec_fast  # type: ignore[attr-defined]
-    except ImportError:
-        print("the compiled half is not built: python setup.py build_ext --inplace", file=sys.stderr)
-        return 1
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    with atheris.instrument_imports(include=["tests.model.codec"]):
+        from tests.model import codec as codec_model
+    from clusterbroker.broker.amqp import codec as codec_compiled
+
     arguments = list(sys.argv)
     with tempfile.TemporaryDirectory() as found:
         if all(argument.startswith("-") for argument in arguments[1:]):
             arguments += [found, str(CORPUS)]
-        atheris.Setup(arguments, lambda data: replay(data, codec_pure, codec_fast) and None)
+        atheris.Setup(arguments, lambda data: replay(data, codec_model, codec_compiled) and None)
         atheris.Fuzz()
     return 0
 

@@ -1,4 +1,4 @@
-"""The fuzzer's seeds, and whatever it found once, through both halves of the codec."""
+"""The fuzzer's seeds, and whatever it found once, through the codec and its model."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 import fuzz_codec
 import pytest
 
-from clusterbroker.broker.amqp import codec_pure
+from clusterbroker.broker.amqp import codec as codec_compiled
+from tests.model import codec as codec_model
 
-codec_fast = pytest.importorskip("clusterbroker.broker.amqp.codec_fast")
 INPUTS = sorted(fuzz_codec.CORPUS.iterdir())
 
 
 @pytest.mark.parametrize("path", INPUTS, ids=lambda path: path.name)
 def test_replay(path: Path) -> None:
-    fuzz_codec.replay(path.read_bytes(), codec_pure, codec_fast)
+    fuzz_codec.replay(path.read_bytes(), codec_model, codec_compiled)
 
 
 def test_seeds_are_the_written_ones_and_say_what_they_should() -> None:
     said = {}
     for name, data in fuzz_codec.seeds().items():
         assert (fuzz_codec.CORPUS / name).read_bytes() == data, "run tests/fuzz/fuzz_codec.py --write-seeds"
-        events = [event for events, _, _ in fuzz_codec.replay(data, codec_pure, codec_fast) for event in events]
+        events = [event for events, _, _ in fuzz_codec.replay(data, codec_model, codec_compiled) for event in events]
         said[name] = events[-1][:2] if events else None
     assert {name: said[f"{name}.0"] for name in ("handshake", "publishes", "interleaved", "oversize")} == {
         "handshake": ("method", 1),

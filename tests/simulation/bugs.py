@@ -1,7 +1,6 @@
 """Bugs that are put into the real code from outside, each of which the simulation must find (see mutations.py).
 
-Rings are patched in their pure half (CLUSTERBROKER_PURE=1): it is the specification, and the compiled one cannot be
-patched.
+Bugs of the ring are put into its model, which then stands in for it (tests/model): the compiled one cannot be patched.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Mutation:
-    """A bug. `pure`: it is in the ring; `only`: the faults that are aimed at it, all if empty; `first`: the seed from
-    which it is looked for; `pipeline`: what its runs have of `workload.PIPELINE`."""
+    """A bug. `in_model`: it is put into the model of the ring; `only`: the faults that are aimed at it, all if empty;
+    `first`: the seed from which it is looked for; `pipeline`: what its runs have of `workload.PIPELINE`."""
 
     put_in: Callable[[], None]
     row: str
     """As `PLANNED` has it, or what it is."""
-    pure: bool = False
+    in_model: bool = False
     only: tuple[str, ...] = ()
     nodes: int | None = None
     first: int = 1
@@ -395,9 +394,10 @@ def no_index() -> None:
 # -- the ring
 
 
-@mutation("redelivered watermark not reserved", pure=True)
+@mutation("redelivered watermark not reserved", in_model=True)
 def not_reserved() -> None:
-    from clusterbroker.broker.queues.ring_local_pure import HEAD_NOT_RESERVED, HEAD_OK, LocalRing
+    from clusterbroker.broker.queues.states import HEAD_NOT_RESERVED, HEAD_OK
+    from tests.model.ring_local import LocalRing
 
     def head(look: Any) -> Any:
         def lax(self: Any, now_ms: int) -> int:
@@ -411,9 +411,9 @@ def not_reserved() -> None:
     patch(LocalRing, "reserve_ahead", lambda _: lambda self, seq: None)
 
 
-@mutation("redelivered: only what is committed of the watermark counts", pure=True)
+@mutation("redelivered: only what is committed of the watermark counts", in_model=True)
 def forgets_reserved() -> None:
-    from clusterbroker.broker.queues.ring_pure import Ring
+    from tests.model.ring import Ring
 
     def make(take_over: Any) -> Any:
         def forgetful(self: Any, epoch: int, *rest: Any) -> None:
@@ -427,9 +427,9 @@ def forgets_reserved() -> None:
     patch(Ring, "take_over", make)
 
 
-@mutation("handed out before it is committed", pure=True)
+@mutation("handed out before it is committed", in_model=True)
 def not_committed() -> None:
-    from clusterbroker.broker.queues.ring_local_pure import LocalRing
+    from tests.model.ring_local import LocalRing
 
     def make(commit: Any) -> Any:
         def early(self: Any, data: Any, *rest: Any) -> Any:

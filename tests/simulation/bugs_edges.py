@@ -198,7 +198,7 @@ def claims_of_before() -> None:
     patch(backup, "claims", lambda _: lambda epochs, gap_epoch: True)
 
 
-@mutation("a forced owner hands out as if it knew of every hand-over", only=FORCED, pure=True)
+@mutation("a forced owner hands out as if it knew of every hand-over", only=FORCED, in_model=True)
 def forced_forgets_handed() -> None:
     from clusterbroker.broker.queues.ring import Ring
 

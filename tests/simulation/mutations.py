@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tests import model
 from tests.simulation import bugs_edges, bugs_pipeline
 from tests.simulation.bugs import MUTATIONS
 
@@ -54,10 +55,12 @@ class Found(NamedTuple):
 
 def find(name: str, seeds: int) -> tuple[int, str] | None:
     """In this process, which is spoilt from then on: the seed that failed, and how."""
+    chosen = MUTATIONS[name]
+    if chosen.in_model:
+        model.stand_in()
     from tests.simulation.checkers import Violation
     from tests.simulation.run import Failure, run
 
-    chosen = MUTATIONS[name]
     chosen.put_in()
     known = found_by().get(name, chosen.first)
     others = (chosen.first + count for count in range(seeds))
@@ -84,11 +87,8 @@ def found_by() -> dict[str, int]:
 
 def apart(name: str, seeds: int) -> Found:
     """In a process of its own."""
-    environment = dict(os.environ)
-    if MUTATIONS[name].pure:
-        environment["CLUSTERBROKER_PURE"] = "1"
     command = [sys.executable, "-m", "tests.simulation.mutations", "--one", name, "--seeds", str(seeds)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stdout.strip().splitlines()
     try:
         count, cpu_s, says = lines[-1].split("|", 2)

@@ -29,7 +29,7 @@ from tests.support.zygote import REQUEST_BYTES_MAX, STATUS
 ROOT: Final = Path(__file__).resolve().parents[2]
 COMMAND: Final = [sys.executable, "-m", "clusterbroker.broker.cli.main"]
 """Of `clusterbroker`; its words follow."""
-OF_THE_START: Final = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "LC_", "LANG", "TZ", "OPENSSL_", "CLUSTERBROKER_PURE")
+OF_THE_START: Final = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "LC_", "LANG", "TZ", "OPENSSL_")
 """Variables with such names are read when an interpreter begins: who wants other values is not forked, but executed."""
 HARMLESS: Final = ("PYTHONUNBUFFERED", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 
@@ -145,7 +145,7 @@ def _of_the_start(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_setting(name: str) -> bool:
-    return name.startswith("CLUSTERBROKER_") and name != "CLUSTERBROKER_PURE"
+    return name.startswith("CLUSTERBROKER_")
 
 
 _zygote = _Zygote()

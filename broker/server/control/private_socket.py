@@ -1,6 +1,7 @@
 """Unix sockets in a node's data directory, for its owner only.
 
-A socket's path may have 107 bytes, a directory's more: so a long one is reached by way of the open directory.
+A socket's path may have 107 bytes, a directory's more: so a long one is reached by way of the open directory, or of a
+link to it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +22,12 @@ def short_path(directory: Path, name: str) -> Iterator[str]:
     path = str(directory / name)
     if len(os.fsencode(path)) < PATH_BYTES_MAX:
         yield path
+        return
+    if not os.path.isdir("/proc/self/fd"):  # macOS
+        with tempfile.TemporaryDirectory() as beside:
+            link = Path(beside, "d")
+            link.symlink_to(directory.absolute())
+            yield str(link / name)
         return
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

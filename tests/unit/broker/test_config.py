@@ -272,7 +272,7 @@ def test_a_misspelt_variable_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_variables_that_are_no_settings_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLUSTERBROKER_PURE", "1")
+    monkeypatch.setenv("CLUSTERBROKER_TOKEN", "1")
     load()
 
 

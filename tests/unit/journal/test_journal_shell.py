@@ -12,7 +12,6 @@ import pytest
 from journal_bench import SMALL, Loop, Memory, Node, message_of
 
 from clusterbroker.journal import writer as writing
-from clusterbroker.journal.build import COMPILED
 from clusterbroker.journal.errors import DamagedJournal, ForeignJournal, LockedJournal
 from clusterbroker.journal.index import Index
 from clusterbroker.journal.journal import BUSY_BYTES, SPARE_SEGMENTS, Journal
@@ -78,7 +77,6 @@ def test_one_group_at_a_time_and_answers_in_order(node: Node) -> None:
     node.loop.until(lambda: len(answers) == 50)
 
 
-@pytest.mark.skipif(not COMPILED, reason="the pure twin has one way to write")
 def test_a_small_group_is_written_on_the_loop_while_the_disk_is_quick(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

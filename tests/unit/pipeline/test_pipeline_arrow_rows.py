@@ -10,7 +10,7 @@ import pytest
 from clusterbroker.pipeline import arrow_rows, columns
 from clusterbroker.pipeline.columns import BadColumns
 from clusterbroker.pipeline.records import decode
-from clusterbroker.pipeline.records_pure import HEADERS, NUMBERS, SEQ_END, TEXTS
+from clusterbroker.pipeline.stored import HEADERS, NUMBERS, SEQ_END, TEXTS
 from tests.unit.pipeline.stored import message, stored
 
 pa = pytest.importorskip("pyarrow")

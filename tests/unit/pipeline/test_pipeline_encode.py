@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterbroker.broker.amqp import codec_pure, properties
+from clusterbroker.broker.amqp import codec, properties
 from clusterbroker.pipeline.encode import (
     ROW_ERROR_HEADER,
     WIRE_ORDER,
@@ -69,11 +69,11 @@ def batch_of(rows: list[dict[str, Any]], types: dict[str, Any] = TYPES) -> Any:
 
 def read_back(data: bytes, frame_bytes_max: int) -> list[tuple[str, str, bool, Any, bytes]]:
     """(exchange, key, mandatory, properties, body) of each message, by the broker's codec."""
-    decoder = codec_pure.FrameDecoder(frame_bytes_max)
+    decoder = codec.FrameDecoder(frame_bytes_max)
     decoder.opened = True
     found = []
     for event in decoder.feed(data, 0):
-        assert isinstance(event, codec_pure.Published), event
+        assert isinstance(event, codec.Published), event
         assert event.refusal is None
         found += [
             (event.exchange, event.routing_key, event.mandatory, properties.decode(message.header), message.body)

@@ -1,4 +1,4 @@
-"""Stored messages as columns: both halves, on records that the journal itself writes, and on bytes that are none."""
+"""Stored messages as columns: on records that the journal itself writes, and on bytes that are none."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from clusterbroker.broker.amqp.codec import make_message
 from clusterbroker.broker.amqp.fields import DEFAULT_LIMITS
 from clusterbroker.journal import layout
 from clusterbroker.journal.record import GroupWriter, Message, RecordBuffer
-from clusterbroker.pipeline import records_pure
-from clusterbroker.pipeline.records_pure import (
+from clusterbroker.pipeline import records as records_compiled
+from clusterbroker.pipeline.stored import (
     HEADER_VALUES,
     HEADERS,
     NUMBERS,
@@ -29,17 +29,9 @@ from clusterbroker.pipeline.records_pure import (
     Records,
 )
 from tests.budget import examples
+from tests.model import records as records_model
 from tests.unit.pipeline.stored import message, stored
 
-try:
-    from clusterbroker.pipeline import records_fast  # type: ignore[attr-defined]
-except ImportError:
-    records_fast = None
-
-HALVES = [
-    pytest.param(records_pure, id="pure"),
-    pytest.param(records_fast, id="fast", marks=pytest.mark.skipif(records_fast is None, reason="not compiled")),
-]
 ALL = (*TEXTS, *NUMBERS, HEADERS)
 
 
@@ -64,30 +56,32 @@ def values(records: Records, name: str) -> list[Any]:
 
 def test_the_layout_is_the_journals() -> None:
     assert (layout.ENQ, layout.RECORD_HEADER_BYTES, layout.ENQ_OVERHEAD_BYTES, layout.SEQ_MAX) == (
-        records_pure.ENQ, records_pure.RECORD_BYTES_MIN, records_pure.ENQ_OVERHEAD_BYTES, SEQ_END - 1,
+        records_model.ENQ, records_model.RECORD_BYTES_MIN, records_model.ENQ_OVERHEAD_BYTES, SEQ_END - 1,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("half", HALVES)
-def test_a_message_that_somebody_gave_back(half: Any) -> None:
+def test_a_message_that_somebody_gave_back() -> None:
     buffer = RecordBuffer()
     for seq, redelivered in enumerate((False, True, False), 1):
         buffer.enqueue(7, 1, seq, message(b"v"), 0, redelivered)
-    assert values(half.decode(bytes(buffer.take()), ("redelivered",), 1, SEQ_END), "redelivered") == [0, 1, 0]
+    assert values(records_compiled.decode(bytes(buffer.take()), ("redelivered",), 1, SEQ_END), "redelivered") == [
+        0,
+        1,
+        0,
+    ]
 
 
-@pytest.mark.parametrize("half", HALVES)
-def test_what_was_published_is_what_is_read(half: Any) -> None:
+def test_what_was_published_is_what_is_read() -> None:
     headers = {
         "text": "t", "number": 5, "yes": True, "nothing": None, "list": [1, "a"], "table": {"a": {"b": -1}},
-        "half": 0.5, "BCC": ["x"],
+        "records_compiled": 0.5, "BCC": ["x"],
     }  # fmt: skip
     full = message(
         b"body", content_type="text/plain", content_encoding="gzip", headers=headers, delivery_mode=2, priority=9,
         correlation_id="c", reply_to="r", expiration="60000", message_id="m", timestamp=1_700_000_001, type="t",
         user_id="u", app_id="a",
     )  # fmt: skip
-    records = half.decode(stored(full, message(b"", b"")), ALL, 1, SEQ_END)
+    records = records_compiled.decode(stored(full, message(b"", b"")), ALL, 1, SEQ_END)
     assert (records.rows, records.first, records.last) == (2, 1, 2)
     assert {name: values(records, name) for name in ALL} == {
         "value": [b"body", b""], "exchange": [b"ex", b"ex"], "routing_key": [b"k", b""],
@@ -98,57 +92,54 @@ def test_what_was_published_is_what_is_read(half: Any) -> None:
         HEADERS: [
             [
                 (b"text", b"t"), (b"number", b"5"), (b"yes", b"true"), (b"nothing", None), (b"list", b'[1,"a"]'),
-                (b"table", b'{"a":{"b":-1}}'), (b"half", b"0.5"),
+                (b"table", b'{"a":{"b":-1}}'), (b"records_compiled", b"0.5"),
             ],
             None,
         ],
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("half", HALVES)
-def test_only_what_was_asked_for(half: Any) -> None:
+def test_only_what_was_asked_for() -> None:
     data = stored(*(message(b"%d" % number) for number in range(10)), first=100)
-    records = half.decode(data, ("value",), 103, 105)
+    records = records_compiled.decode(data, ("value",), 103, 105)
     assert (records.rows, records.first, records.last, list(records.columns)) == (2, 103, 104, ["value"])
     assert values(records, "value") == [b"3", b"4"]
-    assert half.decode(data, ALL, 1, 100) == half.decode(b"", ALL, 1, SEQ_END)
-    assert half.decode(b"", ("value",), 1, SEQ_END) == Records(0, 0, 0, {"value": Column(0, None, bytes(4), b"")})
+    assert records_compiled.decode(data, ALL, 1, 100) == records_compiled.decode(b"", ALL, 1, SEQ_END)
+    assert records_compiled.decode(b"", ("value",), 1, SEQ_END) == Records(
+        0, 0, 0, {"value": Column(0, None, bytes(4), b"")}
+    )
 
 
-@pytest.mark.parametrize("half", HALVES)
-def test_records_of_other_kinds_are_passed_over(half: Any) -> None:
+def test_records_of_other_kinds_are_passed_over() -> None:
     writer = GroupWriter(1, 0)
     writer.settle(7, 1, [(1, 5)])
     writer.enqueue(7, 1, 6, message(), 0)
     writer.produced(7, 1, b"p", 9)
     data = bytes(writer.finish(1, 0))[layout.GROUP_HEADER_BYTES :]
-    assert values(half.decode(data, ("offset",), 1, SEQ_END), "offset") == [5]
+    assert values(records_compiled.decode(data, ("offset",), 1, SEQ_END), "offset") == [5]
 
 
-@pytest.mark.parametrize("half", HALVES)
-def test_what_is_no_utf_8_becomes_so_and_what_no_calendar_has_is_left_out(half: Any) -> None:
+def test_what_is_no_utf_8_becomes_so_and_what_no_calendar_has_is_left_out() -> None:
     header = struct.pack(">H", 0x8040) + b"\x02\xff\xc3" + struct.pack(">Q", 2**63)
     broken = Message(b"\x01e\x03\xc3\xa9k", header + b"\xff", len(header), time_ms=2**62)
-    records = half.decode(stored(broken), ALL, 1, SEQ_END)
+    records = records_compiled.decode(stored(broken), ALL, 1, SEQ_END)
     found = {name: values(records, name)[0] for name in ALL}
     assert found["content_type"].decode() == "\ufffd\ufffd"
     assert (found["routing_key"].decode(), found["value"]) == ("ék", b"\xff"), "bodies are bytes"
     assert (found["timestamp"], found["enqueued_at"]) == (None, None)
 
 
-@pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("wrapped", [lambda value: {"a": value}, lambda value: [value]])
-def test_headers_as_deep_as_a_broker_takes_them(half: Any, wrapped: Any) -> None:
+def test_headers_as_deep_as_a_broker_takes_them(wrapped: Any) -> None:
     nested: Any = 1
     for _ in range(DEFAULT_LIMITS.depth_max - 1):
         nested = wrapped(nested)
     made = make_message(b"\0\1k", codec.encode(codec.Properties(headers={"h": nested})), b"", 5)
     assert isinstance(made, Message)
-    (value,) = values(half.decode(stored(made), (HEADERS,), 1, 2), HEADER_VALUES)
+    (value,) = values(records_compiled.decode(stored(made), (HEADERS,), 1, 2), HEADER_VALUES)
     assert json.loads(value) == nested
 
 
-@pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize(
     "change, said",
     [
@@ -162,27 +153,27 @@ def test_headers_as_deep_as_a_broker_takes_them(half: Any, wrapped: Any) -> None
         (lambda data: data[:59] + b"\x00" + data[60:], "at byte 0: an address that is none"),
     ],
 )
-def test_bytes_that_are_no_record(half: Any, change: Any, said: str) -> None:
+def test_bytes_that_are_no_record(change: Any, said: str) -> None:
     with pytest.raises(BadRecord) as error:
-        half.decode(change(stored(message(content_type="text/plain"))), ALL, 1, SEQ_END)
+        records_compiled.decode(change(stored(message(content_type="text/plain"))), ALL, 1, SEQ_END)
     assert said in str(error.value)
 
 
-@pytest.mark.parametrize("half", HALVES)
-def test_of_two_damages_the_record_comes_before_the_header(half: Any) -> None:
+def test_of_two_damages_the_record_comes_before_the_header() -> None:
     data = stored(message(headers={"a": "b"}))
     data = data.replace(b"\x01aS", b"\x01a?") + bytes(8)
     with pytest.raises(BadRecord, match="8 bytes are no record"):
-        half.decode(data, ALL, 1, SEQ_END)
+        records_compiled.decode(data, ALL, 1, SEQ_END)
     with pytest.raises(BadRecord, match="a header of kind"):
-        half.decode(data[:-8], ALL, 1, SEQ_END)
-    assert values(half.decode(data[:-8], ("offset",), 1, SEQ_END), "offset") == [0], "a table that nobody asked for"
+        records_compiled.decode(data[:-8], ALL, 1, SEQ_END)
+    assert values(records_compiled.decode(data[:-8], ("offset",), 1, SEQ_END), "offset") == [0], (
+        "a table that nobody asked for"
+    )
 
 
-@pytest.mark.skipif(records_fast is None, reason="not compiled")
 @settings(max_examples=examples(300))
 @given(data=st.data())
-def test_both_halves_read_the_same_of_anything(data: st.DataObject) -> None:
+def test_the_model_reads_the_same_of_anything(data: st.DataObject) -> None:
     text = st.text(max_size=5)
     said = st.fixed_dictionaries(
         {},
@@ -200,9 +191,9 @@ def test_both_halves_read_the_same_of_anything(data: st.DataObject) -> None:
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     first, wanted = data.draw(st.integers(1, 4)), data.draw(st.sets(st.sampled_from(ALL)))
     answers: list[object] = []
-    for half in (records_pure, records_fast):
+    for module in (records_model, records_compiled):
         try:
-            answers.append(half.decode(bytes(raw), tuple(wanted), first, SEQ_END))
+            answers.append(module.decode(bytes(raw), tuple(wanted), first, SEQ_END))
         except BadRecord as error:
             answers.append(str(error))
     assert answers[0] == answers[1]

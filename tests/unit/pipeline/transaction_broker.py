@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusterbroker.broker.amqp import codec_pure, properties
+from clusterbroker.broker.amqp import codec, properties
 from clusterbroker.broker.amqp import methods as m
 
 
@@ -65,7 +65,7 @@ class TransactionBroker:
 
     def _serve(self, client: socket.socket) -> None:
         tags = 0
-        decoder = codec_pure.FrameDecoder(131_072)
+        decoder = codec.FrameDecoder(131_072)
         decoder.opened = True
 
         def say(channel: int, method: Any) -> None:
@@ -77,14 +77,14 @@ class TransactionBroker:
             say(0, m.ConnectionStart(version_minor=9, mechanisms=b"PLAIN", locales=b"en_US"))
             while data := client.recv(1 << 16):
                 for event in decoder.feed(decoder.rest + data, 0):
-                    if isinstance(event, codec_pure.Published):
+                    if isinstance(event, codec.Published):
                         for message in event.messages:
                             tags += 1
                             with self._lock:
                                 good = self._publish(event, message.body, say, client)
                             if good is not None:
                                 say(1, m.BasicAck(delivery_tag=tags) if good else m.BasicNack(delivery_tag=tags))
-                    elif isinstance(event, codec_pure.MethodReceived):
+                    elif isinstance(event, codec.MethodReceived):
                         with self._lock:
                             self._method(event.channel, m.decode(event.payload), say)
 
@@ -127,7 +127,7 @@ class TransactionBroker:
         self.segments = {name: segment for name, segment in self.segments.items() if not which(segment)}
 
     def _publish(
-        self, event: codec_pure.Published, body: bytes, say: Callable[[int, Any], None], client: socket.socket
+        self, event: codec.Published, body: bytes, say: Callable[[int, Any], None], client: socket.socket
     ) -> bool | None:
         if event.exchange == "amq.txn":
             return self._asked(event.routing_key, json.loads(body), say, client)

@@ -1,36 +1,20 @@
-"""Both halves of the codec: golden frames, every legal order of frames, every fault with its code and text."""
+"""The codec: golden frames, every legal order of frames, every fault with its code and text."""
 
 from __future__ import annotations
 
 import struct
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import codec_pure
+from clusterbroker.broker.amqp import codec
 from clusterbroker.broker.amqp.errors import AmqpError, ChannelError, ConnectionFault
 from clusterbroker.broker.amqp.properties import Properties, decode, encode
 from clusterbroker.journal.layout import HAS_EXPIRATION, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT, TTL_MS_MAX
 
-try:
-    from clusterbroker.broker.amqp import codec_fast  # type: ignore[attr-defined]
-except ImportError:
-    codec_fast = None
-
-HALVES = [
-    pytest.param(codec_pure, id="pure"),
-    pytest.param(codec_fast, id="fast", marks=pytest.mark.skipif(codec_fast is None, reason="not compiled")),
-]
-
 NOW = 1_700_000_000_000
 NO_PROPERTIES = b"\x00\x00"
 PERSISTENT_TEXT = b"\x90\x00\x0atext/plain\x02"
-
-
-@pytest.fixture(params=HALVES)
-def half(request: pytest.FixtureRequest) -> Any:
-    return request.param
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
@@ -73,21 +57,21 @@ def ack(tag: int, multiple: bool = False, channel: int = 1) -> bytes:
     return frame(1, channel, struct.pack(">HHQB", 60, 80, tag, multiple))
 
 
-def decoder_of(half: ModuleType, *sizes: int) -> Any:
-    decoder = half.FrameDecoder(*sizes)
+def decoder_of(*sizes: int) -> Any:
+    decoder = codec.FrameDecoder(*sizes)
     decoder.opened = True
     return decoder
 
 
-def fed(half: ModuleType, data: bytes) -> list[Any]:
-    decoder = decoder_of(half)
+def fed(data: bytes) -> list[Any]:
+    decoder = decoder_of()
     events = decoder.feed(data, NOW)
     assert decoder.rest == b""
     return list(events)
 
 
-def fault_of(half: ModuleType, data: bytes, *, opened: bool = True) -> tuple[int, str]:
-    decoder = half.FrameDecoder()
+def fault_of(data: bytes, *, opened: bool = True) -> tuple[int, str]:
+    decoder = codec.FrameDecoder()
     decoder.opened = opened
     fault = decoder.feed(data, NOW)[-1]
     assert isinstance(fault, ConnectionFault)
@@ -103,7 +87,7 @@ def fields(message: Any) -> tuple[Any, ...]:
 
 
 def told(event: Any) -> tuple[Any, ...]:
-    """An event as a value, the same for both halves."""
+    """An event as a value."""
     if isinstance(event, AmqpError):
         return ("fault", event.code, event.text)
     if hasattr(event, "messages"):
@@ -118,14 +102,14 @@ def told(event: Any) -> tuple[Any, ...]:
 # -- publishes ------------------------------------------------------------------------------------------------
 
 
-def test_golden_publish(half: Any) -> None:
+def test_golden_publish() -> None:
     data = bytes.fromhex(
         "01 0001 0000000e 003c 0028 0000 026578 036b6579 01 ce"
         "02 0001 0000001a 003c 0000 0000000000000004 9000 0a 746578742f706c61696e 02 ce"
         "03 0001 00000004 626f6479 ce"
     )
-    (event,) = fed(half, data)
-    assert type(event) is half.Published
+    (event,) = fed(data)
+    assert type(event) is codec.Published
     assert (event.channel, event.exchange, event.routing_key) == (1, "ex", "key")
     assert event.mandatory is True
     assert event.immediate is False
@@ -135,15 +119,14 @@ def test_golden_publish(half: Any) -> None:
     assert fields(message) == (b"\x02ex\x03key", PERSISTENT_TEXT, b"body", PERSISTENT, 0, NOW, -1)
 
 
-def test_neighbours_share_a_batch_and_its_address(half: Any) -> None:
+def test_neighbours_share_a_batch_and_its_address() -> None:
     persistent = publish(b"two", properties=PERSISTENT_TEXT)
-    (event,) = fed(half, publish(b"one") + persistent + publish(b"") + publish(b"four"))
+    (event,) = fed(publish(b"one") + persistent + publish(b"") + publish(b"four"))
     assert [message.body for message in event.messages] == [b"one", b"two", b"", b"four"]
     assert event.flags == PERSISTENT
     assert event.size == sum(len(message.payload) for message in event.messages)
     assert [message.flags for message in event.messages] == [0, PERSISTENT, 0, 0]
-    if half is codec_fast:
-        assert len({id(message.address) for message in event.messages}) == 1
+    assert len({id(message.address) for message in event.messages}) == 1
 
 
 @pytest.mark.parametrize(
@@ -159,8 +142,8 @@ def test_neighbours_share_a_batch_and_its_address(half: Any) -> None:
         {"exchange": b"", "key": b"x\x03key"},
     ],
 )
-def test_anything_else_starts_a_new_batch(half: Any, other: dict[str, Any]) -> None:
-    first, second, third = fed(half, publish() + publish(**other) + publish())
+def test_anything_else_starts_a_new_batch(other: dict[str, Any]) -> None:
+    first, second, third = fed(publish() + publish(**other) + publish())
     assert told(first) == told(third)
     assert told(first) != told(second)
     assert (second.exchange, second.routing_key) == (
@@ -169,49 +152,49 @@ def test_anything_else_starts_a_new_batch(half: Any, other: dict[str, Any]) -> N
     )
 
 
-def test_bits_that_mean_nothing_are_ignored(half: Any) -> None:
-    (event,) = fed(half, publish() + publish(bits=0xFC))
+def test_bits_that_mean_nothing_are_ignored() -> None:
+    (event,) = fed(publish() + publish(bits=0xFC))
     assert len(event.messages) == 2
 
 
-def test_an_event_between_two_publishes_parts_them(half: Any) -> None:
-    kinds = [told(event)[0] for event in fed(half, publish() + ack(1) + publish() + frame(1, 1, b"abcd") + publish())]
+def test_an_event_between_two_publishes_parts_them() -> None:
+    kinds = [told(event)[0] for event in fed(publish() + ack(1) + publish() + frame(1, 1, b"abcd") + publish())]
     assert kinds == ["published", "acked", "published", "method", "published"]
 
 
-def test_heartbeats_part_nothing(half: Any) -> None:
-    (event,) = fed(half, publish() + frame(8, 0, b"") + publish())
+def test_heartbeats_part_nothing() -> None:
+    (event,) = fed(publish() + frame(8, 0, b"") + publish())
     assert len(event.messages) == 2
 
 
-def test_a_batch_ends_with_its_feed(half: Any) -> None:
-    decoder = decoder_of(half)
+def test_a_batch_ends_with_its_feed() -> None:
+    decoder = decoder_of()
     (first,) = decoder.feed(publish() + ack(1), NOW)[:1]
     (second,) = decoder.feed(publish(), NOW + 1)
     assert len(first.messages) == len(second.messages) == 1
     assert second.messages[0].time_ms == NOW + 1
 
 
-def test_names_may_be_any_utf8_up_to_255_bytes(half: Any) -> None:
+def test_names_may_be_any_utf8_up_to_255_bytes() -> None:
     name = "ü".encode() * 127 + b"x"
-    (event,) = fed(half, publish(exchange=name, key=name))
+    (event,) = fed(publish(exchange=name, key=name))
     assert event.exchange == event.routing_key == name.decode()
 
 
-def test_body_in_many_frames_and_an_empty_one(half: Any) -> None:
+def test_body_in_many_frames_and_an_empty_one() -> None:
     data = (
         publish_method() + header(size=9) + body(data=b"abc") + body(data=b"") + body(data=b"def") + body(data=b"ghi")
     )
-    (event,) = fed(half, data)
+    (event,) = fed(data)
     assert [message.body for message in event.messages] == [b"abcdefghi"]
 
 
-def test_first_body_frame_empty(half: Any) -> None:
-    (event,) = fed(half, publish_method() + header(size=2) + body(data=b"") + body(data=b"ab"))
+def test_first_body_frame_empty() -> None:
+    (event,) = fed(publish_method() + header(size=2) + body(data=b"") + body(data=b"ab"))
     assert fields(event.messages[0]) == (b"\x02ex\x03key", NO_PROPERTIES, b"ab", 0, 0, NOW, -1)
 
 
-def test_channels_interleave_and_finish_in_their_own_order(half: Any) -> None:
+def test_channels_interleave_and_finish_in_their_own_order() -> None:
     data = (
         publish_method(1)
         + publish_method(2, key=b"k2")
@@ -223,7 +206,7 @@ def test_channels_interleave_and_finish_in_their_own_order(half: Any) -> None:
         + body(2, b"222")
         + publish(b"again", 2, key=b"k2")
     )
-    first, second, third = fed(half, data)
+    first, second, third = fed(data)
     assert [(e.channel, [m.body for m in e.messages]) for e in (first, second, third)] == [
         (3, [b"whole"]),
         (1, [b"1111"]),
@@ -231,17 +214,17 @@ def test_channels_interleave_and_finish_in_their_own_order(half: Any) -> None:
     ]
 
 
-def test_equal_addresses_join_even_when_another_came_between(half: Any) -> None:
+def test_equal_addresses_join_even_when_another_came_between() -> None:
     data = publish(b"a") + publish_method(2, key=b"other") + publish(b"b") + header(2, 0)
-    first, second = fed(half, data)
+    first, second = fed(data)
     assert [message.body for message in first.messages] == [b"a", b"b"]
     assert second.routing_key == "other"
 
 
-def test_every_split_gives_the_same_messages(half: Any) -> None:
+def test_every_split_gives_the_same_messages() -> None:
     data = publish(b"one", properties=PERSISTENT_TEXT) + ack(7) + publish(b"") + frame(8, 0, b"") + publish(b"x" * 50)
     for cut in range(len(data) + 1):
-        decoder = decoder_of(half)
+        decoder = decoder_of()
         events = decoder.feed(data[:cut], NOW)
         assert not decoder.failed
         assert data[:cut].endswith(decoder.rest)
@@ -252,8 +235,8 @@ def test_every_split_gives_the_same_messages(half: Any) -> None:
         assert [list(event) for event in events if hasattr(event, "acks")] == [[14]]
 
 
-def test_byte_by_byte(half: Any) -> None:
-    decoder = decoder_of(half)
+def test_byte_by_byte() -> None:
+    decoder = decoder_of()
     events = []
     for octet in publish(b"abc") + publish(b"def"):
         events += decoder.feed(decoder.rest + bytes((octet,)), NOW)
@@ -261,8 +244,8 @@ def test_byte_by_byte(half: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_any_buffer_is_read_and_nothing_of_it_is_kept(half: Any, kind: Any) -> None:
-    decoder = decoder_of(half)
+def test_any_buffer_is_read_and_nothing_of_it_is_kept(kind: Any) -> None:
+    decoder = decoder_of()
     buffer = bytearray(publish(b"abc") + frame(1, 1, b"\x00\x14\x00\x0a\x00") + publish(b"cut")[:-3])
     events = decoder.feed(kind(buffer), NOW)
     rest = decoder.rest
@@ -323,12 +306,12 @@ EVERY_PROPERTY = (
         (EVERY_PROPERTY, 31, 9, 60000),
     ],
 )
-def test_properties_are_classified(half: Any, properties: bytes, flags: int, priority: int, ttl_ms: int) -> None:
+def test_properties_are_classified(properties: bytes, flags: int, priority: int, ttl_ms: int) -> None:
     address = address_of(b"ex", b"key")
     wanted = (address, properties, b"body", flags, priority, NOW, ttl_ms)
-    assert fields(half.make_message(address, properties, b"body", NOW)) == wanted
+    assert fields(codec.make_message(address, properties, b"body", NOW)) == wanted
     split = publish_method() + header(size=4, properties=properties) + body(data=b"bo") + body(data=b"dy")
-    (event,) = fed(half, publish(properties=properties) * 2 + split)
+    (event,) = fed(publish(properties=properties) * 2 + split)
     assert [fields(message) for message in event.messages] == [wanted] * 3
     assert event.flags == flags
 
@@ -345,9 +328,9 @@ NUMBER_OF = b"\x0bx-queue-seq"
         b"\xe0\x00" + short(b"text/plain") + short(b"gzip") + b"\x00\x00\x00\x04\x01kt\x01",
     ],
 )
-def test_a_message_gets_a_number_among_its_headers(half: Any, properties: bytes) -> None:
-    message = half.make_message(address_of(b"ex", b"key"), properties, b"body", NOW)
-    shown = half.numbered(message, NUMBER_OF, 2**40 + 1)
+def test_a_message_gets_a_number_among_its_headers(properties: bytes) -> None:
+    message = codec.make_message(address_of(b"ex", b"key"), properties, b"body", NOW)
+    shown = codec.numbered(message, NUMBER_OF, 2**40 + 1)
     wanted = decode(properties)
     wanted.headers = {"x-queue-seq": 2**40 + 1, **(wanted.headers or {})}
     assert decode(shown.header) == wanted
@@ -355,30 +338,30 @@ def test_a_message_gets_a_number_among_its_headers(half: Any, properties: bytes)
     assert fields(message)[1] == properties, "the queue's own stays as it is"
 
 
-def test_a_number_takes_the_place_of_what_the_publisher_wrote_there(half: Any) -> None:
+def test_a_number_takes_the_place_of_what_the_publisher_wrote_there() -> None:
     properties = encode(Properties(headers={"x-queue-seq": "mine", "other": True}, app_id="x-queue-seq"))
-    message = half.make_message(b"\x00\x00", properties, b"body", NOW)
-    shown = decode(half.numbered(message, NUMBER_OF, -1).header)
+    message = codec.make_message(b"\x00\x00", properties, b"body", NOW)
+    shown = decode(codec.numbered(message, NUMBER_OF, -1).header)
     assert shown == Properties(headers={"x-queue-seq": -1, "other": True}, app_id="x-queue-seq")
-    twice = half.numbered(half.numbered(message, NUMBER_OF, 1), NUMBER_OF, 2)
+    twice = codec.numbered(codec.numbered(message, NUMBER_OF, 1), NUMBER_OF, 2)
     assert decode(twice.header).headers == {"x-queue-seq": 2, "other": True}
 
 
-def test_long_properties_are_not_remembered_but_right(half: Any) -> None:
+def test_long_properties_are_not_remembered_but_right() -> None:
     near = [b"\x80\x00" + short(bytes((letter,)) * size) for size in (124, 125, 126, 255) for letter in b"ab"]
-    (event,) = fed(half, b"".join(publish(properties=properties) for properties in near + near[::-1]))
+    (event,) = fed(b"".join(publish(properties=properties) for properties in near + near[::-1]))
     assert [message.header for message in event.messages] == near + near[::-1]
 
 
 CUT_OFF = (502, "a content header is cut off")
 
 
-def test_properties_that_are_cut_off_anywhere(half: Any) -> None:
+def test_properties_that_are_cut_off_anywhere() -> None:
     for length in range(2, len(EVERY_PROPERTY)):
-        assert fault_of(half, publish() + publish(properties=EVERY_PROPERTY[:length]))[0] == 502
+        assert fault_of(publish() + publish(properties=EVERY_PROPERTY[:length]))[0] == 502
     for length in range(2):
         with pytest.raises(ConnectionFault, match="a content header is cut off"):
-            half.make_message(b"\x00\x00", EVERY_PROPERTY[:length], b"", NOW)
+            codec.make_message(b"\x00\x00", EVERY_PROPERTY[:length], b"", NOW)
     for cut in (
         "a000 01",
         "2000 000000",
@@ -391,17 +374,17 @@ def test_properties_that_are_cut_off_anywhere(half: Any) -> None:
         "0040",
         "0010",
     ):
-        assert fault_of(half, publish(properties=bytes.fromhex(cut)))[0] == 502
+        assert fault_of(publish(properties=bytes.fromhex(cut)))[0] == 502
 
 
-def test_property_flags_without_meaning(half: Any) -> None:
+def test_property_flags_without_meaning() -> None:
     for low in (1, 2, 3):
-        assert fault_of(half, publish(properties=bytes((0, low)))) == (502, "property flags that mean nothing")
+        assert fault_of(publish(properties=bytes((0, low)))) == (502, "property flags that mean nothing")
 
 
-def test_octets_behind_the_properties(half: Any) -> None:
+def test_octets_behind_the_properties() -> None:
     wrong = (502, "a content header has a wrong length")
-    assert fault_of(half, publish(properties=b"\x10\x00\x02\x00")) == wrong
+    assert fault_of(publish(properties=b"\x10\x00\x02\x00")) == wrong
 
 
 def nested(depth: int) -> bytes:
@@ -427,18 +410,18 @@ def nested(depth: int) -> bytes:
         (b"\x00V" * 10_001, "more than 10000 values in a field table"),
     ],
 )
-def test_headers_that_consumers_could_not_read_are_refused(half: Any, fields: bytes, text: str | None) -> None:
+def test_headers_that_consumers_could_not_read_are_refused(fields: bytes, text: str | None) -> None:
     properties = b"\x20\x00" + len(fields).to_bytes(4, "big") + fields
-    (fault,) = decoder_of(half, 131072).feed(publish(properties=properties), NOW)
+    (fault,) = decoder_of(131072).feed(publish(properties=properties), NOW)
     code, said = fault.code, fault.text
     assert code == 502
     assert text is None or said == text
 
 
-def test_headers_at_the_limits_are_taken(half: Any) -> None:
+def test_headers_at_the_limits_are_taken() -> None:
     for fields in (b"\x00V" * 10_000, nested(63), b""):
         properties = b"\x20\x00" + len(fields).to_bytes(4, "big") + fields
-        (event,) = decoder_of(half, 131072).feed(publish(properties=properties), NOW)
+        (event,) = decoder_of(131072).feed(publish(properties=properties), NOW)
         assert event.messages[0].header == properties
 
 
@@ -461,14 +444,14 @@ def test_headers_at_the_limits_are_taken(half: Any) -> None:
         b"9" * 20 + b"x",
     ],
 )
-def test_bad_expiration_is_a_channel_error(half: Any, text: bytes) -> None:
+def test_bad_expiration_is_a_channel_error(text: bytes) -> None:
     properties = b"\x01\x00" + short(text)
-    refusal = half.make_message(b"\x00\x00", properties, b"", NOW)
+    refusal = codec.make_message(b"\x00\x00", properties, b"", NOW)
     assert type(refusal) is ChannelError
     assert (refusal.code, refusal.text) == (406, f"invalid expiration '{text.decode(errors='replace')}'")
     split = publish_method() + header(properties=properties) + body(data=b"bo") + body(data=b"dy")
     refused = publish(properties=properties)
-    events = fed(half, publish() + refused + refused + publish() + split + publish())
+    events = fed(publish() + refused + refused + publish() + split + publish())
     assert [len(event.messages) for event in events] == [1, 0, 0, 1, 0, 1]
     for event in (events[1], events[2], events[4]):
         assert (event.refusal.code, event.refusal.text) == (refusal.code, refusal.text)
@@ -478,8 +461,8 @@ def test_bad_expiration_is_a_channel_error(half: Any, text: bytes) -> None:
 # -- sizes ----------------------------------------------------------------------------------------------------
 
 
-def test_oversize_is_refused_and_passed_over(half: Any) -> None:
-    decoder = decoder_of(half, 8192, 10)
+def test_oversize_is_refused_and_passed_over() -> None:
+    decoder = decoder_of(8192, 10)
     text = "message size 11 is larger than configured max size 10"
     data = publish(b"x" * 10) + publish(b"x" * 11, bits=3) + publish_method() + header(size=11) + body(data=b"y" * 5)
     events = decoder.feed(data + body(data=b"y" * 6) + publish(b"after"), NOW)
@@ -491,18 +474,18 @@ def test_oversize_is_refused_and_passed_over(half: Any) -> None:
     assert (events[1].mandatory, events[1].immediate) == (True, True)
 
 
-def test_oversize_of_64_bits_holds_no_memory(half: Any) -> None:
-    decoder = decoder_of(half)
+def test_oversize_of_64_bits_holds_no_memory() -> None:
+    decoder = decoder_of()
     decoder.partial_bytes_max = 1000
     assert decoder.feed(publish_method() + header(size=2**64 - 1) + body(data=b"x" * 5000) * 20, NOW) == []
     assert not decoder.failed
 
 
-def test_frame_max_edge(half: Any) -> None:
+def test_frame_max_edge() -> None:
     """Clients such as rabbitpy and AMQPStorm take frame_max for the size of a payload. A header goes to consumers in
     one frame, so it has to fit."""
     for frame_max in (4096, 8192, 131072):
-        decoder = decoder_of(half, frame_max)
+        decoder = decoder_of(frame_max)
         (event,) = decoder.feed(publish(b"x" * frame_max), NOW)
         assert event.messages[0].body_length == frame_max
         split = publish_method() + header(size=frame_max + 1) + body(data=b"x" * frame_max) + body(data=b"y")
@@ -519,7 +502,7 @@ def test_frame_max_edge(half: Any) -> None:
             (2, frame_max - 7, publish(properties=wide + b"x")),
             (1, frame_max + 1, frame(1, 5, b"m" * (frame_max + 1))),
         ):
-            decoder = decoder_of(half, frame_max)
+            decoder = decoder_of(frame_max)
             (fault,) = decoder.feed(data, NOW)
             assert (fault.code, fault.text) == (
                 501,
@@ -527,20 +510,20 @@ def test_frame_max_edge(half: Any) -> None:
             )
 
 
-def test_frame_too_large_is_known_from_its_first_seven_bytes(half: Any) -> None:
+def test_frame_too_large_is_known_from_its_first_seven_bytes() -> None:
     text = "frame_too_large: type 3, payload size 4294967295, frame_max 8192"
-    assert fault_of(half, b"\x03\x00\x01\xff\xff\xff\xff") == (501, text)
-    decoder = decoder_of(half)
+    assert fault_of(b"\x03\x00\x01\xff\xff\xff\xff") == (501, text)
+    decoder = decoder_of()
     assert decoder.feed(b"\x03\x00\x01\xff\xff\xff", NOW) == []
 
 
-def test_incomplete_contents_have_a_common_limit(half: Any) -> None:
-    assert half.FrameDecoder().partial_bytes_max == 32 << 20
-    assert half.FrameDecoder(8192, 100 << 20).partial_bytes_max == 200 << 20
+def test_incomplete_contents_have_a_common_limit() -> None:
+    assert codec.FrameDecoder().partial_bytes_max == 32 << 20
+    assert codec.FrameDecoder(8192, 100 << 20).partial_bytes_max == 200 << 20
     begun = b"".join(publish_method(channel) + header(channel, 100) for channel in (1, 2))
     exactly = 2 * (7 + 2) + 200 - 1
     for limit, failed in ((exactly, False), (exactly - 1, True)):
-        decoder = decoder_of(half)
+        decoder = decoder_of()
         decoder.partial_bytes_max = limit
         assert decoder.feed(begun + body(1, b"x" * 99), NOW) == []
         events = decoder.feed(body(2, b"x" * 100), NOW)
@@ -552,18 +535,18 @@ def test_incomplete_contents_have_a_common_limit(half: Any) -> None:
 
 
 @pytest.mark.parametrize("limit", [6, 8, 12])
-def test_names_properties_and_body_count_against_the_limit(half: Any, limit: int) -> None:
-    decoder = decoder_of(half)
+def test_names_properties_and_body_count_against_the_limit(limit: int) -> None:
+    decoder = decoder_of()
     decoder.partial_bytes_max = limit
     (fault,) = decoder.feed(publish(), NOW)
     assert told(fault) == ("fault", 506, "incomplete contents exceed the connection's limit")
-    decoder = decoder_of(half)
+    decoder = decoder_of()
     decoder.partial_bytes_max = 13
     assert len(decoder.feed(publish() * 5, NOW)[0].messages) == 5
 
 
-def test_completed_refused_and_dropped_contents_give_their_bytes_back(half: Any) -> None:
-    decoder = decoder_of(half, 8192, 40)
+def test_completed_refused_and_dropped_contents_give_their_bytes_back() -> None:
+    decoder = decoder_of(8192, 40)
     decoder.partial_bytes_max = 60
     for _ in range(5):
         decoder.feed(publish_method() + header(size=40) + body(data=b"x" * 39), NOW)
@@ -576,8 +559,8 @@ def test_completed_refused_and_dropped_contents_give_their_bytes_back(half: Any)
     decoder.drop_channel(60000)
 
 
-def test_dropped_channel_starts_anew(half: Any) -> None:
-    decoder = decoder_of(half)
+def test_dropped_channel_starts_anew() -> None:
+    decoder = decoder_of()
     decoder.feed(publish_method(1) + publish_method(2) + header(2), NOW)
     decoder.drop_channel(1)
     (event,) = decoder.feed(publish(b"new", 1) + body(2), NOW)[:1]
@@ -588,27 +571,27 @@ def test_dropped_channel_starts_anew(half: Any) -> None:
 # -- acknowledgements and other methods -----------------------------------------------------------------------
 
 
-def test_acks_of_a_channel_join(half: Any) -> None:
-    events = fed(half, ack(1) + ack(3, True) + ack(2, channel=2) + ack(0, True) + ack(4))
+def test_acks_of_a_channel_join() -> None:
+    events = fed(ack(1) + ack(3, True) + ack(2, channel=2) + ack(0, True) + ack(4))
     assert [(event.channel, event.acks) for event in events] == [(1, [2, 7]), (2, [4]), (1, [1, 8])]
     assert [list(event) for event in events] == [event.acks for event in events]
     assert [len(event) for event in events] == [2, 1, 2]
-    assert type(events[0]) is half.Acked
+    assert type(events[0]) is codec.Acked
 
 
-def test_thousand_acks(half: Any) -> None:
-    (event,) = fed(half, b"".join(ack(tag) for tag in range(1000)))
+def test_thousand_acks() -> None:
+    (event,) = fed(b"".join(ack(tag) for tag in range(1000)))
     assert event.acks == [2 * tag for tag in range(1000)]
 
 
-def test_a_tag_that_nobody_has_stays_one(half: Any) -> None:
+def test_a_tag_that_nobody_has_stays_one() -> None:
     """Twice the tag must not lose its high bit: 2**63 + 5 is not 5."""
-    (event,) = fed(half, ack(2**63 - 1) + ack(2**63 + 5, True) + ack(2**64 - 1))
+    (event,) = fed(ack(2**63 - 1) + ack(2**63 + 5, True) + ack(2**64 - 1))
     assert event.acks == [2**64 - 2, 2**64 - 1, 2**64 - 2]
 
 
-def test_only_the_lowest_bit_of_an_ack_counts(half: Any) -> None:
-    (event,) = fed(half, frame(1, 1, struct.pack(">HHQB", 60, 80, 5, 0xFE)) + ack(6))
+def test_only_the_lowest_bit_of_an_ack_counts() -> None:
+    (event,) = fed(frame(1, 1, struct.pack(">HHQB", 60, 80, 5, 0xFE)) + ack(6))
     assert event.acks == [10, 12]
 
 
@@ -625,32 +608,32 @@ def test_only_the_lowest_bit_of_an_ack_counts(half: Any) -> None:
         b"\x00\x0a\x00\x0b" + b"x" * 40,
     ],
 )
-def test_other_methods_are_handed_on(half: Any, payload: bytes) -> None:
+def test_other_methods_are_handed_on(payload: bytes) -> None:
     for channel in (0, 1, 65535):
-        (event,) = fed(half, frame(1, channel, payload))
-        assert type(event) is half.MethodReceived
+        (event,) = fed(frame(1, channel, payload))
+        assert type(event) is codec.MethodReceived
         assert (event.channel, event.payload) == (channel, payload)
 
 
-def test_methods_need_no_open_connection(half: Any) -> None:
-    decoder = half.FrameDecoder()
+def test_methods_need_no_open_connection() -> None:
+    decoder = codec.FrameDecoder()
     assert not decoder.opened
     assert [told(event)[0] for event in decoder.feed(frame(1, 0, b"abcd") + ack(1), NOW)] == ["method", "acked"]
 
 
-def test_events_can_be_made_by_hand(half: Any) -> None:
-    assert told(half.Published(7, b"\x00\x01q", True, False)) == (
+def test_events_can_be_made_by_hand() -> None:
+    assert told(codec.Published(7, b"\x00\x01q", True, False)) == (
         "published", 7, b"\x00\x01q", True, False, 0, 0, None, [],
     )  # fmt: skip
-    assert told(half.Acked(7)) == ("acked", 7, [])
-    assert told(half.MethodReceived(7, b"x")) == ("method", 7, b"x")
+    assert told(codec.Acked(7)) == ("acked", 7, [])
+    assert told(codec.MethodReceived(7, b"x")) == ("method", 7, b"x")
 
 
 # -- liveness -------------------------------------------------------------------------------------------------
 
 
-def test_any_new_octet_is_heard(half: Any) -> None:
-    decoder = decoder_of(half)
+def test_any_new_octet_is_heard() -> None:
+    decoder = decoder_of()
     assert decoder.feed(b"", NOW) == []
     assert not decoder.heard
     decoder.feed(b"\x08", NOW)
@@ -734,10 +717,10 @@ BAD_END = publish()[:-1] + b"\x00"
         (publish(exchange=b"\xc3", key=b"\xbc"), 502, "a name is not valid UTF-8"),
     ],
 )
-def test_faults(half: Any, data: bytes, code: int, text: str) -> None:
-    assert fault_of(half, data) == (code, text)
-    assert fault_of(half, ack(9) + publish(channel=7) + data) == (code, text)
-    decoder = decoder_of(half)
+def test_faults(data: bytes, code: int, text: str) -> None:
+    assert fault_of(data) == (code, text)
+    assert fault_of(ack(9) + publish(channel=7) + data) == (code, text)
+    decoder = decoder_of()
     for octet in data:
         events = decoder.feed(decoder.rest + bytes((octet,)), NOW)
         if decoder.failed:
@@ -745,19 +728,19 @@ def test_faults(half: Any, data: bytes, code: int, text: str) -> None:
     assert told(events[-1]) == ("fault", code, text)
 
 
-def test_events_before_the_fault_are_kept(half: Any) -> None:
-    events = decoder_of(half).feed(publish() + ack(1) + frame(9, 0, b"") + publish(), NOW)
+def test_events_before_the_fault_are_kept() -> None:
+    events = decoder_of().feed(publish() + ack(1) + frame(9, 0, b"") + publish(), NOW)
     assert [told(event)[0] for event in events] == ["published", "acked", "fault"]
 
 
-def test_content_before_the_connection_is_open(half: Any) -> None:
-    assert fault_of(half, publish(), opened=False) == (505, "content before the connection is open")
+def test_content_before_the_connection_is_open() -> None:
+    assert fault_of(publish(), opened=False) == (505, "content before the connection is open")
 
 
-def test_what_was_remembered_is_still_checked_after_a_refusal(half: Any) -> None:
+def test_what_was_remembered_is_still_checked_after_a_refusal() -> None:
     """Properties that were refused, or cut off, never pass for remembered ones."""
     good, bad = b"\x01\x00\x0212", b"\x01\x00\x021x"
-    events = fed(half, b"".join(publish(properties=each) for each in (good, bad, bad, good, bad)))
+    events = fed(b"".join(publish(properties=each) for each in (good, bad, bad, good, bad)))
     assert [event.refusal is None for event in events] == [True, False, False, True, False]
     assert [event.messages[0].ttl_ms for event in (events[0], events[3])] == [12, 12]
 
@@ -765,13 +748,13 @@ def test_what_was_remembered_is_still_checked_after_a_refusal(half: Any) -> None
 # -- out ------------------------------------------------------------------------------------------------------
 
 
-def message_of(half: ModuleType, data: bytes = b"body", properties: bytes = NO_PROPERTIES) -> Any:
-    return half.make_message(address_of(b"ex", b"key"), properties, data, NOW)
+def message_of(data: bytes = b"body", properties: bytes = NO_PROPERTIES) -> Any:
+    return codec.make_message(address_of(b"ex", b"key"), properties, data, NOW)
 
 
-def test_golden_frames_out(half: Any) -> None:
-    out = half.OutBuffer(4096)
-    message = message_of(half, b"body", PERSISTENT_TEXT)
+def test_golden_frames_out() -> None:
+    out = codec.OutBuffer(4096)
+    message = message_of(b"body", PERSISTENT_TEXT)
     content = header(5, 4, PERSISTENT_TEXT) + body(5)
     out.deliver(5, b"\x04ctag", 0x0102030405060708, True, message)
     deliver = bytes.fromhex("01 0005 00000019 003c 003c 04 63746167 0102030405060708 01 026578 036b6579 ce")
@@ -796,11 +779,11 @@ def test_golden_frames_out(half: Any) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 4087, 4088, 4089, 8176, 8177, 50_000])
 @pytest.mark.parametrize("frame_max", [0, 9, 4096])
-def test_bodies_are_split_by_frame_max(half: Any, length: int, frame_max: int) -> None:
+def test_bodies_are_split_by_frame_max(length: int, frame_max: int) -> None:
     data = bytes(range(256)) * (length // 256 + 1)
     data = data[:length]
-    out = half.OutBuffer(frame_max)
-    out.deliver(1, b"\x00", 1, False, message_of(half, data))
+    out = codec.OutBuffer(frame_max)
+    out.deliver(1, b"\x00", 1, False, message_of(data))
     step = frame_max - 8 if frame_max else max(length, 1)
     bodies = b"".join(body(1, data[at : at + step]) for at in range(0, length, step))
     expected = header(1, length) + bodies
@@ -809,22 +792,22 @@ def test_bodies_are_split_by_frame_max(half: Any, length: int, frame_max: int) -
     assert len(sent) == len(expected) + 8 + 4 + 1 + 9 + 7
 
 
-def test_a_message_comes_out_as_it_went_in(half: Any) -> None:
-    (event,) = fed(half, publish(b"x" * 3000, properties=EVERY_PROPERTY))
-    out = half.OutBuffer(0)
+def test_a_message_comes_out_as_it_went_in() -> None:
+    (event,) = fed(publish(b"x" * 3000, properties=EVERY_PROPERTY))
+    out = codec.OutBuffer(0)
     out.deliver(1, b"\x00", 1, False, event.messages[0])
     assert out.take().endswith(header(1, 3000, EVERY_PROPERTY) + body(1, b"x" * 3000))
 
 
-def test_header_length_that_claims_too_much_reads_nothing_beyond(half: Any) -> None:
-    message = type(message_of(half))(address_of(b"ex", b"key"), b"abcdef", 4_000_000_000)
-    out = half.OutBuffer()
+def test_header_length_that_claims_too_much_reads_nothing_beyond() -> None:
+    message = type(message_of())(address_of(b"ex", b"key"), b"abcdef", 4_000_000_000)
+    out = codec.OutBuffer()
     out.deliver(1, b"\x00", 1, False, message)
     assert out.take().endswith(header(1, 0, b"abcdef"))
 
 
-def test_size_and_writable(half: Any) -> None:
-    out = half.OutBuffer(8192, 100)
+def test_size_and_writable() -> None:
+    out = codec.OutBuffer(8192, 100)
     assert (out.size, out.size_max, out.frame_max, out.paused, out.writable) == (0, 100, 8192, False, True)
     assert out.take() == b""
     out.raw(b"x" * 99)
@@ -841,11 +824,11 @@ def test_size_and_writable(half: Any) -> None:
     out.paused = False
     assert out.take() == b"x" * 100
     assert (out.size, out.writable, out.take()) == (0, True, b"")
-    assert half.OutBuffer().size_max == 1 << 20
+    assert codec.OutBuffer().size_max == 1 << 20
 
 
-def test_buffer_grows_from_nothing_again_and_again(half: Any) -> None:
-    out = half.OutBuffer()
+def test_buffer_grows_from_nothing_again_and_again() -> None:
+    out = codec.OutBuffer()
     for length in (1, 700_000, 3, 0, 40, 5_000, 1):
         pieces = [bytes((at % 251,)) * (1 + at % 700) for at in range(length % 1000)] + [b"y" * length]
         for piece in pieces:
@@ -854,23 +837,23 @@ def test_buffer_grows_from_nothing_again_and_again(half: Any) -> None:
         assert out.take() == b"".join(pieces)
 
 
-def test_mistakes_of_ours_are_refused(half: Any) -> None:
-    out = half.OutBuffer(8)
+def test_mistakes_of_ours_are_refused() -> None:
+    out = codec.OutBuffer(8)
     with pytest.raises(AssertionError, match="a frame has room for a body"):
-        out.deliver(1, b"\x00", 1, False, message_of(half))
+        out.deliver(1, b"\x00", 1, False, message_of())
     with pytest.raises(AssertionError, match="a reply text is a short string"):
-        out.returned(1, 312, b"x" * 256, message_of(half))
+        out.returned(1, 312, b"x" * 256, message_of())
     assert out.take() == b""
 
 
-def test_what_was_accepted_once_is_read_beyond_the_limits_of_a_publish(half: Any) -> None:
+def test_what_was_accepted_once_is_read_beyond_the_limits_of_a_publish() -> None:
     """The broker adds to headers: a history of deaths, counts, numbers, traces."""
     for fields in (b"\x00V" * 30_000, nested(100)):
         properties = b"\x20\x00" + len(fields).to_bytes(4, "big") + fields
-        made = half.make_message(b"\x00\x00", properties, b"", NOW)
+        made = codec.make_message(b"\x00\x00", properties, b"", NOW)
         assert made.header == properties
-        fault = decoder_of(half, 131072).feed(publish(properties=properties), NOW)[-1]
+        fault = decoder_of(131072).feed(publish(properties=properties), NOW)[-1]
         assert fault.code == 502
     with pytest.raises(ConnectionFault, match="nested deeper than 128"):
         fields = nested(128)
-        half.make_message(b"\x00\x00", b"\x20\x00" + len(fields).to_bytes(4, "big") + fields, b"", NOW)
+        codec.make_message(b"\x00\x00", b"\x20\x00" + len(fields).to_bytes(4, "big") + fields, b"", NOW)

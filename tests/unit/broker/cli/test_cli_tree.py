@@ -10,6 +10,7 @@ import pytest
 
 from clusterbroker.broker.cli.commands import COLUMNS, JSON, LIST, REACH
 from clusterbroker.broker.cli.tree import COMMANDS, SINGULARS
+from clusterbroker.broker.version import VERSION
 from tests.unit.broker.cli import reference
 
 ALL = [pytest.param(words, command, id=" ".join(words)) for words, command in reference.commands()]
@@ -72,3 +73,7 @@ def test_a_start_imports_none_of_it() -> None:
 
 def test_names_of_the_tree_are_one_of_each() -> None:
     assert not set(SINGULARS) & set(COMMANDS)
+
+
+def test_the_version_is_said_in_both_ways(invoke: Any) -> None:
+    assert invoke("--version").stdout == invoke("version").stdout == f"{VERSION}\n"

@@ -22,7 +22,6 @@ from clusterbroker.broker.routing.labour import STEPS_MAX
 from clusterbroker.broker.session.connection import Connection
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.wiring_log import MemoryWiringLog
-from clusterbroker.journal.build import COMPILED
 from tests.unit.broker.session.harness import Client, Content, World
 from tests.unit.broker.transactions.stager import Stager
 
@@ -614,7 +613,6 @@ def shapes(some: list[Shape], *marks: pytest.MarkDecorator) -> list[Any]:
     ]
 
 
-@pytest.mark.skipif(not COMPILED, reason="the halves in plain Python are the specification, and many times slower")
 @pytest.mark.parametrize("shape", [*shapes(SHAPES), *shapes(IN_TURNS, pytest.mark.matrix)])
 def test_no_event_holds_the_loop(shape: Shape, watch: Watch) -> None:
     for _ in range(3):

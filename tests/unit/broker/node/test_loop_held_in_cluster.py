@@ -14,7 +14,6 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.hub import Hub
 from clusterbroker.broker.session.connection import Connection
-from clusterbroker.journal.build import COMPILED
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.test_loop_held import HELD_S, Watch, watching
 from tests.unit.broker.session.harness import Client
@@ -106,7 +105,6 @@ SHAPES: list[Shape] = [
 ]  # fmt: skip
 
 
-@pytest.mark.skipif(not COMPILED, reason="the halves in plain Python are the specification, and many times slower")
 @pytest.mark.matrix
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_event_holds_a_loop_of_the_cluster(shape: Shape, watch: Watch) -> None:

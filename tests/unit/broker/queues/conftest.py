@@ -1,23 +1,23 @@
-"""Both halves of the ring, each with the record and codec halves that belong to it."""
+"""The ring, with the record module and the codec that belong to it."""
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import pytest
 
+from clusterbroker.broker.amqp import codec
+from clusterbroker.broker.queues import ring_fast
+from clusterbroker.journal import record
 from clusterbroker.journal.layout import PERSISTENT
 
 
 class Half:
-    """One half's modules, and short ways to make what the tests need."""
+    """The modules, and short ways to make what the tests need."""
 
-    def __init__(self, kind: str) -> None:
-        self.record: Any = importlib.import_module(f"clusterbroker.journal.record_{kind}")
-        self.codec: Any = importlib.import_module(f"clusterbroker.broker.amqp.codec_{kind}")
-        self.module: Any = importlib.import_module(f"clusterbroker.broker.queues.ring_{kind}")
-        self.compiled = kind == "fast"
+    record: Any = record
+    codec: Any = codec
+    module: Any = ring_fast
 
     def message(
         self, body: bytes = b"body", *, transient: bool = False, priority: int = 0, time_ms: int = 0, ttl_ms: int = -1
@@ -58,9 +58,6 @@ class Half:
         return seq
 
 
-@pytest.fixture(params=["pure", "fast"])
-def half(request: pytest.FixtureRequest) -> Half:
-    try:
-        return Half(request.param)
-    except ImportError:
-        pytest.skip("not compiled")
+@pytest.fixture
+def half() -> Half:
+    return Half()

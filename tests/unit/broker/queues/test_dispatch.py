@@ -1,4 +1,4 @@
-"""Handing out in both halves: fairness, priorities, credit, why it stops, what the client sees."""
+"""Handing out: fairness, priorities, credit, why it stops, what the client sees."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.queues.ring_pure import (
+from clusterbroker.broker.queues.states import (
     HEAD_EXPIRED,
     HEAD_NONE,
     HEAD_NOT_LOADED,

@@ -1,4 +1,4 @@
-"""A queue's ring in both halves: states, order, what the journal hears and when, paging, checkpoint and recovery."""
+"""A queue's ring: states, order, what the journal hears and when, paging, checkpoint and recovery."""
 
 from __future__ import annotations
 
@@ -9,17 +9,9 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.queues.ring_pure import (
-    HEAD_EXPIRED,
-    HEAD_NONE,
-    HEAD_NOT_LOADED,
-    HEAD_NOT_RESERVED,
-    HEAD_OK,
-    LOAD_AHEAD,
-    RESERVE_FIRST,
-    RESERVE_MAX,
-)
+from clusterbroker.broker.queues.states import HEAD_EXPIRED, HEAD_NONE, HEAD_NOT_LOADED, HEAD_NOT_RESERVED, HEAD_OK
 from clusterbroker.journal.layout import ENQ, PRD, REQ, RSV, RUN_ENTRY, SET
+from tests.model.ring import LOAD_AHEAD, RESERVE_FIRST, RESERVE_MAX
 
 
 def kinds(records: list[Any]) -> list[int]:
@@ -642,7 +634,7 @@ def test_a_damaged_run_is_refused(half: Any) -> None:
 def test_seqs_far_apart(half: Any) -> None:
     """One old message and a new one, with nothing between: what is gone costs nothing."""
     ring = half.ring(journaled=True)
-    far = 1 << 40 if half.compiled else 1 << 16
+    far = 1 << 40
     for seq in (far, 5):  # in any order
         ring.restore(seq, 1, 64, 64, 4, 0, 0)
     ring.restore_end(1, 0)
@@ -712,9 +704,6 @@ def test_every_message_is_let_go(half: Any) -> None:
 
 @pytest.mark.long
 def test_memory_stays_flat(half: Any) -> None:
-    if not half.compiled:
-        pytest.skip("the twin leaves memory to Python")
-
     def resident() -> int:
         with open("/proc/self/statm") as statm:
             return int(statm.read().split()[1]) * 4096
@@ -741,8 +730,6 @@ def test_memory_stays_flat(half: Any) -> None:
 
 
 def test_one_old_message_costs_no_more_than_itself(half: Any) -> None:
-    if not half.compiled:
-        pytest.skip("the twin's memory is a dictionary's")
     ring = half.ring(1)
     ring.take()
     batch = half.messages(256)
@@ -758,8 +745,6 @@ def test_one_old_message_costs_no_more_than_itself(half: Any) -> None:
 
 
 def test_a_message_on_disk_costs_24_bytes(half: Any) -> None:
-    if not half.compiled:
-        pytest.skip("the twin spends more")
     ring = half.ring(journaled=True)
     gc.collect()
     with open("/proc/self/statm") as statm:

@@ -1,4 +1,4 @@
-"""A ring in a cluster, in both halves: the owner of a replicated queue, its replicas, the proxies of its consumers."""
+"""A ring in a cluster: the owner of a replicated queue, its replicas, the proxies of its consumers."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.queues.ring_pure import (
+from clusterbroker.broker.queues.states import (
     HEAD_NONE,
     HEAD_NOT_COMMITTED,
     HEAD_NOT_LOADED,
     HEAD_NOT_RESERVED,
     HEAD_OK,
     NO_CREDIT,
-    RESERVE_FIRST,
 )
 from clusterbroker.journal.layout import DEAD, ENQ, EPO, PRD, REDELIVERED_BIT, REQ, RSV, SET
 from clusterbroker.journal.queue_state import PRODUCERS_OWN
-from clusterbroker.journal.record_pure import DamagedRecord, scan_span
+from tests.model.record import DamagedRecord, scan_span
+from tests.model.ring import RESERVE_FIRST
 
 
 class Group:

@@ -1,10 +1,10 @@
-"""Leased messages in both halves of the ring: who gets them, what they look like, and how they come back."""
+"""Leased messages of the ring: who gets them, what they look like, and how they come back."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from clusterbroker.broker.queues.ring_pure import HEAD_NONE, HEAD_OK, LEASED
+from clusterbroker.broker.queues.states import HEAD_NONE, HEAD_OK, LEASED
 
 
 def seqs(half: Any, data: bytes) -> list[int]:

@@ -1,6 +1,5 @@
 """The journal of Raft over real files: what a crash may leave, and what it may not."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -67,7 +66,6 @@ def test_a_torn_end_is_cut(tmp_path: Path, lost: int) -> None:
     assert Journal(FileDisk(tmp_path))[-1] == (b"\x00other", 8, 2)
 
 
-@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system allocates no space ahead")
 def test_space_ahead_of_the_end_is_no_part_of_the_log(tmp_path: Path) -> None:
     disk = FileDisk(tmp_path)
     journal = Journal(disk)

@@ -1,0 +1,54 @@
+"""Each compiled module has what its stub says, with these parameters, and nothing else that is public."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.model import MODELS
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def parameters(node: ast.FunctionDef) -> list[str]:
+    return [each.arg for each in node.args.args if each.arg != "self"]
+
+
+def members(tree: ast.Module, name: str) -> dict[str, ast.stmt]:
+    """What the stub says of a class and of those that it extends."""
+    (node,) = (each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == name)
+    found = {} if not node.bases else members(tree, ast.unparse(node.bases[0]))
+    for each in node.body:
+        if isinstance(each, ast.AnnAssign):
+            found[ast.unparse(each.target)] = each
+        elif isinstance(each, ast.FunctionDef):
+            found[each.name] = each
+    return found
+
+
+def signature(function: Any) -> list[str]:
+    return [name for name in inspect.signature(function).parameters if name != "self"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_stub_says_what_is_there(name: str) -> None:
+    module = importlib.import_module(name)
+    tree = ast.parse((ROOT / Path(*name.split(".")).with_suffix(".pyi")).read_text(encoding="utf-8"))
+    functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
+    classes = {each.name for each in tree.body if isinstance(each, ast.ClassDef)}
+    own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", "") == name}
+    public = {key for key, value in own.items() if key[0] != "_" and not inspect.isclass(value)}
+    assert functions.keys() == public
+    for each in functions.values():
+        assert signature(own[each.name]) == parameters(each), each.name
+    for each in classes:
+        said, there = members(tree, each), own[each]
+        assert {key for key in said if key[0] != "_"} == {key for key in dir(there) if key[0] != "_"}, each
+        for key, node in said.items():
+            if isinstance(node, ast.FunctionDef) and not node.decorator_list and key[0] != "_":
+                assert signature(getattr(there, key)) == parameters(node), f"{each}.{key}"
