@@ -63,7 +63,7 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     replicas: tuple[NodeId, ...] = ()
     in_sync: tuple[NodeId, ...] = ()
     eligible: tuple[NodeId, ...] = ()
-    """Nodes outside the in-sync set that still hold every committed record (replication.md 2, elr)."""
+    """Nodes outside the in-sync set that still hold every committed record (replication.md 2)."""
     version: int = 1
     """Counts the changes of owner, in-sync set and replicas."""
     volatile: bool = False

@@ -117,7 +117,7 @@ def check_binding(exchange: Exchange, routing_key: str, arguments: Mapping[str, 
         case "headers":
             _check_x_match(arguments)
         case "topic":
-            # security-and-faults.md 7.1: `#.#.#` makes matching exponential, RabbitMQ limits it since 4.3.5
+            # `#.#.#` makes matching exponential; RabbitMQ limits the number since 4.3.5
             if routing_key.split(".").count("#") > TOPIC_HASHES_MAX:
                 raise PreconditionFailed(
                     f"The binding key '{routing_key}' has more than {TOPIC_HASHES_MAX} '#' wildcards"

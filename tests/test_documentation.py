@@ -71,6 +71,41 @@ def test_every_page_is_linked_from_somewhere() -> None:
             assert page in reached or f"docs/{page.name}" in named, f"nothing leads to docs/{page.name}"
 
 
+# -- citations --------------------------------------------------------------------------------------------------------
+
+CITATION = re.compile(r"(?<![\w/.-])((?:[\w-]+/)*[\w-]+\.md)\b(?: (\d+(?:\.\d+)?)\b)?")
+"""A page, and perhaps the number of a section: `amqp-rules.md 5.3`, also written without the suffix."""
+
+
+def sections(page: Path) -> set[str]:
+    """Numbers of headings, and of the items of numbered lists under them."""
+    found: set[str] = set()
+    heading = ""
+    for line in prose(page).splitlines():
+        if numbered := re.match(r"#+ (\d+(?:\.\d+)*)\b", line):
+            heading = numbered[1]
+            found.add(heading)
+        elif item := re.match(r"(\d+)\. ", line):
+            found.add(f"{heading}.{item[1]}")
+    return found
+
+
+def test_pages_that_sources_cite_are_there() -> None:
+    kinds = ("*.py", "*.pyx", "*.pxd", "*.pxi", "*.pyi", "*.txt", "*.toml", "*.yaml", "*.tsx", "*.ts", "scripts/*", ":!bench")
+    listed = subprocess.run(["git", "ls-files", *kinds], cwd=ROOT, capture_output=True, text=True, check=True)
+    cited = 0
+    for source in (ROOT / name for name in listed.stdout.split()):
+        if not source.is_file():  # deleted, and not yet committed
+            continue
+        for name, number in CITATION.findall(told(source).replace("amqp-rules ", "amqp-rules.md ")):
+            places = (ROOT / name, ROOT / "docs" / name, source.parent / name)
+            page = next((place for place in places if place.exists()), None)
+            assert page is not None, f"{source.relative_to(ROOT)} cites {name}"
+            assert not number or number in sections(page), f"{source.relative_to(ROOT)} cites {name} {number}"
+            cited += 1
+    assert cited > 50, "comments cite pages"
+
+
 # -- the map of the house ---------------------------------------------------------------------------------------------
 
 
