@@ -106,7 +106,7 @@ def test_pages_that_sources_cite_are_there() -> None:
     assert cited > 50, "comments cite pages"
 
 
-# -- the map of the house ---------------------------------------------------------------------------------------------
+# -- source layout ---------------------------------------------------------------------------------------------------
 
 
 def in_code(text: str) -> set[str]:
@@ -125,7 +125,7 @@ def exists(name: str) -> bool:
     return any(place.joinpath(name).exists() or any(place.glob(name.rstrip("/"))) for place in places)
 
 
-@pytest.mark.parametrize("title", ["The map of the house", "How it is tested", "How to change something"])
+@pytest.mark.parametrize("title", ["Source layout", "How it is tested", "How to change something"])
 def test_every_file_that_the_readme_names_is_there(title: str) -> None:
     words = section(ROOT / "README.md", title)
     names = {name for name in in_code(words) if re.fullmatch(r"[\w.\-/*]+", name) and "/" in name}
@@ -136,7 +136,7 @@ def test_every_file_that_the_readme_names_is_there(title: str) -> None:
 
 
 def test_every_floor_and_every_room_of_the_broker_is_on_the_map() -> None:
-    words = section(ROOT / "README.md", "The map of the house")
+    words = section(ROOT / "README.md", "Source layout")
     for floor in ("broker", "replication", "cluster", "journal", "pipeline"):
         assert f"`{floor}/`" in words
     rooms = {path.parent.name for path in (ROOT / "broker").glob("*/__init__.py")}
