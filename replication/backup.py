@@ -1,4 +1,4 @@
-"""The other side of replication: the copies that this node holds of queues that others own.
+"""The backup's side of replication: copies on this node of queues with another owner.
 
 Theory. Records that an owner sends go into this node's own journal, verbatim, with its next group commit; an answer
 (AppendAck, SyncDone) leaves when all that it speaks of is durable here, in the order of the link. The host writes late:

@@ -1,4 +1,4 @@
-"""What a backup knows of one owner's link and of each queue that follows over it: values only.
+"""A backup's knowledge of one owner's link and of each queue that follows over it: values only.
 
 state of a queue at a link                              Appends     answers
 not in `following`                                      refused     -

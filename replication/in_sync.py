@@ -1,4 +1,4 @@
-"""Who should be in sync: the policy of shrinking and growing, apart from how it is proposed.
+"""Policy of the in-sync set: shrinking and growing, apart from the proposals.
 
 A member leaves when its link has been down for LINK_DOWN_MS, or when it has owed an acknowledgement, or stood still in
 a sync, for OWED_MS: until then every commit waits for it. It leaves the sets of queues with a commit that waits; those

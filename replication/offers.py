@@ -1,4 +1,4 @@
-"""The owner's side of syncs: whose turn it is at each peer, what is offered, and the buckets that are asked for.
+"""The owner's side of syncs: turns of queues at each peer, offers, and requested buckets.
 
 A peer has at most ACTIVE_MAX syncs under way and one large one; queues that cannot commit without the copy come first,
 and a quarter of the room to themselves: the others may stand still, when an operator has paused them (rate.py).

@@ -1,4 +1,4 @@
-"""How much of a node's time may go into syncs that nobody waits for, while live records come in.
+"""Pace of syncs that no publisher waits for, while live records come in.
 
 Theory. A copy that returns behind a million messages could take them as fast as disk and processors allow; but what
 comes live meanwhile goes through the same loops, links and group commits, and publishers wait for it. So while there

@@ -1,4 +1,4 @@
-"""How far a copy's log reaches, and what that proves of disks: pure functions.
+"""Places: the reach of a copy's log, and its proof of a disk's state. Pure functions.
 
 Theory. Every group of a queue carries its *place* in the queue's log: one more than the group before, over the queue's
 whole life. It stands in the log itself (a PRD record of the name PLACE, verbatim in every copy), so each Append tells

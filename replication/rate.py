@@ -1,4 +1,4 @@
-"""How many bytes a second a node lets in for copies that no publisher waits for, as an operator allows (pure).
+"""Rate limit in bytes per second for copies that no publisher waits for, as an operator sets it (pure).
 
 Theory. An allowance grows by `limit_bytes` a second, up to one second of it, and what comes in is taken from it. A
 bucket may be asked for while the allowance, without what is on its way, is above 0, so it may end below: the next one

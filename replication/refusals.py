@@ -1,4 +1,4 @@
-"""What an owner makes of copies that refuse its offer: one of the two disks may have gone back (places.py).
+"""Refused offers, and the owner's reaction: one of the two disks may have gone back (places.py).
 
     ground   the copy says                                    the owner
     OTHER    another epoch, a damaged copy                    offers again after a second
