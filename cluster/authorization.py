@@ -1,4 +1,4 @@
-"""Users and what they may do: a permission is three regular expressions over resource names, per vhost.
+"""Users and permissions: three regular expressions over resource names, per vhost.
 
 Rules of RabbitMQ (amqp-rules.md 5.3, Permissions): a user without a permission in a vhost may do nothing
 there; an empty pattern matches no name but the empty one; the default exchange is asked for as `amq.default`.

@@ -1,4 +1,4 @@
-"""What should move: replica sets that are not what they shall be, and owners that are unevenly spread.
+"""Wanted moves: replica sets that differ from their settings, and unevenly spread owners.
 
 Both are questions to the map, asked by the leader of the wiring log (replicas) or by an operator (owners). Nothing here
 decides: the answers are proposals, and the fold checks them again. They scan all queues, so ask now and then, not per

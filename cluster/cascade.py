@@ -1,4 +1,4 @@
-"""What ends with a queue, an exchange, another binding or a vhost, and in how many commands.
+"""Dependents of a queue, an exchange, a binding or a vhost that end with it, and the number of commands for that.
 
 A command is folded by all members in one step each, while nobody is served. What it ends may be a hundred thousand
 bindings, or a thousand with a thousand conditions each. So whoever proposes such a command looks before (`in_pieces`),

@@ -1,4 +1,4 @@
-"""What all commands of the wiring log have in common.
+"""Base of all commands of the wiring log.
 
 A command that changes a row may say a part of it, by `only`: the names of the fields that it sets. The row must be
 there (404), and its other fields stay as they are at the moment that the command is applied. The proposer never fills

@@ -1,4 +1,4 @@
-"""Must the answer to a command wait for the disk?
+"""Commands whose answer waits for the disk.
 
 A command about something that a restart ends anyway (a transient queue or exchange, a binding with such an
 end), and one that finds what it asks for already there (most declares are redeclares), promises nothing that

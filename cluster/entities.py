@@ -1,4 +1,4 @@
-"""What the wiring is made of: frozen values, replaced and never changed, so that a snapshot may share them.
+"""Entities of the map: frozen values, replaced and never changed, so that a snapshot may share them.
 
 Field order is the stored order (array-like msgpack): new fields go to the end and carry a default, then older
 bytes still decode. The keys of the maps that hold them: vhosts, users, by name; exchanges and queues by

@@ -1,4 +1,4 @@
-"""May an exchange be declared, deleted, bound? Pure decisions, with RabbitMQ's texts (amqp-rules.md 5.1, 5.3)."""
+"""Rules for declaring, deleting and binding exchanges: pure, with RabbitMQ's texts (amqp-rules.md 5.1, 5.3)."""
 
 from __future__ import annotations
 

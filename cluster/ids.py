@@ -1,4 +1,4 @@
-"""The numbers and names by which nodes, log entries and queues are told apart.
+"""Numbers and names that identify nodes, log entries and queues.
 
 Names of queues come back: a queue may be deleted and declared again, and a message for the first must never
 reach the second. So everything below the client's view speaks of a `QueueId`, which is the index in the

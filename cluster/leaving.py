@@ -1,4 +1,4 @@
-"""A member that leaves while it lives: which queues count on its copy, and what becomes of them.
+"""A living member that leaves: queues that count on its copy, and their new copies.
 
 A member that simply goes takes its copies with it, and what it held has one copy less until another has caught up: if a
 disk is lost in that time, it may have been the last one. So a member leaves in three steps, each of them a command:

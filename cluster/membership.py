@@ -1,4 +1,4 @@
-"""The part of the fold that speaks of members and of who holds what: a member's life, owners, in-sync sets, replicas.
+"""The part of the fold about members and ownership: a member's life, owners, in-sync sets, replicas.
 
 One command about a member is one pass over its queues, in ascending queue_id: who is chosen for a queue depends on
 who was chosen for the ones before it, so the order belongs to the result. What happens to a single queue is in

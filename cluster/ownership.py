@@ -1,4 +1,4 @@
-"""Who owns a queue and whose copy counts: pure functions from a queue to the queue as it is afterwards.
+"""Ownership and in-sync sets: pure functions from a queue to the queue after a change.
 
     in_sync     hold every committed record; a record is committed when all of them have it durably, and at least
                 `least` of them there are

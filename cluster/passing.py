@@ -1,4 +1,4 @@
-"""How time passes in the wiring log, so that no wall clock ends what the log keeps (pure).
+"""Time in the wiring log, so that no wall clock ends data of the log (pure).
 
 A wall clock is wrong at times: a dead battery, a virtual machine's host, an operator's typing error. Whoever believes
 it at one start, for seconds, forgets producers, drops what they staged and cuts the history of streams, for good. So

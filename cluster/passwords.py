@@ -1,4 +1,4 @@
-"""Passwords as they are stored: slow to guess, compared in constant time.
+"""Stored passwords: slow to guess, compared in constant time.
 
     scrypt                           $scrypt$ln=14,r=8,p=1$<salt>$<hash>     base64 without padding (PHC
     string form) rabbit_password_hashing_sha256   base64( 4 bytes of salt | sha256(salt | password) )

@@ -1,4 +1,4 @@
-"""Where a new queue goes, and who shall hold one replica more: decided from the map alone, ties by name.
+"""Placement of new queues and of further replicas: from the map alone, ties by name.
 
 Replicas go to those that hold fewest, the owner is the one of them that owns fewest: counts, not sizes, because counts
 are what the map knows, and equal on every node. A queue is placed on members that are alive and not draining. If those

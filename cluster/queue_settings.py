@@ -1,4 +1,4 @@
-"""The settings of a queue: one table from which arguments and policies are checked and effective values are merged.
+"""Settings of a queue: one table that checks arguments and policies, and merges effective values.
 
 A setting has up to three sources, and amqp-rules.md 5.3 orders them:
 

@@ -1,4 +1,4 @@
-"""Reading the cluster map: every question the other floors ask of it, none of which scans.
+"""Reading the cluster map: every question of the other floors, without a scan.
 
 Reading is free at any time on the loop's thread. What is read is frozen and may be kept; whether it still
 holds is told by the changes of later commands.

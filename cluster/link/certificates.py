@@ -1,4 +1,4 @@
-"""What a node shows another: a certificate that the cluster's own authority signed, and TLS 1.3 in both directions.
+"""Certificates between nodes: signed by the cluster's own authority, TLS 1.3 in both directions.
 
 The authority's key is made of the join secret, so every node has it, and makes the same authority certificate to the
 byte: Ed25519 signs deterministically, and serial number, names and dates are fixed. A node signs itself a certificate

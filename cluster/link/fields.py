@@ -1,4 +1,4 @@
-"""What a number or a range in a head may be: the decoder refuses everything else, before anybody looks at the message.
+"""Bounds of numbers and ranges in heads: the decoder refuses everything else, before any handling.
 
 A peer has the cluster's secret, so it is a member; but it may be broken, or newer than anybody thought. Bounds that
 belong to one field stand in its type, those that belong to several fields of a message in its `__post_init__`. Both

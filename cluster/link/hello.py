@@ -1,4 +1,4 @@
-"""What two nodes say to each other first, and why one of them hangs up (pure).
+"""The first messages of two nodes, and reasons to hang up (pure).
 
 TLS has proved that the other side holds the join secret. Who dialled says Hello; the other answers with its own Hello;
 who is content with the other's Hello says Welcome; a link stands when both have said so. Else one line says why not, in

@@ -1,4 +1,4 @@
-"""What a newcomer and a member say to each other on a link for "control", before the newcomer is a member (pure).
+"""Messages between a newcomer and a member on a "control" link, before the newcomer is a member (pure).
 
     newcomer -> JoinAsked(name, address, witness)
     member   -> JoinAnswered("", members)      it is a member now, and may start; or why not

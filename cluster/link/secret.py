@@ -1,4 +1,4 @@
-"""The join secret: who has it is a node of the cluster, who has not is a stranger (waits: files).
+"""The join secret: its holders are nodes of the cluster, all others strangers (waits: files).
 
 One text of at least 32 bytes, found at the path that was given, else at CLUSTERBROKER_SECRET_FILE, else in
 ~/.config/clusterbroker/secret, where it is made on first use like Erlang's cookie: nodes of one user on one machine

@@ -1,4 +1,4 @@
-"""A beat, a word for it, and its answer: one datagram of at most 160 bytes, for one receiver (pure).
+"""Heartbeat, word and answer: one datagram of at most 160 bytes, for one receiver (pure).
 
      0  u8   version, 2
      1  u8   kind: 1 beat, 2 answer, 3 word

@@ -1,4 +1,4 @@
-"""How far the members' clocks are from this node's, and from the middle of all (pure).
+"""Distance of the members' clocks from this node's, and from the median of all (pure).
 
 A beat carries its sender's time. What it is ahead of the receiver's is the difference of their clocks, less the beat's
 way, which is milliseconds; here only minutes matter. Nothing is ended by such a difference. It is shown, and whoever is

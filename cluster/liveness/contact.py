@@ -1,4 +1,4 @@
-"""Word of the voters that they hear a node: what the early failure of a member is fenced by (pure).
+"""Contact: words of voters for a node's heartbeats, which fence the early failure of a member (pure).
 
 A member whose silence lasts for G is declared dead, and its lease has ended before (`lease`). A killed process is known
 sooner: its port refuses. But a port also refuses for a process that lives, when what carries its TCP has ended (a

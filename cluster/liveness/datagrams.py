@@ -1,4 +1,4 @@
-"""A UDP socket for beats, over asyncio-dgram (waits).
+"""A UDP socket for heartbeats, over asyncio-dgram (waits).
 
 The library is used by the rules of its traps: `bind` only; addresses are resolved before; one reader; an error belongs
 to some earlier datagram, whatever peer it was for, so what met it is sent once more and nothing else suffers. What

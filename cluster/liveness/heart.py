@@ -1,4 +1,4 @@
-"""Beats out and in, leases, suspicion: the shell around the pure parts, on the node's loop (waits).
+"""Heartbeats, leases, suspicion: the shell around the pure parts, on the node's loop (waits).
 
 What must go on while the loop is busy is in `pulse`, a thread: each 0.1 s a beat to every member, and the words for
 their beats. Here is what a leader does (it grants leases after a round of its majority, and declares the silent dead),

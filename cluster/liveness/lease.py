@@ -1,4 +1,4 @@
-"""Who may speak to clients: leases of L seconds, granted by the Raft leader (pure).
+"""Leases of L seconds, granted by the Raft leader: the permission to speak to clients (pure).
 
 A node may write to clients only while it holds a lease. The leader declares a node dead only when the node's lease must
 have ended. Then nobody on the losing side of a cut hands out what the other side hands out again.

@@ -1,4 +1,4 @@
-"""Which ways datagrams pass between this node and each other one (pure).
+"""Working directions of datagrams between this node and each other one (pure).
 
 Everything that a heart says carries how long ago a datagram of its receiver came. So each side knows of both
 directions: of the one that ends here by itself, of the other one by what it is told. What is not known to arrive as a

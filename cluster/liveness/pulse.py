@@ -1,4 +1,4 @@
-"""What of a heart goes on whatever the node's loop does: beats out, words for the beats of others, leases in (waits).
+"""The part of a heart in a thread, beside a busy loop: heartbeats, words for others', leases (waits).
 
 A thread with a loop and a UDP socket of its own. So a node that works at one thing for a second loses neither its lease
 nor its contact, and withholds no word from others. It is no other sign of life than before: a beat says for how long

@@ -1,4 +1,4 @@
-"""The clock of leases: seconds that no slewing bends and no sleep stops (reads the machine's clocks).
+"""The clock of leases: seconds without slewing and with the time of sleep (reads the machine's clocks).
 
 CLOCK_MONOTONIC_RAW runs as the machine's quartz does, which is wrong by less than 0.02 %; who sets the wall clock, by
 steps or by slewing (chrony may slew by 8.3 %, and bends CLOCK_MONOTONIC and CLOCK_BOOTTIME with it), does not reach it.

@@ -1,4 +1,4 @@
-"""The files of a Raft log, behind a port: names in one directory, appended to, synced, or replaced as a whole.
+"""Files of a Raft log, behind a port: names in one directory, appended to, synced, or replaced as a whole.
 
 The simulation has another one, which forgets what was not synced.
 

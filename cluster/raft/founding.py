@@ -1,4 +1,4 @@
-"""How founders become a cluster: everybody hears of everybody's disk, once.
+"""Founding of a cluster: every founder learns every founder's disk, once.
 
     waiting --(all founders introduced themselves)--> founded, with all of their Raft ids as voters
        |  '--(one is founded, and has this disk among its voters)--> founded, with the same voters

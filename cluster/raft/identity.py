@@ -1,4 +1,4 @@
-"""Who this node is in the wiring log, written when its directory is formatted; and how a directory comes to be.
+"""Identity of this node in the wiring log, written when its directory is formatted; the ways to format one.
 
     found            with others that do the same: all begin with the same map and the same voters
     join             with nothing: a learner, that is sent everything

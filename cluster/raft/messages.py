@@ -1,4 +1,4 @@
-"""What members say to each other about the wiring log, on the control channel: heads of tags 60-99, no payload.
+"""Messages between members about the wiring log, on the control channel: heads of tags 60-99, no payload.
 
 A link keeps order and repeats nothing. `Introduce` is the first on every new link, in both directions; what
 comes before it is dropped. All of Raft's own messages carry the sender's term; a message of an old term is never

@@ -1,4 +1,4 @@
-"""What a core sends in a turn, collected, joined and let go in the order that durability asks for (guard rail G2).
+"""A core's output of one turn: collected, joined, released in the order of durability (guard rail G2).
 
 pysyncobj sends a message per entry and peer; here those of one turn become one. Nothing that depends on the disk
 leaves before it is there: acknowledgements, votes and candidacies wait for a sync; a leader's entries do not, they

@@ -1,4 +1,4 @@
-"""What the fold answered, summed up window by window: members whose maps diverge find out.
+"""Sums of the fold's outcomes, window by window: they reveal members with diverged maps.
 
 Equal logs give equal maps, as long as the fold is a function of the log alone. A mistake in it, or memory that lies,
 would make one member's map another one, unnoticed. So each member sums up what came of its commands, in windows of

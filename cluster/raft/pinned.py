@@ -1,4 +1,4 @@
-"""The one release of pysyncobj whose inside we know, checked when this module is imported (guard rail G14).
+"""The one supported release of pysyncobj, checked when this module is imported (guard rail G14).
 
 The guarded core reaches for private names, because guards must stand inside. A release that lacks one of them,
 or any other release, does not start.

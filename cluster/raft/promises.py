@@ -1,4 +1,4 @@
-"""What other members' logs hold durably, as far as this node has heard: who goes on knows a log that went back.
+"""Durable promises of other members' logs, as heard by this node: they reveal a log that went back.
 
 Theory. An acknowledgement of term t up to entry i, and a vote of term t, leave when they are durable (G2). From then on
 that log is of term t or a later one; and as long as it is of term t it reaches to i, for the one leader of t never cuts

@@ -1,4 +1,4 @@
-"""This node's own proposals, from the call to the outcome: numbered, sent, sent again, given up.
+"""This node's own proposals, from the call to the outcome: numbered, sent, repeated, given up.
 
     waiting --(at most 500 are numbered at a time)--> numbered --(applied here)--> applied --(barrier)--> told
                                                         |  ^

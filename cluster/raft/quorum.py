@@ -1,4 +1,4 @@
-"""Two small counts that a leader keeps: who has applied what, and who still follows."""
+"""Two counts of a leader: applied indices, and followers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The snapshot of a Raft log: the map behind one entry, who votes there, and how far each origin's numbers are.
+"""Snapshots of a Raft log: the map behind one entry, voters, and the numbers of each origin.
 
     file    u32 magic | u32 crc32 of what follows | msgpack StoredSnapshot      version 1
 

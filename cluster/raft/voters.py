@@ -1,4 +1,4 @@
-"""Who votes: a pure choice out of the members, and the way there in single steps.
+"""Choice of voters: a pure function of the members, and the single steps to it.
 
 Voters are 1, 3 or 5, and 2 when there are just two members: an even number gains no majority over one less. A
 voter that lives stays; a place is filled with the living member that joined first; a dead voter keeps its place
