@@ -1,4 +1,4 @@
-"""What proxies ask a queue's owner: messages one by one, counts, a purge, whether the queue may be deleted.
+"""Questions of proxies to a queue's owner: single messages, counts, purge, deletion check.
 
 Questions wait until the queue is open (`serving`), and those that count wait until all that was published before them
 is committed, at most COUNT_PATIENCE_MS: a client that publishes and asks sees its messages, one whose queue cannot

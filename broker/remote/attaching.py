@@ -1,4 +1,4 @@
-"""Attach frames: as many as it takes to keep each below its bound.
+"""Attach frames: split so that each stays below its bound.
 
 A complete Attach says of every queue that it does not list: nothing. One that is cut is several partial frames, and a
 last one that is complete and names the queues of the others (`before`). A link keeps their order, and if it breaks all

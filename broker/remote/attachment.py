@@ -1,4 +1,4 @@
-"""What an owner knows of one node that uses a queue: an attachment, and the consumers in it.
+"""An owner's knowledge of one node that uses a queue: an attachment, and its consumers.
 
 An attachment belongs to one start of one node (its incarnation) and lives until that start is over. The number `gen`
 says which of its attaches is in force: everything of an older one is dropped, on both sides.

@@ -1,4 +1,4 @@
-"""A queue's publishes that its owner has not yet called committed, in order.
+"""Publishes of a queue that its owner has not yet reported as committed, in order.
 
 Each message has a number: 1, 2, 3 ... per queue and incarnation of this node, without gaps. The owner takes the next
 number only, so a message is in the queue once however often it is sent. An entry is what one publish handed over; it

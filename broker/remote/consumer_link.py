@@ -1,4 +1,4 @@
-"""One local consumer of a queue elsewhere, and how much its owner may still deliver to it.
+"""One local consumer of a queue elsewhere, and its owner's remaining credit.
 
 Credit is cumulative per attachment: "so many deliveries since the attachment, and no more". With prefetch N that is
 what came so far, less what is held, plus N. In any case no more is on the way than WINDOW messages or about

@@ -1,4 +1,4 @@
-"""What proxies put into a queue and settle there, as its owner takes it: in their order, and each once.
+"""Publishes and settlements of proxies at the queue's owner: in their order, each once.
 
 Publishes are known by their numbers: the next one is taken, a known one is answered when it is committed, a gap asks
 for a new attach. Settlements are known by theirs, and count only while the message is held by their very node. A

@@ -1,4 +1,4 @@
-"""When a queue's ownership moves although nobody failed: the token that goes round, and the pull of the consumers.
+"""Moves of ownership without a failure: the rotating token, and the pull of the consumers.
 
 *Rotating* (`x-ownership=rotating`): the owner serves consumers of its own node, and of nodes that cannot own the queue
 because they hold no copy in sync; the other owners-to-be wait for their turn. When its hold time is over and

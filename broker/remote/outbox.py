@@ -1,4 +1,4 @@
-"""Frames of one turn to one owner, in the order in which it should hear them.
+"""Frames of one turn to one owner, in their order.
 
 What a turn leaves is bundled: all publishes come first, as few frames as their bytes allow, then everything else in
 the order in which it was said, then one frame with all credit. Per queue that is the order of things: who published

@@ -1,4 +1,4 @@
-"""All queues that this node owns, as the proxies of all nodes meet them: frames in, frames out.
+"""All queues that this node owns, towards the proxies of all nodes: frames in, frames out.
 
 A frame is handed to the `OwnedQueue` of its queue; one for a queue that this node does not own (any more) is dropped:
 its sender learns from the wiring who owns it, and attaches there. Deliveries leave once per turn, one frame per node

@@ -1,4 +1,4 @@
-"""Questions to a queue's owner that are answered once: basic.get, counts, purge, may it be deleted.
+"""Questions to a queue's owner with one answer: basic.get, counts, purge, deletion check.
 
 A question is asked again after each attachment until it is answered, so each may be carried out twice, and then the
 last answer counts: a get whose message was lost on its way gets another one (the first is outstanding nowhere, and

@@ -1,4 +1,4 @@
-"""A queue whose owner is asked by frames: what sessions of this node hold instead of the `Queue`.
+"""A queue behind frames to its owner: sessions of this node hold it in place of the `Queue`.
 
 Theory. The proxy keeps whatever its owner does not have for certain: publishes until they are committed (`Backlog`),
 what became of deliveries until it is committed (`Settlements`), consumers (`Line`), questions until they are answered,

@@ -1,4 +1,4 @@
-"""All queues of other owners (and of this node as an owner) that clients of this node may use, and their attachments.
+"""All queues of other owners (and of this node as an owner) for clients of this node, with their attachments.
 
 Who owns what is told by the wiring (`owner_changed`), who can be reached by the links (`linked`, `unlinked`). From
 both follows when the owner of a queue must be told what this node has to do with it:

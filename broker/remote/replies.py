@@ -1,4 +1,4 @@
-"""Direct reply-to between nodes: a reply goes straight to the node whose client asked.
+"""Direct reply-to between nodes: a reply goes straight to the requester's node.
 
 A reply key ends with `<node>-<incarnation, hexadecimal>-<secret>` of the channel that consumes it (`Node.secret_name`),
 so any node can read from it where the reply belongs, and whether that start of the node is over. Who knows the key may

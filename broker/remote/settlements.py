@@ -1,4 +1,4 @@
-"""What became of a queue's deliveries at this node, until its owner has committed it.
+"""Settlements of a queue's deliveries at this node, until its owner has committed them.
 
 Settlements are gathered once per turn and told with a rising id. They are kept, and told again with each attachment,
 until `Settled`; the owner takes one twice without harm, because a settlement counts only while the message is held by
