@@ -1,4 +1,4 @@
-"""The operator's door of a running node: a Unix socket in the data directory, for its owner only (waits).
+"""The operator's socket of a running node: a Unix socket in the data directory, for its owner only (waits).
 
 `broker.server.admin_client` asks. Each line is a JSON object with `do` and its arguments, each answer a line:
 {"ok": true, ...} or {"ok": false, "error": "..."}. Who may open the socket may read the data directory anyway, so

@@ -1,4 +1,4 @@
-"""Asks the operator's socket of the node that runs in a data directory (`broker.server.admin` answers).
+"""Client of the operator's socket in a data directory (`broker.server.admin` answers).
 
 Commands import this and nothing else of a node: what a node is made of takes longer to import than an answer takes.
 """

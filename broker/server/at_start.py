@@ -1,4 +1,4 @@
-"""What a node brings into the wiring before it lets clients in: the definitions of a file, then a first user (waits).
+"""Definitions of a file, then a first user: ordered before clients are let in (waits).
 
 The file is read and checked before the process does anything else (`BootDefinitions.read`), so that one which cannot be
 used keeps the node from starting. Its definitions are imported when the node is a member with a lease, all or none, as

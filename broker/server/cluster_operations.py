@@ -1,4 +1,4 @@
-"""What an operator may ask of a member about the cluster: requests of the admin socket (waits).
+"""Operators' requests to a member about the cluster, by the admin socket (waits).
 
     members                                   who is there, who votes, who leads, what each owns and holds
     copies                                    how many copies here are not in sync, are critical; caught up or not

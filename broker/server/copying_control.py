@@ -1,4 +1,4 @@
-"""What an operator may say of copying to this node, and what it tells of it (waits): replication/rate.py bounds it.
+"""Operators' control of copying to this node, and its state (waits): replication/rate.py sets the bound.
 
     copying                     how many copies are being brought up to date, how much came in, what bounds it
     copying.set rate_bytes      bytes per second until the node ends; None: as configured, 0: as fast as it goes

@@ -1,4 +1,4 @@
-"""The node's side of its management process: what the process asks, answered (waits).
+"""The node's side of its management process: answers to the process's requests (waits).
 
     rows      this node's census and those of all linked members; who has not answered within ANSWER_S is left out
     order     a command for the wiring log, of those that an operator may give

@@ -1,4 +1,4 @@
-"""`management.sock` and `amqp.sock` in a node's data directory: the doors for its management process (waits).
+"""`management.sock` and `amqp.sock` in a node's data directory, for its management process (waits).
 
 The process follows the wiring: a snapshot of the map, a chunk each turn of the loop and only while the socket takes
 them, then what is applied, once a turn. A process that does not read must not fill the node's memory: when more waits

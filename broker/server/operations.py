@@ -1,4 +1,4 @@
-"""What an operator may ask of the wiring, on a running node and on a stopped one: requests as JSON objects.
+"""Operators' requests about the wiring, on a running node and on a stopped one: JSON objects.
 
 Each request has `do` and its arguments; `carry_out` answers with facts or raises `Refused`. The running node's door
 is `broker.server.admin`, the stopped node's is `broker.cli.administration`. Passwords come in clear, are hashed off

@@ -1,4 +1,4 @@
-"""What an operator may ask of any node about one queue: requests of the admin socket (waits).
+"""Operators' requests to any node about one queue, by the admin socket (waits).
 
     queues.pause vhost queue                                   nothing is handed out
     queues.resume vhost queue [staged]                         also where it is set aside
