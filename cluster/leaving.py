@@ -1,16 +1,17 @@
 """A living member that leaves: queues that count on its copy, and their new copies.
 
-A member that simply goes takes its copies with it, and what it held has one copy less until another has caught up: if a
-disk is lost in that time, it may have been the last one. So a member leaves in three steps, each of them a command:
+A plain departure would take the member's copies along, and its queues would have one copy less until another has
+caught up: a disk lost in that time may have held the last one. A member therefore leaves in three steps, each of them
+a command:
 
-    DrainNode(leaving)              it gets nothing new, hands over what it owns, and is counted among nobody's copies;
+    DrainNode(leaving)              it gets nothing new, hands over its queues, and its copies count for nothing;
     MoveReplica add, remove         so the leader sees queues with a copy too few (balance.py), and has others made, one
-                                    at a time; when enough of those who stay are in sync, its own is removed
+                                    at a time; when enough of the staying members are in sync, its own is removed
     ForgetNode(leaves)              refused as long as a queue counts on it: the map alone decides, on every node alike
 
-Its copies count until they are removed: commits wait for them as for any others, and elections may choose them. How
-many copies are enough without it is what the queue's settings ask for, but no more than there are members that stay: if
-those are too few, its copy goes with the last step. Of two members that leave at once neither counts for the other.
+Its copies count until they are removed: commits wait for them as for any others, and elections may choose them. The
+copies needed without it are those of the queue's settings, but no more than the staying members: if those are too
+few, its copy goes with the last step. Of two members that leave at once neither counts for the other.
 """
 
 from __future__ import annotations
