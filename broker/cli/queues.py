@@ -335,6 +335,7 @@ def queue_move(
     return f"'{queue}' is led by {took['owner']}, epoch {took['epoch']}"
 
 
+@deed(app, "force-leader", hidden=True)
 @deed(app, "force-owner")
 def queue_force_owner(
     reach: Target,
