@@ -1,4 +1,4 @@
-"""Commands about users and what they may do (cluster/authorization.py)."""
+"""Commands about users and permissions (cluster/authorization.py)."""
 
 from __future__ import annotations
 

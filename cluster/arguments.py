@@ -1,4 +1,4 @@
-"""Comparing, describing and storing the argument tables of the wiring; journal.values says when values are the same."""
+"""Comparing, describing and storing argument tables; journal.values defines equality of values."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Users and what they may do: a permission is three regular expressions over resource names, per vhost.
+"""Users and permissions: three regular expressions over resource names, per vhost.
 
-Rules of RabbitMQ (amqp-rules.md 5.3, Permissions): a user without a permission in a vhost may do nothing
-there; an empty pattern matches no name but the empty one; the default exchange is asked for as `amq.default`.
-Topic permissions are patterns over routing keys, with `{username}`, `{vhost}` and `{client_id}` filled in;
-where a topic exchange has none for the user, every key is allowed. What is filled in comes from clients, so
-it is escaped: a client id of `.*` matches the two characters, not everything (CVE-2026-44838). Tags mean
-nothing here: an administrator needs permissions too.
+Rules of RabbitMQ (amqp-rules.md 5.3, Permissions): a user without a permission in a vhost has no rights there; an
+empty pattern matches no name but the empty one; the default exchange is checked as `amq.default`. Topic permissions
+are patterns over routing keys, with `{username}`, `{vhost}` and `{client_id}` filled in; a topic exchange without one
+for the user allows every key. Filled-in values come from clients and are escaped: a client id of `.*` matches the two
+characters, not everything (CVE-2026-44838). Tags have no effect here: an administrator needs permissions too.
 
 Patterns are compiled once per process and text (patterns.py), so equal permissions of many users share one.
 """

@@ -1,11 +1,10 @@
-"""What should move: replica sets that are not what they shall be, and owners that are unevenly spread.
+"""Wanted moves: replica sets that differ from their settings, and unevenly spread owners.
 
-Both are questions to the map, asked by the leader of the wiring log (replicas) or by an operator (owners). Nothing here
-decides: the answers are proposals, and the fold checks them again. They scan all queues, so ask now and then, not per
-command.
+Both are questions to the map, asked by the leader of the wiring log (replicas) or by an operator (owners). The
+answers are proposals, and the fold checks them again. They scan all queues, so ask now and then, not per command.
 
-A replica set changes in small steps that never have fewer copies than before: *add* one and let it catch up; when all
-that shall be are in sync, *remove* who is too many. Adding one at a time matters, for `least` grows with the number of
+A replica set changes in small steps that never reduce the copies: *add* one and let it catch up; when all wanted
+replicas are in sync, *remove* a surplus one. Adding one at a time matters, because `least` grows with the number of
 replicas: two newcomers at once would stop the publishers of a queue with one copy in sync until one has caught up.
 """
 

@@ -1,11 +1,11 @@
-"""What ends with a queue, an exchange, another binding or a vhost, and in how many commands.
+"""Dependents of a queue, an exchange, a binding or a vhost that end with it, and the number of commands for that.
 
-All members fold a command in one step, and serve nobody meanwhile. What it ends may be a hundred thousand bindings, or
-a thousand with a thousand conditions each. So the proposer of such a command looks before (`in_pieces`), and orders
-`Loosen` first, as often as needed: each ends a piece of what the command would end, the last ones of the cascade first,
+All members fold a command in one step each, without serving clients meanwhile. Its end may take a hundred thousand
+bindings with it, or a thousand with a thousand conditions each. The proposer of such a command therefore looks before
+(`in_pieces`), and orders `Loosen` first, as often as needed: each ends a piece of the cascade, the last ones first,
 so that none of them ends anything else. A queue or an exchange that is going loses its bindings a moment before it
-goes; if its node dies in between, it lives on without them until it is deleted again. So does a vhost, which loses its
-bindings first, then its queues, then its exchanges.
+goes; if its node dies in between, it lives on without them until it is deleted again. So does a vhost, which loses
+its bindings first, then its queues, then its exchanges.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an applied command changed: the events by which the rest of the node learns of it.
+"""Changes of an applied command: the events for the rest of the node.
 
 Past participles, small and frozen. A command that changed nothing has no changes, and every change of the
 map's state is told: the two facts are one invariant (tests/property/test_cluster_map.py).

@@ -1,9 +1,8 @@
-"""What all commands of the wiring log have in common.
+"""Base of all commands of the wiring log.
 
-A command that changes a row may say a part of it, by `only`: the names of the fields that it sets. The row must be
-there (404), and its other fields stay as they are at the moment that the command is applied. The proposer never fills
-them in from an earlier reading: that would undo the changes of others meanwhile. Without `only` a command says the
-whole row.
+A command that changes a row may set a part of it, by `only`: the names of the fields that it sets. The row must exist
+(404), and its other fields stay as they are when the command is applied. The proposer never fills them in from an
+earlier read, which would undo others' changes. Without `only` a command sets the whole row.
 """
 
 from __future__ import annotations

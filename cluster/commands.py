@@ -1,7 +1,7 @@
-"""All that the wiring log may order, as values; each says what shall be, and carries what its fold needs to know.
+"""Commands of the wiring log, as values; each states the wanted result, and carries everything that its fold needs.
 
-The fold reads no clock, no random source and no configuration: time (`at_ms`, since 1970), names that a
-server makes up and hashed passwords arrive inside the command; who owns and holds a queue follows from the map.
+The fold reads no clock, no random source and no configuration: time (`at_ms`, since 1970), server-made names and
+hashed passwords arrive inside the command; owner and replicas of a queue follow from the map.
 
     stored command   u8 version (1) | msgpack array: [tag, field, field, ...]
 

@@ -1,4 +1,4 @@
-"""A node's data directory from outside: where its journal is, whether a node runs, what its queues are called (waits).
+"""A node's data directory from outside: its journal, a running node, names of queues (waits).
 
     DIR/journal/   the messages; knows queues by id only
     DIR/wiring/    which id has which name, of a node that is alone; DIR/raft/ of a cluster's member

@@ -1,8 +1,8 @@
-"""Must the answer to a command wait for the disk?
+"""Commands whose answer waits for the disk.
 
-A command about something that a restart ends anyway (a transient queue or exchange, a binding with such an
-end), and one that finds what it asks for already there (most declares are redeclares), promises nothing that
-a crash could break. It may be answered at once, as long as no earlier command still waits.
+No crash can break the answer to a command about something that a restart ends anyway (a transient queue or exchange,
+a binding with such an end), or to one that finds its object already there (most declares are redeclares). Such a
+command may be answered at once, as long as no earlier command still waits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Commands that end things, and may end very many others with them (cluster/cascade.py)."""
+"""Commands that end things, possibly with very many dependents (cluster/cascade.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the wiring is made of: frozen values, replaced and never changed, so that a snapshot may share them.
+"""Entities of the map: frozen values, replaced and never changed, so that a snapshot may share them.
 
 Field order is the stored order (array-like msgpack): new fields go to the end and carry a default, then older
 bytes still decode. The keys of the maps that hold them: vhosts, users, by name; exchanges and queues by
@@ -63,7 +63,7 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     replicas: tuple[NodeId, ...] = ()
     in_sync: tuple[NodeId, ...] = ()
     eligible: tuple[NodeId, ...] = ()
-    """Nodes outside the in-sync set that still hold every committed record (replication.md 2, elr)."""
+    """Nodes outside the in-sync set that still hold every committed record (replication.md 2)."""
     version: int = 1
     """Counts the changes of owner, in-sync set and replicas."""
     volatile: bool = False

@@ -1,4 +1,4 @@
-"""What can go wrong on this floor, and of each: whose fault, the same on every node, may one retry.
+"""Errors of this floor, each with its party at fault, equality on every node, and retry.
 
     ClusterError
     |-- WiringError           the client's fault; deterministic: every node that folds the log gets the same one,

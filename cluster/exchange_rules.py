@@ -1,4 +1,4 @@
-"""May an exchange be declared, deleted, bound? Pure decisions, with RabbitMQ's texts (amqp-rules.md 5.1, 5.3)."""
+"""Rules for declaring, deleting and binding exchanges: pure, with RabbitMQ's texts (amqp-rules.md 5.1, 5.3)."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def check_binding(exchange: Exchange, routing_key: str, arguments: Mapping[str, 
         case "headers":
             _check_x_match(arguments)
         case "topic":
-            # security-and-faults.md 7.1: `#.#.#` makes matching exponential, RabbitMQ limits it since 4.3.5
+            # `#.#.#` makes matching exponential; RabbitMQ limits the number since 4.3.5
             if routing_key.split(".").count("#") > TOPIC_HASHES_MAX:
                 raise PreconditionFailed(
                     f"The binding key '{routing_key}' has more than {TOPIC_HASHES_MAX} '#' wildcards"

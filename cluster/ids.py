@@ -1,11 +1,10 @@
-"""The numbers and names by which nodes, log entries and queues are told apart.
+"""Numbers and names that identify nodes, log entries and queues.
 
-Names of queues come back: a queue may be deleted and declared again, and a message for the first must never
-reach the second. So everything below the client's view speaks of a `QueueId`, which is the index in the
-wiring log of the command that declared the queue. The log never gives an index twice, therefore no two
-declarations share an id. A command that carries out many (an import) gives to the queue of the n-th of them,
-from 0, the id `index | n << 40`: 40 bits are a thousand commands a second for 35 years, and with n below 500 an
-id is still an integer that every reader of JSON keeps. (The design pages call it *quid*.)
+Names of queues come back: a queue may be deleted and declared again, and a message for the first must never reach the
+second. Everything below the client's view therefore uses a `QueueId`, the index in the wiring log of the command that
+declared the queue. The log never gives an index twice, so no two declarations share an id. A command with many others
+inside (an import) gives the queue of the n-th of them, from 0, the id `index | n << 40`: 40 bits are a thousand
+commands a second for 35 years, and with n below 500 an id is still an integer that every reader of JSON keeps.
 """
 
 from __future__ import annotations

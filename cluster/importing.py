@@ -1,4 +1,4 @@
-"""The import of definitions that is under way: `imports.py` has the theory, here is what each command does."""
+"""The part of the fold that imports definitions: `imports.py` has the theory, this module the commands."""
 
 from __future__ import annotations
 

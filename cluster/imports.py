@@ -1,4 +1,4 @@
-"""An import of definitions while it is under way: many commands as one, carried out in all or not at all.
+"""An import of definitions in progress: many commands as one, all or nothing.
 
     ImportDefinitions 0, 1, ...   each part is folded into a scratch map of what it names; nobody sees an effect
     ImportDefinitions (last)      the whole is accepted, or refused and forgotten

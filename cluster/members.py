@@ -1,4 +1,4 @@
-"""The members of the cluster, and which queues each of them owns and holds.
+"""Members of the cluster, with the queues that each owns and holds.
 
 The second half is an index over all queues, kept with every change, so that no command scans: how many queues a
 member owns is asked for each queue that is placed, and a member's failure visits its own queues only.

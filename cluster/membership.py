@@ -1,4 +1,4 @@
-"""The lives of members: they join, register, fail, drain and are forgotten, and what that does to their queues.
+"""The part of the fold about members and ownership: a member's life, owners, in-sync sets, replicas.
 
 One command about a member is one pass over its queues, in ascending queue_id. The election for a queue depends on the
 elections before it, so the order belongs to the result.

@@ -1,22 +1,21 @@
-"""Who owns a queue and whose copy counts: pure functions from a queue to the queue as it is afterwards.
+"""Ownership and in-sync sets: pure functions from a queue to the queue after a change.
 
     in_sync     hold every committed record; a record is committed when all of them have it durably, and at least
                 `least` of them there are
     eligible    outside in_sync, and hold every committed record all the same
 
-What makes elections cheap is one sentence: *whoever is in in_sync or eligible has all that was ever committed*. A
-member leaves in_sync with nothing lost, since it has everything up to now: so it becomes eligible. It stays so exactly
-as long as nothing is committed without it: while the queue has no owner, or in_sync is smaller than `least`. When both
-are mended, often within the same command, the set is emptied (`settled`). When an eligible member is elected, the
-former in-sync ones become eligible by the same reasoning: nothing was committed since.
+Elections rest on one sentence: *every member of in_sync or eligible has everything that was ever committed*. A member
+leaves in_sync with everything up to now, and becomes eligible. It stays so exactly as long as nothing is committed
+without it: while the queue has no owner, or in_sync is smaller than `least`. When both are repaired, often within the
+same command, the set is emptied (`settled`). When an eligible member is elected, the former in-sync ones become
+eligible by the same reasoning: nothing was committed since.
 
-The last in-sync member is not dropped for being dead: it alone knows what was committed. It is dropped when what it
-held is gone: another disk, a damaged replica, or the memory of a process that ended (`lost`).
+The last in-sync member is not dropped for being dead: it alone has all committed records. It is dropped when they are
+gone: another disk, a damaged replica, or the memory of a process that ended (`lost`).
 
-Epochs: each election and transfer raises `epoch`, also when nobody can be elected (what the former owner still sends
-is then of the past), and also when the same node is elected anew. `version` rises with each change of owner, in_sync,
-eligible or replicas, once per command (`versioned`): a report that a copy has caught up must mean the copy that is
-there.
+Epochs: each election and transfer raises `epoch`, also an election without a result (later frames of the former owner
+are then of the past), and also the election of the same node. `version` rises with each change of owner, in_sync,
+eligible or replicas, once per command (`versioned`): a report that a copy has caught up must mean the present copy.
 """
 
 from __future__ import annotations

@@ -1,25 +1,25 @@
-"""How time passes in the wiring log, so that no wall clock ends what the log keeps (pure).
+"""Time in the wiring log, so that no wall clock ends data of the log (pure).
 
-A wall clock is wrong at times: a dead battery, a virtual machine's host, an operator's typing error. Whoever believes
-it at one start, for seconds, forgets producers, drops what they staged and cuts the history of streams, for good. So
-what destroys goes by two times that the log itself keeps (`LogTime`), and that one command moves, PassTime:
+A wall clock is wrong at times: a dead battery, a virtual machine's host, an operator's typing error. Belief in it at
+one start, for seconds, forgets producers, drops their staged rows and cuts the history of streams, for good.
+Destruction therefore follows two times that the log itself keeps (`LogTime`), and that one command moves, PassTime:
 
-    lived_ms   the log's age: grows by what has passed on the monotonic clock of whoever orders the log, while it does,
-               and by nothing else. Producers and staged rows end by it: their "30 days" are days in which the cluster
-               was up. No clock of any start can end them
+    lived_ms   the log's age: grows by the time on the monotonic clock of the log's leader, while it leads, and by
+               nothing else. Producers and staged rows end by it: their "30 days" are days in which the cluster was up.
+               No clock of any start can end them
     wall_ms    its calendar. Messages are dated by wall clocks, so the age of streams needs one. It begins with the
-               first wall clock that is seen, runs with the age, and stands while nobody orders the log. It follows
-               the wall clock where the two differ, but only when that clock has been steady for STEADY_MS, and then
-               by GAIN times what passes, at most: a clock that NTP mends after a minute has moved nothing, however
-               often that happens, and one that stays a month ahead costs a day of history in an hour, not all at once
+               first wall clock that is seen, runs with the age, and stands without a leader. It follows the wall clock
+               where the two differ, but only when that clock has been steady for STEADY_MS, and then by at most GAIN
+               times the passed time: a clock that NTP corrects after a minute has moved nothing, however often that
+               happens, and one that stays a month ahead costs a day of history in an hour, not all at once
 
-What a restart costs is lateness: a node that was down for a day keeps what its streams have for up to 10 minutes and an
-hour longer than their age says.
+The price of a restart is lateness: after a day of downtime a node keeps its streams' messages for up to 10 minutes
+and an hour longer than their age says.
 
-The command names the age that its proposer went out from and is void when that has changed: so no stretch of time is
-counted twice, not by two who believe that they lead, nor by a proposal that is sent again.
+The command names the age that its proposer went out from and is void after a change of it: no stretch of time is
+counted twice, neither by two supposed leaders nor by a repeated proposal.
 
-Who is far from the other members' clocks (`cluster.liveness.clocks`) moves the calendar by what passes only.
+A node far from the other members' clocks (`cluster.liveness.clocks`) moves the calendar by the passed time only.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Passwords as they are stored: slow to guess, compared in constant time.
+"""Stored passwords: slow to guess, compared in constant time.
 
-    scrypt                           $scrypt$ln=14,r=8,p=1$<salt>$<hash>     base64 without padding (PHC
-    string form) rabbit_password_hashing_sha256   base64( 4 bytes of salt | sha256(salt | password) )
+    scrypt                           $scrypt$ln=14,r=8,p=1$<salt>$<hash>      base64 without padding (PHC string form)
+    rabbit_password_hashing_sha256   base64( 4 bytes of salt | sha256(salt | password) )
     rabbit_password_hashing_sha512   base64( 4 bytes of salt | sha512(salt | password) )
 
-New passwords are hashed with scrypt, whose cost stands in the stored string, so it can be raised later
-without touching old ones. RabbitMQ's two forms are verified only, for definitions that were exported from it.
-Hashing costs 16 MiB and some 50 ms at the default cost: call it off the event loop. This is the one place of
-this floor where salt is made; it is not a core.
+New passwords are hashed with scrypt. The cost stands in the stored string, so it can be raised later without touching
+old ones. RabbitMQ's two forms are verified only, for exported definitions. Hashing costs 16 MiB and some 50 ms at the
+default cost: call it off the event loop. This is the only module of this floor that makes salt; it is not a core.
 """
 
 from __future__ import annotations

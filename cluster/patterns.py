@@ -1,11 +1,10 @@
 """Regular expressions from users, matched in linear time.
 
-Permissions and policies hold patterns that anybody with some rights may write, and `(a+)+$` must not stop a
-node (security-and-faults.md 7.2). So patterns run on RE2, an automaton without backtracking: time is linear
-in the name, memory is capped. RE2 knows no look-around, and one kind is common in RabbitMQ's world:
-`^(?!amq\\.).*`, "all names but the server's own". Look-aheads at the very start, behind `^`, are therefore
-split off and matched as patterns of their own, which is the same set of names: `^(?!A)B` = matches `^B` and
-not `^(?:A)`.
+Permissions and policies hold patterns of users with few rights, and `(a+)+$` must not stop a node. Patterns therefore
+run on RE2, an automaton without backtracking: time is linear in the name, memory is capped. RE2 has no look-around,
+and one kind is common in RabbitMQ's world: `^(?!amq\\.).*`, "all names but the server's own". Look-aheads at the very
+start, behind `^`, are therefore split off and matched as patterns of their own, which is the same set of names:
+`^(?!A)B` = matches `^B` and not `^(?:A)`.
 
 A pattern is searched for, not matched in full, as RabbitMQ does. `$` is the very end of the name.
 """

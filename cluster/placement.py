@@ -1,9 +1,9 @@
-"""Where a new queue goes, and who shall hold one replica more: decided from the map alone, ties by name.
+"""Placement of new queues and of further replicas: from the map alone, ties by name.
 
-Replicas go to those that hold fewest, the owner is the one of them that owns fewest: counts, not sizes, because counts
-are what the map knows, and equal on every node. A queue is placed on members that are alive and not draining. If those
-are fewer than it wants, members that are away for the moment (they registered once) complete the set, so that a queue
-declared during a rolling restart has all its replicas when the restart is over; they are not in sync, of course.
+Replicas go to the members with the fewest, and the owner is the one of them with the fewest queues: counts, not
+sizes, because the map knows counts, equal on every node. A queue is placed on members that are alive and not
+draining. If those are too few, absent members (registered once) complete the set, so that a queue declared during a
+rolling restart has all its replicas after the restart; they are not in sync, of course.
 """
 
 from __future__ import annotations

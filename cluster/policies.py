@@ -1,4 +1,4 @@
-"""Policies: which one applies to a name, and what settings come out of it.
+"""Policies: the one that applies to a name, and the resulting settings.
 
 Of a vhost's policies only one applies to a queue: the one with the highest priority among those whose pattern
 matches and which apply to its kind; equal priorities are decided by name. The operator policies are a second,

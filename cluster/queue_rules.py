@@ -1,4 +1,4 @@
-"""May a queue be declared, and is a second declaration the same? Pure decisions; errors carry RabbitMQ's texts.
+"""Rules for declaring queues, and equivalence of declarations: pure; errors carry RabbitMQ's texts.
 
 Order of the checks matters to clients: exclusive access (405) comes before durable, auto-delete and arguments
 (406), in this order (amqp-rules.md 5.1, 5.3).

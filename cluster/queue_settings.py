@@ -1,4 +1,4 @@
-"""The settings of a queue: one table from which arguments and policies are checked and effective values are merged.
+"""Settings of a queue: one table that checks arguments and policies, and merges effective values.
 
 A setting has up to three sources, and amqp-rules.md 5.3 orders them:
 
@@ -54,7 +54,7 @@ class QueueSettings(msgspec.Struct, frozen=True):
     """None: the message's own keys."""
     dead_letter_strategy: Literal["at-most-once", "at-least-once"] = "at-most-once"
     max_priority: int | None = None
-    """None: 32 priorities without declaration are up to the queue (amqp-rules.md, last section)."""
+    """None: 32 priorities without declaration are up to the queue (amqp-rules.md, "Beyond RabbitMQ 4.3")."""
     single_active_consumer: bool = False
     delivery_limit: int | None = None
     consumer_timeout_ms: int | None = None
@@ -235,8 +235,8 @@ def resolve(
 ) -> QueueSettings:
     """The effective settings from valid arguments and (name, definition) of the policies that apply.
 
-    A transient queue's messages live in memory whatever is asked (architecture.md: a non-durable queue
-    replicates in memory). A negative delivery limit says "none" and never is the minimum.
+    The messages of a transient queue live in memory under every setting. A negative delivery limit means
+    "none" and is never the minimum.
     """
     values: dict[str, Any] = {
         "queue_type": arguments.get("x-queue-type", "classic"),

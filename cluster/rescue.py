@@ -1,4 +1,4 @@
-"""A cluster's map as that of one survivor, when the majority is lost for good (pure).
+"""The map of one survivor after the permanent loss of the majority (pure).
 
     judged(map, me)         what may be lost, for each queue; to be asked before
     alone(map, me, ...)     the others are failed and forgotten, so that nothing is struck off that is here

@@ -1,4 +1,4 @@
-"""The cluster map written down: the state behind one log index, as a list of independent chunks.
+"""Snapshot of the cluster map: the state at one log index, as a list of independent chunks.
 
     chunk    u8 version (1) | msgpack [kind, [entity, entity, ...]]       at most CHUNK_ENTITIES entities
     kinds    vhost, limits, exchange, queue, binding, policy, operator_policy, user, permission, topic_permission,

@@ -1,4 +1,4 @@
-"""The cluster map: the fold of the wiring log, what all nodes agree on.
+"""The cluster map: the fold of the wiring log, equal on all nodes.
 
     apply(index, command) -> Applied(result or error, changes)
 

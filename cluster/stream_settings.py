@@ -1,4 +1,4 @@
-"""What a stream may be declared with, and how its age is written. `queue_settings` has the rows themselves.
+"""Arguments of streams, and the form of their age. `queue_settings` has the rows themselves.
 
 A stream keeps what it has until retention lets it go, whoever has read it: limits that take single messages out, or
 ask who consumes, mean nothing to it. As an argument they are refused; a policy that has them may also be for other

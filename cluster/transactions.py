@@ -1,4 +1,4 @@
-"""Transactions: what a producer stages is seen all at once, and once (docs/design/005-spark.md has the contract).
+"""Transactions: staged rows become visible together, and once (docs/design/005-spark.md has the contract).
 
     producer   commits epochs 0, 1, 2 ... (micro-batches); the ledger knows the last one
     run        one life of it; a new run replaces the one before, which may not come back

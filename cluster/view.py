@@ -1,4 +1,4 @@
-"""Reading the cluster map: every question of the other floors, none of which scans.
+"""Reading the cluster map: every question of the other floors, without a scan.
 
 Reading is free at any time on the loop's thread. Answers are frozen and may be kept; the changes of later commands say
 whether they still hold.

@@ -1,4 +1,4 @@
-"""The port behind which the wiring is ordered: propose a command, learn its outcome in log order.
+"""The port of the wiring log: propose a command, learn its outcome in log order.
 
     propose(command, done)     order it; once it is durable and applied, done(applied) is called
     listen(listener)           called for every applied command, whoever proposed it, before its own `done`

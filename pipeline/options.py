@@ -56,162 +56,158 @@ class Option:
 
 
 GROUPS: Final = (
-    "Where and as whom",
-    "What is written",
+    "Connection",
+    "Output",
     "Guarantees",
     "Bad rows",
-    "What is read",
-    "What is read of a journal",
-    "How much a batch reads",
-    "The line",
+    "Input",
+    "Input from a journal",
+    "Size of a batch",
+    "Protocol",
 )
-OF_SINK: Final = frozenset({"What is written", "Guarantees", "Bad rows"})
-OF_SOURCE: Final = frozenset({"What is read", "What is read of a journal", "How much a batch reads"})
+OF_SINK: Final = frozenset({"Output", "Guarantees", "Bad rows"})
+OF_SOURCE: Final = frozenset({"Input", "Input from a journal", "Size of a batch"})
 """Groups; the others are of both."""
 
 OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
-    "Where and as whom": (
+    "Connection": (
         Option("endpoints", "localhost", parse_endpoints, "endpoints",
-               "Nodes to connect to, `host:port` separated by commas. When one is lost, the next is tried."),
+               "Nodes to connect to, `host:port` separated by commas. After a loss the next one is tried."),
         Option("uri", None, text, "uri",
-               "`amqp://user:password@host:port/vhost`, or `amqps://...`, in the place of `endpoints`, `username`, "
+               "`amqp://user:password@host:port/vhost`, or `amqps://...`, in place of `endpoints`, `username`, "
                "`password`, `vhost` and `tls`. Spark's plans and logs hide options by their names, and not this one "
                "unless `spark.sql.redaction.options.regex` is `(?i)url|uri`, as a `spark_session` has it: leave the "
                "password out and give `passwordFile`.", secret=True),
-        Option("username", "guest", short, "username", "As whom."),
+        Option("username", "guest", short, "username", "The user."),
         Option("password", "guest", text, "password",
-               "Its password. Spark shows plans and logs: a file or the environment of the executors is safer.",
+               "The password. Spark shows plans and logs: a file or the environment of the executors is safer.",
                secret=True),
         Option("passwordFile", None, text, "password_file",
-               "A file on every executor whose first line is the password. Without this and `password`, the variable "
-               "`CLUSTERBROKER_PASSWORD` is asked."),
+               "A file on every executor with the password in its first line. Without it and `password` the variable "
+               "`CLUSTERBROKER_PASSWORD` is used."),
         Option("vhost", "/", short, "vhost", "The virtual host."),
-        Option("tls", "false", flag, "tls", "Whether to use TLS. Certificates and host names are always verified."),
-        Option("tls.caFile", None, text, "ca_file", "Authorities to trust (PEM), in the place of the system's."),
+        Option("tls", "false", flag, "tls", "Use TLS. Certificates and host names are always verified."),
+        Option("tls.caFile", None, text, "ca_file", "Trusted authorities (PEM), in place of the system's."),
         Option("tls.certFile", None, text, "cert_file", "The client's certificate (PEM)."),
-        Option("tls.keyFile", None, text, "key_file", "Its key, if it is not in the same file."),
+        Option("tls.keyFile", None, text, "key_file", "The key, if it is in another file than the certificate."),
         Option("connectTimeoutMs", "10000", whole(1, 600_000), "connect_timeout_ms",
-               "How long one endpoint may take until the connection is open."),
+               "Time limit of one endpoint until the connection is open."),
         Option("reconnectAttempts", "10", whole(0, 1000), "reconnects_max",
-               "After a lost connection, so many rounds over all endpoints in a row, without a confirm or a row in "
-               "between."),
+               "Rounds over all endpoints in a row after a lost connection, without a confirm or a row in between."),
     ),
-    "What is written": (
+    "Output": (
         Option("exchange", "", short, "exchange",
-               "Where rows go that have no column `exchange`; empty is the default exchange, whose routing keys are "
-               "names of queues."),
-        Option("routingKey", "", short, "routing_key", "The key of rows that have no column `routing_key`."),
-        Option("persistent", "true", flag, "persistent", "Whether messages survive a restart of their queue's node."),
+               "Exchange of rows without a column `exchange`; empty is the default exchange, with names of queues as "
+               "routing keys."),
+        Option("routingKey", "", short, "routing_key", "Routing key of rows without a column `routing_key`."),
+        Option("persistent", "true", flag, "persistent", "Messages survive a restart of their queue's node."),
         Option("messageId", "auto", one_of("auto", "none"), "message_id",
-               "What rows without a column `message_id` get: `auto` is query, batch, partition and number of the row, "
-               "a hint for people, for Spark may give a row another place when it runs again."),
+               "Message id of rows without a column `message_id`: `auto` is query, batch, partition and number of "
+               "the row. It is a hint for people: Spark may place a row elsewhere in a repetition."),
         Option("messageFormat", "raw", one_of("raw", "arrow", "jsonl"), "message_format",
-               "What a body is: `raw`, the row's `value`; `arrow`, an Arrow IPC stream of rows, where `value` may be a "
-               "struct; `jsonl`, values that are one line of JSON each, joined by line feeds."),
+               "The body: `raw`, the row's `value`; `arrow`, an Arrow IPC stream of rows, where `value` may be a "
+               "struct; `jsonl`, values of one line of JSON each, joined by line feeds."),
         Option("rowsPerMessage", "1", whole(1, 1_000_000), "rows_per_message",
-               "With `arrow` and `jsonl`: at most so many rows in one message. They are of one record batch (Spark's "
-               "have 10,000 rows) and equal in all columns but `value`."),
+               "With `arrow` and `jsonl`: maximum number of rows in one message. They are of one record batch "
+               "(Spark's have 10,000 rows) and equal in all columns but `value`."),
         Option("ignoreUnknownColumns", "false", flag, "ignore_unknown_columns",
-               "Leave out columns that are none of the sink's. Otherwise they are an error."),
+               "Ignore columns that the sink does not have. Otherwise they are an error."),
         Option("countsFile", None, text, "counts_file",
-               "A file beside the driver to which each committed batch adds a line of JSON: its rows and messages, and "
-               "how many rows were skipped, dead-lettered and sent again."),
+               "A file beside the driver. Each committed batch adds a line of JSON: rows, messages, and rows that "
+               "were skipped, dead-lettered and sent again."),
     ),
     "Guarantees": (
         Option("deliveryGuarantee", "at-least-once", one_of("at-least-once", "exactly-once"), "guarantee",
-               "`exactly-once`: rows are staged at the broker and published when the whole batch is there, once."),
+               "`exactly-once`: rows are staged at the broker and published with the complete batch, once."),
         Option("txnAppId", None, name(), "producer",
-               "Exactly-once: who writes. A stream has the id of its query, a batch is written anew each time."),
+               "Exactly-once: identity of the writer. A stream uses the id of its query, a batch a new one each time."),
         Option("txnVersion", None, whole(0, 2**62), "epoch",
-               "Exactly-once: which batch of that writer this is. One that is committed is not written again. A stream "
-               "has the number of its micro-batch."),
+               "Exactly-once: number of the writer's batch. A committed one is not written again. A stream uses the "
+               "number of its micro-batch."),
         Option("txnExpiresMs", "3600000", whole(10_000, 86_400_000), "transaction_expires_ms",
-               "Exactly-once: what was staged so long ago and not committed is dropped. Longer than a batch may take."),
+               "Exactly-once: uncommitted rows of that age are dropped. Must exceed the time of a batch."),
         Option("txnTtlMs", "2592000000", whole(3_600_000, 2**53), "producer_ttl_ms",
-               "Exactly-once: so long after its last batch a writer is forgotten."),
+               "Exactly-once: a writer is forgotten that long after its last batch."),
         Option("maxStagedBytes", "1073741824", whole(1, 2**62), "staged_bytes_max",
-               "Exactly-once: what one task may stage."),
+               "Exactly-once: maximum of one task."),
         Option("unroutable", "fail", one_of("fail", "ignore"), "unroutable",
-               "What a row does that no queue takes: fail the task, or get lost silently."),
+               "Rows without a queue: fail the task, or ignore the loss."),
         Option("maxInFlight", "10000", whole(1, 1_000_000), "in_flight_max",
-               "So many rows (messages, with `rowsPerMessage`) may be unconfirmed at a time, per task."),
+               "Maximum number of unconfirmed rows (messages, with `rowsPerMessage`), per task."),
         Option("publisherConfirmTimeoutMs", "30000", whole(1, 3_600_000), "confirm_timeout_ms",
-               "A task fails when nothing is confirmed for so long. While the broker blocks publishers the time "
-               "stands still."),
+               "A task fails after that time without a confirm. While the broker blocks publishers the time stands "
+               "still."),
     ),
     "Bad rows": (
         Option("onRowError", "fail", one_of("fail", "skip", "deadLetter"), "on_row_error",
-               "What a row does that is no message (no value, a routing key beyond 255 bytes, a priority beyond "
-               "255, ...): fail the task, be left out and counted, or go to `deadLetterExchange`."),
+               "Rows that are no message (no value, a routing key beyond 255 bytes, a priority beyond 255, ...): "
+               "fail the task, skip and count the row, or send it to `deadLetterExchange`."),
         Option("deadLetterExchange", None, short, "dead_letter_exchange",
-               "Where bad rows go, with their value and key as far as they have one, and the reason in the header "
+               "Exchange of bad rows, with their value and key if present, and the reason in the header "
                "`x-row-error`."),
         Option("maxMessageBytes", "16777216", whole(1, 1 << 30), "message_bytes_max",
-               "A longer value is a bad row, and rows are put together up to it. Brokers close the channel of who "
-               "sends more than they take."),
+               "A longer value is a bad row, and combined rows stay below it. Brokers close the channel of a longer "
+               "message."),
     ),
-    "What is read": (
+    "Input": (
         Option("stream", None, names, "streams",
-               "The stream queues to read, separated by commas. A checkpoint is of these and no others."),
+               "The streams to read, separated by commas. A checkpoint belongs to these and no others."),
         Option("queue", None, name(), "queue",
-               "In the place of `stream`, for streaming: a queue that is taken from. The query leases it, alone; what "
-               "its batches have committed leaves the queue, with the next trigger."),
+               "In place of `stream`, for streaming: a queue. The query leases it, alone; committed rows leave the "
+               "queue, with the next trigger."),
         Option("consumerName", None, name(200), "consumer_name",
-               "Of `queue`: the name of the lease. A query that starts again with it goes on where it was, and one "
-               "that still runs with it is refused from then on. Of a query on `stream`: see `storeBrokerOffsets`."),
+               "Of `queue`: the name of the lease. A restarted query with the same name continues, and one that "
+               "still runs with it is refused from then on. Of a query on `stream`: see `storeBrokerOffsets`."),
         Option("storeBrokerOffsets", "true", flag, "stores_offsets",
-               "Of `stream`: whether a query with a `consumerName` tells the broker how far it is, for who looks at "
-               "its lag. Where it begins is in its checkpoint alone."),
+               "Of `stream`: a query with a `consumerName` stores its offsets at the broker, to show its lag. The "
+               "start is in the checkpoint alone."),
         Option("leaseTtlMs", "86400000", whole(1000, 2_592_000_000), "lease_ttl_ms",
-               "Of `queue`: so long after the last word of the query what it has not committed returns to the queue. "
-               "Longer than the query may be away."),
+               "Of `queue`: uncommitted rows return to the queue that long after the query's last request. Must "
+               "exceed the query's absence."),
         Option("startingOffsets", None, where, "starting",
-               "Where a batch, or a stream without a checkpoint, begins: `earliest` (the default of batches), `latest` "
+               "Start of a batch, or of a stream without a checkpoint: `earliest` (the default of batches), `latest` "
                "(of streams), or JSON with an offset, `earliest` or `latest` for each stream: `{\"readings\": 1200}`."),
-        Option("endingOffsets", None, where, "ending",
-               "Where a batch ends, without the message at that offset; else `latest`."),
+        Option("endingOffsets", None, where, "ending", "End of a batch, exclusive; else `latest`."),
         Option("startingTimestamp", None, moment_ms, "starting_ms",
-               "In the place of `startingOffsets`: with the first message that the broker took at or after this "
-               "moment, as ms since 1970 or ISO 8601 with a zone."),
-        Option("endingTimestamp", None, moment_ms, "ending_ms", "In the place of `endingOffsets`, likewise."),
+               "In place of `startingOffsets`: the first message that arrived at or after this moment, as ms since "
+               "1970 or ISO 8601 with a zone."),
+        Option("endingTimestamp", None, moment_ms, "ending_ms", "In place of `endingOffsets`, likewise."),
         Option("failOnDataLoss", "true", flag, "fail_on_data_loss",
-               "Whether a query fails when retention took what it has not read, or its stream was declared anew. "
-               "Otherwise it goes on with what there is."),
-        Option("includeHeaders", "false", flag, "include_headers",
-               "Whether there is a column `headers`; it costs the most of all."),
+               "A query fails when retention removed unread messages, or its stream was declared again. Otherwise it "
+               "continues with the existing messages."),
+        Option("includeHeaders", "false", flag, "include_headers", "Add a column `headers`, the most expensive one."),
         Option("readTimeoutMs", "60000", whole(1, 3_600_000), "read_timeout_ms",
-               "A task fails when nothing comes for so long, and a query when it is not told how far its stream is."),
+               "A task fails after that time without a message, and a query without its stream's offsets."),
     ),
-    "What is read of a journal": (
+    "Input from a journal": (
         Option("journal", None, text, "journal",
-               "In the place of `stream`, for batches: a node's data directory, or a copy of it, which every executor "
-               "must see. What is on its disk is read, beside the node or without it."),
+               "In place of `stream`, for batches: a node's data directory, or a copy of it, visible to every "
+               "executor. Its disk is read, beside the node or without it."),
         Option("queues", None, names, "queues",
                "The queues to read of it, by name and separated by commas. Otherwise all of the vhost `vhost`."),
     ),
-    "How much a batch reads": (
+    "Size of a batch": (
         Option("maxRecordsPerTrigger", None, whole(1, 2**62), "trigger_rows_max",
-               "At most so many messages in a micro-batch, of all streams together."),
+               "Maximum number of messages in a micro-batch, of all streams together."),
         Option("maxBytesPerTrigger", None, whole(1, 2**62), "trigger_bytes_max",
-               "At most about so many bytes, as stored: it is reckoned with the mean size of what the stream "
-               "holds."),
+               "Approximate maximum of bytes, as stored: estimated with the mean size of the stream's messages."),
         Option("minOffsetsPerTrigger", None, whole(1, 2**62), "trigger_rows_min",
-               "A micro-batch waits until there are so many messages, but at most `maxTriggerDelay`."),
-        Option("maxTriggerDelay", "15m", duration_s, "trigger_delay_max_s", "How long `minOffsetsPerTrigger` waits."),
+               "Minimum number of messages of a micro-batch, which waits at most `maxTriggerDelay` for them."),
+        Option("maxTriggerDelay", "15m", duration_s, "trigger_delay_max_s", "Time limit of `minOffsetsPerTrigger`."),
         Option("minPartitions", None, whole(1, 100_000), "parts_min",
-               "So many tasks at least read a batch, side by side. Otherwise one for each stream."),
+               "Minimum number of parallel tasks of a batch. Otherwise one for each stream."),
         Option("maxRecordsPerPartition", None, whole(1, 2**62), "part_rows_max",
-               "No task reads more messages than this."),
+               "Maximum number of messages of a task."),
     ),
-    "The line": (
+    "Protocol": (
         Option("amqp.heartbeat", "0", whole(0, 65_535), "heartbeat_s",
-               "Seconds between heartbeats to ask for; 0: none, and TCP's keepalive notices a lost host after 40 s. A "
-               "task sends them while it waits for the broker, and nobody while Spark computes or a worker is idle: a "
-               "broker ends such a connection after two of them, and what comes next makes a new one (exactly-once, "
-               "within an attempt: the task is run again). So give more than the longest pause between two batches of "
-               "rows."),
+               "Seconds between heartbeats to ask for; 0: none, and TCP's keepalive notices a lost host after 40 s. "
+               "A task sends them while it waits for the broker, but not while Spark computes or a worker is idle. A "
+               "broker ends such a connection after two missing ones, and the next use makes a new one "
+               "(exactly-once, within an attempt: the task is run again). So set more than the longest pause between "
+               "two batches of rows."),
         Option("amqp.frameMax", "131072", whole(FRAME_BYTES_MIN, FRAME_BYTES_MAX), "frame_bytes_max",
-               "The longest frame to ask for, in bytes."),
+               "Maximum frame size to ask for, in bytes."),
     ),
 }  # fmt: skip
 

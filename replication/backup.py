@@ -1,26 +1,25 @@
-"""The other side of replication: the copies that this node holds of queues that others own.
+"""The backup's side of replication: copies on this node of queues with another owner.
 
-Theory. Records that an owner sends go into this node's own journal, verbatim, with its next group commit; an answer
-(AppendAck, SyncDone) leaves when all that it speaks of is durable here, in the order of the link. The host writes late:
-between `write` and `folded` the store does not know the records yet. So what asks the store, an offer and the end of a
-sync, waits until everything written before is folded; Appends behind a waiting offer wait with it. Buckets of a sync
-that nobody waits for are asked for at the pace of pacing.py.
+Theory. Records of an owner go into this node's own journal, verbatim, with its next group commit. An answer
+(AppendAck, SyncDone) leaves when everything that it covers is durable here, in link order. The host writes late:
+between `write` and `folded` the store does not have the records yet. Steps that ask the store, an offer and the end
+of a sync, therefore wait until all earlier records are folded; Appends behind a waiting offer wait with it. Buckets
+of a sync that nobody waits for are requested at the pace of pacing.py.
 
-A queue here either *follows* (its owner's offer came over the present link, at the epoch that the map names) or not;
-parts for a queue that does not follow are refused, and once refused it does not follow until the next offer.
+A queue here either *follows* (its owner's offer came over the present link, at the map's epoch) or not. Parts for a
+queue that does not follow are refused; a refused queue does not follow until the next offer.
 
-    offer     1. cut what is foreign, take foreign seqs out, lower producers' numbers to the owner's; take its epochs
-              2. compare bucket digests, ask for those that differ, newest first (a stream's: oldest first)
-    bucket    add what is missing, set counts and dead; what must go is remembered
-    end       3. take out what must go, raise producers' numbers, but for those that Appends have named since the offer;
+    offer     1. cut foreign records, remove foreign seqs, lower producers' numbers to the owner's; take its epochs
+              2. compare bucket digests, request different ones, newest first (a stream's: oldest first)
+    bucket    add missing records, set counts and dead; removals are remembered
+    end       3. carry out the removals, raise producers' numbers, except those that Appends have named since the offer;
                  when that is durable: SyncDone
 
 A copy that may be elected (in the in-sync or eligible set) lacks at most the records of one group. Its sync is
-*atomic*: all that the three steps write is kept and written at the end, whole, and Appends wait behind it.
-So it is elected as it was before or as it is after: with half of a group it
-would count publishes that it lacks, or lack the count of others,
-and a message that moved from one seq to another could be in neither. Other copies write as they read, in the order
-above: they are not elected before SyncDone, whatever they hold meanwhile.
+*atomic*: the writes of all three steps are kept and written at the end, whole, and Appends wait behind them. The copy
+is therefore elected in its state before the sync or after it. With half of a group it would count absent publishes,
+or lack the count of present ones, and a message that moved from one seq to another could be in neither. Other copies
+write as they read, in the order above: they are not elected before SyncDone, whatever they hold meanwhile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an owner knows of one queue and of each copy of it: values only, and the table of a copy's states.
+"""An owner's knowledge of one queue and of each copy: values only, and the table of a copy's states.
 
     state     means                                                        Appends go there   counts for a commit
     APART     no link, or the map says that the node is not alive          no                 no

@@ -1,4 +1,4 @@
-"""What can go wrong between an owner and its backups.
+"""Errors between an owner and its backups.
 
 ReplicationError
 `-- BadMessage      the peer's fault: it said what no correct peer says; the link ends

@@ -1,9 +1,9 @@
-"""What a backup knows of one owner's link and of each queue that follows over it: values only.
+"""A backup's knowledge of one owner's link and of each queue that follows over it: values only.
 
 state of a queue at a link                              Appends     answers
 not in `following`                                      refused     -
-offer is set     waits until the store knows all        held        -
-syncing          buckets are asked for and written      written     AppendAck
+offer is set     the store does not know all yet        held        -
+syncing          buckets are requested and written      written     AppendAck
 neither          synced                                 written     AppendAck, after SyncDone
 """
 

@@ -1,7 +1,7 @@
-"""Hand-overs of an owner's queues: a queue is frozen, what is in flight is committed, and the heir proposed.
+"""Hand-overs of an owner's queues: freeze the queue, commit records in flight, propose the heir.
 
-A hand-over ends with the epoch, or comes to nothing: the proposal is refused, or it took too long. Then the queue is
-thawed and goes on here.
+A hand-over ends with the epoch, or fails: the proposal is refused, or took too long. Then the queue is thawed and
+continues here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the owner's side of replication needs of its node."""
+"""Port of the owner's side of replication to its node."""
 
 from __future__ import annotations
 

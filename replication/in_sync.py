@@ -1,12 +1,12 @@
-"""Who should be in sync: the policy of shrinking and growing, apart from how it is proposed.
+"""Policy of the in-sync set: shrinking and growing, apart from the proposals.
 
-A member leaves when its link has been down for LINK_DOWN_MS, or when it has owed an acknowledgement, or stood still in
-a sync, for OWED_MS: until then every commit waits for it. It leaves the sets of queues with a commit that waits; those
-of idle ones when the link is still down after IDLE_DOWN_MS: by then a member that has died was failed, and left all of
-them with one command. It never leaves when fewer than the minimum would be left:
-nothing could be committed without it either, and inside the set it is still electable.
+A member leaves when its link has been down for LINK_DOWN_MS, or after an owed acknowledgement, or a sync without
+progress, for OWED_MS: until then every commit waits for it. It leaves the sets of queues with a waiting commit. It
+leaves the sets of idle queues when the link is still down after IDLE_DOWN_MS: by then a dead member was failed, and
+left all of them with one command. It never leaves a set that would fall below the minimum: nothing could be committed
+without it either, and inside the set it is still electable.
 
-A replica joins when it holds all that may be committed. One that left because it was slow must first have been
+A replica joins when it holds everything that may be committed. A replica that left for slowness must first have been
 quick for QUICK_FOR_MS, or it would come and go with every hiccup of its disk, each time at the cost of OWED_MS.
 """
 

@@ -1,7 +1,7 @@
-"""Copies that follow quickly, but behind the others: they are waited for until they have all that is committed.
+"""Copies that follow quickly, but behind the others: the owner waits until they have all that is committed.
 
-Else they never would have, while the queue is busy, and could not be proposed. Who turns out to be slow is not waited
-for any longer, and not again before it has been quick for a while (`in_sync.Pace`).
+Otherwise they never would have, while the queue is busy, and could not be proposed. A slow copy is dropped from the
+wait, and returns to it only after it has been quick for a while (`in_sync.Pace`).
 """
 
 from __future__ import annotations

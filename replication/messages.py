@@ -1,7 +1,7 @@
-"""What an owner and its backups say to each other about queues: heads of frames; records follow as payload.
+"""Messages between an owner and its backups about queues: heads of frames; records follow as payload.
 
-Every frame also carries its sender's applied wiring index (cluster/link/frames.py), and is not looked at before the
-receiver has applied that index. Ranges are (first, last), inclusive. Field order is the order on the wire.
+Every frame also carries its sender's applied wiring index (cluster/link/frames.py), and waits until the receiver has
+applied that index. Ranges are (first, last), inclusive. Field order is the order on the wire.
 """
 
 from __future__ import annotations

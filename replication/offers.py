@@ -1,16 +1,15 @@
-"""The owner's side of syncs: whose turn it is at each peer, what is offered, and the buckets that are asked for.
+"""The owner's side of syncs: turns of queues at each peer, offers, and requested buckets.
 
-A peer has at most ACTIVE_MAX syncs under way and one large one; queues that cannot commit without the copy come first,
-and a quarter of the room to themselves: the others may stand still, when an operator has paused them (rate.py).
-The backup asks for few buckets at a time, at the pace of pacing.py; an answer holds about BODIES_BYTES_MAX, and it asks
-again for what did not fit: so what is under way to one peer stays small. Answers are short because both sides compose
-and check them in their loops, and live records wait meanwhile. Offers name all producers of
-their queue, 10,000 perhaps, and the backup remembers them to the end of the sync: those of the syncs under way are
-together no more than 8 MiB and one offer.
+A peer has at most ACTIVE_MAX syncs in progress and one large one. Queues that cannot commit without the copy come
+first, and have a quarter of the room to themselves: the others may stand still during an operator's pause (rate.py).
+The backup requests few buckets at a time, at the pace of pacing.py. An answer holds about BODIES_BYTES_MAX, and the
+backup requests the rest again, so little is in flight to one peer. Answers are short because both sides compose and
+check them in their loops, while live records wait. Offers name all producers of their queue, possibly 10,000, and the
+backup remembers them to the end of the sync: those of the syncs in progress are together at most 8 MiB and one offer.
 
-A bucket's answer is composed when it is sent, after its bodies were read: link order then makes it exact, for every
-later change of the bucket is in an Append behind it. Bodies are needed only of seqs before the offer's end that the
-backup does not have; what came later it has from Appends.
+A bucket's answer is composed when it is sent, after its bodies were read. Link order then makes it exact, because
+every later change of the bucket is in an Append behind it. Bodies are needed only for seqs before the offer's end
+that the backup lacks; later ones came with Appends.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""How much of a node's time may go into syncs that nobody waits for, while live records come in.
+"""Pace of syncs that no publisher waits for, while live records come in.
 
-Theory. A copy that returns behind a million messages could take them as fast as disk and processors allow; but what
-comes live meanwhile goes through the same loops, links and group commits, and publishers wait for it. So while there
-is live work such a sync goes in *rounds*: about ROUND_BYTES are asked for, and when all of that is durable here,
-nothing more for as long as the round took. The round's time is that of the owner's loop, the link, this loop and this
-disk together, so whichever of them is short of time gets half of it back. The pause is bounded, so a sync ends under
-any load, one round in its own time and PAUSE_MAX_MS. Small buckets share a round: thousands of queues with a few
-messages each are not slower for it. Without live work there are neither rounds nor pauses.
+Theory. A copy that returns behind a million messages could take them at the speed of disk and processors. But live
+records use the same loops, links and group commits, and publishers wait for them. With live work such a sync
+therefore goes in *rounds*: about ROUND_BYTES are requested, and after their durability here nothing more for the time
+of the round. A round's time includes the owner's loop, the link, this loop and this disk, so the busiest of them gets
+half of it back. The pause is bounded, so a sync ends under any load, one round in its own time and PAUSE_MAX_MS.
+Small buckets share a round: thousands of queues with a few messages each are not slower. Without live work there are
+neither rounds nor pauses.
 """
 
 from __future__ import annotations

@@ -1,27 +1,27 @@
-"""How far a copy's log reaches, and what that proves of disks: pure functions.
+"""Places: the reach of a copy's log, and its proof of a disk's state. Pure functions.
 
-Theory. Every group of a queue carries its *place* in the queue's log: one more than the group before, over the queue's
-whole life. It stands in the log itself (a PRD record of the name PLACE, verbatim in every copy), so each Append tells
-it, each copy keeps it as durably as the messages, and an offer names its owner's. A group is written only when the one
-before is committed (primary.py), which makes a place a proof:
+Theory. Every group of a queue carries its *place* in the queue's log: one more than the group before, over the
+queue's whole life. The place stands in the log itself (a PRD record of the name PLACE, verbatim in every copy). Each
+Append therefore carries it, each copy keeps it as durably as the messages, and an offer names its owner's. A group is
+written only after the commit of the one before (primary.py), which makes a place a proof:
 
-    (1) who holds place n knows that everything up to place n - 1 is committed
-    (2) an owner, and whoever is in sync or eligible, holds everything that is committed
+    (1) a holder of place n knows that everything up to place n - 1 is committed
+    (2) an owner, and each member of the in-sync and eligible sets, holds everything that is committed
 
-So between two sound copies that may own the queue there is one place at most, and
+So two sound copies that may own the queue are at most one place apart, and
 
-    offered < held - 1      the owner lacks what is committed: its disk went back, or it was forced (`lacks`)
-    held < offered - 1      a copy in the in-sync set lacks what is committed: this disk went back (`went_back`)
+    offered < held - 1      the owner lacks committed records: its disk went back, or it was forced (`lacks`)
+    held < offered - 1      a copy in the in-sync set lacks committed records: this disk went back (`went_back`)
     offered = held - 1      proves nothing: the last group may never have been committed. But it may have been, so an
                             owner that knows its copy from its disk alone lets that copy own the queue (`may_lack`)
 
-A copy of a time before a gap (an operator forced an owner, or accepted a loss) claims nothing: what it knows as
-committed is no longer the queue's. What a place cannot see is an owner that went back and has written since: its
-places go on, with other messages. For that there is the table of epochs: epochs grow with seq, and a message that is
-committed keeps its epoch for ever; a table that was read back from a disk may name an earlier epoch than the true one,
-never a later one. So an owner that names a later epoch for the seq of a message which lives here and is committed has
-another message there, or none that ever was (`overwritten`). Neither is ever true of what was settled, purged or
-expired while a copy was away: that is gone under its own epoch, and the places go on.
+A copy from before a gap (an operator forced an owner, or accepted a loss) claims nothing: its committed records are
+no longer the queue's. A place cannot show an owner that went back and has written since: its places go on, with other
+messages. The table of epochs shows it. Epochs grow with seq, and a committed message keeps its epoch for ever. A
+table that was read back from a disk may name an earlier epoch than the true one, never a later one. An owner that
+names a later epoch for the seq of a message which lives here and is committed therefore has another message there, or
+none that ever was (`overwritten`). Neither is true of messages that were settled, purged or expired while a copy was
+away: they are gone under their own epoch, and the places go on.
 """
 
 from __future__ import annotations

@@ -1,27 +1,27 @@
 """The owner's side of replication, for all queues that this node owns.
 
-Theory. A group commit that holds records of a queue is sent to the queue's other replicas when it is cut, and is
-*committed* when everybody in E has it: durable here, and acknowledged by every other member over the present link by a
-copy that has been synced at this epoch. E is the in-sync set as last applied and every addition proposed since its
-version last rose: once an addition is proposed, it may have been applied already, and then the newcomer may be elected.
-A removal counts only when it is applied. Nothing is committed while the set is smaller than the minimum. A copy that
-follows quickly, but behind the others, never has all that is committed while the queue is busy: so it is waited for as
-well, as *joining*, until it has, and is then proposed.
+Theory. A group commit with records of a queue is sent to the queue's other replicas when it is cut. It is *committed*
+when every member of E has it: durable here, and acknowledged by every other member over the present link by a copy
+that has been synced at this epoch. E is the in-sync set as last applied and every addition proposed since its version
+last rose: a proposed addition may have been applied already, and then the newcomer may be elected. A removal counts
+only after it is applied. Nothing is committed while the set is smaller than the minimum. A copy that follows quickly,
+but behind the others, never has all committed records of a busy queue: the owner therefore waits for it as well, as
+*joining*, until it has, and then proposes it.
 
-A queue has at most one group in flight, and after a take-over none until its *first sync* is complete: what was taken
-over is like a group in flight. So a member of E lacks at most the records of one group, and its log, cut at the
-foreign part, is a prefix of this one. Producers' numbers (exactly once) rest on that.
+A queue has at most one group in flight, and after a take-over none until its *first sync* is complete: the records
+taken over are like a group in flight. So a member of E lacks at most the records of one group, and its log, cut at
+the foreign part, is a prefix of this one. Producers' numbers (exactly once) rest on that.
 
-    call in                                       what may come of it
+    call in                                       possible results
     take_over, give_up, entity_changed            offers, first_sync_complete, committed
     members_changed, linked, unlinked             offers
     group_cut, group_durable                      Appends; committed
     received(AppendAck, SyncWant, Done, Refused)  buckets; committed; syncs go on
     tick                                          proposals to shrink and grow, offers, an end to slow hand-overs
 
-Invariants: (1) `committed` is told in the order of groups, once each; (2) what is told as committed is durable on every
-member of every in-sync set that can have been applied; (3) no acknowledgement of an earlier link or incarnation counts
-(copies.py); (4) an addition is proposed only of a copy that has everything that may have been committed.
+Invariants: (1) `committed` is reported in the order of groups, once each; (2) a reported group is durable on every
+member of every in-sync set that can have been applied; (3) no acknowledgement of an earlier link or incarnation
+counts (copies.py); (4) an addition is proposed only for a copy with everything that may have been committed.
 """
 
 from __future__ import annotations

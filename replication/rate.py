@@ -1,10 +1,10 @@
-"""How many bytes a second a node lets in for copies that no publisher waits for, as an operator allows (pure).
+"""Rate limit in bytes per second for copies that no publisher waits for, as an operator sets it (pure).
 
-Theory. An allowance grows by `limit_bytes` a second, up to one second of it, and what comes in is taken from it. A
-bucket may be asked for while the allowance, without what is on its way, is above 0, so it may end below: the next one
-waits until that is made up for. Copies that publishers wait for are never held up, but count; what they take is owed
-for OWED_S at most, or the others would starve. It bounds what this node asks of all owners together, and with that what
-they read and send.
+Theory. An allowance grows by `limit_bytes` a second, up to one second of it, and received bytes reduce it. A bucket
+may be requested while the allowance, without bytes in flight, is above 0, so it may end below: the next request waits
+until that is made up for. Copies that publishers wait for are never held up, but count; their bytes are owed for
+OWED_S at most, or the others would starve. The limit bounds this node's requests to all owners together, and thereby
+their reading and sending.
 """
 
 from __future__ import annotations

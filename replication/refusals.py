@@ -1,23 +1,24 @@
-"""What an owner makes of copies that refuse its offer: one of the two disks may have gone back (places.py).
+"""Refused offers, and the owner's reaction: one of the two disks may have gone back (places.py).
 
     ground   the copy says                                    the owner
     OTHER    another epoch, a damaged copy                    offers again after a second
-    AHEAD    the owner lacks what is committed                gives the queue to that copy, and leaves the in-sync set
-    LATER    the owner may lack what is committed             hands the queue to that copy, if it may own it
-    BEHIND   it lacks itself what is committed                takes it out of the in-sync set, and syncs it
+    AHEAD    the owner lacks committed records                gives the queue to that copy, and leaves the in-sync set
+    LATER    the owner may lack committed records             hands the queue to that copy, if it may own it
+    BEHIND   the copy itself lacks committed records          takes it out of the in-sync set, and syncs it
 
-The queue goes to who is ahead as long as nothing was committed in this epoch, and the wiring says whether it may: it
-must be alive, in sync or eligible. Until the wiring has answered, nothing is committed and nobody leaves the in-sync
-set: else the copy that is ahead might leave it for having stood still, and the queue would begin without it. Who is
-ahead and may not own the queue is *kept apart*: nothing of it is cut, it does not count, and an operator decides.
+The queue goes to the copy that is ahead as long as nothing was committed in this epoch and the wiring permits: that
+copy must be alive, in sync or eligible. Until the wiring has answered, nothing is committed and no member leaves the
+in-sync set. Otherwise the copy that is ahead might leave it for lack of progress, and the queue would begin without
+it. A copy that is ahead and may not own the queue is *kept apart*: nothing of it is cut, it does not count, and an
+operator decides.
 
-A copy that may not own the queue and has one group more than an owner that knows its copy from its disk alone (LATER):
-if no disk went back, that group was never committed, and is cut. If the owner's did, those who may own the queue have
-it. So the owner is *in doubt*, and takes nobody into the set, until one of them has been synced (it had no more, so no
-disk went back) or leads, at most for DOUBT_MS: one that stays away for ever must not keep the queue.
+A copy that may not own the queue may have one group more than an owner that knows its copy from its disk alone
+(LATER). If no disk went back, that group was never committed, and is cut. If the owner's did, the copies that may own
+the queue have the group. So the owner is *in doubt*, and adds no member to the set, until one of them has been synced
+(it had no more, so no disk went back) or leads, at most for DOUBT_MS: an absent one must not hold the queue for ever.
 
-An heir that the wiring refuses died meanwhile, or left the sets. That proves nothing of the others, who may have the
-same group and are still asked for it.
+An heir that the wiring refuses died meanwhile, or left the sets. That proves nothing about the others, which may have
+the same group and are still asked for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the backup's side of replication needs of its node: a queue as its map sees it, and what is to be done."""
+"""Port of the backup's side of replication to its node: a queue in the map, and the actions on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cores need of a queue's messages and of a record encoder. Rings implement this by their shape.
+"""Port of the cores to a queue's messages and to a record encoder. Rings implement this by their shape.
 
 *Emitted state* is what the records of all groups cut so far come down to: messages written, less those whose SET is
 written. An unwritten message, or an acknowledgement that no group carries yet, is not in it.

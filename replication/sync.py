@@ -1,4 +1,4 @@
-"""Which seqs two replicas have in common, and which buckets must be compared: pure arithmetic.
+"""Common seqs of two replicas, and buckets to compare: pure arithmetic.
 
 A message of a queue is identified by (seq, epoch). Epochs grow with seq, so a table of (epoch, first seq) says for
 every seq which epoch gave it. A table that was read back from a disk may be vague: where an epoch began with seqs

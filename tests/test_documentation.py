@@ -71,7 +71,44 @@ def test_every_page_is_linked_from_somewhere() -> None:
             assert page in reached or f"docs/{page.name}" in named, f"nothing leads to docs/{page.name}"
 
 
-# -- the map of the house ---------------------------------------------------------------------------------------------
+# -- citations --------------------------------------------------------------------------------------------------------
+
+CITATION = re.compile(r"(?<![\w/.-])((?:[\w-]+/)*[\w-]+\.md)\b(?: (\d+(?:\.\d+)?)\b)?")
+"""A page, and perhaps the number of a section: `amqp-rules.md 5.3`, also written without the suffix."""
+
+
+def sections(page: Path) -> set[str]:
+    """Numbers of headings, and of the items of numbered lists under them."""
+    found: set[str] = set()
+    heading = ""
+    for line in prose(page).splitlines():
+        if numbered := re.match(r"#+ (\d+(?:\.\d+)*)\b", line):
+            heading = numbered[1]
+            found.add(heading)
+        elif item := re.match(r"(\d+)\. ", line):
+            found.add(f"{heading}.{item[1]}")
+    return found
+
+
+def test_pages_that_sources_cite_are_there() -> None:
+    kinds = ("*.py", "*.pyx", "*.pxd", "*.pxi", "*.pyi", "*.txt", "*.toml", "*.yaml", "*.tsx", "*.ts", "scripts/*")
+    listed = subprocess.run(
+        ["git", "ls-files", *kinds, ":!bench"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    cited = 0
+    for source in (ROOT / name for name in listed.stdout.split()):
+        if not source.is_file():  # deleted, and not yet committed
+            continue
+        for name, number in CITATION.findall(told(source).replace("amqp-rules ", "amqp-rules.md ")):
+            places = (ROOT / name, ROOT / "docs" / name, source.parent / name)
+            page = next((place for place in places if place.exists()), None)
+            assert page is not None, f"{source.relative_to(ROOT)} cites {name}"
+            assert not number or number in sections(page), f"{source.relative_to(ROOT)} cites {name} {number}"
+            cited += 1
+    assert cited > 50, "comments cite pages"
+
+
+# -- source layout ---------------------------------------------------------------------------------------------------
 
 
 def in_code(text: str) -> set[str]:
@@ -90,7 +127,7 @@ def exists(name: str) -> bool:
     return any(place.joinpath(name).exists() or any(place.glob(name.rstrip("/"))) for place in places)
 
 
-@pytest.mark.parametrize("title", ["The map of the house", "How it is tested", "How to change something"])
+@pytest.mark.parametrize("title", ["Source layout", "How it is tested", "How to change something"])
 def test_every_file_that_the_readme_names_is_there(title: str) -> None:
     words = section(ROOT / "README.md", title)
     names = {name for name in in_code(words) if re.fullmatch(r"[\w.\-/*]+", name) and "/" in name}
@@ -101,7 +138,7 @@ def test_every_file_that_the_readme_names_is_there(title: str) -> None:
 
 
 def test_every_floor_and_every_room_of_the_broker_is_on_the_map() -> None:
-    words = section(ROOT / "README.md", "The map of the house")
+    words = section(ROOT / "README.md", "Source layout")
     for floor in ("broker", "replication", "cluster", "journal", "pipeline"):
         assert f"`{floor}/`" in words
     rooms = {path.parent.name for path in (ROOT / "broker").glob("*/__init__.py")}

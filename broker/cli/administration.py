@@ -35,7 +35,7 @@ def perform(
         end(failed)
 
 
-alarm = typer.Typer(no_args_is_help=True, help="Drills: raise a resource alarm whatever is measured.")
+alarm = typer.Typer(no_args_is_help=True, help="Drills: raise a resource alarm by hand.")
 
 
 @alarm.command("set")
@@ -44,7 +44,7 @@ def alarm_set(
     raised: Annotated[str, typer.Argument(help="on or off")] = "on",
     data_dir: DataDir = DATA_DIR,
 ) -> None:
-    """Raise the memory or disk alarm (on), or take the drill back (off)."""
+    """Raise the memory or disk alarm (on), or end the drill (off)."""
     if raised not in ("on", "off"):
         raise typer.BadParameter("say on or off")
     perform(data_dir, "alarm.set", name=name, raised=raised == "on")
@@ -52,34 +52,34 @@ def alarm_set(
 
 @alarm.command("clear")
 def alarm_clear(name: str, data_dir: DataDir = DATA_DIR) -> None:
-    """Take the drill back."""
+    """End the drill."""
     perform(data_dir, "alarm.set", name=name, raised=False)
 
 
 def limit(
     name: Annotated[str, typer.Argument(help="consumers-per-channel, queues or exchanges")],
-    value: Annotated[int, typer.Argument(help="0: what was configured.", min=0)],
+    value: Annotated[int, typer.Argument(help="0: as configured.", min=0)],
     data_dir: DataDir = DATA_DIR,
 ) -> None:
-    """Change a limit of the running node until it ends."""
+    """Change a limit of the running node until its end."""
     perform(data_dir, "limit.set", name=name, value=value)
 
 
-copying = typer.Typer(no_args_is_help=True, help="How fast copies of queues come to this node.")
+copying = typer.Typer(no_args_is_help=True, help="Rate of synchronisation of replicas on this node.")
 
 
 @copying.command("show")
 def copying_show(data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
-    """How many copies are being brought up to date here, how much has come in, and what bounds it."""
+    """Replicas in synchronisation on this node, bytes received, and the bound."""
     _told(perform(data_dir, "copying"), as_json)
 
 
 @copying.command("rate")
 def copying_rate(
-    rate: Annotated[str, typer.Argument(help="Bytes per second: 50MiB; 0: as fast as it goes; default: as set.")],
+    rate: Annotated[str, typer.Argument(help="Bytes per second: 50MiB; 0: unlimited; default: as configured.")],
     data_dir: DataDir = DATA_DIR,
 ) -> None:
-    """Bound what comes in for copies that no publisher waits for, until the node ends (copy_rate_bytes)."""
+    """Limit synchronisation that no publisher waits for, until the node ends (copy_rate_bytes)."""
     from pydantic import ByteSize, TypeAdapter, ValidationError
 
     wanted: int | None = None
@@ -93,18 +93,18 @@ def copying_rate(
 
 @copying.command("pause")
 def copying_pause(data_dir: DataDir = DATA_DIR) -> None:
-    """Stop copying to this node, but for queues that could confirm nothing without it. An alert holds meanwhile."""
+    """Pause synchronisation, except for queues that need this node for confirms. An alert stays meanwhile."""
     perform(data_dir, "copying.set", paused=True)
 
 
 @copying.command("resume")
 def copying_resume(data_dir: DataDir = DATA_DIR) -> None:
-    """Let copying go on."""
+    """Resume synchronisation."""
     perform(data_dir, "copying.set", paused=False)
 
 
 def reload_certificates(data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
-    """Read the TLS certificates of the running node anew, as it does by itself when their files change."""
+    """Reload the TLS certificates of the running node, as after a change of their files."""
     shown = perform(data_dir, "certificates.reload")["certificates"]
     if as_json:
         typer.echo(json.dumps(shown))
@@ -116,7 +116,7 @@ def status(
     data_dir: DataDir = DATA_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """What the running node holds: listeners, connections, queues, messages, alarms, memory."""
+    """State of the running node: listeners, connections, queues, messages, alarms, memory."""
     _told(perform(data_dir, "status"), as_json)
 
 

@@ -32,12 +32,12 @@ SMALL_DISK_MIB = 192
 
 @app.callback()
 def chaos(
-    rounds: Annotated[int, typer.Option(min=1, help="How many.")] = 20,
-    seed: Annotated[int | None, typer.Option(help="Replays the plan of a run; a new one otherwise.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 20,
+    seed: Annotated[int | None, typer.Option(help="Repeats the plan of a run; none: a new plan.")] = None,
     nodes: Annotated[int, typer.Option(help="3 or 5.")] = 3,
     rate: Annotated[float, typer.Option(min=1, help="Messages a second.")] = 600.0,
 ) -> None:
-    """Torment a cluster on this machine and check what its clients saw."""
+    """Inject faults into a cluster on this machine, and check the clients' results."""
     if nodes not in (3, 5):
         typer.echo("clusterbroker: --nodes: a cluster of 3 or of 5 is put on trial", err=True)
         raise typer.Exit(2)

@@ -35,7 +35,7 @@ FOUND = Table((Column("check"), Column("status"), Column("reason")), name="check
 
 @listing(app, "list", KNOWN)
 def check_list(_reach: Target) -> list[Document]:
-    """The checks that there are."""
+    """All checks."""
     return [{"check": name, "passes_when": text} for name, text in CHECKS.items()]
 
 
@@ -52,7 +52,7 @@ def check_run(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON, on one line.")] = False,
 ) -> None:
-    """Run checks. One that a node without a lease never passes: all of them."""
+    """Run checks. A node without a lease fails all of them."""
     found = [_ran(reach, check) for check in checks or BY_THEMSELVES]
     show(FOUND, lambda: found, Wish(as_json=as_json))
     if any(row["status"] != "ok" for row in found):

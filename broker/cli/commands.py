@@ -46,13 +46,13 @@ REACH: Final[dict[str, Any]] = {
     ],
     "login": Annotated[
         str | None,
-        typer.Option("--user", help="With --url: who signs in. [env: CLUSTERBROKER_USER]", rich_help_panel=WHERE),
+        typer.Option("--user", help="With --url: the user. [env: CLUSTERBROKER_USER]", rich_help_panel=WHERE),
     ],
     "password_file": Annotated[
         Path | None,
         typer.Option(
             "--password-file",
-            help="Its first line is the password; -: of standard input. [env: CLUSTERBROKER_PASSWORD]",
+            help="The first line is the password; -: standard input. [env: CLUSTERBROKER_PASSWORD]",
             rich_help_panel=WHERE,
         ),
     ],
@@ -60,13 +60,13 @@ REACH: Final[dict[str, Any]] = {
         Path | None,
         typer.Option(
             "--token-file",
-            help="Its first line is a token of OAuth 2, instead of a user. [env: CLUSTERBROKER_TOKEN]",
+            help="The first line is an OAuth 2 token, in place of a user. [env: CLUSTERBROKER_TOKEN]",
             rich_help_panel=WHERE,
         ),
     ],
     "ca_file": Annotated[
         Path | None,
-        typer.Option("--ca-file", help="With https: certificates that are trusted (PEM).", rich_help_panel=WHERE),
+        typer.Option("--ca-file", help="With https: trusted certificates (PEM).", rich_help_panel=WHERE),
     ],
     "as_user": Annotated[
         str | None,
@@ -90,19 +90,19 @@ COLUMNS: Final[dict[str, Any]] = {
     ],
     "watch": Annotated[
         float | None,
-        typer.Option("--watch", help="Again every SECONDS, 2 if left out.", metavar="[SECONDS]", rich_help_panel=SHOWN),
+        typer.Option("--watch", help="Repeat every SECONDS [2].", metavar="[SECONDS]", rich_help_panel=SHOWN),
     ],
 }
 LIST: Final[dict[str, Any]] = {
     "filter_": Annotated[
         str | None,
-        typer.Option("--filter", help="Names that contain this; with * or ? a pattern.", rich_help_panel=SHOWN),
+        typer.Option("--filter", help="Part of the name; with * or ? a pattern.", rich_help_panel=SHOWN),
     ],
     "sort": Annotated[
         str | None,
-        typer.Option("--sort", help="By this column; with - in front the other way round.", rich_help_panel=SHOWN),
+        typer.Option("--sort", help="By this column; descending with a leading -.", rich_help_panel=SHOWN),
     ],
-    "limit": Annotated[int | None, typer.Option("--limit", min=1, help="So many at most.", rich_help_panel=SHOWN)],
+    "limit": Annotated[int | None, typer.Option("--limit", min=1, help="At most this many.", rich_help_panel=SHOWN)],
 }
 DEFAULTS: Final[dict[str, Any]] = {"as_json": False}
 

@@ -18,7 +18,7 @@ from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Connections of clients.")
 channels = typer.Typer(no_args_is_help=True, help="Channels of connections.")
-consumers = typer.Typer(no_args_is_help=True, help="Who consumes from which queue.")
+consumers = typer.Typer(no_args_is_help=True, help="Consumers and their queues.")
 
 CONNECTIONS = Table(
     (
@@ -79,7 +79,7 @@ def connection_list(
     vhost: OfVhost = None,
     user: Annotated[str | None, typer.Option("--of", help="Only of this user.", autocompletion=complete_users)] = None,
 ) -> list[Document]:
-    """All connections, wherever in the cluster they are."""
+    """All connections of the cluster."""
     return [row for row in _in_vhost(reach, "connections", vhost) if user in (None, row["user"])]
 
 
@@ -102,7 +102,7 @@ def connection_close(
         str | None, typer.Argument(metavar="[CONNECTION]", autocompletion=complete_connections)
     ] = None,
     user: Annotated[str | None, typer.Option("--of", help="All of this user.", autocompletion=complete_users)] = None,
-    reason: Annotated[str, typer.Option(help="What the client is told.")] = "closed by operator",
+    reason: Annotated[str, typer.Option(help="Reason for the client.")] = "closed by operator",
 ) -> str:
     """Close one connection, or all of a user."""
     if (connection is None) == (user is None):

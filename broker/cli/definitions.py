@@ -15,7 +15,7 @@ from clusterbroker.broker.cli.exit_codes import FAILED, USAGE, Failed
 from clusterbroker.broker.cli.parameters import OfVhost
 from clusterbroker.broker.cli.target import Target
 
-app = typer.Typer(no_args_is_help=True, help="All that was declared, as a file: out and in, RabbitMQ's too.")
+app = typer.Typer(no_args_is_help=True, help="Export and import of definitions, also RabbitMQ's.")
 FILE_BYTES_MAX = 64 << 20
 IDLE = {"shovel": "shovel", "federation-upstream": "federation", "federation-upstream-set": "federation"}
 """Components of RabbitMQ's parameters that its plugins read."""
@@ -24,9 +24,9 @@ IDLE = {"shovel": "shovel", "federation-upstream": "federation", "federation-ups
 @deed(app, "export")
 def definitions_export(
     reach: Target,
-    file: Annotated[Path | None, typer.Argument(help="Where to; without it, or -: standard output.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="Target; none or -: standard output.")] = None,
     vhost: OfVhost = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> str | None:
     """Write vhosts, users, permissions, policies, queues, exchanges and bindings to a file that only you may read.
 
@@ -56,10 +56,10 @@ def definitions_export(
 def definitions_import(
     reach: Target,
     file: Annotated[Path, typer.Argument(help="-: standard input.")],
-    vhost: Annotated[str | None, typer.Option("--vhost", help="All into this one, whatever the file names.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be new or changed.")] = False,
+    vhost: Annotated[str | None, typer.Option("--vhost", help="Import everything into this vhost.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list new and changed objects.")] = False,
 ) -> str:
-    """Make all that a file says, or nothing when some of it cannot be."""
+    """Import a file, all or nothing."""
     try:
         raw = sys.stdin.buffer.read(FILE_BYTES_MAX + 1) if str(file) == "-" else _read(file)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`clusterbroker demo`: three nodes on this machine, a load, the owner of its queue killed, and what that cost (waits).
+"""`clusterbroker demo`: three nodes on this machine, a load, a killed leader, and the result (waits).
 
 Everything is in a temporary directory and on free ports of the loopback; nothing is left behind, unless the demo fails:
 then its directory stays, with the nodes' logs and the clients' history, and the verdict names it.
@@ -33,10 +33,10 @@ SETTLE_TIMEOUT_S = 60.0
 @app.callback()
 def demo(
     seconds: Annotated[float, typer.Option(min=1, help="Calm load before and after each kill, seconds.")] = 3.0,
-    kills: Annotated[int, typer.Option(min=1, help="How often the owner is killed.")] = 1,
+    kills: Annotated[int, typer.Option(min=1, help="Number of kills of the leader.")] = 1,
     rate: Annotated[float, typer.Option(min=1, help="Messages a second.")] = 1000.0,
 ) -> None:
-    """Start three nodes, kill the owner under load, count what survived."""
+    """Start three nodes, kill a queue's leader under load, count lost messages."""
     console = Console(highlight=False)
     directory = Path(tempfile.mkdtemp(prefix="clusterbroker-demo-"))
     stage = Stage(LocalCluster(directory))
@@ -62,7 +62,7 @@ def demo(
 
 
 class Stage:
-    """What the display shows."""
+    """State of the display."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
@@ -89,11 +89,11 @@ class Stage:
         """The picture of this moment."""
         if self._last is not None:
             return self._last
-        nodes = Table("node", "process", "AMQP", "owner of the queue", box=None, pad_edge=False, header_style="bold")
+        nodes = Table("node", "process", "AMQP", "leader of the queue", box=None, pad_edge=False, header_style="bold")
         for name in self.cluster.names:
             pid = self.cluster.pid(name)
             state = f"[green]{pid}[/green]" if pid else "[red]dead[/red]"
-            nodes.add_row(name, state, str(self.cluster.target(name)), "owner" if name == self.owner else "")
+            nodes.add_row(name, state, str(self.cluster.target(name)), "leader" if name == self.owner else "")
         lines = [Text(line) for line in self.said]
         return Group(*lines, Text(f"... {self.what}", style="bold"), nodes, Text(self._traffic()))
 
@@ -157,7 +157,7 @@ async def _acts(stage: Stage, seconds: float, kills: int, rate: float) -> Verdic
 
 async def _kill(stage: Stage, load: Load, owner: str, queue: str) -> None:
     """SIGKILL, and the time until publishers and consumers all over the cluster go on."""
-    stage.what = f"{owner} owns the queue, and is killed"
+    stage.what = f"{owner} leads the queue, and is killed"
     killed_s = time.monotonic()
     await stage.cluster.kill(owner)
     stage.owner = None

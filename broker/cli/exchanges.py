@@ -24,8 +24,8 @@ from clusterbroker.broker.cli.parameters import (
 from clusterbroker.broker.cli.tables import Column, Document, Table, quoted, rate
 from clusterbroker.broker.cli.target import Target
 
-app = typer.Typer(no_args_is_help=True, help="Exchanges: where messages go in.")
-bindings = typer.Typer(no_args_is_help=True, help="Which messages of an exchange go where.")
+app = typer.Typer(no_args_is_help=True, help="Exchanges.")
+bindings = typer.Typer(no_args_is_help=True, help="Bindings of exchanges to queues and exchanges.")
 
 EXCHANGES = Table(
     (
@@ -58,7 +58,7 @@ Source = Annotated[str, typer.Argument(metavar="SOURCE", autocompletion=complete
 
 @listing(app, "list", EXCHANGES)
 def exchange_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
-    """All exchanges and what goes through them."""
+    """All exchanges, with rates."""
     return reach.api.documents("/api/exchanges", of=vhost)
 
 
@@ -76,10 +76,10 @@ def exchange_declare(
     vhost: Vhost = "/",
     durable: Durable = True,
     auto_delete: AutoDelete = False,
-    internal: Annotated[bool, typer.Option("--internal", help="Other exchanges alone may publish to it.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Closed to publishers, open to bindings.")] = False,
     argument: Arguments = None,
 ) -> str:
-    """Make an exchange. One that is there already must be the same."""
+    """Declare an exchange. An existing one must have the same settings."""
     body = {
         "type": kind,
         "durable": durable,
@@ -96,7 +96,7 @@ def exchange_delete(
     reach: Target,
     exchange: ExchangeName,
     vhost: Vhost = "/",
-    if_unused: Annotated[bool, typer.Option("--if-unused", help="Not one that has bindings.")] = False,
+    if_unused: Annotated[bool, typer.Option("--if-unused", help="Only without bindings.")] = False,
 ) -> str:
     """Delete an exchange and its bindings."""
     query = {"if-unused": "true"} if if_unused else {}
@@ -116,7 +116,7 @@ def exchange_publish(
     persistent: messages.Persistent = True,
     vhost: Vhost = "/",
 ) -> str:
-    """Publish a message, and wait until it is confirmed. Exit code 1 when no queue got it."""
+    """Publish a message, and wait for the confirm. Exit code 1 when no queue received the message."""
     return messages.publish(reach, vhost, exchange, routing_key, (body, file), properties, headers, persistent)
 
 
@@ -129,7 +129,7 @@ def exchange_bind(
     argument: Arguments = None,
     vhost: Vhost = "/",
 ) -> str:
-    """Let messages of SOURCE into the exchange DESTINATION."""
+    """Bind the exchange DESTINATION to the exchange SOURCE."""
     messages.bind(reach, vhost, source, "e", destination, routing_key, table(argument))
     return f"exchange '{destination}' is bound to '{source}'"
 
@@ -143,7 +143,7 @@ def exchange_unbind(
     argument: Arguments = None,
     vhost: Vhost = "/",
 ) -> str:
-    """Take one binding away: the one with this routing key and these arguments."""
+    """Remove the binding with this routing key and these arguments."""
     messages.unbind(reach, vhost, source, "e", destination, routing_key, table(argument))
     return f"exchange '{destination}' is no longer bound to '{source}'"
 
@@ -153,13 +153,11 @@ def binding_list(
     reach: Target,
     vhost: OfVhost = None,
     source: Annotated[
-        str | None, typer.Option("--source", help="Those of this exchange.", autocompletion=complete_exchanges)
+        str | None, typer.Option("--source", help="From this exchange.", autocompletion=complete_exchanges)
     ] = None,
-    queue: Annotated[
-        str | None, typer.Option("--queue", help="Those to this queue.", autocompletion=complete_queues)
-    ] = None,
+    queue: Annotated[str | None, typer.Option("--queue", help="To this queue.", autocompletion=complete_queues)] = None,
     exchange: Annotated[
-        str | None, typer.Option("--exchange", help="Those to this exchange.", autocompletion=complete_exchanges)
+        str | None, typer.Option("--exchange", help="To this exchange.", autocompletion=complete_exchanges)
     ] = None,
 ) -> list[Document]:
     """All bindings, or those of one exchange or queue (then of the vhost / unless told)."""

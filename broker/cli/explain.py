@@ -1,4 +1,4 @@
-"""`clusterbroker explain queue` and `message`: why something is as it is, from its documents (waits)."""
+"""`clusterbroker explain queue` and `message`: reasons, from documents of the API (waits)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from clusterbroker.broker.cli.target import Target
 
 MOVES_MAX: Final = 10
 
-app = typer.Typer(no_args_is_help=True, help="Why something is as it is.")
+app = typer.Typer(no_args_is_help=True, help="Reasons: of a queue's state, of a message's place.")
 
 
 @app.callback()
 def _explain() -> None:
-    """Why something is as it is."""
+    """Reasons: of a queue's state, of a message's place."""
 
 
 @deed(app, "queue")
@@ -30,7 +30,7 @@ def explain_queue(
     vhost: Vhost = "/",
     as_json: Annotated[bool, typer.Option("--json", help="The queue's document, on one line.")] = False,
 ) -> str:
-    """Who owns a queue since when, which copies may take over, and which rule set which limit."""
+    """A queue's leader and its history, replicas that may take over, and the rule behind each setting."""
     found = reach.api.document("/api/queues/{}/{}", vhost, queue)
     if as_json:
         return tables.encoded(found)
@@ -41,27 +41,27 @@ def explain_queue(
 @deed(app, "message")
 def explain_message(
     reach: Target,
-    message_id: Annotated[str, typer.Argument(metavar="MESSAGE-ID", help="Its property message_id.")],
+    message_id: Annotated[str, typer.Argument(metavar="MESSAGE-ID", help="The property message_id.")],
     vhost: Vhost = "/",
-    patience: Annotated[float, typer.Option(min=1, help="So many seconds are spent on looking.")] = 60.0,
-    as_json: Annotated[bool, typer.Option("--json", help="What was found, on one line.")] = False,
+    patience: Annotated[float, typer.Option(min=1, help="Seconds to search at most.")] = 60.0,
+    as_json: Annotated[bool, typer.Option("--json", help="The result, on one line.")] = False,
 ) -> str:
-    """Where a message is: its queues, who has it, which copies hold it, how often it was delivered and died."""
+    """Where a message is: queues, consumer, replicas, deliveries and deaths."""
     found = message_story.searched(reach, vhost, message_id, patience)
     return tables.encoded(found.document()) if as_json else "\n".join(message_story.story(found))
 
 
 def owners(moves: list[Document]) -> Iterator[str]:
-    """Who owned a queue since when, the newest first."""
-    yield "who owned it:"
+    """Leadership of a queue over time, the newest first."""
+    yield "leadership:"
     for move in moves[:MOVES_MAX]:
         if move["kind"] == "move":
-            before, after = (text(move[name] or "nobody") for name in ("from", "to"))
-            yield f"  {move['at']}: {after}, before it {before}: {move['why']}"
+            before, after = (text(move[name] or "none") for name in ("from", "to"))
+            yield f"  {move['at']}: {after}, previously {before}: {move['why']}"
         elif move["kind"] == "record":
-            yield f"  {move['at']}: nothing is known of what was before ({text(move['what'])})"
+            yield f"  {move['at']}: nothing is known before ({text(move['what'])})"
     if len(moves) > MOVES_MAX:
-        yield f"  and {number(len(moves) - MOVES_MAX)} before: clusterbroker queues moves"
+        yield f"  and {number(len(moves) - MOVES_MAX)} earlier: clusterbroker queues moves"
 
 
 def story(queue: Document) -> Iterator[str]:
@@ -76,16 +76,16 @@ def story(queue: Document) -> Iterator[str]:
     yield ""
     if queue.get("paused"):
         why = f" ({queue['paused_why']})" if queue.get("paused_why") else ""
-        yield f"it is paused{why}: it takes messages and hands none out, until clusterbroker queues resume"
+        yield f"it is paused{why}: no deliveries until clusterbroker queues resume"
     if lease := queue.get("lease"):
         yield (
             f"it is leased by '{text(lease['name'])}': {number(lease['rows'])} messages from number {lease['start']} "
-            f"to {lease['end'] - 1}; nobody else is handed anything; if nothing is heard it ends at {lease['until']}"
+            f"to {lease['end'] - 1}; no other consumer; without a request it ends at {lease['until']}"
         )
     if held_back := queue.get("held_back"):
         some = ", ".join(map(str, held_back[:10])) + (" and more" if len(held_back) > 10 else "")
         yield f"{number(len(held_back))} of its messages cannot be read from the disk and are held back: number {some}"
-        yield "  everything else is served; clusterbroker queues delete-messages --seq NUMBER deletes one"
+        yield "  all others are served; clusterbroker queues delete-messages --seq NUMBER deletes one"
     for reader in queue.get("stored_offsets", ()):
         yield (
             f"its reader '{text(reader['name'])}' says that it goes on with offset {reader['offset']}: "
@@ -106,22 +106,22 @@ def story(queue: Document) -> Iterator[str]:
 def _owner(queue: Document) -> Iterator[str]:
     if queue["owner"] is None:
         waits = [name for name in queue["in_sync"] if name not in queue["online"]] or queue["in_sync"]
-        yield f"owner: nobody; it waits for {text(waits)}, which may have all of its messages"
-        yield "  if these never come back: clusterbroker queues force-owner (messages may be lost)"
+        yield f"leader: none; the queue waits for {text(waits)}, which may have all of its messages"
+        yield "  if they never return: clusterbroker queues force-owner (messages may be lost)"
         return
-    yield f"owner: {queue['owner']}, epoch {queue['epoch']} (each new owner begins one)"
+    yield f"leader: {queue['owner']}, epoch {queue['epoch']} (one more with each new leader)"
     heirs = [name for name in queue["in_sync"] if name != queue["owner"] and name in queue["online"]]
     if heirs:
-        yield f"  when it dies, {' or '.join(heirs)} takes over; now: clusterbroker queues move"
+        yield f"  if it fails, {' or '.join(heirs)} takes over; by hand: clusterbroker queues move"
     elif len(queue["replicas"]) > 1:
-        yield "  when it dies nobody can take over: no other copy is in sync"
+        yield "  if it fails no member can take over: no other replica is in sync"
     else:
-        yield "  it is the only copy: when its node is away, so is the queue"
+        yield "  it is the only replica: without its node the queue is unavailable"
 
 
 def _copies(queue: Document) -> Iterator[str]:
     copies = {copy["node"]: copy for copy in queue.get("copies") or []}
-    yield "copies:"
+    yield "replicas:"
     for node in queue["replicas"]:
         facts = ["in sync" if node in queue["in_sync"] else "not in sync"]
         if node not in queue["online"]:
@@ -135,10 +135,10 @@ def _copies(queue: Document) -> Iterator[str]:
 def _rules(queue: Document) -> Iterator[str]:
     yield f"policy: {text(queue.get('policy'))}; operator policy: {text(queue.get('operator_policy'))}"
     if queue["effective_policy_definition"]:
-        yield f"  together they say: {text(queue['effective_policy_definition'])}"
+        yield f"  together: {text(queue['effective_policy_definition'])}"
     if queue["arguments"]:
         yield f"arguments: {text(queue['arguments'])}"
     rules: dict[str, Any] = queue.get("explain") or {}
-    yield "what holds:" if rules else "nothing is set, by argument or policy"
+    yield "effective settings:" if rules else "no argument or policy sets anything"
     for field, why in rules.items():
         yield f"  {field} = {text(why)}"

@@ -18,27 +18,27 @@ AGAIN_S: Final = 0.5
 
 def health(
     alive: Annotated[
-        bool, typer.Option("--alive", help="Only whether it answers: it may wait for others, be cut off or drained.")
+        bool, typer.Option("--alive", help="Only: the node answers. It may wait for others, be cut off or drained.")
     ] = False,
     in_sync: Annotated[
         bool,
-        typer.Option("--in-sync", help="Also whether all its copies are in sync: before the next node is stopped."),
+        typer.Option("--in-sync", help="Also: all its replicas are in sync, so the next node may be stopped."),
     ] = False,
     ready: Annotated[
         bool,
         typer.Option(
             "--ready",
-            help="Only whether clients may be sent to it: it serves them, its copies were in sync since it began.",
+            help="Only: the node may receive clients. It serves them, its replicas were in sync since its start.",
         ),
     ] = False,
     spare: Annotated[
-        bool, typer.Option("--spare", help="Only whether it may be stopped: no queue would stop confirming without it.")
+        bool, typer.Option("--spare", help="Only: the node may be stopped. No queue needs it for confirms.")
     ] = False,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait until it is so.")] = 0.0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that it may take to answer.")] = 5.0,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for success.")] = 0.0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer.")] = 5.0,
     data_dir: DataDir = DATA_DIR,
 ) -> None:
-    """Whether the node of this data directory serves clients, and can confirm: exit code 0, or 1 and why not."""
+    """Check that this directory's node serves clients and can confirm: exit code 0, or 1 with the reason."""
     end_s = time.monotonic() + wait
     while True:
         blocked: list[str] = []

@@ -43,7 +43,7 @@ TABLE_ROWS_MAX = 500
 NAMES_MAX = 5
 
 app = typer.Typer(
-    help="Read, prove, export or compact the messages on a node's disk, also without the node.",
+    help="Read, check, export or compact the messages on a node's disk, also without the node.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -58,7 +58,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """What stands in the way goes to stderr in one line, and the exit code says whose affair it is."""
+    """Obstacles go to stderr in one line; the exit code names the kind."""
     try:
         yield
     except (NotThere, ExportImpossible) as error:
@@ -84,7 +84,7 @@ def _progress() -> Progress:
 
 
 def _table(*columns: tuple[str, bool]) -> Table:
-    """Columns are (title, whether its cells are numbers)."""
+    """Columns are (title, cells are numbers)."""
     table = Table(header_style="bold", box=None, pad_edge=False)
     for title, number in columns:
         table.add_column(title, justify="right" if number else "left", no_wrap=number, overflow="fold")
@@ -110,7 +110,7 @@ def _moment(time_ms: int | None) -> str:
 
 @dataclass(slots=True)
 class _Line:
-    """A queue in `ls`. `name` is None when the wiring does not know it; `deleted`: it knows that it is gone."""
+    """A queue in `ls`. `name` is None: unknown to the wiring; `deleted`: its deletion is known."""
 
     vhost: str | None
     name: str | None
@@ -140,7 +140,7 @@ def _lines(place: DataDirectory, view: JournalView) -> list[_Line]:
 
 @app.command("ls")
 def list_queues(directory: Directory, as_json: AsJson = False) -> None:
-    """The queues of the journal: how many messages are ready, or dead (held for their dead-letter targets)."""
+    """The queues of the journal: ready messages, and dead ones (held for their dead-letter targets)."""
     with _one_line():
         place = DataDirectory(directory)
         lines = place.look(lambda view: _lines(place, view))
@@ -208,11 +208,11 @@ def inspect_queue(
     directory: Directory,
     queue: QueueName,
     vhost: VhostName = "/",
-    limit: Annotated[int, typer.Option("--limit", min=0, help="How many messages from the oldest on; 0: all.")] = 20,
-    body: Annotated[bool, typer.Option("--body", help="The bodies too: as text, or hexadecimal.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Number of messages, oldest first; 0: all.")] = 20,
+    body: Annotated[bool, typer.Option("--body", help="With bodies: as text, or hexadecimal.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """The messages of one queue, oldest first: properties, headers, size, and where each one lies."""
+    """The messages of one queue, oldest first: properties, headers, size, place in the journal."""
     with _one_line():
         place = DataDirectory(directory)
         queue_id = place.queue_id(vhost, queue)
@@ -291,7 +291,7 @@ class _Unknown(NamedTuple):
 
 @app.command("check")
 def check(directory: Directory, as_json: AsJson = False) -> None:
-    """Prove that every byte of the journal is what was written; exit code 1 names the place where it is not."""
+    """Check every byte of the journal against its checksum; exit code 1 names the damaged places."""
     with _one_line():
         place = DataDirectory(directory)
         with _progress() as progress:
@@ -486,13 +486,13 @@ def export(
 @app.command("import")
 def import_messages(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `journal export` wrote.", show_default=False)],
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="A queue that is there.", show_default=False)],
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="An existing queue.", show_default=False)],
     url: Annotated[
         str, typer.Option("--amqp", envvar="CLUSTERBROKER_AMQP_URL", help="amqp://USER:PASSWORD@HOST:PORT/VHOST")
     ] = "amqp://guest:guest@127.0.0.1:5672/",
-    skip: Annotated[int, typer.Option(min=0, help="Leave out so many from the beginning: they are there.")] = 0,
+    skip: Annotated[int, typer.Option(min=0, help="Skip this many messages: published before.")] = 0,
 ) -> None:
-    """Publish exported messages into a queue of a running node, with their properties and headers, and confirm each."""
+    """Publish exported messages to a queue of a running node, with properties and headers, with confirms."""
     import asyncio
 
     from clusterbroker.broker.cli.importing import NotImported, publish, rows
@@ -515,7 +515,7 @@ def import_messages(
 
 @app.command("compact")
 def compact(directory: Directory) -> None:
-    """Copy sparse segments forward and rewrite the index of a stopped node; its messages stay what they are."""
+    """Copy sparse segments forward and rewrite the index of a stopped node. Messages do not change."""
     with _one_line():
         place = DataDirectory(directory)
         with Console(stderr=True).status("compacting"):
@@ -532,7 +532,7 @@ def forget(
         str, typer.Argument(metavar="ID", help="Of a queue that is set aside, as `ls` or `check` prints it.")
     ],
     confirm_loss: Annotated[
-        bool, typer.Option("--confirm-loss", help="Needed: its messages are gone then. `export` saves them.")
+        bool, typer.Option("--confirm-loss", help="Required: the messages are lost. `export` saves them.")
     ] = False,
 ) -> None:
     """Drop a queue that is set aside from a stopped node's journal."""

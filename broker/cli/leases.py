@@ -11,7 +11,7 @@ from clusterbroker.broker.cli.parameters import OfVhost, QueueName, Vhost
 from clusterbroker.broker.cli.tables import Column, Document, Table, number
 from clusterbroker.broker.cli.target import Target
 
-app = typer.Typer(no_args_is_help=True, help="Leases on queues: who reads one so that others get nothing of it.")
+app = typer.Typer(no_args_is_help=True, help="Leases on queues: exclusive ranges of readers.")
 
 LEASES = Table(
     (
@@ -30,7 +30,7 @@ LEASES = Table(
 
 @listing(app, "list", LEASES)
 def lease_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
-    """All leases: whose it is, what it holds, and when it ends if nothing is heard of its reader."""
+    """All leases: reader, range, and the end without further requests."""
     query = {"columns": "name,vhost,lease"}
     queues: list[dict[str, Any]] = reach.api.documents("/api/queues", of=vhost, query=query)
     return [{"queue": queue["name"], **queue} for queue in queues if queue.get("lease")]
@@ -41,8 +41,8 @@ def lease_end(
     reach: Target,
     queue: QueueName,
     vhost: Vhost = "/",
-    name: Annotated[str, typer.Option("--name", metavar="LEASE", help="Only if this reader has it.")] = "",
+    name: Annotated[str, typer.Option("--name", metavar="LEASE", help="Only the lease of this reader.")] = "",
 ) -> str:
-    """End the lease on a queue, for one whose reader is gone. What is left of it returns, flagged as redelivered."""
+    """End the lease on a queue. Its unsettled messages return, flagged as redelivered."""
     reach.api.delete("/api/queues/{}/{}/lease", vhost, queue, query={"name": name} if name else {})
     return f"nobody leases queue '{queue}'"

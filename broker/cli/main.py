@@ -18,28 +18,28 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="A replicated AMQP 0-9-1 broker: start a node, look at a cluster, change it, look into a journal.",
+    help="A replicated AMQP 0-9-1 broker: nodes, clusters, queues, journals.",
 )
 
 
 @app.command(rich_help_panel=NODE)
 def start(
     name: Annotated[str | None, typer.Option(help="The node's name. [node]")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where everything is kept. [clusterbroker-data]")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="The data directory. [clusterbroker-data]")] = None,
     amqp: Annotated[str | None, typer.Option(help="HOST:PORT of AMQP clients. [127.0.0.1:5672]")] = None,
     cluster: Annotated[str | None, typer.Option(help="HOST:PORT for other nodes, TCP and UDP.")] = None,
     http: Annotated[str | None, typer.Option(help="HOST:PORT of the management API.")] = None,
     https: Annotated[str | None, typer.Option(help="HOST:PORT of the management API inside TLS.")] = None,
     peers: Annotated[str | None, typer.Option(help="NAME@HOST:PORT,... of all founding members.")] = None,
     found: Annotated[
-        bool | None, typer.Option("--found", help="With --cluster alone: an empty directory begins a new cluster.")
+        bool | None, typer.Option("--found", help="With --cluster alone: an empty directory founds a new cluster.")
     ] = None,
     join: Annotated[
         bool | None, typer.Option("--join", help="Not among --peers: an empty directory joins their cluster.")
     ] = None,
     secret_file: Annotated[Path | None, typer.Option(help="The join secret. [~/.config/clusterbroker/secret]")] = None,
     definitions_file: Annotated[Path | None, typer.Option(help="Definitions to import: JSON, RabbitMQ's too.")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file; flags and environment come before it.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file; flags and environment precede it.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning, error, critical. [info]")] = None,
 ) -> None:
     """Run a node until SIGTERM or SIGINT.
@@ -67,9 +67,9 @@ def start(
 
 @app.command(rich_help_panel=NODE)
 def settings(
-    toml: Annotated[bool, typer.Option("--toml", help="As a file for --config, with all that is allowed.")] = False,
+    toml: Annotated[bool, typer.Option("--toml", help="As a file for --config, with allowed values.")] = False,
 ) -> None:
-    """Every setting with its default: flags come first, then CLUSTERBROKER_... variables, then the file."""
+    """Every setting with its default. Precedence: flags, CLUSTERBROKER_... variables, file."""
     from clusterbroker.broker.config import settings
 
     if toml:

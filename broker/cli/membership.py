@@ -1,4 +1,4 @@
-"""Members and who owns which queue, from the command line (waits). The running node of the data directory is asked."""
+"""Members and leaders of queues, from the command line (waits). The running node of the data directory answers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from clusterbroker.broker.cli.commands import deed
 from clusterbroker.broker.cli.target import Target
 
 PATIENCE_S = 300.0
-"""Of those who wait until queues have moved."""
+"""Limit for commands that wait until queues have moved."""
 LEAVE_TIMEOUT_S = 300.0
 PROGRESS_S = 1.0
+HEADINGS = {"owner": "leader", "owns": "leads", "holds": "replicas"}
+"""Fields of the node, as tables name them."""
 
 draining = typer.Typer(add_completion=False)
 
@@ -30,24 +32,25 @@ def show(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(rows))
     elif rows:
-        table = tables.Table(tuple(tables.Column(name) for name in rows[0]))
+        columns = (tables.Column(name, heading=HEADINGS.get(name, "")) for name in rows[0])
+        table = tables.Table(tuple(columns))
         tables.printed(tables.lines(table, rows, tables.Wish(), tables.WIDE), head=True)
 
 
 def members(data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
-    """All members: alive or not, who votes, who leads, how many queues each owns and holds."""
+    """All members: alive, voter, metadata leader, number of queues that each leads and replicates."""
     show(perform(data_dir, "members")["members"], as_json)
 
 
 @deed(draining, "drain")
 def drain(
     reach: Target,
-    undo: Annotated[bool, typer.Option("--undo", help="Let it take queues again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Accept queues again.")] = False,
     wait: Annotated[
-        float, typer.Option(min=0, help="Before: seconds to wait while a queue would confirm nothing without it.")
+        float, typer.Option(min=0, help="First wait this long for queues that need this node for confirms.")
     ] = 0.0,
 ) -> None:
-    """Hand this node's queues to others, then ask its clients to move (320). It stays a member."""
+    """Transfer this node's queues to others, then ask its clients to move (320). The node stays a member."""
     end_s = time.monotonic() + wait
     while wait and reach.here and reach.perform("copies")["critical"] and time.monotonic() < end_s:
         time.sleep(PROGRESS_S)
@@ -61,19 +64,15 @@ def drain(
 
 
 def leave(
-    name: Annotated[str | None, typer.Argument(help="A dead member to take out; without it: this node.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A dead member to remove; none: this node.")] = None,
     timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds in which others may take over this node's copies.")
+        float, typer.Option(min=0, help="Seconds for the others to take this node's replicas.")
     ] = LEAVE_TIMEOUT_S,
-    force: Annotated[
-        bool, typer.Option("--force", help="Then leave even if queues have fewer copies than they shall have.")
-    ] = False,
-    accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Even if it has the only copy of a queue.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Then leave even if queues have too few replicas.")] = False,
+    accept_loss: Annotated[bool, typer.Option("--accept-loss", help="Even with the only replica of a queue.")] = False,
     data_dir: DataDir = DATA_DIR,
 ) -> None:
-    """Take a member out for good: this node (others get its queues and copies first), or a dead one by its name."""
+    """Remove a member: this node (its queues and replicas go to others first), or a dead one by its name."""
     asked = {"member": name, "timeout_s": timeout, "force": force, "accept_loss": accept_loss}
     meanwhile = _progress(data_dir) if name is None else None
     perform(data_dir, "leave", patience_s=timeout + PATIENCE_S, meanwhile=meanwhile, **asked)
@@ -111,12 +110,12 @@ def _progress(data_dir: Path) -> Iterator[None]:
 def join(
     to: Annotated[str, typer.Argument(help="HOST:PORT, the cluster address of any member.")],
     name: Annotated[str, typer.Option(help="The new member's name.")],
-    cluster: Annotated[str, typer.Option(help="HOST:PORT where the new member will speak to others.")],
+    cluster: Annotated[str, typer.Option(help="HOST:PORT of the new member for the others.")],
     secret_file: Annotated[Path | None, typer.Option(help="The join secret. [~/.config/clusterbroker/secret]")] = None,
-    witness: Annotated[bool, typer.Option("--witness", help="Vote only, keep no messages.")] = False,
+    witness: Annotated[bool, typer.Option("--witness", help="Vote only, without messages.")] = False,
     data_dir: DataDir = DATA_DIR,
 ) -> None:
-    """Make an empty data directory that of a new member; `clusterbroker start` then starts it."""
+    """Prepare an empty data directory for a new member; `clusterbroker start` then starts the node."""
     from clusterbroker.broker.server.joining import Unjoined
     from clusterbroker.broker.server.joining import join as ask
     from clusterbroker.journal.errors import JournalError

@@ -1,4 +1,4 @@
-"""The story of a message: where it is, who has it, how often it was delivered, where it died before (waits).
+"""The story of a message: queues, replicas, consumer, deliveries and deaths (waits).
 
 A broker has no list of messages by id. So the queues of a vhost are looked into, those with messages first, by the
 management API's browsing, which disturbs nothing. What has left its last queue left no record, and so the answer may be
@@ -66,7 +66,7 @@ def searched(reach: Target, vhost: str, message_id: str, patience_s: float) -> S
             result.complete = False
             break
         if queue.get("owner") is None:
-            result.barred.append(f"{queue['name']} (nobody owns it)")
+            result.barred.append(f"{queue['name']} (no leader)")
             continue
         try:
             _look(reach, result, queue, until_s)
@@ -121,7 +121,7 @@ def story(search: Search) -> Iterator[str]:
     if not search.complete:
         yield "  not all was seen: look again with more --patience"
     if search.barred:
-        yield f"  not looked into, for want of a permission or an owner: {text(search.barred)}"
+        yield f"  not looked into, for want of a permission or a leader: {text(search.barred)}"
     if not search.found:
         yield "  it never came, or is not committed yet, or was acknowledged, expired, was dropped or deleted:"
         yield "  a message that has left its queues leaves no record. Spans and the firehose tell while it"
@@ -156,9 +156,9 @@ def _safety(queue: Document, message: Document) -> Iterator[str]:
         yield f"  it is committed: {text(holders)} hold it; {asked}"
         behind = [node for node in queue["replicas"] if node not in holders]
         if behind:
-            yield f"  copies that may lack it: {text(behind)}"
+            yield f"  replicas that may lack it: {text(behind)}"
     elif kept:
-        yield f"  only {text(queue['owner'])} holds it; who asked for a confirm has it once it is on disk"
+        yield f"  only {text(queue['owner'])} holds it; a confirm follows once it is on disk"
     else:
         yield f"  only {text(queue['owner'])} holds it, in memory: a restart ends it"
 
@@ -175,7 +175,7 @@ def _deliveries(message: Document) -> Iterator[str]:
     elif message["redelivered"]:
         yield "  it may have been delivered before: it will be flagged as redelivered"
     elif message["state"] == "ready":
-        yield "  nobody was given it yet"
+        yield "  not delivered yet"
 
 
 def _deaths(message: Document) -> Iterator[str]:

@@ -20,7 +20,7 @@ DEFAULT_EXCHANGE: Final = "amq.default"
 SHOWN_MAX: Final = 200
 """Characters of a body in a table; --json and --body-only have all of it."""
 
-Body = Annotated[str | None, typer.Argument(metavar="[BODY]", help="Without it: --file, or standard input.")]
+Body = Annotated[str | None, typer.Argument(metavar="[BODY]", help="None: --file, or standard input.")]
 File = Annotated[Path | None, typer.Option("--file", "-f", help="The body; -: standard input.")]
 Properties = Annotated[
     list[str] | None,
@@ -28,9 +28,9 @@ Properties = Annotated[
 ]
 Headers = Annotated[
     list[str] | None,
-    typer.Option("--header", "-H", metavar="KEY=VALUE", help="VALUE is JSON, or else a text (repeatable)."),
+    typer.Option("--header", "-H", metavar="KEY=VALUE", help="VALUE: JSON, else text (repeatable)."),
 ]
-Persistent = Annotated[bool, typer.Option("--persistent/--transient", help="Whether it survives a restart.")]
+Persistent = Annotated[bool, typer.Option("--persistent/--transient", help="Survives a restart, or not.")]
 
 
 def shortened(value: Any) -> str:

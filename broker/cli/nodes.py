@@ -1,4 +1,4 @@
-"""`clusterbroker nodes`, `cluster`, `overview` and `whoami`: the members, and the whole at a glance (waits)."""
+"""`clusterbroker nodes`, `cluster`, `overview` and `whoami`: members and totals (waits)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clusterbroker.broker.cli.parameters import NodeName, Yes, sure
 from clusterbroker.broker.cli.tables import Column, Document, Table, number, rate, size, span
 from clusterbroker.broker.cli.target import Target
 
-app = typer.Typer(no_args_is_help=True, help="Members of the cluster: memory, disk, leases, what they own.")
+app = typer.Typer(no_args_is_help=True, help="Members of the cluster: memory, disk, leases, queues.")
 cluster = typer.Typer(no_args_is_help=True, help="The cluster as a whole.")
 glance = typer.Typer(add_completion=False)
 
@@ -20,8 +20,8 @@ NODES = Table(
         Column("name"),
         Column("running"),
         Column("leased"),
-        Column("owns", "owned_queues", number),
-        Column("holds", "held_queues", number),
+        Column("owns", "owned_queues", number, heading="leads"),
+        Column("holds", "held_queues", number, heading="replicas"),
         Column("memory", "mem_used", size),
         Column("of", "mem_limit", size),
         Column("disk_free", show=size),
@@ -30,13 +30,13 @@ NODES = Table(
         Column("lag", "loop_lag_ms", span),
         Column("uptime", show=span),
         Column("draining"),
-        Column("leader", "wiring_leader"),
+        Column("leader", "wiring_leader", heading="metadata_leader"),
         Column("version"),
         Column("alive", wide=True),
         Column("voter", wide=True),
         Column("witness", wide=True),
         Column("journal", "journal_bytes", size, wide=True),
-        Column("wiring_index", show=number, wide=True),
+        Column("wiring_index", show=number, wide=True, heading="metadata_index"),
         Column("told_ms_ago", show=span, wide=True),
     )
 )
@@ -75,7 +75,7 @@ WHOAMI = Table((Column("name"), Column("tags")))
 
 @listing(app, "list", NODES)
 def node_list(reach: Target) -> list[Document]:
-    """All members: who runs, with how much memory and disk, and who owns how much."""
+    """All members: state, memory, disk, number of queues."""
     return reach.api.documents("/api/nodes")
 
 
@@ -90,10 +90,10 @@ def node_logins(
     reach: Target,
     node: NodeName,
     by_source: Annotated[
-        bool, typer.Option("--by-source", help="At its management API, by address and user; asked of that node.")
+        bool, typer.Option("--by-source", help="At its management API, by address and user; only at that node.")
     ] = False,
 ) -> list[Document]:
-    """How often clients signed in at a member since it started, and how often they failed."""
+    """Sign-ins at a member since its start: succeeded and failed."""
     if by_source:
         return reach.api.documents("/api/auth/attempts/{}/source", node)
     return reach.api.documents("/api/auth/attempts/{}", node)
@@ -101,9 +101,9 @@ def node_logins(
 
 @deed(app, "forget-logins")
 def node_forget_logins(reach: Target, node: NodeName) -> str:
-    """Begin to count sign-in attempts by address and user anew; asked of that node."""
+    """Reset the counts of sign-in attempts by address and user; only at that node."""
     reach.api.delete("/api/auth/attempts/{}/source", node)
-    return f"attempts at '{node}' are counted anew"
+    return f"attempts at '{node}' are reset"
 
 
 @deed(glance, "forget-node")
@@ -111,13 +111,11 @@ def node_forget_logins(reach: Target, node: NodeName) -> str:
 def node_forget(
     reach: Target,
     node: NodeName,
-    accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Even if it has the only copy of a queue.")
-    ] = False,
+    accept_loss: Annotated[bool, typer.Option("--accept-loss", help="Even with the only replica of a queue.")] = False,
     yes: Yes = False,
 ) -> str:
-    """Take a dead member out for good. `clusterbroker leave` is for one that lives."""
-    sure(f"Take member '{node}' out for good?", yes)
+    """Remove a dead member. `clusterbroker leave` is for a running one."""
+    sure(f"Remove member '{node}'?", yes)
     if reach.here:
         reach.perform("leave", member=node, accept_loss=accept_loss)
     else:
@@ -128,15 +126,15 @@ def node_forget(
 @showing(glance, "overview", OVERVIEW)
 @showing(cluster, "status", OVERVIEW)
 def overview(reach: Target) -> Document:
-    """The cluster at a glance: how much is there, and what happens."""
+    """The cluster at a glance: totals and rates."""
     return reach.api.document("/api/overview")
 
 
 @deed(cluster, "name")
 def cluster_name(
-    reach: Target, name: Annotated[str | None, typer.Argument(help="The new one; without it the name is told.")] = None
+    reach: Target, name: Annotated[str | None, typer.Argument(help="The new name; none: show the name.")] = None
 ) -> str:
-    """What the cluster is called, for people."""
+    """Show or set the cluster's display name."""
     if name is not None:
         reach.api.put("/api/cluster-name", body={"name": name})
     return str(reach.api.get("/api/cluster-name")["name"])
@@ -144,11 +142,11 @@ def cluster_name(
 
 @listing(cluster, "features", FLAGS)
 def cluster_features(reach: Target) -> list[Document]:
-    """The feature flags that RabbitMQ's clients ask for."""
+    """Feature flags, as RabbitMQ's clients expect them."""
     return reach.api.documents("/api/feature-flags")
 
 
 @showing(glance, "whoami", WHOAMI)
 def whoami(reach: Target) -> Document:
-    """As whom this command line speaks, and with which tags."""
+    """The user of this command line, and its tags."""
     return reach.api.document("/api/whoami")

@@ -25,20 +25,20 @@ VhostName = Annotated[str, typer.Argument(metavar="VHOST", autocompletion=comple
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", autocompletion=complete.queues)]
 QueueNames = Annotated[list[str], typer.Argument(metavar="QUEUE...", autocompletion=complete.queues)]
 ExchangeName = Annotated[
-    str, typer.Argument(metavar="EXCHANGE", help="amq.default is the default one.", autocompletion=complete.exchanges)
+    str, typer.Argument(metavar="EXCHANGE", help="amq.default: the default one.", autocompletion=complete.exchanges)
 ]
 UserName = Annotated[str, typer.Argument(metavar="USER", autocompletion=complete.users)]
 NodeName = Annotated[str, typer.Argument(metavar="NODE", autocompletion=complete.nodes)]
 Arguments = Annotated[
     list[str] | None,
-    typer.Option("--argument", "-a", metavar="KEY=VALUE", help="VALUE is JSON, or else a text (repeatable)."),
+    typer.Option("--argument", "-a", metavar="KEY=VALUE", help="VALUE: JSON, else text (repeatable)."),
 ]
 RoutingKey = Annotated[str, typer.Option("--routing-key", "-k", help="Of the binding, or of the message.")]
-Durable = Annotated[bool, typer.Option("--durable/--transient", help="Whether it survives a restart.")]
-AutoDelete = Annotated[bool, typer.Option("--auto-delete", help="It goes when its last user does.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask at a terminal.")]
+Durable = Annotated[bool, typer.Option("--durable/--transient", help="Survives a restart, or not.")]
+AutoDelete = Annotated[bool, typer.Option("--auto-delete", help="Deleted after its last user.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="No question at a terminal.")]
 OfUser = Annotated[str | None, typer.Option("--of", help="Only of this user.")]
-Replace = Annotated[bool, typer.Option("--replace", help="Take the place of one that is there.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace an existing one.")]
 
 
 def table(pairs: list[str] | None, what: str = "--argument") -> dict[str, Any]:

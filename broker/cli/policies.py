@@ -13,8 +13,8 @@ from clusterbroker.broker.cli.tables import Column, Document, Table, number
 from clusterbroker.broker.cli.tables import pattern as pattern_cell
 from clusterbroker.broker.cli.target import Target
 
-app = typer.Typer(no_args_is_help=True, help="Settings for all queues or exchanges whose name matches.")
-operator_policies = typer.Typer(no_args_is_help=True, help="Policies that are stronger than arguments and policies.")
+app = typer.Typer(no_args_is_help=True, help="Settings for all queues or exchanges with a matching name.")
+operator_policies = typer.Typer(no_args_is_help=True, help="Policies that precede arguments and policies.")
 parameters = typer.Typer(no_args_is_help=True, help="Runtime parameters of components, in a vhost.")
 global_parameters = typer.Typer(no_args_is_help=True, help="Parameters of the whole cluster.")
 
@@ -36,7 +36,7 @@ OperatorPolicyName = Annotated[str, typer.Argument(metavar="NAME", autocompletio
 Pattern = Annotated[str, typer.Argument(help="A regular expression over names.")]
 Definition = Annotated[str, typer.Argument(help='A JSON object, e.g. {"max-length": 1000}')]
 ApplyTo = Annotated[str, typer.Option(help="all, queues, classic_queues, quorum_queues, streams or exchanges")]
-Priority = Annotated[int, typer.Option(help="Of several that match the highest one holds.")]
+Priority = Annotated[int, typer.Option(help="The highest matching priority applies.")]
 Component = Annotated[str, typer.Argument(autocompletion=complete.components)]
 Value = Annotated[str, typer.Argument(help="JSON")]
 
@@ -74,7 +74,7 @@ def policy_set(
     priority: Priority = 0,
     operator: Annotated[bool, typer.Option("--operator", help="As `operator-policies set`.")] = False,
 ) -> str:
-    """Make or replace a policy. `explain queue` shows what it comes to."""
+    """Set a policy. `explain queue` shows the result."""
     if operator:
         return operator_policy_set(reach, name, pattern, definition, vhost, apply_to, priority)
     wanted = {"pattern": pattern, "definition": object_of(definition, "DEFINITION"), "priority": priority}
@@ -112,7 +112,7 @@ def operator_policy_set(
     apply_to: ApplyTo = "all",
     priority: Priority = 0,
 ) -> str:
-    """Make or replace an operator policy: limits that users cannot lift."""
+    """Set an operator policy: limits that users cannot raise."""
     wanted = {"pattern": pattern, "definition": object_of(definition, "DEFINITION"), "priority": priority}
     if reach.here and apply_to == "all":
         reach.perform("operator-policy.set", name=name, vhost=vhost, **wanted)
@@ -135,11 +135,11 @@ def operator_policy_delete(reach: Target, name: OperatorPolicyName, vhost: Vhost
 def parameter_list(
     reach: Target,
     component: Annotated[
-        str | None, typer.Option("--component", help="Only of this.", autocompletion=complete.components)
+        str | None, typer.Option("--component", help="Only of this component.", autocompletion=complete.components)
     ] = None,
     vhost: OfVhost = None,
 ) -> list[Document]:
-    """All parameters; limits of vhosts and operator policies are among them."""
+    """All parameters, with limits of vhosts and operator policies."""
     if component is None:
         return [row for row in reach.api.documents("/api/parameters") if vhost in (None, row["vhost"])]
     return reach.api.documents("/api/parameters/{}", component, of=vhost)
@@ -153,7 +153,7 @@ def parameter_show(reach: Target, component: Component, name: str, vhost: Vhost 
 
 @deed(parameters, "set")
 def parameter_set(reach: Target, component: Component, name: str, value: Value, vhost: Vhost = "/") -> str:
-    """Make or replace a parameter."""
+    """Set a parameter."""
     body: dict[str, Any] = {"value": json_of(value, "VALUE")}
     reach.api.put("/api/parameters/{}/{}/{}", component, vhost, name, body=body)
     return f"parameter '{name}' is set"
@@ -183,7 +183,7 @@ def global_parameter_show(reach: Target, name: GlobalName) -> Document:
 
 @deed(global_parameters, "set")
 def global_parameter_set(reach: Target, name: GlobalName, value: Value) -> str:
-    """Make or replace a parameter of the cluster."""
+    """Set a parameter of the cluster."""
     reach.api.put("/api/global-parameters/{}", name, body={"value": json_of(value, "VALUE")})
     return f"global parameter '{name}' is set"
 

@@ -11,7 +11,7 @@ from clusterbroker.broker.cli.parameters import OfVhost, Vhost
 from clusterbroker.broker.cli.tables import Column, Document, Table, moment, number
 from clusterbroker.broker.cli.target import Target
 
-app = typer.Typer(no_args_is_help=True, help="Producers of transactions: committed epochs, what is staged and moving.")
+app = typer.Typer(no_args_is_help=True, help="Producers of transactions: committed epochs, staged and moving rows.")
 
 PRODUCERS = Table(
     (
@@ -33,7 +33,7 @@ PRODUCERS = Table(
 
 @listing(app, "list", PRODUCERS)
 def producer_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
-    """All producers: the last epoch of each, and what of it is still on its way to its queues."""
+    """All producers: last epoch, and rows still on their way to queues."""
     return reach.api.documents("/api/producers", of=vhost)
 
 

@@ -1,4 +1,4 @@
-"""`clusterbroker queues`: what is in them, who has them, and what can be done to them (waits)."""
+"""`clusterbroker queues`: queues, their messages and their leaders (waits)."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from clusterbroker.broker.cli.parameters import (
 from clusterbroker.broker.cli.tables import Column, Document, Table, Wish, moment, number, rate, size
 from clusterbroker.broker.cli.target import DATA_DIR, Target
 
-app = typer.Typer(invoke_without_command=True, help="Queues: messages, owners, copies.")
+app = typer.Typer(invoke_without_command=True, help="Queues: messages, leaders, replicas.")
 
 QUEUES = Table(
     (
         Column("vhost"),
         Column("name"),
         Column("type", wide=True),
-        Column("owner"),
+        Column("owner", heading="leader"),
         Column("in_sync"),
         Column("state"),
         Column("ready", "messages_ready", number),
@@ -63,7 +63,7 @@ QUEUES = Table(
 
 @app.callback()
 def queue_owners(context: typer.Context, data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
-    """Queues: messages, owners, copies. Without a command: who owns which, as this member of the cluster knows it."""
+    """Queues: messages, leaders, replicas. Without a command: leaders and replicas, as this member knows them."""
     if context.invoked_subcommand is None:
         show_facts(perform_here(data_dir, "queues")["queues"], as_json)
         return
@@ -74,13 +74,13 @@ def queue_owners(context: typer.Context, data_dir: DataDir = DATA_DIR, as_json: 
 
 @listing(app, "list", QUEUES)
 def queue_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
-    """All queues: depth, rates, consumers, owner."""
+    """All queues: depth, rates, consumers, leader."""
     return reach.api.documents("/api/queues", of=vhost, query=reach.narrowed)
 
 
 @showing(app, "show", QUEUES)
 def queue_show(reach: Target, queue: QueueName, vhost: Vhost = "/") -> Document:
-    """One queue. `explain queue` says why it is as it is."""
+    """One queue. `explain queue` adds the reasons."""
     return reach.api.document("/api/queues/{}/{}", vhost, queue)
 
 
@@ -93,7 +93,7 @@ def queue_declare(
     auto_delete: AutoDelete = False,
     argument: Arguments = None,
 ) -> str:
-    """Make a queue. One that is there already must be the same."""
+    """Declare a queue. An existing one must have the same settings."""
     body = {"durable": durable, "auto_delete": auto_delete, "arguments": table(argument)}
     reach.api.put("/api/queues/{}/{}", vhost, queue, body=body)
     return f"queue '{queue}' is declared"
@@ -104,10 +104,10 @@ def queue_delete(
     reach: Target,
     queues: QueueNames,
     vhost: Vhost = "/",
-    if_empty: Annotated[bool, typer.Option("--if-empty", help="Not one that has messages.")] = False,
-    if_unused: Annotated[bool, typer.Option("--if-unused", help="Not one that has consumers.")] = False,
+    if_empty: Annotated[bool, typer.Option("--if-empty", help="Only without messages.")] = False,
+    if_unused: Annotated[bool, typer.Option("--if-unused", help="Only without consumers.")] = False,
 ) -> None:
-    """Delete queues and the messages in them; it ends with the first one that cannot be."""
+    """Delete queues with their messages; the first failure ends the command."""
     conditions = {"if-empty": if_empty, "if-unused": if_unused}
     for queue in queues:
         query = {name: "true" for name, wanted in conditions.items() if wanted}
@@ -117,7 +117,7 @@ def queue_delete(
 
 @deed(app, "purge")
 def queue_purge(reach: Target, queue: QueueName, vhost: Vhost = "/") -> str:
-    """Delete all messages of a queue that are ready."""
+    """Delete all ready messages of a queue."""
     reach.api.delete("/api/queues/{}/{}/contents", vhost, queue)
     return f"queue '{queue}' is purged"
 
@@ -133,7 +133,7 @@ def queue_publish(
     persistent: messages.Persistent = True,
     vhost: Vhost = "/",
 ) -> str:
-    """Put a message into a queue, and wait until it is confirmed."""
+    """Publish a message to a queue, and wait for the confirm."""
     return messages.publish(reach, vhost, "", queue, (body, file), properties, headers, persistent)
 
 
@@ -141,14 +141,14 @@ def queue_publish(
 def queue_get(
     reach: Target,
     queue: QueueName,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="So many at most.")] = 1,
-    ack: Annotated[bool, typer.Option("--ack", help="Take them for good.")] = False,
-    reject: Annotated[bool, typer.Option("--reject", help="Throw them away, or to the dead-letter exchange.")] = False,
-    body_only: Annotated[bool, typer.Option("--body-only", help="The bodies as they are, and nothing else.")] = False,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="At most this many.")] = 1,
+    ack: Annotated[bool, typer.Option("--ack", help="Acknowledge: remove the messages.")] = False,
+    reject: Annotated[bool, typer.Option("--reject", help="Reject: drop or dead-letter the messages.")] = False,
+    body_only: Annotated[bool, typer.Option("--body-only", help="Bodies only, byte for byte.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON, on one line.")] = False,
     vhost: Vhost = "/",
 ) -> None:
-    """Get messages. Unless told otherwise they go back to their places, and are redelivered from then on."""
+    """Get messages. Without --ack or --reject they return to their places, flagged as redelivered."""
     if ack and reject:
         raise Failed("say --ack or --reject, not both", USAGE)
     mode = "ack_requeue_false" if ack else "reject_requeue_false" if reject else "ack_requeue_true"
@@ -169,7 +169,7 @@ def queue_bind(
     argument: Arguments = None,
     vhost: Vhost = "/",
 ) -> str:
-    """Let an exchange's messages into a queue."""
+    """Bind a queue to an exchange."""
     messages.bind(reach, vhost, exchange, "q", queue, routing_key, table(argument))
     return f"queue '{queue}' is bound to '{exchange}'"
 
@@ -183,7 +183,7 @@ def queue_unbind(
     argument: Arguments = None,
     vhost: Vhost = "/",
 ) -> str:
-    """Take one binding away: the one with this routing key and these arguments."""
+    """Remove the binding with this routing key and these arguments."""
     messages.unbind(reach, vhost, exchange, "q", queue, routing_key, table(argument))
     return f"queue '{queue}' is no longer bound to '{exchange}'"
 
@@ -195,15 +195,15 @@ def queue_unbind(
 def queue_browse(
     reach: Target,
     queue: QueueName,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="So many at most.")] = 20,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="At most this many.")] = 20,
     only: selection.Filter = "",
     first: selection.First = 1,
-    truncate: Annotated[int, typer.Option("--truncate", min=0, max=1 << 20, help="Bytes of a body.")] = 200,
-    body_only: Annotated[bool, typer.Option("--body-only", help="The bodies as they are, and nothing else.")] = False,
+    truncate: Annotated[int, typer.Option("--truncate", min=0, max=1 << 20, help="Bytes shown of a body.")] = 200,
+    body_only: Annotated[bool, typer.Option("--body-only", help="Bodies only, byte for byte.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON, on one line.")] = False,
     vhost: Vhost = "/",
 ) -> None:
-    """Look at messages without disturbing them: they stay where they are, as they are."""
+    """Show messages without any effect on them."""
     limit = 1 << 20 if body_only else truncate
     found = selection.browsed(reach, vhost, queue, count, only, first, limit, "base64" if body_only else "auto")
     if body_only:
@@ -220,11 +220,11 @@ def queue_delete_messages(
     only: selection.Wanted = None,
     first: selection.First = 1,
     staged: Annotated[
-        bool, typer.Option("--staged", help="QUEUE is a staging exchange: rows that are held back.")
+        bool, typer.Option("--staged", help="QUEUE is a staging exchange: rows that cannot be read.")
     ] = False,
     vhost: Vhost = "/",
 ) -> str:
-    """Delete some of a queue's messages: those that are ready, and by number what cannot be read and is held back."""
+    """Delete some messages of a queue: ready ones, and by number those that cannot be read."""
     where = {"staged": True} if staged else {}
     return selection.treated(reach, vhost, queue, "delete", seq, only, first, where)
 
@@ -242,7 +242,7 @@ def queue_move_messages(
     to_origin: selection.ToOrigin = False,
     vhost: Vhost = "/",
 ) -> str:
-    """Move some of a queue's messages elsewhere. Each leaves when its destination has confirmed it."""
+    """Move some messages of a queue. Each leaves after its destination has confirmed it."""
     where = selection.destination(to_queue, exchange, routing_key, to_origin)
     return selection.treated(reach, vhost, queue, "move", seq, only, first, where)
 
@@ -260,14 +260,14 @@ def queue_replay_messages(
     to_origin: selection.ToOrigin = False,
     vhost: Vhost = "/",
 ) -> str:
-    """Publish some of a queue's messages once more; the originals stay."""
+    """Publish some messages of a queue again; the originals stay."""
     where = selection.destination(to_queue, exchange, routing_key, to_origin)
     return selection.treated(reach, vhost, queue, "replay", seq, only, first, where)
 
 
 @deed(app, "pause")
 def queue_pause(reach: Target, queue: QueueName, vhost: Vhost = "/") -> str:
-    """Hand nothing out, to consumers or to a get; messages are taken, and settled, as ever."""
+    """Stop deliveries to consumers and gets; publishes and acknowledgements go on."""
     reach.change("queues.pause", "PUT", "/api/queues/{vhost}/{queue}/pause", {}, vhost=vhost, queue=queue)
     return f"queue '{queue}' is paused"
 
@@ -276,16 +276,16 @@ def queue_pause(reach: Target, queue: QueueName, vhost: Vhost = "/") -> str:
 def queue_resume(
     reach: Target,
     queue: QueueName,
-    staged: Annotated[bool, typer.Option("--staged", help="QUEUE is a staging exchange: its rows go on.")] = False,
+    staged: Annotated[bool, typer.Option("--staged", help="QUEUE is a staging exchange: move its rows again.")] = False,
     vhost: Vhost = "/",
 ) -> str:
-    """Hand out what a paused queue holds."""
+    """Resume the deliveries of a paused queue."""
     more = {"staged": True} if staged else {}
     reach.change("queues.resume", "PUT", "/api/queues/{vhost}/{queue}/resume", more, vhost=vhost, queue=queue)
-    return f"{'staged rows of ' if staged else 'queue '}'{queue}' {'go on' if staged else 'hands out again'}"
+    return f"{'staged rows of ' if staged else 'queue '}'{queue}' {'go on' if staged else 'delivers again'}"
 
 
-# -- who owns it ------------------------------------------------------------------------------------------------
+# -- leadership ---------------------------------------------------------------------------------------------------
 
 MOVES = Table(
     (
@@ -311,7 +311,7 @@ def queue_moves(
     queue: Annotated[str | None, typer.Argument(metavar="[QUEUE]", autocompletion=complete_queues)] = None,
     vhost: Vhost = "/",
 ) -> list[Document]:
-    """Who owned a queue since when and why, or all queues, with what befell members; the newest first."""
+    """Leadership changes of a queue, or of all queues with events of members; the newest first."""
     if queue is None:
         return reach.api.documents("/api/moves")
     return reach.api.documents("/api/queues/{}/{}/moves", vhost, queue)
@@ -324,31 +324,32 @@ def queue_move(
     to: NodeName,
     vhost: Vhost = "/",
 ) -> str:
-    """Hand a queue's ownership to another member that is in sync."""
+    """Transfer a queue's leadership to another in-sync member."""
     took = _operated(reach, vhost, queue, "move", to=to)
-    return f"'{queue}' is owned by {took['owner']}, epoch {took['epoch']}"
+    return f"'{queue}' is led by {took['owner']}, epoch {took['epoch']}"
 
 
+@deed(app, "force-leader", hidden=True)
 @deed(app, "force-owner")
 def queue_force_owner(
     reach: Target,
     queue: QueueName,
     to: NodeName,
     confirm_loss: Annotated[
-        bool, typer.Option("--confirm-loss", help="Messages that this copy lacks are lost.")
+        bool, typer.Option("--confirm-loss", help="Messages that this replica lacks are lost.")
     ] = False,
     vhost: Vhost = "/",
 ) -> str:
-    """Make a replica the owner whatever it holds: the last way out when no in-sync copy comes back."""
+    """Make a replica the leader, whatever it lacks: the last resort without an in-sync replica."""
     if not confirm_loss:
-        raise Failed("messages that this copy lacks are lost: say --confirm-loss", USAGE)
+        raise Failed("messages that this replica lacks are lost: say --confirm-loss", USAGE)
     took = _operated(reach, vhost, queue, "force-owner", to=to, confirm_loss=True)
-    return f"'{queue}' is owned by {took['owner']}, epoch {took['epoch']}"
+    return f"'{queue}' is led by {took['owner']}, epoch {took['epoch']}"
 
 
 @deed(app, "rebalance")
 def queue_rebalance(reach: Target) -> str:
-    """Hand queues over until each member owns about as many."""
+    """Transfer leadership until each member leads about as many queues."""
     done = reach.change("queues.rebalance", "POST", "/api/rebalance/queues", {}, PATIENCE_S)
     return f"moved {done['moved']} queues, {done['left']} left"
 

@@ -25,11 +25,11 @@ NAMES_MAX = 50
 
 def rescue(
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do it. Without it, and without a terminal to ask at, it is only told.")
+        bool, typer.Option("--yes", help="Carry it out. Without this option and a terminal the command only reports.")
     ] = False,
     data_dir: DataDir = DATA_DIR,
 ) -> None:
-    """The majority is gone for good: make the stopped member of this directory a cluster of one, which others join."""
+    """After the loss of the majority: turn this directory's stopped member into a cluster of one."""
     try:
         with held(data_dir):
             finding = found(data_dir)
@@ -47,7 +47,7 @@ def rescue(
 
 
 def told(directory: Path, finding: Finding) -> list[str]:
-    """What will be, and what may be lost."""
+    """The plan, and possible losses."""
     lost = ", ".join(finding.lost) or "nobody"
     until = datetime.fromtimestamp(finding.until_ms / 1000).astimezone().isoformat(" ", "minutes")
     when = f", of {until} or some minutes later" if finding.until_ms else ""
@@ -78,7 +78,7 @@ def told(directory: Path, finding: Finding) -> list[str]:
 
 
 def _worse(finding: Finding, counts: Counter[Copy]) -> Iterator[str]:
-    """The queues that lose something by this, or may."""
+    """Queues with certain or possible losses."""
     worse = sorted((one for one in finding.queues if one.copy is not Copy.WHOLE), key=lambda one: one.copy.name)
     for one in worse[:NAMES_MAX]:
         here = f" ({finding.messages.get(one.queue.queue_id, 0)} messages are here)" if one.copy is Copy.BEHIND else ""

@@ -26,10 +26,10 @@ WHY: Final = {
 }
 
 _FILTER: Final = "routing_key=a.* AND header.x=1 AND payload~text AND age>5m AND size<1k ..."
-Filter = Annotated[str, typer.Option("--only", help=f"Only those that match: {_FILTER}")]
-Wanted = Annotated[str | None, typer.Option("--only", help=f"All that match; '' is all. {_FILTER}")]
-First = Annotated[int, typer.Option("--from", min=1, help="The first number to look at.")]
-Seqs = Annotated[list[int] | None, typer.Option("--seq", "-s", min=1, help="The message of this number (repeatable).")]
+Filter = Annotated[str, typer.Option("--only", help=f"Only matching messages: {_FILTER}")]
+Wanted = Annotated[str | None, typer.Option("--only", help=f"All matching messages; '' is all. {_FILTER}")]
+First = Annotated[int, typer.Option("--from", min=1, help="The first number to examine.")]
+Seqs = Annotated[list[int] | None, typer.Option("--seq", "-s", min=1, help="Message number (repeatable).")]
 ToQueue = Annotated[
     str | None, typer.Option("--to-queue", metavar="QUEUE", help="Into this queue.", autocompletion=complete_queues)
 ]
@@ -38,7 +38,7 @@ ToExchange = Annotated[
     typer.Option("--exchange", metavar="EXCHANGE", help="To this exchange.", autocompletion=complete_exchanges),
 ]
 Key = Annotated[str | None, typer.Option("--routing-key", "-k", help="With --exchange; else each message's own.")]
-ToOrigin = Annotated[bool, typer.Option("--to-origin", help="Dead letters: to the queue in which they died first.")]
+ToOrigin = Annotated[bool, typer.Option("--to-origin", help="Dead letters: to the queue of their first death.")]
 
 MESSAGES: Final = Table(
     (

@@ -113,13 +113,20 @@ RIGHT: Final = (number, size, rate, span)
 
 @dataclass(frozen=True)
 class Column:
-    """One column: how it is called, where its value stands in the document, how it is shown."""
+    """One column: its name in `--columns` and JSON, its path in the document, and how its cells are shown."""
 
     name: str
     path: str = ""
     """Dotted; empty: the name."""
     show: Callable[[Any], str] = text
     wide: bool = False
+    heading: str = ""
+    """In tables for people, and in `--columns` as well; empty: the name."""
+
+    @property
+    def title(self) -> str:
+        """What stands above the cells."""
+        return visible((self.heading or self.name).replace("_", " "))
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -172,11 +179,11 @@ class Table:
 
     def _named(self, name: str, rows: Sequence[Document]) -> Column:
         for column in self.columns:
-            if name in (column.name, column.path):
+            if name in (column.name, column.path, column.heading):
                 return column
         column = Column(name)
         if rows and all(column.value(row) is None for row in rows):
-            known = ", ".join(column.name for column in self.columns)
+            known = ", ".join(column.heading or column.name for column in self.columns)
             raise Failed(f"nothing here has a column '{name}': choose of {known}, or any field of --json", USAGE)
         return column
 
@@ -231,7 +238,7 @@ def rank(value: Any) -> tuple[int, Any]:
 def lines(table: Table, rows: Sequence[Document], wish: Wish, width: int) -> list[str]:
     """The rows as lines, below one with the names of the columns."""
     columns = table.chosen(wish, width, rows)
-    cells = [[visible(column.name.replace("_", " ")) for column in columns]]
+    cells = [[column.title for column in columns]]
     cells += [[column.show(column.value(row)) for column in columns] for row in rows]
     return _aligned(cells, [column.show in RIGHT for column in columns])
 
@@ -242,7 +249,7 @@ def lines_of(table: Table, document: Document, wish: Wish) -> list[str]:
     for column in table.chosen(wish, WIDE, [document]):
         value = column.value(document)
         if value is not None or wish.columns:
-            cells.append([visible(column.name.replace("_", " ")), column.show(value)])
+            cells.append([column.title, column.show(value)])
     return _aligned(cells, [False, False])
 
 

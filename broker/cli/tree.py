@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-CONTENT: Final = "Messages and what carries them"
-RIGHTS: Final = "Users and rules"
+CONTENT: Final = "Queues, exchanges, messages"
+RIGHTS: Final = "Users, permissions, policies"
 CLUSTER: Final = "The cluster"
-NODE: Final = "A node and its directory"
-TRIALS: Final = "Trials"
+NODE: Final = "Node and data directory"
+TRIALS: Final = "Tests"
 
 
 class Entry(NamedTuple):

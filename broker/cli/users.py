@@ -16,10 +16,10 @@ from clusterbroker.broker.cli.parameters import OfUser, Replace, UserName, Vhost
 from clusterbroker.broker.cli.tables import ABSENT, Column, Document, Table, pattern, text
 from clusterbroker.broker.cli.target import Target
 
-app = typer.Typer(no_args_is_help=True, help="Users and what they may do.")
-permissions = typer.Typer(no_args_is_help=True, help="What users may configure, write and read in a vhost.")
-topic_permissions = typer.Typer(no_args_is_help=True, help="Which routing keys users may use on a topic exchange.")
-limits = typer.Typer(no_args_is_help=True, help="How many connections and channels a user may have.")
+app = typer.Typer(no_args_is_help=True, help="Users and their tags.")
+permissions = typer.Typer(no_args_is_help=True, help="Permissions of users in a vhost: configure, write, read.")
+topic_permissions = typer.Typer(no_args_is_help=True, help="Permissions for routing keys of a topic exchange.")
+limits = typer.Typer(no_args_is_help=True, help="Limits of connections and channels of a user.")
 
 
 def grants(value: Any) -> str:
@@ -60,7 +60,7 @@ Password = Annotated[
     str | None,
     typer.Argument(
         metavar="[PASSWORD]",
-        help="Better left out: it is typed then, or the first line of standard input. Here others can see it.",
+        help="Visible to other users; better typed at the prompt, or the first line of standard input.",
     ),
 ]
 Pattern = Annotated[str, typer.Argument(help="A regular expression over names; '' matches none.")]
@@ -82,7 +82,7 @@ def _public(user: Document) -> Document:
 
 @showing(app, "show", USER)
 def user_show(reach: Target, user: UserName) -> Document:
-    """One user, and where it may do what."""
+    """One user, with permissions."""
     api = reach.api
     found = _public(api.get("/api/users/{}", user))
     found["permissions"] = api.get("/api/users/{}/permissions", user)
@@ -92,13 +92,13 @@ def user_show(reach: Target, user: UserName) -> Document:
 
 @listing(app, "lonely", USERS)
 def user_lonely(reach: Target) -> list[Document]:
-    """Users that may enter no vhost."""
+    """Users without permissions in any vhost."""
     return [_public(user) for user in reach.api.get("/api/users/without-permissions")]
 
 
 @deed(app, "add")
 def user_add(reach: Target, name: str, password: Password = None, tag: Tags = None, replace: Replace = False) -> str:
-    """Make a user."""
+    """Create a user."""
     tags = tag or []
     if reach.here:
         typed = new_password(password, name)
@@ -116,7 +116,7 @@ def user_add(reach: Target, name: str, password: Password = None, tag: Tags = No
 
 @deed(app, "password")
 def user_password(reach: Target, name: UserName, password: Password = None) -> str:
-    """Give a user another password."""
+    """Change a user's password."""
     if reach.here:
         reach.perform("user.password", name=name, password=new_password(password, name))
     else:
@@ -129,9 +129,9 @@ def user_password(reach: Target, name: UserName, password: Password = None) -> s
 def user_tags(
     reach: Target,
     name: UserName,
-    tags: Annotated[list[str] | None, typer.Argument(metavar="[TAG]...", help="All that it has from now on.")] = None,
+    tags: Annotated[list[str] | None, typer.Argument(metavar="[TAG]...", help="The new tags.")] = None,
 ) -> str:
-    """Give a user these tags, and no others."""
+    """Replace a user's tags."""
     _known(reach, name)
     reach.api.put("/api/users/{}", name, body={"tags": tags or []})
     return f"user '{name}' has the tags: {', '.join(tags or []) or 'none'}"
@@ -165,7 +165,7 @@ def permission_list(
     user: OfUser = None,
     vhost: Annotated[str | None, typer.Option("--vhost", help="Only in this virtual host.")] = None,
 ) -> list[Document]:
-    """Who may do what where."""
+    """All permissions."""
     if user is not None and vhost is not None:
         return [reach.api.document("/api/permissions/{}/{}", vhost, user)]
     if user is None and vhost is None:
@@ -188,7 +188,7 @@ def _granted(
 def permission_set(
     reach: Target, user: UserName, vhost: VhostName, configure: Pattern, write: Pattern, read: Pattern
 ) -> str:
-    """Let a user into a vhost: three regular expressions over names of queues and exchanges."""
+    """Set a user's permissions in a vhost: three regular expressions over names of queues and exchanges."""
     granted = {"configure": configure, "write": write, "read": read}
     reach.change("permission.set", "PUT", "/api/permissions/{vhost}/{user}", granted, user=user, vhost=vhost)
     return f"'{user}' may enter vhost '{vhost}'"
@@ -196,7 +196,7 @@ def permission_set(
 
 @deed(permissions, "clear")
 def permission_clear(reach: Target, user: UserName, vhost: VhostName) -> str:
-    """Keep a user out of a vhost."""
+    """Remove a user's permissions in a vhost."""
     reach.change("permission.clear", "DELETE", "/api/permissions/{vhost}/{user}", user=user, vhost=vhost)
     return f"'{user}' may not enter vhost '{vhost}'"
 
@@ -207,7 +207,7 @@ def topic_permission_list(
     user: OfUser = None,
     vhost: Annotated[str | None, typer.Option("--vhost", help="Only in this virtual host.")] = None,
 ) -> list[Document]:
-    """Which routing keys who may use where."""
+    """All topic permissions."""
     if user is not None and vhost is not None:
         return reach.api.documents("/api/topic-permissions/{}/{}", vhost, user)
     if user is None and vhost is None:
@@ -221,7 +221,7 @@ def topic_permission_list(
 def topic_permission_set(
     reach: Target, user: UserName, vhost: VhostName, exchange: str, write: Pattern, read: Pattern
 ) -> str:
-    """Give a user two regular expressions over the routing keys of a topic exchange."""
+    """Set a user's topic permissions: two regular expressions over routing keys."""
     granted = {"exchange": exchange, "write": write, "read": read}
     reach.change("permission.topic", "PUT", "/api/topic-permissions/{vhost}/{user}", granted, user=user, vhost=vhost)
     return f"'{user}' has a permission on the routing keys of '{exchange}'"
@@ -232,9 +232,9 @@ def topic_permission_clear(
     reach: Target,
     user: UserName,
     vhost: VhostName,
-    exchange: Annotated[str | None, typer.Argument(help="Of this exchange; without it: of all.")] = None,
+    exchange: Annotated[str | None, typer.Argument(help="Of this exchange; none: of all.")] = None,
 ) -> str:
-    """Take topic permissions away: all keys may be used again."""
+    """Remove topic permissions: all routing keys are allowed again."""
     if exchange is None:
         reach.api.delete("/api/topic-permissions/{}/{}", vhost, user)
     else:
@@ -247,7 +247,7 @@ def topic_permission_clear(
 
 @listing(limits, "list", LIMITS)
 def user_limit_list(reach: Target, user: OfUser = None) -> list[Document]:
-    """Limits of users that have some."""
+    """All limits of users."""
     return reach.api.documents("/api/user-limits", of=user)
 
 
@@ -260,6 +260,6 @@ def user_limit_set(reach: Target, user: UserName, limit: Limit, value: int) -> s
 
 @deed(limits, "clear")
 def user_limit_clear(reach: Target, user: UserName, limit: Limit) -> str:
-    """Take a limit off."""
+    """Remove a limit."""
     reach.api.delete("/api/user-limits/{}/{}", user, limit)
     return f"'{user}' has no {limit}"

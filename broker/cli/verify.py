@@ -31,12 +31,12 @@ SEGMENT_S = 60.0
 @app.callback()
 def verify(
     url: Annotated[list[str], typer.Option(help="amqp://USER:PASSWORD@HOST:PORT/VHOST of a node; once for each.")],
-    seconds: Annotated[float, typer.Option(min=1, help="How long messages are published.")] = 30.0,
+    seconds: Annotated[float, typer.Option(min=1, help="Duration of publishing.")] = 30.0,
     rate: Annotated[float, typer.Option(min=1, help="Messages a second.")] = 500.0,
-    queues: Annotated[int, typer.Option(min=1, max=100, help="How many queues.")] = 3,
-    log: Annotated[list[Path] | None, typer.Option(help="A node's log: owners are checked as well.")] = None,
-    history: Annotated[Path | None, typer.Option(help="Where a failed minute's history is written.")] = None,
-    strict: Annotated[bool, typer.Option(help="Living consumers must keep what they hold through failovers.")] = True,
+    queues: Annotated[int, typer.Option(min=1, max=100, help="Number of queues.")] = 3,
+    log: Annotated[list[Path] | None, typer.Option(help="A node's log: leadership is checked as well.")] = None,
+    history: Annotated[Path | None, typer.Option(help="File for the history of a failure.")] = None,
+    strict: Annotated[bool, typer.Option(help="Living consumers must keep their messages through failovers.")] = True,
 ) -> None:
     """Check on your own cluster that no confirmed message is lost, doubled or out of order."""
     try:

@@ -13,7 +13,7 @@ from clusterbroker.broker.cli.target import Target
 from clusterbroker.cluster.entities import VhostLimit
 
 app = typer.Typer(no_args_is_help=True, help="Virtual hosts.")
-limits = typer.Typer(no_args_is_help=True, help="How many queues and connections a virtual host may have.")
+limits = typer.Typer(no_args_is_help=True, help="Limits of queues and connections of a virtual host.")
 
 VHOSTS = Table(
     (
@@ -34,7 +34,7 @@ Limit = Annotated[VhostLimit, typer.Argument()]
 
 @listing(app, "list", VHOSTS)
 def vhost_list(reach: Target) -> list[Document]:
-    """All virtual hosts and what happens in them."""
+    """All virtual hosts, with rates."""
     return reach.documents("/api/vhosts", "vhost.list", "vhosts")
 
 
@@ -48,10 +48,10 @@ def vhost_show(reach: Target, vhost: VhostName) -> Document:
 def vhost_add(
     reach: Target,
     name: str,
-    description: Annotated[str, typer.Option(help="For people.")] = "",
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="For people too (repeatable).")] = None,
+    description: Annotated[str, typer.Option(help="A description.")] = "",
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag (repeatable).")] = None,
 ) -> str:
-    """Make a virtual host. By --url, or --as, its maker may do everything in it; else nobody yet: `permissions set`."""
+    """Create a virtual host. With --url or --as its creator has all permissions, else no user: `permissions set`."""
     if reach.here and not tag:
         reach.perform("vhost.add", name=name, description=description)
     else:
@@ -65,7 +65,7 @@ def vhost_delete(
     vhost: VhostName,
     yes: Yes = False,
 ) -> str:
-    """Delete a virtual host and all that is in it: queues with their messages, exchanges, permissions."""
+    """Delete a virtual host with its queues, messages, exchanges and permissions."""
     sure(f"Delete vhost '{vhost}' with all its queues and messages?", yes)
     reach.change("vhost.delete", "DELETE", "/api/vhosts/{name}", name=vhost)
     return f"vhost '{vhost}' is deleted"
@@ -73,35 +73,35 @@ def vhost_delete(
 
 @deed(app, "alive")
 def vhost_alive(reach: Target, vhost: VhostName = "/") -> str:
-    """Whether a message goes through: a queue is declared, a message published and got."""
+    """Test a virtual host: declare a queue, publish and get a message."""
     reach.api.get("/api/aliveness-test/{}", vhost)
     return "ok"
 
 
 @deed(app, "trace-on")
 def vhost_trace_on(reach: Target, vhost: VhostName = "/") -> str:
-    """Open the firehose: all that clients publish and get is published to amq.rabbitmq.trace as well."""
+    """Start tracing (firehose): copies of published and delivered messages go to amq.rabbitmq.trace."""
     reach.api.put("/api/vhosts/{}", vhost, body={"tracing": True})
     return f"vhost '{vhost}' is traced: bind a queue to its exchange 'amq.rabbitmq.trace'"
 
 
 @deed(app, "trace-off")
 def vhost_trace_off(reach: Target, vhost: VhostName = "/") -> str:
-    """Shut the firehose."""
+    """Stop tracing."""
     reach.api.put("/api/vhosts/{}", vhost, body={"tracing": False})
     return f"vhost '{vhost}' is not traced"
 
 
 @listing(limits, "list", LIMITS)
 def vhost_limit_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
-    """Limits of virtual hosts that have some."""
+    """All limits of virtual hosts."""
     return reach.api.documents("/api/vhost-limits", of=vhost)
 
 
 @deed(app, "limit", hidden=True)
 @deed(limits, "set")
 def vhost_limit_set(reach: Target, vhost: VhostName, limit: Limit, value: int) -> str:
-    """Set a limit of a virtual host; a negative number takes it off."""
+    """Set a limit of a virtual host; a negative number removes the limit."""
     if reach.here:
         reach.perform("vhost.limit", vhost=vhost, limit=limit, value=value)
     elif value < 0:
@@ -113,5 +113,5 @@ def vhost_limit_set(reach: Target, vhost: VhostName, limit: Limit, value: int) -
 
 @deed(limits, "clear")
 def vhost_limit_clear(reach: Target, vhost: VhostName, limit: Limit) -> str:
-    """Take a limit off."""
+    """Remove a limit."""
     return vhost_limit_set(reach, vhost, limit, -1)

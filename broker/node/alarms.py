@@ -1,4 +1,4 @@
-"""Resource alarms of other nodes: who owns a queue and runs out of memory or disk takes no messages for it.
+"""Resource alarms of other nodes: an owner short of memory or disk accepts no messages for its queues.
 
 A node tells all others when its alarms change, and whom it is linked to anew. While an owner has one, proxies send it
 no publishes: they wait where they are, unconfirmed and not refused. A client that publishes to one of its queues is

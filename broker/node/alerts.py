@@ -1,4 +1,4 @@
-"""Conditions that an operator must see, and that hold up nobody: a disk went back in time, a queue is set aside.
+"""Conditions for operators that block nobody: a disk went back in time, a queue is set aside.
 
 An *alarm* (`broker.node.alarms`) is a resource that runs low, and publishers wait for it. An *alert* blocks nothing: it
 names something that is wrong and stays until that is mended. (kind, subject) is its identity; setting it again

@@ -1,4 +1,4 @@
-"""What one command changes of thousands of queues is carried out in slices, each queue at the latest when it is needed.
+"""One command's changes to thousands of queues, in slices; each queue at the latest when it is needed.
 
 Theory. A member that fails changes every queue of which it had a copy. The map changes at once, by the fold. What a
 node does about it (roles, attachments, in-sync sets) it does for each queue apart, so for each queue it may do it

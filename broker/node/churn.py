@@ -1,4 +1,4 @@
-"""What came and went at a node since it began: totals, for operators."""
+"""Totals of opened and closed things since a node's start, for operators."""
 
 from __future__ import annotations
 

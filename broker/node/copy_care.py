@@ -1,4 +1,4 @@
-"""What a node tells its operator of copies that went back in time, or are kept apart (replication/places.py).
+"""Reports to the operator about copies that went back in time, or are kept apart (replication/places.py).
 
 alert                  subject           holds
 replica.rolled_back    this node         from the first queue on, as long as its process lives: a disk that went back

@@ -1,4 +1,4 @@
-"""One node, all of it that computes: connections, virtual hosts and queues, without a socket, a file or a clock.
+"""The core of one node: connections, virtual hosts and queues, without a socket, a file or a clock.
 
 The shell (`broker.server.shell`) calls in with events and the time, and takes out what the node wants:
 

@@ -1,4 +1,4 @@
-"""What a channel's and an exchange's messages did, as totals for operators: counted once per batch, decided by nobody.
+"""Totals of a channel's and an exchange's messages, for operators: counted once per batch, without effect.
 
 What goes out to consumers is not counted here: the channel's delivery tags count it (`Ledger.next_tag`), and the ledger
 which of them needed no acknowledgement or were redelivered. So `totals` takes both together.

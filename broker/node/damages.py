@@ -1,4 +1,4 @@
-"""Damage that was found in single records: it concerns their queue, and nothing else of the node.
+"""Damage of single records: a matter of their queue, and of nothing else in the node.
 
     another living member may    this copy is given up (GiveUpCopy): the queue goes to that member if this node owns
     have all of the queue        it, and the copy begins anew, empty, and is synced

@@ -1,4 +1,4 @@
-"""What becomes of a message that its queue gives up: a copy for each queue that the dead-letter exchange finds."""
+"""Dead-lettering of a message: a copy for each queue behind the dead-letter exchange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A turn of a node: what the core wants of the world is carried out in one order, wherever it lives.
+"""A turn of a node: the core's effects on the world, carried out in one order everywhere.
 
     1. turn        marked queues hand out, expire, trim
     2. order       proposals go to the wiring log; what it answers at once is worked on in the same turn

@@ -1,4 +1,4 @@
-"""What a node wants of the world around it: see `broker.node.core`."""
+"""Effects of a node on the world around it: see `broker.node.core`."""
 
 from __future__ import annotations
 

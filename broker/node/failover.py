@@ -1,4 +1,4 @@
-"""The exchange `amq.failover`: it tells whoever binds a queue to it that members came, went or drain.
+"""The exchange `amq.failover`: changes of members for bound queues.
 
 Theory. All nodes apply the same commands, so all of them see the same change of the members at the same index, and see
 there the same owner of each queue. Each node publishes to those of the bound queues that it owns at that index, so each

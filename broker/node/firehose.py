@@ -1,4 +1,4 @@
-"""The firehose of a vhost: what clients of this node publish and get there, published again to `amq.rabbitmq.trace`.
+"""The firehose of a vhost: publishes and deliveries of this node, published again to `amq.rabbitmq.trace`.
 
     routing key     publish.EXCHANGE, deliver.QUEUE
     body            the message's

@@ -1,4 +1,4 @@
-"""What is published to which exchange, and from there into which queue, at this node, counted while somebody asks.
+"""Counts of publishes by exchange and by queue at this node, kept only on request.
 
 A batch adds one number to its channel, and one for each of its queues. Nobody counts while the node's census is not
 asked for: who asks says so (`asked`), and WANTED_MS after the last one did, counting ends and flows are forgotten.

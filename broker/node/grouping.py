@@ -1,4 +1,4 @@
-"""How much goes into one group commit.
+"""The size of one group commit.
 
 A group is bytes that the loop puts together while nobody else is served, in one piece of memory, and a file has room
 for 4 GiB of it at most. One message may go to thousands of queues, and each of them writes it down. So a group is full

@@ -1,4 +1,4 @@
-"""Frames between this node and the others: who may look at one, and when.
+"""Frames between this node and the others: receivers, and the moment of handling.
 
 A frame is looked at once this node has applied the wiring index that its sender had applied, and never before an
 earlier frame of the same link. So whoever handles it finds every queue, epoch and member that the sender knew. What a

@@ -1,4 +1,4 @@
-"""An operator's look into a queue, and what it does to single messages: at the queue's owner, in slices.
+"""An operator's view of a queue, and operations on single messages: at the queue's owner, in slices.
 
 Theory. An `Inspection` walks over a range of seqs, or a list of them, a slice at each `step`; between two steps the
 node does whatever else it has to do, so nothing that was true in one slice is believed in the next. What it needs to

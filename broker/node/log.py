@@ -1,4 +1,4 @@
-"""Where a node tells what clients did wrong."""
+"""The node's log of clients' errors."""
 
 from __future__ import annotations
 

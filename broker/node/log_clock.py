@@ -1,4 +1,4 @@
-"""The wiring log's time on this node, between two of its words (`cluster.passing` has the theory).
+"""The wiring log's time on this node, between two PassTime commands (`cluster.passing` has the theory).
 
 The node's own time runs with its monotonic clock, so what has passed since the last word is told by it. Its date is
 that of a wall clock, and may be wrong.

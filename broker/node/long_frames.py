@@ -1,4 +1,4 @@
-"""Payloads that are longer than a frame may be: they are cut, and put together again.
+"""Payloads beyond the length of a frame: cut, and put together again.
 
 A group commit holds what all nodes have published since the last one, so what goes to a backup in one Append has no
 better bound than the windows of all proxies together; and a message may be as long as the configuration says. What does

@@ -1,4 +1,4 @@
-"""What a mistake of ours costs that is made in replication, or over what is said to a member (decision 040).
+"""The cost of a bug in replication, or in handling a member's message (decision 040).
 
 over a copy    it is given up and made anew, if somebody else has all of the queue; else the node begins again from
                what it has written

@@ -1,4 +1,4 @@
-"""How many connections and channels there are, of whom, so that limits can be asked without counting anew.
+"""Numbers of connections and channels by vhost and user, for limits without a new count.
 
     connections    by vhost and by user, from connection.open on until the socket is gone; here and at other members
     channels       by user and in all, at this node alone, as RabbitMQ counts them

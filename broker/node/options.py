@@ -1,4 +1,4 @@
-"""The limits of one node: what keeps it bounded whatever its clients do."""
+"""Limits of one node: bounds under any load of its clients."""
 
 from __future__ import annotations
 

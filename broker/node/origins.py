@@ -1,4 +1,4 @@
-"""Where a dead letter may go back to: the queue in which it says to have died first, if that can be.
+"""Origins of dead letters: the queue of the first death, if a return is possible.
 
 `x-first-death-queue` is a header, and a publisher may have written it. What is brought back (`to_origin`) is published
 with an operator's rights, so the header alone must not choose where to: the queue that it names must be one whose dead

@@ -1,4 +1,4 @@
-"""What queues want back from the journal, as the shell takes it out of `Node.loads`."""
+"""Requests of queues to the journal, as the shell takes them out of `Node.loads`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's part in a cluster: what it is to each queue, and the cores that do the work of it.
+"""A node's part in a cluster: its role for each queue, and the cores that do the work.
 
     role       when                                              what it has
     OWNER      the map names this node, in this incarnation      the Queue, its OwnedQueue, its place in Primary

@@ -1,4 +1,4 @@
-"""What one turn of a node leaves to the next one, because it was enough work (`broker.queues.effort`, `dividing`)."""
+"""Work that one turn of a node leaves to the next (`broker.queues.effort`, `dividing`)."""
 
 from __future__ import annotations
 

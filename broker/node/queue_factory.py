@@ -1,4 +1,4 @@
-"""Rings and queues out of the map, and what a checkpoint writes down of them."""
+"""Rings and queues out of the map, and their state for a checkpoint."""
 
 from __future__ import annotations
 

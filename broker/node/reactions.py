@@ -1,4 +1,4 @@
-"""What a node does about each change of the wiring, in log order."""
+"""Reactions of a node to each change of the wiring, in log order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where clients find the cluster when this node is not the place for them: the AMQP addresses of its members (pure).
+"""Addresses for clients that should leave this node: the AMQP addresses of the members (pure).
 
 A member counts while it is alive, does not drain and is no witness (that one could not hold a queue of theirs).
 """

@@ -1,4 +1,4 @@
-"""What nodes say to each other about links that go through a third node: heads of frames on the data channel.
+"""Messages about links through a third node: heads of frames on the data channel.
 
 They are looked at when they come, whatever wiring index their sender has applied: what they carry has its own.
 """

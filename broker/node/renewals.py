@@ -1,4 +1,4 @@
-"""What a change of policies means for queues and exchanges that are there: each takes up its settings, in slices.
+"""New settings after a change of policies: queues and exchanges take them up, in slices.
 
 Theory. The map has the new policies at once. What holds for a queue is a function of the map, so a queue may take it up
 later, and once for several changes: nothing is owed but a look. A node that is late with that is to others one that has

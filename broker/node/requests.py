@@ -1,4 +1,4 @@
-"""What nodes ask of each other on behalf of an operator: heads of frames on the data link, without payload.
+"""Requests between nodes on behalf of an operator: heads of frames on the data link, without payload.
 
 (`Occupied` is no request, and what limits ask: `broker.node.occupancy`.)
 

@@ -1,4 +1,4 @@
-"""Who pays for a mistake of ours: the queue in whose work it raised, the client that asked, the link; never the node.
+"""The cost of a bug: its queue, its client or its link; never the node.
 
     raised in                                                costs
     a queue's turn, its commits, what it had read            the queue: it is set aside (`broker.queues.stumble`)

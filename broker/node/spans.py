@@ -1,4 +1,4 @@
-"""Spans of sampled messages, as OpenTelemetry has them: what this node did with a message, and how long it took.
+"""Spans of sampled messages, in OpenTelemetry's form: the steps of a message in this node, with their times.
 
     publish   a client's message came, and went to the queues of its route
     commit    from there until the publisher is told that it is safe (only with publisher confirms)

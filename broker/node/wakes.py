@@ -1,4 +1,4 @@
-"""When queues want a turn though nothing happens: one wish of each, the earliest counts."""
+"""Wake-ups of idle queues: one time per queue, the earliest counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who looks at what clients of this node publish and get, by vhost: nobody, as a rule.
+"""Observers of publishes and deliveries on this node, by vhost: none, as a rule.
 
     watches     vhost -> whoever looks at it; what runs per batch asks this alone (`broker.queues.watch`)
     spans       of sampled messages of all vhosts; None: off

@@ -1,10 +1,10 @@
-"""What proxies ask a queue's owner: messages one by one, counts, a purge, whether the queue may be deleted.
+"""Questions of proxies to a queue's owner: single messages, counts, purge, deletion check.
 
-Questions wait until the queue is open (`serving`), and those that count wait until all that was published before them
-is committed, at most COUNT_PATIENCE_MS: a client that publishes and asks sees its messages, one whose queue cannot
-commit is told what is committed. After a new attach a proxy asks again; what it had asked is forgotten, but for purges,
-which are carried out once by one owner. (A new owner purges again: then the answer counts what was left.) The message
-of a get whose answer was lost is held by nobody, returns to its place, and is the next one that is got.
+Questions wait until the queue is open (`owned_queue`). Those that count wait until all earlier publishes are
+committed, at most COUNT_PATIENCE_MS: a client that publishes and asks sees its messages; a queue that cannot commit
+answers with its committed messages. After a new attach a proxy asks again, and its earlier questions are forgotten,
+except purges, which one owner carries out once. (A new owner purges again: then the answer counts the rest.) The
+message of a get with a lost answer is held by nobody, returns to its place, and is the next one that is got.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Attach frames: as many as it takes to keep each below its bound.
+"""Attach frames: split so that each stays below its bound.
 
-A complete Attach says of every queue that it does not list: nothing. One that is cut is several partial frames, and a
-last one that is complete and names the queues of the others (`before`). A link keeps their order, and if it breaks all
-of it is said anew.
+A complete Attach states that every unlisted queue is empty. A split one is several partial frames, and a last one
+that is complete and names the queues of the others (`before`). A link keeps their order; after a break all of them
+are sent again.
 """
 
 from __future__ import annotations

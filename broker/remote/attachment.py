@@ -1,30 +1,31 @@
-"""What an owner knows of one node that uses a queue: an attachment, and the consumers in it.
+"""An owner's knowledge of one node that uses a queue: an attachment, and its consumers.
 
 An attachment belongs to one start of one node (its incarnation) and lives until that start is over. The number `gen`
-says which of its attaches is in force: everything of an older one is dropped, on both sides.
+identifies the attach in force: frames of an older one are dropped, on both sides.
 
     attached    `gen` is in force: frames count, deliveries go out
-    void        the link broke, or the owner asked for a new attach: nothing counts but the next Attach. What the node
-                holds stays held, its consumers keep their places, and its publishes are answered after that attach
+    void        the link broke, or the owner asked for a new attach: nothing counts but the next Attach. Held
+                messages stay held, consumers keep their places, and publishes are answered after that attach
 
 *Publishes.* `accepted` is the last number that is in the queue (and, with its PRD record, in every copy of it),
 `published` the last one that is committed. The owner takes accepted + 1 only; a gap voids the attachment. Below
 `next_number`, which the Attach named, numbers may be left out: they were answered before.
 
-*Refusals* (overflow reject-publish) must never end in a confirm, and no record holds them. Hence the owner accepts
-nothing behind a refusal in the same gen: it tells the refusal when all before it is committed, and asks for a new
-attach. `accepted` still stands before the refused numbers then. A proxy that has heard goes on behind them, one that
-has not sends them again, to be judged anew; and so does the next owner, if this one dies. The price is one attach for
-each turn in which something was refused; what came behind a refusal is sent twice.
+*Refusals* (overflow reject-publish) must never end in a confirm, and no record holds them. The owner therefore
+accepts nothing behind a refusal in the same gen: it reports the refusal when all before it is committed, and asks for
+a new attach. `accepted` still stands before the refused numbers then. A proxy with the report continues behind them;
+one without it sends them again, to be judged anew; so does the next owner, if this one dies. The price is one attach
+for each turn with a refusal; publishes behind a refusal are sent twice.
 
 *Deaths* (overflow reject-publish-dlx) do stand in the log, with the message: `died` is the highest number that was
-refused so. What comes again up to it is refused without being judged, so it dies once. Numbers behind `accepted` and up
-to `died` were all refused. Their refusal is told when the death is committed.
+refused so. Repetitions up to it are refused without being judged, so each dies once. Numbers behind `accepted` and up
+to `died` were all refused. Their refusal is reported when the death is committed.
 
-*Clients' numbers.* Also noted in the log is a refused message whose client numbers it (`producers`): it may come again
-behind later ones, and the next owner must not take it for one that is here. The refusal is told when that is committed.
+*Clients' numbers.* Also noted in the log is a refused message with a client's number (`producers`): it may come again
+behind later ones, and the next owner must not take it for a stored one. The refusal is reported when that is
+committed.
 
-*Settlements* are applied in order, once each. `settled` is the last one of which every record is committed.
+*Settlements* are applied in order, once each. `settled` is the last one with all of its records committed.
 """
 
 from __future__ import annotations

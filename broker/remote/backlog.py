@@ -1,20 +1,20 @@
-"""A queue's publishes that its owner has not yet called committed, in order.
+"""Publishes of a queue that its owner has not yet reported as committed, in order.
 
 Each message has a number: 1, 2, 3 ... per queue and incarnation of this node, without gaps. The owner takes the next
-number only, so a message is in the queue once however often it is sent. An entry is what one publish handed over; it
-is kept whole, and its messages are kept, until `Published` says that all of it is committed.
+number only, so a message is in the queue once however often it is sent. An entry is one publish; it is kept whole,
+and its messages are kept, until `Published` reports all of it as committed.
 
-    waiting -> sent -> gone         after each new attachment: sent -> waiting, but for what the owner says it has
+    waiting -> sent -> gone         after each new attachment: sent -> waiting, except entries that the owner has
 
-*Commits.* What a transaction does in the queue is one entry, and goes as one `Commit` frame: its settlements with its
+*Commits.* A transaction's part in the queue is one entry, and goes as one `Commit` frame: its settlements with its
 messages. By the numbers of its messages it is taken once, settlements included.
 
-*Holding back.* While a publish is under way to the owner, what comes meanwhile waits here until that one is called
-committed, or there is HOLD_BYTES of it: the owner could not write it earlier either (a queue has one group in flight),
-and each frame costs two nodes a turn. So a busy queue's publishes go in step with its groups, without a timer.
+*Holding back.* While a publish is on its way to the owner, later ones wait here until that one is committed, or until
+HOLD_BYTES of them wait: the owner could not write them earlier either (a queue has one group in flight), and each
+frame costs two nodes a turn. A busy queue's publishes thus go in step with its groups, without a timer.
 
-*Refusals* (overflow reject-publish) are told once, and no record holds them. An owner accepts nothing behind a refusal
-before it was attached again, so a refused number that is not heard of here is sent again, and judged anew.
+*Refusals* (overflow reject-publish) are reported once, and no record holds them. An owner accepts nothing behind a
+refusal before a new attach, so a refused number without a report here is sent again, and judged anew.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""One local consumer of a queue elsewhere, and how much its owner may still deliver to it.
+"""One local consumer of a queue elsewhere, and its owner's remaining credit.
 
-Credit is cumulative per attachment: "so many deliveries since the attachment, and no more". With prefetch N that is
-what came so far, less what is held, plus N. In any case no more is on the way than WINDOW messages or about
-WINDOW_BYTES, and nothing new while the client's socket does not take what it has: the proxy must not become the
+Credit is cumulative per attachment: a maximum number of deliveries since the attachment. With prefetch N it is the
+number of arrived deliveries, less the held ones, plus N. In any case at most WINDOW messages or about WINDOW_BYTES
+are on the way, and no new ones while the client's socket does not take its output: the proxy must not become the
 backlog of a slow client.
 
-A channel-wide limit (basic.qos global) is shared by consumers of several queues, perhaps of several owners, so that
-each is promised what is left of it. What comes too much waits in `surplus`, held by this node like any delivery, until
-the channel has room.
+A channel-wide limit (basic.qos global) is shared by consumers of several queues, perhaps of several owners, so each
+is promised the rest of it. Surplus deliveries wait in `surplus`, held by this node like any delivery, until the
+channel has room.
 """
 
 from __future__ import annotations

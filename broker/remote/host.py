@@ -1,4 +1,4 @@
-"""What the two sides of a queue elsewhere ask of their nodes."""
+"""Ports of both sides of a queue elsewhere to their nodes."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""What proxies put into a queue and settle there, as its owner takes it: in their order, and each once.
+"""Publishes and settlements of proxies at the queue's owner: in their order, each once.
 
 Publishes are known by their numbers: the next one is taken, a known one is answered when it is committed, a gap asks
 for a new attach. Settlements are known by theirs, and count only while the message is held by their very node. A
-transaction's part (`Commit`) is both at once, and goes by its publishes' numbers. Everything that one frame brings
-stands in one group of the log.
+transaction's part (`Commit`) is both at once, and goes by its publishes' numbers. Everything from one frame stands in
+one group of the log.
 
-A queue that may refuse judges nothing before it is open: until every node has attached, what their clients hold looks
-ready, and would take the room of what is published. What comes meanwhile is passed over, and sent again then.
+A queue that may refuse judges nothing before it is open: until every node has attached, messages held by their
+clients look ready, and would take the room of publishes. Publishes are passed over meanwhile, and sent again then.
 """
 
 from __future__ import annotations

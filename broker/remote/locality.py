@@ -1,4 +1,4 @@
-"""Where a queue should live: what its consumers' credit says of it, asked of `rotation` in the owner's turns."""
+"""Locality of a queue: the wish of its consumers' credit, asked of `rotation` in the owner's turns."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""When a queue's ownership moves although nobody failed: the token that goes round, and the pull of the consumers.
+"""Moves of ownership without a failure: the rotating token, and the pull of the consumers.
 
-*Rotating* (`x-ownership=rotating`): the owner serves consumers of its own node, and of nodes that cannot own the queue
-because they hold no copy in sync; the other owners-to-be wait for their turn. When its hold time is over and
+*Rotating* (`x-ownership=rotating`): the owner serves consumers of its own node, and of nodes that cannot own the
+queue because they hold no copy in sync; the other owners-to-be wait for their turn. When its hold time is over and
 something was to be handed out meanwhile, it passes the queue to the next node, in circular order of names, that is in
 sync and has a consumer with credit. An owner without any consumer passes it at once. A node without interest never
 gets it, and an idle queue stays where it is.
 
-*Shared* (the default): consumers everywhere are served by credit, so ownership moves only for locality: when at least
+*Shared* (the default): consumers everywhere are served by credit, so ownership moves only for locality. When at least
 80 % of all credit stood behind one in-sync node for 10 s, and none at the owner, the queue moves there; at most once
-in 30 s, lest two nodes toss it to and fro.
+in 30 s, so that two nodes do not toss it to and fro.
 
-Both are pure: `decide` hears who is interested and the time, and names the node to hand over to, or nobody. Times are
-in ms. A refused or failed hand-over needs no memory: the wish comes up again.
+Both are pure: `decide` gets the interested nodes and the time, and names the next node, or none. Times are in ms. A
+refused or failed hand-over needs no memory: the wish comes up again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a proxy and a queue's owner say to each other: heads of frames; records follow as payload.
+"""Messages between a proxy and a queue's owner: heads of frames; records follow as payload.
 
 A proxy is a node with clients of a queue; the owner may be the same node. Every frame also carries its sender's
-applied wiring index, and is not looked at before the receiver has applied that index. `gen` is the proxy's number of
-its present attachment to the queue: frames of another gen are dropped on both sides. Ranges are (first, last),
-inclusive. Message records in payloads are ENQ records as in journal/layout.py.
+applied wiring index, and waits until the receiver has applied that index. `gen` is the proxy's number of its present
+attachment to the queue: frames of another gen are dropped on both sides. Ranges are (first, last), inclusive. Message
+records in payloads are ENQ records as in journal/layout.py.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Frames of one turn to one owner, in the order in which it should hear them.
+"""Frames of one turn to one owner, in their order.
 
-What a turn leaves is bundled: all publishes come first, as few frames as their bytes allow, then everything else in
-the order in which it was said, then one frame with all credit. Per queue that is the order of things: who published
-and then asks how many messages there are, counts his own.
+A turn's output is bundled: all publishes come first, in as few frames as their bytes allow, then everything else in
+its order, then one frame with all credit. Per queue this is the order of calls: a client that publishes and then asks
+for the number of messages counts its own.
 
-The window: at most WINDOW_BYTES of messages are under way to one owner, sent and not called committed. The rest waits
-at the proxy, where it slows publishers down (`RemoteQueues.unacknowledged_bytes`), and not in a link that others share.
+The window: at most WINDOW_BYTES of messages are on the way to one owner, sent and not reported as committed. The rest
+waits at the proxy, where it slows publishers down (`RemoteQueues.unacknowledged_bytes`), and not in a shared link.
 
-Nor is more than about TURN_BYTES of messages put into frames in one turn: one large message may go to thousands of
-queues. The others have their turn in the next one (`RemoteQueues.held`).
+At most about TURN_BYTES of messages are put into frames in one turn: one large message may go to thousands of queues.
+The others have their turn in the next one (`RemoteQueues.held`).
 """
 
 from __future__ import annotations

@@ -1,21 +1,22 @@
-"""A queue's owner, as the proxies of all nodes meet it: who is attached, who holds what, and when it may hand out.
+"""A queue's owner towards the proxies of all nodes: attachments, held messages, permission to hand out.
 
     closed    not every member that was alive when the epoch began has attached at this epoch: a message that looks
               ready may be in a client's hands. Nothing is handed out, expires, is dropped, purged or counted
-    open      what nobody listed is ready again, flagged. It also takes that the first sync is complete, that the node
-              has its lease, and that the queue is not frozen
-    frozen    a hand-over is under way: nothing is handed out, and what comes is not looked at. `thaw` asks everybody to
-              attach again, so that nothing of it is lost
-    doomed    somebody was told that the queue may be deleted. It is frozen until it is: nothing may come into it that a
-              deletion, which may be long under way, would take with it. Who asked has DELETE_MS to order it, then its
-              owner does. A new owner, in the next epoch, knows nothing of it: what was ordered before is void there
+    open      unlisted messages are ready again, flagged. It also requires that the first sync is complete, that the
+              node has its lease, and that the queue is not frozen
+    frozen    a hand-over is in progress: nothing is handed out, and frames are not looked at. `thaw` asks every node to
+              attach again, so that nothing of them is lost
+    doomed    a node was told that the queue may be deleted. It is frozen until then: nothing may come into it that a
+              deletion, which may take long, would take with it. The asking node has DELETE_MS to order it, then its
+              owner does. A new owner, in the next epoch, starts without it: earlier orders are void there
 
-*Attach.* It replaces all that was known of its sender. Its settlements come first, then what it lists stays with it
-(READY -> UNACKED at its holder number), and what it held and does not list returns. The settlements of an epoch's first
-Attach name messages that this owner has ready, for the holder is told by the Attach itself; later a settlement counts
-only while the message is held by that very start of that node, or else a late one would remove what somebody else has.
+*Attach.* It replaces all knowledge of its sender. Its settlements come first, then its listed messages stay with it
+(READY -> UNACKED at its holder number), and its held and unlisted messages return. The settlements of an epoch's
+first Attach name messages that this owner has ready, because only the Attach itself names the holder. Later a
+settlement counts only while the message is held by that very start of that node; otherwise a late one would remove a
+message of another holder.
 
-Nothing here knows other queues: `servings.OwnedQueues` reads the frames, finds the queue, and sends deliveries.
+This module covers one queue: `owned_queues.OwnedQueues` reads the frames, finds the queue, and sends deliveries.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""All queues that this node owns, as the proxies of all nodes meet them: frames in, frames out.
+"""All queues that this node owns, towards the proxies of all nodes: frames in, frames out.
 
-A frame is handed to the `OwnedQueue` of its queue; one for a queue that this node does not own (any more) is dropped:
-its sender learns from the wiring who owns it, and attaches there. Deliveries leave once per turn, one frame per node
-with what all queues have for it, cut at FRAME_BYTES. A node that takes no more (`OwnedQueueHost.room`) keeps its
-deliveries waiting in their consumers' buffers, which bounds them, and `drained` goes on.
+A frame is handed to the `OwnedQueue` of its queue. One for a queue that this node does not own (any more) is dropped:
+its sender learns the owner from the wiring, and attaches there. Deliveries leave once per turn, one frame per node
+with the deliveries of all queues for it, cut at FRAME_BYTES. A node without room (`OwnedQueueHost.room`) keeps its
+deliveries waiting in their consumers' buffers, which bounds them, and `drained` continues.
 
 The node calls, in the order of the wiring: `begin` at a declaration and when it becomes owner, `end` when it is not
 any more, `members_changed`; and `synced`, `freeze`, `thaw`, `lease` as they happen. After `received` and after every

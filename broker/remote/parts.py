@@ -1,4 +1,4 @@
-"""A frame of several parts whose payload is theirs, one after the other."""
+"""Frames of several parts with their payloads one after the other."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Questions to a queue's owner that are answered once: basic.get, counts, purge, may it be deleted.
+"""Questions to a queue's owner with one answer: basic.get, counts, purge, deletion check.
 
 A question is asked again after each attachment until it is answered, so each may be carried out twice, and then the
-last answer counts: a get whose message was lost on its way gets another one (the first is outstanding nowhere, and
-returns), a purge counts what was left.
+last answer counts: a get with a lost message gets another one (the first is outstanding nowhere, and returns), a
+purge counts the rest.
 
-Who has waited for UNANSWERED_MS was told so, and has gone on. A question of that age is forgotten: a purge would take
-what was published, and confirmed, since then; and clients that ask again and again for a queue without an owner would
-fill the memory. An owner that has it, but is not open yet, forgets it with the next attach, which must come at once.
+After UNANSWERED_MS the client was told so, and has gone on. A question of that age is forgotten: a purge would take
+later, confirmed publishes, and clients that ask again and again for a queue without an owner would fill the memory.
+An owner that has it, but is not open yet, forgets it with the next attach, which must come at once.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
-"""A queue whose owner is asked by frames: what sessions of this node hold instead of the `Queue`.
+"""A queue behind frames to its owner: sessions of this node hold it in place of the `Queue`.
 
-Theory. The proxy keeps whatever its owner does not have for certain: publishes until they are committed (`Backlog`),
-what became of deliveries until it is committed (`Settlements`), consumers (`Line`), questions until they are answered,
-and in its ring every message that is outstanding at this node. From that it can attach to any owner at any time:
+Theory. The proxy keeps everything that its owner does not have for certain: publishes until they are committed
+(`Backlog`), settlements of deliveries until they are committed (`Settlements`), consumers (`Line`), questions until
+they are answered, and in its ring every message that is outstanding at this node. With these it can attach to any
+owner at any time:
 
     DETACHED  --Attach(gen)-->  ASKED  --Attached(gen)-->  ATTACHED        new epoch, link lost, lease regained,
         ^                         |                            |           a delivery that cannot be kept, Detach
         +-------------------------+----------------------------+
 
-Every attachment has a new `gen`; what comes of an older one is dropped. An Attach says everything that the owner must
-know at once (consumers, what is outstanding, settlements). Only when it is answered goes the rest: publishes that the
-owner does not have, in order, and questions. Nothing is ever said to an owner outside of an attachment.
+Every attachment has a new `gen`; frames of an older one are dropped. An Attach carries everything that the owner
+needs at once (consumers, outstanding messages, settlements). The rest follows its answer: publishes that the owner
+does not have, in order, and questions. Nothing is ever sent to an owner outside of an attachment.
 
-The queue works in `turn`, when something marked its ring: what the turns' calls have gathered is told in one go.
-Without an owner (offline) everything waits.
+The queue works in `turn`, when something marked its ring: the calls of a turn are sent in one go. Without an owner
+(offline) everything waits.
 """
 
 from __future__ import annotations

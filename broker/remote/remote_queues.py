@@ -1,17 +1,17 @@
-"""All queues of other owners (and of this node as an owner) that clients of this node may use, and their attachments.
+"""All queues of other owners (and of this node as an owner) for clients of this node, with their attachments.
 
-Who owns what is told by the wiring (`owner_changed`), who can be reached by the links (`linked`, `unlinked`). From
-both follows when the owner of a queue must be told what this node has to do with it:
+The wiring gives the owners (`owner_changed`), the links their reach (`linked`, `unlinked`). From both follows the
+time of an Attach to a queue's owner:
 
-    a new epoch      one Attach for the queues concerned, first those of which there is something to say, then the ids
-                     of all others: until every node has attached, the new owner hands nothing out
-    a new link       one complete Attach: every queue of that owner that is not listed has nothing here. Sent even when
-                     the list is empty
-    lease regained   the same to every owner: meanwhile somebody may have taken this node for dead
+    a new epoch      one Attach for the queues concerned, first those with content, then the ids of all others: until
+                     every node has attached, the new owner hands nothing out
+    a new link       one complete Attach: every unlisted queue of that owner has nothing here. Sent even when the list
+                     is empty
+    lease regained   the same to every owner: meanwhile this node may have been declared dead
     first use        an Attach for that queue alone
 
-An Attach is repeated, with a new gen, until each listed queue is answered by `Attached`. Retries that are nobody's
-fault do no harm: the owner forgets what it knew of an older gen.
+An Attach is repeated, with a new gen, until each listed queue is answered by `Attached`. Needless repetitions do no
+harm: the owner forgets its knowledge of an older gen.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Direct reply-to between nodes: a reply goes straight to the node whose client asked.
+"""Direct reply-to between nodes: a reply goes straight to the requester's node.
 
-A reply key ends with `<node>-<incarnation, hexadecimal>-<secret>` of the channel that consumes it (`Node.secret_name`),
-so any node can read from it where the reply belongs, and whether that start of the node is over. Who knows the key may
-reply, for nobody can guess it; and from the requester's vhost only, so that vhosts stay apart whoever tells a key. A
-reply is sent once and not acknowledged, as between a client and its node: what is lost with a link stays lost.
+A reply key ends with `<node>-<incarnation, hexadecimal>-<secret>` of the channel that consumes it
+(`Node.secret_name`), so any node can read from it the target node, and whether that start of the node is over.
+Knowledge of the key allows a reply, because the key cannot be guessed; and from the requester's vhost only, so that
+vhosts stay apart even with a disclosed key. A reply is sent once and not acknowledged, as between a client and its
+node: a loss with a link stays lost.
 
-Whether a requester is still there (passive declare of its key) only its node knows, and is asked: `Seek`, `Sought`.
-When the link to it ends, the answer is no.
+Only the requester's node knows its presence (passive declare of its key), and is asked: `Seek`, `Sought`. When the
+link to it ends, the answer is no.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What became of a queue's deliveries at this node, until its owner has committed it.
+"""Settlements of a queue's deliveries at this node, until its owner has committed them.
 
-Settlements are gathered once per turn and told with a rising id. They are kept, and told again with each attachment,
+Settlements are gathered once per turn and sent with a rising id. They are kept, and sent again with each attachment,
 until `Settled`; the owner takes one twice without harm, because a settlement counts only while the message is held by
 this node.
 
-One case needs care. A message that was returned may come again before `Settled` does: its return has been carried
-out, and its new delivery is outstanding. If the next attachment said both, the owner would return a message that a
-client holds. So what comes again is struck off the settlement that returned it (`came_again`); that is carried out when
-the settlement is told again, for there may be very many of them, and mostly it is not.
+One case needs care. A returned message may come again before `Settled` does: its return has been carried out, and its
+new delivery is outstanding. If the next attachment had both, the owner would return a message that a client holds. A
+repeated delivery is therefore removed from the settlement that returned it (`came_again`). The removal happens when
+the settlement is sent again, because there may be very many of them, and mostly it is not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the other members were last: what a node dials before it has heard of the cluster again (waits).
+"""Last known addresses of the other members: dialled before the cluster is heard again (waits).
 
     DIR/members    {"format": 1, "members": {"a": "10.0.0.1:5673", ...}}
 

@@ -1,4 +1,4 @@
-"""A read of several messages found damage: they are read once more, one by one (waits for the journal's reader).
+"""A read of several messages with damage: repeated one by one (waits for the journal's reader).
 
 What is whole goes to who asked, as far as the damage leaves somebody who asks (`broker.node.damages`).
 """

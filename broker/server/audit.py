@@ -1,4 +1,4 @@
-"""Who did what to this node: one line for each administrative deed, and for each that was refused (waits).
+"""The audit: one line for each administrative operation, done or refused (waits).
 
     {"at": "2026-11-21T23:10:00.123Z", "node": "a", "user": "guest", "from": "127.0.0.1", "via": "http",
      "what": "PUT /api/users/{user}", "on": {"user": "bob"}, "outcome": "done", "status": 201}

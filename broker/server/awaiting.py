@@ -1,4 +1,4 @@
-"""Whatever a member waits for, the end of its node comes first (waits)."""
+"""Waiting of a member, ended by the end of its node (waits)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the parts of a data directory belong together, and what is done when they do not (pure).
+"""Binding of the parts of a data directory, and the treatment of parts that do not belong (pure).
 
 A directory has an identity and parts: the journal, and the wiring log (`wiring` of a node that is alone, `raft` of a
 member). A part that is gone, empty, another's, or older than the last start would be believed: an empty journal says

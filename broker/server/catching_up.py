@@ -1,4 +1,4 @@
-"""A start until the node's map is what the others have (waits).
+"""A start until the node's map has reached the others' (waits).
 
 The node proposes a command that changes nothing; when it has been applied here, so has everything before it. Until
 then it waits for links and for a majority, says every few seconds for what, and gives up when waiting is of no use:

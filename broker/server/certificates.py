@@ -1,4 +1,4 @@
-"""The TLS of a process: its certificate, and how another one takes its place without a restart (waits).
+"""The TLS of a process: its certificate, and the replacement without a restart (waits).
 
 A `Chain` owns one `ssl.SSLContext`, which its listeners use as long as they live. A new certificate is loaded into that
 living context: handshakes that begin from then on show it, connections that stand are left alone. What OpenSSL does

@@ -1,4 +1,4 @@
-"""A node's links, heart and wiring log: what carries out its part in a cluster (waits).
+"""A node's links, heart and wiring log: the shell of its part in a cluster (waits).
 
 A start goes through these steps, and a node that was failed by the others begins again at the first one:
 

@@ -1,4 +1,4 @@
-"""Segments that stay thin are emptied: what lives in them is written again (waits).
+"""Copying forward: live messages of sparse segments are written again (waits).
 
     checkpoint durable -> which segments linger -> read one (the journal's thread) -> rings write again what they still
     hold there -> next one

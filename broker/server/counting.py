@@ -1,4 +1,4 @@
-"""What a running node has to count, as rows of `broker.stats`: a walk over its connections and queues.
+"""Counts of a running node, as rows of `broker.stats`: a walk over its connections and queues.
 
 The walk may be interrupted between two rows, for as long as it likes. So it looks at each thing only when it is that
 thing's turn, and passes over what has ended meanwhile.

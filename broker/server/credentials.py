@@ -1,4 +1,4 @@
-"""Passwords are verified here: off the loop, once, and never twice for the same answer (waits).
+"""Verification of passwords: off the loop, once per answer (waits).
 
 A verification is slow on purpose (cluster.passwords). Clients that open a thousand connections with one password
 would keep a core busy for a minute, so what was verified is remembered for a while, under a digest keyed with a

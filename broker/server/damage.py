@@ -1,4 +1,4 @@
-"""A member whose journal is damaged: its copies are rebuilt from those of the others, if every queue has one (waits).
+"""A member with a damaged journal: its copies are rebuilt from the others', if every queue has one (waits).
 
     found       the journal cannot be read at the start, or a record while the node runs
     given up    RegisterNode calls every copy that is held here damaged. The cluster refuses that (`spare_last`)

@@ -1,4 +1,4 @@
-"""Why a node ends, or begins again."""
+"""Reasons for a node's end or restart."""
 
 from __future__ import annotations
 

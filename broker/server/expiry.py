@@ -1,4 +1,4 @@
-"""Whoever orders the wiring says how time passes in it, and ends what of transactions is over (waits).
+"""The metadata leader's orders about time, and the end of expired transactions (waits).
 
 Segments that nobody committed in time, and producers that have been silent for as long as they are remembered. Both go
 by the log's age (`cluster.passing`), which no wall clock moves.

@@ -1,4 +1,4 @@
-"""Clients are asked to go elsewhere: when a node drains, leaves or stops (waits).
+"""Requests to clients to move: when a node drains, leaves or stops (waits).
 
 Who is owed nothing goes at once. Who waits for confirms is not read any more, and goes when it has them, or when
 PATIENCE_S are over: a queue that lacks copies may confirm nothing for hours. A node that may not speak has nothing to

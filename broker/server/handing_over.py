@@ -1,4 +1,4 @@
-"""A member gives away all queues that it owns: before it stops, drains or leaves (waits)."""
+"""Hand-over of all queues of a member: before it stops, drains or leaves (waits)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What held the node's loop: while an event is handled nobody is served and no beat is answered.
+"""Events that held the node's loop, without service to clients meanwhile.
 
 Everything that a client or another node can set going is meant to be short (`broker.routing.labour`,
 `broker.queues.effort`). Where something is not, the log names it: the client whose bytes were read, the member that

@@ -1,4 +1,4 @@
-"""Who a data directory belongs to: which node, of which cluster, and which parts belong to it (waits).
+"""Identity of a data directory: its node, its cluster, and its parts (waits).
 
     DIR/identity    {"format": 2, "name": "a", "disk_id": "...", "cluster_id": "...", "starts": 7, "stopped": false,
                      "parts": {"journal": ["...", 7], "raft": ["...", 7]}}

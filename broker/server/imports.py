@@ -1,4 +1,4 @@
-"""Imports of definitions are brought to their end by whoever orders the wiring (waits).
+"""Imports of definitions, brought to their end by the metadata leader (waits).
 
     accepted    the next slice, as soon as the one before is applied
     staged      dropped when nobody has gone on with it for ABANDONED_S: who proposed it is gone

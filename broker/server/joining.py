@@ -1,4 +1,4 @@
-"""Becoming a member: `clusterbroker join` on the newcomer's machine, and what a member does about it (waits).
+"""Becoming a member: `clusterbroker join` on the newcomer's machine, and the member's answer (waits).
 
     join       dials one member, asks it, and writes down what is needed to start: identity, members' addresses
     newcomer   the same inside of a start that is told to join (newcomer.py)

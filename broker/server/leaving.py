@@ -1,4 +1,4 @@
-"""`clusterbroker leave`: this member goes for good, and nothing has a copy less for it (waits).
+"""`clusterbroker leave`: the permanent departure of this member, without a copy less (waits).
 
     1  it drains, as one that leaves: nothing new comes, and the leader has its copies made elsewhere (Membership)
     2  it hands over what it owns; a queue that nobody else has in sync gets another copy first

@@ -1,4 +1,4 @@
-"""A member's liveness: its heart, whom it gives up, and what the leader does about the silent (waits).
+"""A member's liveness: its heart, members given up, and the leader's treatment of silent ones (waits).
 
 The heart asks here for what it needs of node, links and wiring log, and tells here what changed. A link that goes is
 followed by a look at the peer's port (`probes`); what comes of that is told to the leader, who counts.

@@ -1,4 +1,4 @@
-"""What the node says about itself: one structured line per event, and never so many that they hurt.
+"""The node's log: one structured line per event, limited in number.
 
 Lines that clients can cause (a refused login, a broken frame, a dropped connection) pass a bucket per kind of event:
 so many at once, so many a second; what is held back is counted, and the count is in the next line that passes.

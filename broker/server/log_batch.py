@@ -1,4 +1,4 @@
-"""What a node's part tells of single queues: a few lines a turn, and a sum instead of thousands (waits).
+"""Log lines about single queues: a few lines a turn, and a sum instead of thousands (waits).
 
 One command may concern 10,000 queues: a node dies, or is in sync again. Their lines take longer to be written than all
 that is done with the queues, and nobody waits for them; whoever holds a lease, and every client, waits for the loop.

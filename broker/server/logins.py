@@ -1,4 +1,4 @@
-"""Who signs in over AMQP: passwords and tokens verified for the node's core, guesses held up (waits).
+"""Sign-in over AMQP: passwords and tokens verified for the node's core, guesses throttled (waits).
 
     token       by a way of its own: a signature is checked at once, and nobody guesses one
     password    held up?  then refused after the time of a verification, without one (`broker.server.throttle`)

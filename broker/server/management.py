@@ -1,4 +1,4 @@
-"""The process beside a node that serves the management API: its sockets, its start, its watching, its end (waits).
+"""The management process beside a node: its sockets, its start, its supervision, its end (waits).
 
 The node takes the HTTP addresses itself, so that one that stays in use is told before `ready`, and hands the listening
 sockets to the process. When the process ends by itself its node says so and starts another one, after 0.5 s and twice

@@ -1,4 +1,4 @@
-"""What a node tells its management process of its own settings: no secrets, for others see a command line."""
+"""Settings of a node for its management process: no secrets, because command lines are visible."""
 
 from __future__ import annotations
 

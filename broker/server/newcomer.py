@@ -1,4 +1,4 @@
-"""A start that joins: an empty data directory becomes that of a new member, by the node itself (waits).
+"""A start that joins: the node turns an empty data directory into a new member's (waits).
 
 It is what `clusterbroker join` does before a start, for those who cannot give a command in between: a pod of a set that
 was scaled up. The members that the settings name are asked in turn, until one of them has an answer. While nobody can

@@ -1,4 +1,4 @@
-"""All that a running node is told, composed by `broker.config` (the command line) or `broker.embedded` (tests)."""
+"""Options of a running node, composed by `broker.config` (the command line) or `broker.embedded` (tests)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of other members, and theirs of this one: what each member does for the management processes of all (waits).
+"""Rows of other members, and this one's for them: exchanged for the management processes of all (waits).
 
 Every member answers, whether it has a management process or not. What a member is asked first makes its census: before
 that it costs nothing. A member whose link is full does not answer: messages come first, and who asked does without.

@@ -1,4 +1,4 @@
-"""Peers whose link went: is their process dead? Then the cluster hears of it long before their lease would tell.
+"""Probes of peers with a lost link: a dead process is reported long before its lease ends.
 
 Two signs together say so, and one alone says nothing: two connects to the peer's port are refused, as they are when its
 process is gone and its machine is not; and no beat of it has come, by any way, for three beats and for as long as it

@@ -1,4 +1,4 @@
-"""A member's Raft log before it is opened: is it the one that this node had, and how does it come to be (waits).
+"""A member's Raft log before it is opened: its verdict, and its creation (waits).
 
     sound        as it is
     new          founded, joined, or migrated from the wiring log of a node that was alone

@@ -1,4 +1,4 @@
-"""Queues from what the journal remembers: the listener of `Journal.recover`.
+"""Queues from the journal's content: the listener of `Journal.recover`.
 
 The wiring is read first and says which queues there are. What the journal has of a queue that the wiring has deleted is
 passed over, and the journal is told to forget it. What it has of a queue of which the wiring knows nothing at all is

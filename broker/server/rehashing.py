@@ -1,4 +1,4 @@
-"""Hashes of other systems are replaced by scrypt at the next good login, while the password is at hand (waits).
+"""Replacement of foreign password hashes by scrypt at the next good login (waits).
 
 Who imports RabbitMQ's definitions brings salted SHA-256 hashes, which are quick to guess at when a backup is stolen. A
 good login is the one moment at which the password is known: it is hashed anew, and the new hash ordered on the

@@ -1,4 +1,4 @@
-"""The majority of a cluster is lost for good: one survivor's directory becomes that of a cluster of one (waits).
+"""Rescue after the permanent loss of the majority: one survivor's directory becomes a cluster of one (waits).
 
     found      read DIR: who is lost, and what is here of each queue; nothing is written
     rescue     make it so

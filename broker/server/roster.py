@@ -1,4 +1,4 @@
-"""Where the members are: whom a node dials and beats, and what it writes down for its next start (waits).
+"""Addresses of the members: for dialling and heartbeats, and on the disk for the next start (waits).
 
 Addresses come from the map as it is applied. A start knows none yet: it begins with those of its last run
 (`broker.server.addresses`), or with the peers of its command.

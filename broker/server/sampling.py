@@ -1,4 +1,4 @@
-"""The census of a running node, taken when somebody asks (waits).
+"""The census of a running node, taken on request (waits).
 
 A sample is walked in slices, one each turn of the loop. Who asks while one is under way waits for its end; who is
 content with an older one gets it at once. So however many ask, a node samples once per the age that they accept, and a

@@ -1,4 +1,4 @@
-"""Short time slices: how a node asks the kernel not to keep it waiting.
+"""Short time slices: a request to the kernel for quick wake-ups.
 
 Theory. A message passes a dozen short pieces of work on three nodes and as many sleeps: for a socket, for the disk, for
 an acknowledgement. Linux lets who runs finish a slice (about 3 ms, or until the next tick) before it looks at who has

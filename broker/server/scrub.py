@@ -1,4 +1,4 @@
-"""The slow look at what lies on the disk and nobody asks for (waits for the journal's checkpoint thread).
+"""The scrub: a slow reading of all data on the disk (waits for the journal's checkpoint thread).
 
     a pass   all complete segments, the oldest first, the files of streams and the index, a piece at a time, at
              `journal.scrub_rate_bytes` (`scrub_regions`); then the queues that this node owns, one by one: their copies

@@ -1,4 +1,4 @@
-"""What a pass of the scrub looks at, and what becomes of the damage in it: segments, streams' files, the index.
+"""Regions of a scrub, and the treatment of damage in them: segments, streams' files, the index.
 
 a segment        its groups are walked; a message that lives there and cannot be read is held back, or written again
 a stream's file  what its catalogue counts is read. Of a file that has changed meanwhile the look begins anew, once:

@@ -1,4 +1,4 @@
-"""A disk that is slow is named: who waits for confirms cannot tell it from a slow network (waits).
+"""The alert about a slow disk, which publishers cannot tell from a slow network (waits).
 
 A slow node gives up its queues and leaves the in-sync sets by itself; nothing else says why. So the times of group
 commits are looked at every LOOK_S. A window is slow when one of them took LONG_MS, also if it is not done yet, or when

@@ -1,4 +1,4 @@
-"""Where spans go, and how many; the section [otel] of the settings, as it is."""
+"""Target and number of spans: the section [otel] of the settings."""
 
 from __future__ import annotations
 

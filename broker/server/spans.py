@@ -1,4 +1,4 @@
-"""Sends spans by OpenTelemetry's protocol (waits, in a thread of its library).
+"""Sender of spans by OpenTelemetry's protocol (waits, in a thread of its library).
 
 The library keeps at most QUEUE_MAX of them and sends them every second from a thread; what finds no room, or cannot be
 sent, is dropped. So neither a slow receiver nor none holds up a message. Credentials for the receiver come from the

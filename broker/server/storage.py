@@ -1,4 +1,4 @@
-"""What a node remembers between two starts, opened, read and closed in the right order (waits).
+"""Storage of a node between two starts: opened, read and closed in the right order (waits).
 
     DIR/lock            taken by the process that uses the directory
     DIR/identity        whose it is, the number of the last start, and which parts belong to it (identity.py)

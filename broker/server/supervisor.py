@@ -1,4 +1,4 @@
-"""What the one who started the node is told, if that is systemd or speaks as it does (sd_notify(3); waits).
+"""Messages to the supervisor of the node: systemd, or another with its protocol (sd_notify(3); waits).
 
 A datagram of lines `NAME=value` goes to the socket that NOTIFY_SOCKET names: READY=1 when clients are accepted,
 STATUS for people, STOPPING=1. With WATCHDOG_USEC set the loop says WATCHDOG=1 twice as often as it must; who hears

@@ -1,4 +1,4 @@
-"""Who failed to sign in too often waits, until the minute is over.
+"""Throttling of sign-ins after too many failures, until the minute is over.
 
     a user at an address     10 failures within a minute
     an address               100, whoever it says to be

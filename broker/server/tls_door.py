@@ -1,4 +1,4 @@
-"""Clients that come by TLS: the handshake is done here, and counts (waits).
+"""TLS handshakes of clients, counted as connections (waits).
 
 A socket whose handshake is still to come has the buffers of a TLS connection, and nobody has signed in on it. So it
 counts as a connection from the moment that it is accepted: handshakes and connections together are no more than there

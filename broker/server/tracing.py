@@ -1,4 +1,4 @@
-"""Spans begin with the node, if they are wanted: without them it imports nothing of theirs, not even their settings."""
+"""Start of spans with the node, if configured: nothing of them is imported otherwise."""
 
 from __future__ import annotations
 

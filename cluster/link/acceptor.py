@@ -1,7 +1,7 @@
-"""The cluster's port: accepts, does the TLS handshake, bounds what strangers may hold (waits).
+"""The cluster's port: accepts, does the TLS handshake, limits resources of strangers (waits).
 
-Nobody who has not finished TLS and the hello is parsed or remembered for longer than the limits of time. At most
-GREETING_MAX connections are in that state (each costs some 0.3 MB of buffers), and a flood displaces itself (`door`).
+Before TLS and the hello are complete, nothing is parsed or kept beyond the time limits. At most GREETING_MAX
+connections are in that state (each costs some 0.3 MB of buffers), and a flood displaces itself (`door`).
 """
 
 from __future__ import annotations

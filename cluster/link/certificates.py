@@ -1,10 +1,10 @@
-"""What a node shows another: a certificate that the cluster's own authority signed, and TLS 1.3 in both directions.
+"""Certificates between nodes: signed by the cluster's own authority, TLS 1.3 in both directions.
 
-The authority's key is made of the join secret, so every node has it, and makes the same authority certificate to the
-byte: Ed25519 signs deterministically, and serial number, names and dates are fixed. A node signs itself a certificate
-with a fresh key at each start, CN = its name. Who lacks the secret can neither show such a certificate nor accept ours,
-so the handshake fails on both sides before a byte of his is parsed. (Who has the secret is trusted: he may take any
-name.)
+The authority's key is derived from the join secret, so every node has it, and makes the same authority certificate to
+the byte: Ed25519 signs deterministically, and serial number, names and dates are fixed. A node signs itself a
+certificate with a fresh key at each start, CN = its name. Without the secret a peer can neither show such a
+certificate nor accept one, so the handshake fails on both sides before any of its bytes are parsed. (A holder of the
+secret is trusted, under any name.)
 """
 
 from __future__ import annotations

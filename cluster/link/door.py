@@ -1,10 +1,10 @@
 """Accepting strangers: sockets whose TLS, or hello, is still to come are bounded; floods displace themselves (waits).
 
 At most `greeting_max` connections are greeted at once, and fewer where the owner has no room for them (`room`): one
-more ends the oldest of the address that has most of them, if that has had `patience_s`. So who comes from elsewhere
-gets in. Where none has had its time yet, newcomers wait in the kernel's queue: many good clients that come at once,
-after a restart, must not end each other. Where all the room is taken by those who have been let in, the newcomer is
-turned away. Running out of descriptors pauses accepting; it never ends the listener.
+more ends the oldest of the address with the most of them, if that has had `patience_s`. Connections from other
+addresses thus get in. Where none has had its time yet, newcomers wait in the kernel's queue: many good clients at
+once, after a restart, must not end each other. Where admitted connections take all the room, the newcomer is turned
+away. Running out of descriptors pauses accepting; it never ends the listener.
 """
 
 from __future__ import annotations

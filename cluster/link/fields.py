@@ -1,8 +1,8 @@
-"""What a number or a range in a head may be: the decoder refuses everything else, before anybody looks at the message.
+"""Bounds of numbers and ranges in heads: the decoder refuses everything else, before any handling.
 
-A peer has the cluster's secret, so it is a member; but it may be broken, or newer than anybody thought. Bounds that
-belong to one field stand in its type, those that belong to several fields of a message in its `__post_init__`. Both
-make a head that breaks them a `msgspec.ValidationError`, which ends the link it came over.
+A peer has the cluster's secret, so it is a member; but it may be broken, or newer than expected. Bounds of one field
+stand in its type, those of several fields of a message in its `__post_init__`. Both make a wrong head a
+`msgspec.ValidationError`, which ends its link.
 """
 
 from __future__ import annotations

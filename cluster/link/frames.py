@@ -1,4 +1,4 @@
-"""The frame in which everything between two nodes travels, once both have proved who they are.
+"""The frame of all traffic between two nodes, after both have proved their identity.
 
      0  u32  length of the whole frame, this header included
      4  u32  length of the head

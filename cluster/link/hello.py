@@ -1,8 +1,8 @@
-"""What two nodes say to each other first, and why one of them hangs up (pure).
+"""The first messages of two nodes, and reasons to hang up (pure).
 
-TLS has proved that the other side holds the join secret. Who dialled says Hello; the other answers with its own Hello;
-who is content with the other's Hello says Welcome; a link stands when both have said so. Else one line says why not, in
-Refused, for both logs.
+TLS has proved that the other side holds the join secret. The dialling side says Hello; the other answers with its own
+Hello; a side that accepts the other's Hello says Welcome; a link stands when both have said so. Otherwise one line
+has the reason, in Refused, for both logs.
 
     state    Hello, content                     Hello, not content     Welcome    Refused    anything else
     NEW      accepted: send Hello and Welcome,
@@ -10,8 +10,8 @@ Refused, for both logs.
     MET      ENDED (repeated)                   ENDED (repeated)       LINKED     ENDED      ENDED
     LINKED   frames belong to those above; one that carries LINK_INDEX ends the link
 
-Handshake frames carry LINK_INDEX where others carry a wiring index, so they are never mistaken for each other. Until a
-link stands, a frame may have HELLO_BYTES_MAX.
+Handshake frames carry LINK_INDEX where others carry a wiring index, so they are never mistaken for each other. Until
+a link stands, a frame may have HELLO_BYTES_MAX.
 
 Two connections for one peer and channel: see `rival`.
 """

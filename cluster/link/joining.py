@@ -1,10 +1,10 @@
-"""What a newcomer and a member say to each other on a link for "control", before the newcomer is a member (pure).
+"""Messages between a newcomer and a member on a "control" link, before the newcomer is a member (pure).
 
     newcomer -> JoinAsked(name, address, witness)
-    member   -> JoinAnswered("", members)      it is a member now, and may start; or why not
+    member   -> JoinAnswered("", members)      it is a member now, and may start; or the reason of a refusal
 
-Who asks has shown by TLS that it holds the join secret, and has learned the cluster's id from the member's Hello. Once
-it is a member it speaks of the wiring log only; so these heads have tags that no other message of that link has.
+The newcomer has proved by TLS that it holds the join secret, and has learned the cluster's id from the member's
+Hello. As a member it speaks of the wiring log only; these heads therefore have tags of their own on that link.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
-"""All links of a node: two per peer, "control" and "data", so that a snapshot in one never delays a vote in the other
-(waits).
+"""Links of a node: two per peer, "control" and "data", so a snapshot in one delays no vote in the other (waits).
 
     mesh = Mesh(identity, credentials, events)
     await mesh.listen("127.0.0.1", 5673)
     mesh.set_peers({"b": "127.0.0.1:5674"})        the lower name dials, again and again until it stands
     mesh.send("b", "data", frames)                 False: there is no link now
 
-A link is told to stand when both sides have agreed, and gets the next session number of this process. What was sent and
-not answered when it ends may or may not have arrived: those above ask again on the next session. Frames of one session
-come in the order of sending, with no gap. Frames between a node and itself do not come here.
+A link stands when both sides have agreed, and gets the next session number of this process. Unanswered frames may or
+may not have arrived when it ends: the layers above ask again on the next session. Frames of one session come in the
+order of sending, with no gap. Frames between a node and itself do not come here.
 
-Bytes that wait for a slow peer are bounded by the caller, who looks at `backlog` and `writable`; nothing is thrown away
-here.
+Bytes that wait for a slow peer are bounded by the caller, with `backlog` and `writable`; nothing is thrown away here.
 """
 
 from __future__ import annotations

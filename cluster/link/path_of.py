@@ -1,4 +1,4 @@
-"""What is in memory, for OpenSSL, which reads certificates and keys from files only."""
+"""Temporary files for OpenSSL, which reads certificates and keys from files only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which refusals are worth a line (pure): of each peer a reason once a minute, at most LINES_MAX reasons.
+"""Refusals to log (pure): of each peer a reason once a minute, at most LINES_MAX reasons.
 
-A reason hides no other one: a peer that is refused for a link too many, and then for its protocol, is told both. Those
-that were held back are counted, and the count is told with the next line of that peer.
+A reason hides no other one: a peer that is refused for a link too many, and then for its protocol, gets both lines.
+Suppressed lines are counted, and the count is in the next line of that peer.
 """
 
 from __future__ import annotations

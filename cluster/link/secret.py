@@ -1,13 +1,13 @@
-"""The join secret: who has it is a node of the cluster, who has not is a stranger (waits: files).
+"""The join secret: its holders are nodes of the cluster, all others strangers (waits: files).
 
-One text of at least 32 bytes, found at the path that was given, else at CLUSTERBROKER_SECRET_FILE, else in
-~/.config/clusterbroker/secret, where it is made on first use like Erlang's cookie: nodes of one user on one machine
-find each other, other machines get a copy. All keys come from it by HKDF-SHA256, each for one purpose, so none tells
-anything of another:
+One text of at least 32 bytes, found at the given path, else at CLUSTERBROKER_SECRET_FILE, else in
+~/.config/clusterbroker/secret, where it is created on first use like Erlang's cookie: nodes of one user on one
+machine find each other, other machines get a copy. All keys come from it by HKDF-SHA256, each for one purpose, so
+none reveals anything of another:
 
     authority   seed of the Ed25519 key that signs the nodes' certificates
     beats       key of the tags on datagrams
-    founding    key of the cluster's id, for the founders, who have nothing else in common yet
+    founding    key of the cluster's id, for the founders, without anything else in common yet
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A beat, a word for it, and its answer: one datagram of at most 160 bytes, for one receiver (pure).
+"""Heartbeat, word and answer: one datagram of at most 160 bytes, for one receiver (pure).
 
      0  u8   version, 2
      1  u8   kind: 1 beat, 2 answer, 3 word
@@ -7,17 +7,17 @@
     18  u64  seq: number of the beat, in all kinds; of one sender and incarnation it only grows
     26  u64  the sender's applied wiring index
     34  u32  ms for which the slowest of the sender's loop, journal flush and Raft flush has been stuck
-    38  u64  the sender's time, ms since 1970: for people and alerts, nothing counts on it
+    38  u64  the sender's time, ms since 1970: for people and alerts, without effect
     46  u16  ms since a datagram of the receiver came to the sender; 65535: longer, or never
     48  u16  ms for which the sender relies on the word for this beat
     50  u8   length of the sender's name          51  name
      +  16   HMAC-SHA256, cut to 128 bits, over cluster id, receiver's name and all before
 
-A *word* is what every member gives for a beat at once: it was heard (`contact`). An *answer* is the leader's, after a
-quorum round: a lease. All three may also come over a TCP link, as they are.
+A *word* comes from every member for a beat at once: the beat was heard (`contact`). An *answer* is the leader's,
+after a quorum round: a lease. All three may also come over a TCP link, as they are.
 
-The receiver's name is under the tag without being sent, so what was said to one node proves nothing to another. An old
-datagram that is sent again is dropped by `ReplayGuard` (beats) or by the lease's keeper (answers).
+The receiver's name is under the tag without being sent, so a message to one node proves nothing to another. A
+replayed datagram is dropped by `ReplayGuard` (beats) or by the lease's keeper (answers).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How far the members' clocks are from this node's, and from the middle of all (pure).
+"""Distance of the members' clocks from this node's, and from the median of all (pure).
 
-A beat carries its sender's time. What it is ahead of the receiver's is the difference of their clocks, less the beat's
-way, which is milliseconds; here only minutes matter. Nothing is ended by such a difference. It is shown, and whoever is
-far from the middle must not be believed where time destroys.
+A beat carries its sender's time. Its lead over the receiver's time is the difference of their clocks, less the beat's
+way, which is milliseconds; only minutes matter here. A difference ends nothing. It is shown, and a member far from
+the median is not believed where time destroys.
 
-The middle of an even number are two values, and the farther counts: of two members that differ nobody can say which
-one is right, so neither is.
+The median of an even number are two values, and the farther counts: of two members that differ either may be wrong,
+so neither is believed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Word of the voters that they hear a node: what the early failure of a member is fenced by (pure).
+"""Contact: words of voters for a node's heartbeats, which fence the early failure of a member (pure).
 
-A member whose silence lasts for G is declared dead, and its lease has ended before (`lease`). A killed process is known
-sooner: its port refuses. But a port also refuses for a process that lives, when what carries its TCP has ended (a
-sidecar, a proxy, a firewall that answers with resets), and such a member hands out as long as its lease lasts. So a
-member may hand out only with a lease *and* with contact, and contact ends before anybody can declare it dead early:
+A member silent for G is declared dead, and its lease has ended before (`lease`). A killed process is known sooner:
+its port refuses. But a port also refuses for a living process whose TCP carrier has ended (a sidecar, a proxy, a
+firewall that answers with resets), and such a member hands out as long as its lease lasts. A member may therefore
+hand out only with a lease *and* with contact, and contact ends before it can be declared dead early:
 
     member   beat sent at s, "I rely on your word for C" --> contact by this voter until s + C, once its word is here
     voter    beat heard at r >= s; its word, at once;  gives the member up when its port has refused twice, not before
@@ -12,27 +12,28 @@ member may hand out only with a lease *and* with contact, and contact ends befor
 
     the member has contact while so many other voters' words are valid that those left are no majority
 
-Why it holds. The voters that have given the member up are a majority, and none of them is the member. So one of them is
-among those whose words the member needs: let its last word be for a beat sent at s and heard at r. It gave the member
-up at r + E(C) of its clock or later, and gives no word after that. A clock runs wrong by at most d: E(C) lasts at least
-E(C) / (1 + d) of true time and the member's C at most C / (1 - d), which is 0.03 / (1 + d) s less; and s <= r. So
-contact has ended before FailNode is proposed, whatever the delays. With C = 0.25 s and d = 0.02: contact ends 0.26 s
-after s, E = 0.29 s. No leader is needed for contact, so nobody is silent because a leader is being elected.
+Proof. The voters that have given the member up are a majority, and none of them is the member. So one of them is
+among those whose words the member needs. Let its last word be for a beat sent at s and heard at r. It gave the member
+up at r + E(C) of its clock or later, and gives no word after that. A clock runs wrong by at most d: E(C) lasts at
+least E(C) / (1 + d) of true time and the member's C at most C / (1 - d), which is 0.03 / (1 + d) s less; and s <= r.
+So contact has ended before FailNode is proposed, whatever the delays. With C = 0.25 s and d = 0.02: contact ends 0.26
+s after s, E = 0.29 s. Contact needs no leader, so no member is silent because of an election.
 
-What a voter has to remember for that, and what becomes of it:
-* A voter that was started anew does not know for what its earlier process gave its word. It gives no word before it has
-  caught up with the wiring log (then every FailNode to which its earlier process consented is applied, since the leader
-  forgets what was said over a link that has ended), and gives up nobody whom it has not heard before G has gone by.
-* Who gave a member up and finds that it lives takes that back: it tells the leader, and gives its word again when a
-  command that it proposed after that has been applied, for then no FailNode can follow from what it had said.
+A voter's memory for that, and its consequences:
+
+* A restarted voter does not know the words of its earlier process. It gives no word before it has caught up with the
+  wiring log. Then every FailNode with its earlier process's consent is applied, since the leader forgets the words of
+  an ended link. It gives up no member that it has not heard before G has gone by.
+* A voter that gave up a living member takes that back: it tells the leader, and gives its word again after a command
+  that it proposed after that has been applied, because then no FailNode can follow from its earlier word.
 * Sets of voters change one by one, and of two neighbouring sets any two majorities have a member in common. Where the
-  member may count by an older set still, nobody is failed early (`SETTLED_S`).
+  member may count by an older set still, no member is failed early (`SETTLED_S`).
 
-A voter without a lease gives no word: what was ordered may not have come to it for long, as that the member is dead.
-The argument above does not need this. A member does whose machine stood still without any of its clocks knowing: its
-lease seems to last, and only words of voters that follow the log end what it hands out.
+A voter without a lease gives no word: it may have missed orders for long, such as the member's death. The argument
+above does not need this. It covers a member whose machine stood still unknown to its clocks: its lease seems to last,
+and only words of voters that follow the log end its hand-outs.
 
-C follows what the way takes: 0.25 s where a word is back within 0.06 s, more where it takes longer, at most L. Two
+C follows the time of the way: 0.25 s where a word is back within 0.06 s, more where it takes longer, at most L. Two
 voters alone cannot fail each other, so they need no contact.
 """
 

@@ -1,8 +1,8 @@
-"""A UDP socket for beats, over asyncio-dgram (waits).
+"""A UDP socket for heartbeats, over asyncio-dgram (waits).
 
-The library is used by the rules of its traps: `bind` only; addresses are resolved before; one reader; an error belongs
-to some earlier datagram, whatever peer it was for, so what met it is sent once more and nothing else suffers. What
-waits to be sent is bounded, the oldest goes first.
+The use of the library avoids its traps: `bind` only; addresses are resolved before; one reader. An error belongs to
+some earlier datagram, for any peer, so the datagram that met it is sent once more and nothing else suffers. The queue
+of datagrams is bounded, the oldest is dropped first.
 """
 
 from __future__ import annotations

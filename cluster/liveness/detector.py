@@ -1,10 +1,10 @@
-"""Who seems to be gone: phi-accrual over the beats that arrive (pure). Suspicion only; nobody is evicted by it.
+"""Failure suspicion: phi-accrual over arriving heartbeats (pure). Suspicion only; it evicts no member.
 
 phi = -log10 of the chance that a peer which still beats is silent for so long, with the mean and the deviation of its
-last 200 intervals: phi 8 is wrong once in 10^8 times. So a lossy link is judged more slowly than a good one.
+last 200 intervals: phi 8 is wrong once in 10^8 times. A lossy link is therefore judged more slowly than a good one.
 (N. Hayashibara et al., "The phi accrual failure detector", 2004.)
 
-Time in which this node itself did not run is no silence of others: `stalled` moves all that was heard by that much.
+Time in which this node itself did not run is no silence of others: `stalled` moves all arrivals by that much.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What hearts say to each other on a control link: heads of tags that no other message of that link has (pure)."""
+"""Messages of hearts on a control link: heads with tags of their own (pure)."""
 
 from __future__ import annotations
 

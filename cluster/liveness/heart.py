@@ -1,13 +1,13 @@
-"""Beats out and in, leases, suspicion: the shell around the pure parts, on the node's loop (waits).
+"""Heartbeats, leases, suspicion: the shell around the pure parts, on the node's loop (waits).
 
-What must go on while the loop is busy is in `pulse`, a thread: each 0.1 s a beat to every member, and the words for
-their beats. Here is what a leader does (it grants leases after a round of its majority, and declares the silent dead),
-and what the node asks before it writes to clients: `may_speak`. A node whose progress has been stuck for more than 1 s
-in a flush, or whose loop has not turned for 3 s, stops beating: it looks alive and serves nobody. The leader, which is
-a member like the others, hears its own beats without the network and gives itself a lease by the same rules.
+Work that must go on beside a busy loop is in `pulse`, a thread: each 0.1 s a beat to every member, and the words for
+their beats. This module has a leader's work (leases after a round of its majority, death of silent members), and the
+node's question before it writes to clients: `may_speak`. A node whose progress has been stuck for more than 1 s in a
+flush, or whose loop has not turned for 3 s, stops beating: it looks alive and serves nobody. The leader, a member
+like the others, hears its own beats without the network and gives itself a lease by the same rules.
 
-A leader that does not hear a majority of the voters, by datagram or by link, blames none of them: it is the one that is
-deaf. It fails nobody, and has another one lead until it hears again.
+A leader that does not hear a majority of the voters, by datagram or by link, is itself the deaf one. It fails no
+member, and has another one lead until it hears again.
 
 The clock is read here and handed in everywhere else.
 """

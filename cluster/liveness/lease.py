@@ -1,30 +1,30 @@
-"""Who may speak to clients: leases of L seconds, granted by the Raft leader (pure).
+"""Leases of L seconds, granted by the Raft leader: the permission to speak to clients (pure).
 
-A node may write to clients only while it holds a lease. The leader declares a node dead only when the node's lease must
-have ended. Then nobody on the losing side of a cut hands out what the other side hands out again.
+A node may write to clients only while it holds a lease. The leader declares a node dead only when the node's lease
+must have ended. Then no node on the losing side of a cut hands out a message that the other side hands out again.
 
     node     beat sent at s ------------------------------> lease until s + L, on its clock, once the answer is here
     leader          beat received at r >= s; then a quorum round begins and ends; then the answer;
                     silent since r: overdue at r + G, on its clock
 
-Why it holds. A clock runs wrong by at most 2 %, so the node's L lasts at most L / 0.98 of true time and the leader's G
-at least G / 1.02: with L = 1.6 s and G = 1.8 s the lease ends 0.13 s before the grace, whatever the delays, since
-s <= r. A leader that was deposed unknowingly grants nothing: the round began after the beat came, and a majority
-answered it in the leader's term, so whoever leads next was elected after s, and waits G from its election for
-everybody. The clock is `steady`, which no slewing bends, and which counts the time that a machine sleeps; values of
+Proof. A clock runs wrong by at most 2 %, so the node's L lasts at most L / 0.98 of true time and the leader's G at
+least G / 1.02: with L = 1.6 s and G = 1.8 s the lease ends 0.13 s before the grace, whatever the delays, since s <=
+r. A leader that was deposed unknowingly grants nothing: the round began after the beat came, and a majority answered
+it in the leader's term. The next leader was therefore elected after s, and waits G from its election for every
+member. The clock is `steady`, which no slewing bends, and which counts the time of a sleeping machine; values of
 other nodes' clocks are never used. Its rate is wrong by less than 0.1 %, so 2 % is a margin of twenty times that.
 
-A member whose process seems to be gone is declared dead sooner than that. What fences it then is `contact`.
+A member with a process that seems to be gone is declared dead sooner. It is then fenced by `contact`.
 
-Safety of messages does not rest on this. If clocks lie, a message may be handed out twice, the second time by the node
-that was replaced, which does not mark it as redelivered.
+Safety of messages does not rest on this. If clocks lie, a message may be handed out twice, the second time by the
+node that was replaced, which does not mark it as redelivered.
 
-Whoever is about to be declared dead is condemned first and granted nothing more: else a beat that arrives between the
-proposal and its commit would let a dead node speak. A new leader begins to grant when it has applied the first entry of
-its own term, for until then it does not know what its predecessor ordered.
+A member about to be declared dead is condemned first and granted nothing more: otherwise a beat that arrives between
+the proposal and its commit would let a dead node speak. A new leader begins to grant when it has applied the first
+entry of its own term, because until then it does not know its predecessor's orders.
 
-Barrier: a command is answered when every holder of a lease has applied it. So one that holds none yet is made to wait
-for first (`may_hold` names it), and gets its lease when it has applied all that was committed at that moment.
+Barrier: a command is answered when every holder of a lease has applied it. A member without a lease is therefore
+waited for first (`may_hold` names it), and gets its lease when it has applied everything committed at that moment.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which ways datagrams pass between this node and each other one (pure).
+"""Working directions of datagrams between this node and each other one (pure).
 
-Everything that a heart says carries how long ago a datagram of its receiver came. So each side knows of both
-directions: of the one that ends here by itself, of the other one by what it is told. What is not known to arrive as a
-datagram is sent over the TCP link as well; doubles do no harm.
+Every message of a heart carries the time since a datagram of its receiver came. Each side thus knows both directions:
+the incoming one by itself, the outgoing one by report. A message without a known way as a datagram uses the TCP link
+as well; duplicates do no harm.
 """
 
 from __future__ import annotations

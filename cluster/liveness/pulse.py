@@ -1,17 +1,17 @@
-"""What of a heart goes on whatever the node's loop does: beats out, words for the beats of others, leases in (waits).
+"""The part of a heart in a thread, beside a busy loop: heartbeats, words for others', leases (waits).
 
-A thread with a loop and a UDP socket of its own. So a node that works at one thing for a second loses neither its lease
-nor its contact, and withholds no word from others. It is no other sign of life than before: a beat says for how long
-the node's loop has not turned, and after `loop_s` of that no beat leaves; so does a flush that takes longer than
-`stuck_s` silence the node. And a process that is stopped has no thread that runs.
+A thread with a loop and a UDP socket of its own. A node that works at one thing for a second thus loses neither its
+lease nor its contact, and withholds no word from others. The thread is no other sign of life than before: a beat
+carries the time since the node's loop turned, and after `loop_s` of that no beat leaves; a flush longer than
+`stuck_s` silences the node too. A stopped process has no running thread.
 
     node's loop     facts: members, addresses, term, index ...      gates read `keeper.lease_until`, `contact.until`
       |  ^
-      v  | what a leader needs at once (call_soon_threadsafe); beats for a follower wait for its next turn: waking costs
+      v  | urgent items of a leader (call_soon_threadsafe); beats for a follower wait for its next turn: waking costs
     the thread      beats, words; keeper, contact, hearing, paths
 
-Both sides come to the pure parts, under one lock; nobody waits while holding it. What is said to a peer is sent as a
-datagram, and, unless that is known to arrive, by the node's loop over the peer's link as well.
+Both sides use the pure parts, under one lock, and never wait while holding it. A message to a peer goes as a
+datagram, and, unless its arrival is known, over the peer's link by the node's loop as well.
 """
 
 from __future__ import annotations

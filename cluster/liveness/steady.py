@@ -1,16 +1,16 @@
-"""The clock of leases: seconds that no slewing bends and no sleep stops (reads the machine's clocks).
+"""The clock of leases: seconds without slewing and with the time of sleep (reads the machine's clocks).
 
-CLOCK_MONOTONIC_RAW runs as the machine's quartz does, which is wrong by less than 0.02 %; who sets the wall clock, by
-steps or by slewing (chrony may slew by 8.3 %, and bends CLOCK_MONOTONIC and CLOCK_BOOTTIME with it), does not reach it.
-It does not count the time that the machine slept, so that is added: what CLOCK_BOOTTIME is ahead of CLOCK_MONOTONIC.
-Both are slewed alike, so the difference moves by sleep alone, and it only grows.
+CLOCK_MONOTONIC_RAW runs as the machine's quartz does, which is wrong by less than 0.02 %. Settings of the wall clock,
+by steps or by slewing, do not reach it (chrony may slew by 8.3 %, and bends CLOCK_MONOTONIC and CLOCK_BOOTTIME with
+it). It does not count the time of a sleeping machine, so that is added: the lead of CLOCK_BOOTTIME over
+CLOCK_MONOTONIC. Both are slewed alike, so the difference moves by sleep alone, and it only grows.
 
-The difference is of two readings. They are taken in an order in which a pause between them can only make it larger, and
-when it has grown it is read again until both readings are less than a millisecond apart: so a thread that was not run
-for a moment is no sleep of the machine.
+The difference comes from two readings. Their order is such that a pause between them can only make it larger. After a
+growth it is read again until both readings are less than a millisecond apart: a thread that was not run for a moment
+is no sleep of the machine.
 
-Not counted is the pause of a virtual machine whose hypervisor hides it from all of the guest's clocks. `Pauses` notices
-it once somebody has set the wall clock.
+Not counted is the pause of a virtual machine whose hypervisor hides it from all of the guest's clocks. `Pauses`
+notices it after a setting of the wall clock.
 """
 
 from __future__ import annotations

@@ -5,14 +5,12 @@
     append(entries), change_voters ----> log                    v   journal.sync() before what depends on it
                                                              send(peer, message)
 
-Ids are Raft ids, "name/disk": a node that lost its disk is somebody else, so it can never break the promises of
-the one that it was (G12). Everybody linked who does not vote is a learner: the leader sends it what it sends to
-the others and does not count it.
+Ids are Raft ids, "name/disk": a node without its former disk is another one, so it can never break the former one's
+promises (G12). Every linked non-voter is a learner: the leader sends it the same as the others and does not count it.
 
-Elections are ours alone: pysyncobj's own timer is kept from firing. When the timer ends, a voter asks the others
-whether they would vote for it (pre-vote), and only with a majority behind it becomes a candidate. Who heard a
-leader lately refuses, and passes over candidates too, so nobody who was away deposes a leader that others follow
-(G8).
+Elections are this module's alone: pysyncobj's own timer is kept from firing. When the timer ends, a voter asks the
+others for a pre-vote, and becomes a candidate only with a majority behind it. A node that heard a leader lately
+refuses, and ignores candidates too, so a returning node deposes no leader that others follow (G8).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The files of a Raft log, behind a port: names in one directory, appended to, synced, or replaced as a whole.
+"""Files of a Raft log, behind a port: names in one directory, appended to, synced, or replaced as a whole.
 
-The simulation has another one, which forgets what was not synced.
+The simulation has another implementation, which forgets unsynced data.
 
-A file that is appended to has space ahead of its end, as zeros, so that a disk that others have filled does not end the
-node at once: it goes on following the wiring log while its alarm is raised. Who reads the file after a crash finds the
-zeros behind the last batch, like a write that was torn, and cuts them off.
+An appended file has space ahead of its end, as zeros, so that a disk filled by others does not end the node at once:
+it goes on following the wiring log while its alarm is raised. A reader after a crash finds the zeros behind the last
+batch, like a torn write, and cuts them off.
 """
 
 from __future__ import annotations

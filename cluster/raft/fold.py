@@ -2,9 +2,9 @@
 
     entry   u8 0 | msgpack [origin, session, number, stored command, life]
 
-A proposal may come into the log more than once, and a later one before an earlier: its origin sends again what it
-has no outcome of. So the fold applies of each origin number n + 1 after n, and nothing else: a repetition is
-dropped, and so is what follows a gap (its origin sends again, from the gap on). An empty command fills the place
+A proposal may come into the log more than once, and a later one before an earlier: its origin repeats proposals
+without an outcome. The fold therefore applies of each origin number n + 1 after n, and nothing else: a repetition is
+dropped, and so is a number behind a gap (its origin sends again, from the gap on). An empty command fills the place
 of a proposal that was given up. `session` counts the starts of an origin; its numbers begin with 1 in each, and a
 lower session is dropped. The table of the numbers is part of the state: equal on all nodes, in every snapshot.
 """

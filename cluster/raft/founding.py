@@ -1,12 +1,12 @@
-"""How founders become a cluster: everybody hears of everybody's disk, once.
+"""Founding of a cluster: every founder learns every founder's disk, once.
 
     waiting --(all founders introduced themselves)--> founded, with all of their Raft ids as voters
        |  '--(one is founded, and has this disk among its voters)--> founded, with the same voters
        '-----(one is founded, without this disk)--> joins: its old disk voted, this one never did
 
-All must have been there once, not a majority: a node that lost its disk and starts again as a founder looks like
-a new one, and a majority of such nodes could found the cluster a second time beside the data of the first. Whoever
-is founded says so when it introduces itself, so that this cannot happen to a single one either.
+All must have been present once, not a majority. A node that lost its disk and starts again as a founder looks like a
+new one, and a majority of such nodes could found the cluster a second time beside the data of the first. A founded
+node says so when it introduces itself, so a single one cannot do that either.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Guard rails on what comes over the wire: pure functions from (own log, message) to the message pysyncobj may see.
+"""Guard rails on incoming messages: pure functions from (own log, message) to the message for pysyncobj.
 
-pysyncobj 0.3.17 cuts its log after `prev_index` whatever follows there, and so loses acknowledged entries when a
-message is repeated or comes late (G4); it raises its commit index by what was never compared with the leader's
-log (G5); and its followers ask for entries one conflict at a time, each from another place (G6).
+pysyncobj 0.3.17 cuts its log after `prev_index` regardless of the following entries, and so loses acknowledged
+entries when a message is repeated or late (G4). It raises its commit index by entries never compared with the
+leader's log (G5). Its followers ask for entries one conflict at a time, each from another place (G6).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Who this node is in the wiring log, written when its directory is formatted; and how a directory comes to be.
+"""Identity of this node in the wiring log, written when its directory is formatted; the ways to format one.
 
     found            with others that do the same: all begin with the same map and the same voters
     join             with nothing: a learner, that is sent everything
     migrate_local    with the map of a node that was alone: a cluster of one, which others join
 
-Raft knows a node by name and disk, "name/disk" (guard rail G12), and the disk is this log: a node that has kept its
-messages and lost its log has promised votes and entries that it does not remember. So it comes back under another id,
-as a learner. The map keeps the id as `Member.log_id`. A founder does not know the others' disks when it is formatted,
-so founding takes a round of introductions (founding.py), and the voters are written down after it.
+Raft knows a node by name and disk, "name/disk" (guard rail G12), and the disk is this log. A node that kept its
+messages and lost its log has promised votes and entries that it does not remember; it returns under another id, as a
+learner. The map keeps the id as `Member.log_id`. A founder does not know the others' disks when it is formatted, so
+founding takes a round of introductions (founding.py), and the voters are written after it.
 """
 
 from __future__ import annotations

@@ -7,27 +7,28 @@
              TERM     u64 term | vote (Raft id as UTF-8, empty: none given)
              COMMIT   u64 index                                                          version 1
 
-The lowest byte of the magic is the version, as a digit; the head of a batch and its checksum stay in every version, so
-what a newer release wrote is told from what is damaged.
+The lowest byte of the magic is the version, as a digit. The head of a batch and its checksum stay in every version,
+which separates data of a newer release from damage.
 
-Nothing is written before `sync`, which appends one batch and makes it durable with one fdatasync. So whenever a
-batch stands in the file, all before it were durable: a broken batch with a sound one after it is damage, and the
-node does not start; a broken one at the very end is a write that a crash tore, which nobody was told of, and it
-is cut off. Compaction replaces the file by a new one of a single batch, durable before it has the name; that
-first batch is never torn, only damaged.
+Nothing is written before `sync`, which appends one batch and makes it durable with one fdatasync. When a batch stands
+in the file, all before it were therefore durable. A broken batch with a sound one after it is damage, and the node
+does not start. A broken one at the very end is a torn write, unreported to anybody, and is cut off. Compaction
+replaces the file by a new one of a single batch, durable before it has the name; that first batch is never torn, only
+damaged.
 
-A log that is opened is written anew, as a whole and under its name when it is durable: what was read may have come from
-pages of a write-back that failed, which the kernel calls clean, so that another flush would prove nothing.
+An opened log is written again, as a whole and under its name when it is durable. The read may have come from pages of
+a failed write-back, which the kernel calls clean, so another flush would prove nothing.
 
-What remains undetected is damage of the very last batch, which looks like a torn one. So the last batch of a log that
-rests is one that holds the commit index and nothing else (`note_commit`): nothing is lost with it.
+Damage of the very last batch remains undetected, because it looks like a torn one. The last batch of a log at rest
+therefore holds the commit index and nothing else (`note_commit`): nothing is lost with it.
 
-A compaction keeps some entries from before the snapshot (`kept`), for followers that are just a little behind: who gets
-a snapshot begins anew. They are no more than one Append holds, so the one that follows a snapshot reaches beyond it.
+A compaction keeps some entries from before the snapshot (`kept`), for followers that are just a little behind: a
+follower with a snapshot begins again. They are no more than one Append holds, so the one that follows a snapshot
+reaches beyond it.
 
-It implements `pysyncobj.journal.Journal`; entries are the tuples (stored entry, index, term) that pysyncobj
-handles. Invariant: the log is contiguous, contains the last two entries of the snapshot, and is never cut at
-or below the commit index.
+It implements `pysyncobj.journal.Journal`; entries are the tuples (stored entry, index, term) that pysyncobj handles.
+Invariant: the log is contiguous, contains the last two entries of the snapshot, and is never cut at or below the
+commit index.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""What members say to each other about the wiring log, on the control channel: heads of tags 60-99, no payload.
+"""Messages between members about the wiring log, on the control channel: heads of tags 60-99, no payload.
 
-A link keeps order and repeats nothing. `Introduce` is the first on every new link, in both directions; what
-comes before it is dropped. All of Raft's own messages carry the sender's term; a message of an old term is never
-acted upon.
+A link keeps order and repeats nothing. `Introduce` is the first on every new link, in both directions; earlier
+messages are dropped. All of Raft's own messages carry the sender's term; a message of an old term has no effect.
 
     leader -> all        Append Snapshot Probe Barrier         candidate -> voters   PreVote AskVote
     all -> leader        Ack Probed AppliedUpTo Forward        voters -> candidate   PreVoted Vote
-    anybody -> deposed   TermHint                              anybody -> who went back   Lapsed
+    anybody -> deposed   TermHint                              anybody -> one that went back   Lapsed
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a core sends in a turn, collected, joined and let go in the order that durability asks for (guard rail G2).
+"""A core's output of one turn: collected, joined, released in the order of durability (guard rail G2).
 
-pysyncobj sends a message per entry and peer; here those of one turn become one. Nothing that depends on the disk
-leaves before it is there: acknowledgements, votes and candidacies wait for a sync; a leader's entries do not, they
-travel while its own disk writes; and in a new term nothing at all is said before the term is durable.
+pysyncobj sends a message per entry and peer; here those of one turn become one. Messages that depend on the disk
+leave after the sync: acknowledgements, votes and candidacies. A leader's entries travel while its own disk writes. In
+a new term nothing at all is sent before the term is durable.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What the fold answered, summed up window by window: members whose maps diverge find out.
+"""Sums of the fold's outcomes, window by window: they reveal members with diverged maps.
 
-Equal logs give equal maps, as long as the fold is a function of the log alone. A mistake in it, or memory that lies,
-would make one member's map another one, unnoticed. So each member sums up what came of its commands, in windows of
-WINDOW indices, tells its leader the sum of the last window that it has seen as a whole, and the leader compares it with
-its own.
+Equal logs give equal maps, as long as the fold is a function of the log alone. A bug in it, or faulty memory, would
+make one member's map another one, unnoticed. Each member therefore sums up the outcomes of its commands, in windows
+of WINDOW indices, and tells its leader the sum of the last window that it has seen as a whole; the leader compares it
+with its own.
 
-A window begins at a multiple of WINDOW and knows nothing of those before it: a member that starts from a snapshot sums
-up the next whole window, and no sum has to be stored. The sum has of each command its index, what kind of error it
-ended with, how many things it changed, and the first CHANGES_SUMMED_MAX of these: what a command costs stays bounded.
+A window begins at a multiple of WINDOW and is independent of those before it: a member that starts from a snapshot
+sums up the next whole window, and no sum has to be stored. The sum has of each command its index, its kind of error,
+its number of changes, and the first CHANGES_SUMMED_MAX of these: the cost of a command stays bounded.
 """
 
 from __future__ import annotations

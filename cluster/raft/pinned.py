@@ -1,10 +1,10 @@
-"""The one release of pysyncobj whose inside we know, checked when this module is imported (guard rail G14).
+"""The one supported release of pysyncobj, checked when this module is imported (guard rail G14).
 
-The guarded core reaches for private names, because guards must stand inside. A release that lacks one of them,
-or any other release, does not start.
+The guarded core uses private names, because guards must stand inside. A release without one of them, or any other
+release, does not start.
 
-pysyncobj asks a module function for the time. Here it is told: `CLOCK.now_s` is what the core that is being
-entered was told last, so cores in one process, each with a time of its own, do not disturb each other.
+pysyncobj asks a module function for the time. Here the time is set: `CLOCK.now_s` is the last time given to the core
+that is being entered, so cores in one process, each with its own time, do not disturb each other.
 """
 
 from __future__ import annotations

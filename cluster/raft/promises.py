@@ -1,13 +1,13 @@
-"""What other members' logs hold durably, as far as this node has heard: who goes on knows a log that went back.
+"""Durable promises of other members' logs, as heard by this node: they reveal a log that went back.
 
-Theory. An acknowledgement of term t up to entry i, and a vote of term t, leave when they are durable (G2). From then on
-that log is of term t or a later one; and as long as it is of term t it reaches to i, for the one leader of t never cuts
-what it was told of. So does the log of that leader, up to what it says is committed: it counts itself. A log that
-introduces itself with less is a copy of an earlier time, or its disk lost what it had flushed. What it has promised
-since it does not know, so it may not vote.
+Theory. An acknowledgement of term t up to entry i, and a vote of term t, leave when they are durable (G2). From then
+on that log is of term t or a later one. While it is of term t it reaches to i, because the one leader of t never cuts
+acknowledged entries. The same holds for that leader's log, up to its committed entry: it counts itself. A log that
+introduces itself with less is a copy of an earlier time, or its disk lost flushed data. It does not know its later
+promises, so it may not vote.
 
-Only who heard it can say so, and only as long as its process lives. What goes back in all members at once is told by
-nobody here.
+Only a node that heard them can report that, and only while its process lives. A return to the past in all members at
+once is not reported here.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""This node's own proposals, from the call to the outcome: numbered, sent, sent again, given up.
+"""This node's own proposals, from the call to the outcome: numbered, sent, repeated, given up.
 
     waiting --(at most 500 are numbered at a time)--> numbered --(applied here)--> applied --(barrier)--> told
                                                         |  ^
                                                         '--' sent again: to a new leader, over a new link, and
                                                              after a second in which nothing was applied
 
-A number is never left open, since the fold of an origin's proposals has no gaps: a proposal that was given up
-after 20 s is sent on as an empty one. (Its command may have come into the log before: who gave up does not know.)
+A number is never left open, since the fold of an origin's proposals has no gaps: a proposal that was given up after
+20 s is sent on as an empty one. (Its command may have come into the log before, unknown to the proposer.)
 """
 
 from __future__ import annotations

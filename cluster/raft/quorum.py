@@ -1,4 +1,4 @@
-"""Two small counts around a leader: how far all members have applied the log, and which voters still follow."""
+"""Two counts of a leader: applied indices, and followers."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """A member's wiring from outside: snapshot and log folded, offline or beside the running node; nothing is written.
 
-    read     the map, and what it was made of
-    prove    whether a log can be opened here, and what of it was read for that
+    read     the map, and its sources
+    prove    whether a log can be opened here, and the part of it read for that
 
-What stands in the log is applied to its end, also what this node had not heard to be committed: a node that leads after
-the others are gone commits all that it has, and nobody was told that any of it is not. `unsure` names that part.
+The log is applied to its end, with entries that this node had not heard to be committed: a node that leads after the
+others are gone commits its whole log, and nobody was told that any of it is not committed. `unsure` names that part.
 """
 
 from __future__ import annotations

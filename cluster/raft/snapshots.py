@@ -1,13 +1,13 @@
-"""The snapshot of a Raft log: the map behind one entry, who votes there, and how far each origin's numbers are.
+"""Snapshots of a Raft log: the map behind one entry, voters, and the numbers of each origin.
 
     file    u32 magic | u32 crc32 of what follows | msgpack StoredSnapshot      version 1
 
-The lowest byte of the magic is the version, as a digit. The head stays in every later version, and its checksum is over
-the magic too: so a file of a newer release is told from one that is damaged.
+The lowest byte of the magic is the version, as a digit. The head stays in every later version, and its checksum
+covers the magic too, which separates a file of a newer release from a damaged one.
 
-It is written in one piece, synced and renamed into place; one that does not match its checksum is never loaded,
-neither from disk (DamagedLog) nor from a leader (dropped). `Snapshots` has the methods of pysyncobj's Serializer,
-and takes its place: no fork, no pickle, no thread.
+A snapshot is written in one piece, synced and renamed into place. One with a wrong checksum is never loaded, neither
+from disk (DamagedLog) nor from a leader (dropped). `Snapshots` has the methods of pysyncobj's Serializer, and takes
+its place: no fork, no pickle, no thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Who votes: a pure choice out of the members, and the way there in single steps.
+"""Choice of voters: a pure function of the members, and the single steps to it.
 
-Voters are 1, 3 or 5, and 2 when there are just two members: an even number gains no majority over one less. A
-voter that lives stays; a place is filled with the living member that joined first; a dead voter keeps its place
-for as long as nobody living can take it, since taking it away would not make the rest safer.
+Voters are 1, 3 or 5, and 2 when there are just two members: an even number gains no majority over one less. A living
+voter stays. A place is filled with the living member that joined first. A dead voter keeps its place while no living
+member can take it, since removing it would not make the rest safer.
 """
 
 from __future__ import annotations

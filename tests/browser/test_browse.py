@@ -99,6 +99,6 @@ def test_a_queue_is_paused_and_resumed(visit: Visit, api: httpx.Client) -> None:
     got = {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}
     assert api.post("queues/%2F/held/get", json=got).json() == []
     page.get_by_role("button", name="Resume").click()
-    visit.told("hands out messages again")
+    visit.told("delivers messages again")
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     assert [message["payload"] for message in api.post("queues/%2F/held/get", json=got).json()] == ["x"]

@@ -113,7 +113,7 @@ def test_a_queue_is_declared_filled_read_purged_and_deleted_by_the_forms(visit: 
     form.get_by_role("button", name="Publish").click()
     visit.told("Published and routed")
     form = page.get_by_role("form", name="Get messages")
-    form.get_by_label("Afterwards they").select_option("ack_requeue_true")
+    form.get_by_label("Then the messages").select_option("ack_requeue_true")
     form.get_by_role("button", name="Get").click()
     expect(page.get_by_role("article")).to_contain_text("<b>first</b>")
     page.get_by_role("button", name="Purge").click()
@@ -208,14 +208,14 @@ def test_a_user_is_made_and_let_in(visit: Visit, api: httpx.Client) -> None:
 def test_who_only_monitors_is_offered_no_deed(visit: Visit) -> None:
     page = visit.sign_in("mona", "secret-pass", at="#/queues/%2F/orders")
     expect(page.get_by_role("heading", name="orders", level=1)).to_be_visible()
-    expect(page.get_by_role("table", name="Copies")).to_be_visible()
+    expect(page.get_by_role("table", name="Replicas")).to_be_visible()
     for deed in ("Delete", "Purge", "Unbind", "Bind"):
         expect(page.get_by_role("button", name=deed)).to_have_count(0)
     expect(page.get_by_role("link", name="Users")).to_have_count(0)
     for place in ("users", "parameters", "definitions"):
         visit.go("queues")
         visit.go(place)
-        expect(page.get_by_text("There is no such page")).to_be_visible()
+        expect(page.get_by_text("No such page")).to_be_visible()
     visit.go("vhosts")
     expect(visit.row("Vhosts", "/")).to_be_visible()
     expect(page.get_by_role("form")).to_have_count(0)
@@ -271,7 +271,7 @@ def test_a_connection_is_closed(visit: Visit, node: Broker) -> None:
     visit.told("The connection is closed")
     with pytest.raises(ConnectionClosedByBroker):
         connection.process_data_events(time_limit=10)
-    expect(page.get_by_text("Nobody is connected")).to_be_visible()
+    expect(page.get_by_text("No connections")).to_be_visible()
 
 
 def test_a_session_that_ended_leads_to_the_form(visit: Visit, api: httpx.Client) -> None:

@@ -1,4 +1,4 @@
-"""Bad input on the wire and out of order (security-and-faults.md 7.4).
+"""Bad input on the wire and out of order (amqp-rules.md 7.4).
 
 Every case ends in a close code from its list, in a dropped connection where that is allowed, or, where the input is
 merely odd, in a normal answer. Each time another client, connected before, still publishes and consumes.

@@ -42,7 +42,7 @@ async def test_members_queues_and_moves(fleet: Fleet) -> None:
     assert queue["in_sync"] == ["a", "b", "c"]
     for to in ("a", "b", "c"):  # asked at a member that may be neither
         code, out, err = await fleet.command("b", "queues", "move", "q0", to)
-        assert (code, out.startswith(f"'q0' is owned by {to}, epoch ")) == (0, True), err
+        assert (code, out.startswith(f"'q0' is led by {to}, epoch ")) == (0, True), err
         assert (await fleet.queue("a", "q0"))["owner"] == to
     code, _, err = await fleet.command("b", "queues", "move", "q0", "d")
     assert (code, err) == (1, "clusterbroker: there is no member 'd': choose of a, b, c")

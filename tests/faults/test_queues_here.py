@@ -44,7 +44,7 @@ def test_a_queue_is_resumed_and_loses_messages_by_number(make_node: Callable[...
             channel.basic_publish("", "bad", body)
     assert queues("pause", "bad") == (0, "queue 'bad' is paused\n")
     assert left(node) == []
-    assert queues("resume", "bad") == (0, "queue 'bad' hands out again\n")
+    assert queues("resume", "bad") == (0, "queue 'bad' delivers again\n")
     assert left(node) == [b"1", b"2", b"3"]
     assert queues("delete-messages", "bad", "--seq", "2") == (0, "1 deleted\n")
     code, said = queues("delete-messages", "bad", "--seq", "2")

@@ -47,10 +47,10 @@ interface Looked extends Found {
 }
 
 const SKIPPED: Record<string, string> = {
-  not_ready: "gone or with a consumer",
+  not_ready: "gone or held by a consumer",
   unroutable: "with no queue bound for them",
   refused: "refused by the destination",
-  no_origin: "without a queue that they died in",
+  no_origin: "without a queue of origin",
   unconfirmed: "not confirmed in time, so they may still arrive",
 };
 
@@ -104,7 +104,7 @@ export function Browse(props: { at: string; name: string; queues: string[]; take
     await look(looked!.filter);
   };
   return (
-    <Panel title="Messages in it">
+    <Panel title="Messages">
       <form class="form browse" aria-label="Browse messages" onSubmit={send}>
         <div class="field grow">
           <label for={ids.filter}>Filter</label>
@@ -130,7 +130,7 @@ export function Browse(props: { at: string; name: string; queues: string[]; take
         </div>
       </form>
       <div aria-live="polite">
-        {looked && items.length === 0 && <Empty title={looked.filter ? "No message matches" : "There is no message"}>{looked.next !== null ? `${number(looked.looked_at)} were looked at; there are more.` : looked.filter ? `${number(looked.looked_at)} were looked at.` : "What is published comes here."}</Empty>}
+        {looked && items.length === 0 && <Empty title={looked.filter ? "No message matches" : "There is no message"}>{looked.next !== null ? `${number(looked.looked_at)} were looked at; there are more.` : looked.filter ? `${number(looked.looked_at)} were looked at.` : "Published messages appear here."}</Empty>}
       </div>
       {looked && items.length > 0 && (
         <>
@@ -278,7 +278,7 @@ function Deeds(props: { at: string; name: string; queues: string[]; looked: Look
           button="Delete messages"
           disabled={nothing}
           question={`Delete ${what}?`}
-          detail="They are gone from all copies. What a consumer holds is left to it. That cannot be undone."
+          detail="They are deleted on all replicas, except those that a consumer holds. This cannot be undone."
           deed={async () => tell(await post<Done>(`${props.at}/messages/delete`, which), "deleted")}
           done=""
           then={() => void props.then()}
@@ -294,7 +294,7 @@ function tell(done: Done, verb: "deleted" | "moved" | "replayed"): void {
   const left = Object.entries(done.skipped ?? {}).filter(([, seqs]) => seqs.length > 0);
   const said = `${plural(done[verb] ?? 0, "message")} ${verb}`;
   const rest = left.map(([why, seqs]) => `${number(seqs.length)} ${SKIPPED[why] ?? why}`);
-  if (done.next !== null) rest.push("there are more: do it again");
+  if (done.next !== null) rest.push("more are left: repeat");
   if (rest.length) throw new Error(`${said}; not all: ${rest.join(", ")}.`);
   void attempt(async () => {}, `${said}.`);
 }
@@ -324,13 +324,13 @@ function Transfer(props: { verb: "move" | "replay"; at: string; from: string; qu
           <h2 id={id}>
             {move ? "Move" : "Send again"} {props.what}
           </h2>
-          <p>{move ? "Each leaves this queue when its destination has confirmed it." : "Each stays here, and a copy of it goes there."}</p>
+          <p>{move ? "Each leaves this queue after its destination has confirmed." : "Each stays here, and a copy is sent."}</p>
           <div class="field">
             <label for={`${id}-to`}>Where to</label>
             <select id={`${id}-to`} value={to} onChange={(event) => setTo(event.currentTarget.value)}>
               <option value="queue">a queue</option>
               <option value="exchange">an exchange</option>
-              <option value="origin">back to the queue in which they died first</option>
+              <option value="origin">back to the queue of origin (first death)</option>
             </select>
           </div>
           {to === "queue" && (

@@ -168,11 +168,11 @@ function Signed({ me, stale, out }: { me: Me; stale: number | null; out: () => v
       </header>
       {stale !== null && (
         <p class="stale" role="alert">
-          This node has been cut off from the cluster for {span(stale * 1000)}. What it shows is what it last knew, and it changes nothing. Any other member answers.
+          This node has been cut off from the cluster for {span(stale * 1000)}. The page shows the last known state, and changes are refused. Every other member answers.
         </p>
       )}
       <main id="main" ref={main} tabIndex={-1}>
-        {names.includes(name) ? <Shown me={me} words={words} /> : <Empty title="There is no such page">Choose one above. What your tags do not allow is not offered.</Empty>}
+        {names.includes(name) ? <Shown me={me} words={words} /> : <Empty title="No such page">Choose one above. Pages outside of your tags are not offered.</Empty>}
       </main>
     </div>
   );

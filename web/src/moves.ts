@@ -38,10 +38,10 @@ export const isMove = (entry: Entry): entry is Move => entry.kind === "move" || 
 const WHAT: Record<string, string> = {
   joined: "joined",
   up: "is up",
-  restarted: "started anew",
+  restarted: "restarted",
   down: "was declared down",
   draining: "drains",
-  leaving: "drains, in order to leave",
+  leaving: "drains before leaving",
   undrained: "takes queues again",
   left: "left",
   forgotten: "was forgotten",
@@ -60,11 +60,11 @@ function reason(move: Move): string {
     case "forced":
       return "forced by an operator";
     case "unseen":
-      return "while this node was cut off, so how is not known";
+      return "while this node was cut off, reason unknown";
     case "forgotten":
       return "a member was forgotten";
     case "replicas":
-      return "its copies were changed";
+      return "its replicas were changed";
     default:
       return move.why;
   }
@@ -72,11 +72,11 @@ function reason(move: Move): string {
 
 /** `one` is the only queue that is spoken of. */
 export function words(entry: Entry, one = false): string {
-  if (entry.kind === "record") return entry.what === "gap" ? "This node was cut off: what happened before is told by what came of it" : "What was before is not known here";
+  if (entry.kind === "record") return entry.what === "gap" ? "This node was cut off: changes of that time are known by their result only" : "Earlier events are not known here";
   if (entry.kind === "member") return `${entry.member} ${WHAT[entry.what] ?? entry.what}`;
   const what = one ? "" : `${entry.kind === "moves" ? named(entry) : entry.queue} `;
-  if (entry.from === entry.to) return `${what}stays with ${entry.to}, in a new epoch: ${reason(entry)}`.trimStart();
-  const way = entry.to === null ? `has no owner any more, ${entry.from} was the last` : `${entry.from ?? "no owner"} → ${entry.to}`;
+  if (entry.from === entry.to) return `${what}stays at ${entry.to}, in a new epoch: ${reason(entry)}`.trimStart();
+  const way = entry.to === null ? `has no leader, ${entry.from} was the last` : `${entry.from ?? "no leader"} → ${entry.to}`;
   return `${what}${way}: ${reason(entry)}`.trimStart();
 }
 

@@ -1,4 +1,4 @@
-// Who owned what when, as lanes: one for each member, shaded while it was down or drained; a move is an arrow from one lane
+// Leadership over time, as lanes: one for each member, shaded while it was down or drained; a move is an arrow from one lane
 // to another. Of a single queue its way is drawn instead, from lane to lane.
 //
 // One stop of the keyboard: arrow keys walk through what is shown, and the line below says what is chosen. The table has
@@ -17,7 +17,7 @@ const AXIS = 24;
 const EDGE = 14;
 const GAP = 13;
 const LISTED = 50;
-const NOBODY = "no owner";
+const NOBODY = "no leader";
 
 /** `owner`: of the single queue that this is about; undefined: it is about all. */
 export function TimelinePanel(props: { title: string; live: Live<Page<Entry>>; nodes: Node[]; members: string[]; owner?: string | null | undefined }) {
@@ -32,7 +32,7 @@ export function TimelinePanel(props: { title: string; live: Live<Page<Entry>>; n
       title={props.title}
       side={
         <label class="span">
-          <span class="hidden">Time that is shown</span>
+          <span class="hidden">Time range</span>
           <select value={span} onChange={(event) => chooseSpan(event.currentTarget.value)}>
             {SPANS.map(([value, text]) => (
               <option key={value} value={value} selected={value === span}>
@@ -49,10 +49,10 @@ export function TimelinePanel(props: { title: string; live: Live<Page<Entry>>; n
           <Lanes entries={entries} span={SPANS.find(([value]) => value === span)![2]} now={now} nodes={props.nodes} members={props.members} owner={props.owner} />
           {props.owner === undefined && moves.length > 0 && (
             <p class="note legend-note">
-              <i class="key plain" /> handed over <i class="key warn" /> drained <i class="key bad" /> its owner was lost <i class="band down" /> down <i class="band draining" /> draining
+              <i class="key plain" /> handed over <i class="key warn" /> drained <i class="key bad" /> leader lost <i class="band down" /> down <i class="band draining" /> draining
             </p>
           )}
-          {began && <p class="note">This node's record begins at {when(began.at_ms)}: what was before is not known here.</p>}
+          {began && <p class="note">This node's record begins at {when(began.at_ms)}; earlier events are not known here.</p>}
           {entries.length > 1 && (
             <details class="more">
               <summary>As a table</summary>
@@ -62,11 +62,11 @@ export function TimelinePanel(props: { title: string; live: Live<Page<Entry>>; n
                 id={(entry) => String(entry.number)}
                 columns={[
                   { title: "Time", cell: (entry) => <span class="nowrap">{when(entry.at_ms)}</span> },
-                  { title: "What", cell: (entry) => words(entry, props.owner !== undefined) },
+                  { title: "Event", cell: (entry) => words(entry, props.owner !== undefined) },
                   { title: "Index", number: true, wide: true, cell: (entry) => number(entry.index) },
                 ]}
               />
-              {entries.length > LISTED && <p class="note">The newest {LISTED} of them. All are in /api/moves.</p>}
+              {entries.length > LISTED && <p class="note">The newest {LISTED}; all are in /api/moves.</p>}
             </details>
           )}
         </>

@@ -380,14 +380,14 @@ export function Json({ of }: { of: Record<string, unknown> }) {
   );
 }
 
-/** Members that hold a copy: the owner first, those that are behind marked. */
+/** Members with a replica: the leader first; those behind are marked. */
 export function Copies(props: { owner: string | null; replicas: string[]; inSync: string[] }) {
   const names = [...props.replicas].sort((a, b) => Number(b === props.owner) - Number(a === props.owner) || a.localeCompare(b));
   return (
     <span class="copies">
       {names.map((name) => {
         const kind = name === props.owner ? "owner" : props.inSync.includes(name) ? "synced" : "behind";
-        const text = kind === "owner" ? "owner" : kind === "synced" ? "in sync" : "behind";
+        const text = kind === "owner" ? "leader" : kind === "synced" ? "in sync" : "behind";
         return (
           <span key={name} class={`copy ${kind}`} title={`${name}: ${text}`}>
             {name}

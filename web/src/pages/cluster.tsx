@@ -36,7 +36,7 @@ export function Cluster() {
         </div>
       )}
       {nodes.value && nodes.value.length > 1 && <TimelinePanel title="Time line" live={moves} nodes={nodes.value} members={nodes.value.map((node) => node.name)} />}
-      <Panel title="Who owns which queue" side={<Filter label="Filter by name" value={name} />}>
+      <Panel title="Queue leaders" side={<Filter label="Filter by name" value={name} />}>
         <Waiting live={queues} />
         {found &&
           (found.items.length === 0 ? (
@@ -45,7 +45,7 @@ export function Cluster() {
             </Empty>
           ) : (
             <Table
-              label="Owners of queues"
+              label="Queue leaders"
               items={found.items}
               id={(queue) => `${queue.vhost} ${queue.name}`}
               sort={sort}
@@ -61,17 +61,17 @@ export function Cluster() {
                   ),
                 },
                 { title: "State", cell: queueState },
-                { title: "Owner", sort: "owner", cell: (queue) => queue.owner ?? "–" },
+                { title: "Leader", sort: "owner", cell: (queue) => queue.owner ?? "–" },
                 { title: "Epoch", sort: "epoch", number: true, cell: (queue) => number(queue.epoch) },
-                { title: "Copies", cell: (queue) => <Copies owner={queue.owner} replicas={queue.replicas} inSync={queue.in_sync} /> },
-                { title: "Furthest behind", wide: true, number: true, cell: behind },
+                { title: "Replicas", cell: (queue) => <Copies owner={queue.owner} replicas={queue.replicas} inSync={queue.in_sync} /> },
+                { title: "Largest lag", wide: true, number: true, cell: behind },
                 { title: "Messages", sort: "messages", number: true, cell: (queue) => number(queue.messages) },
               ]}
             />
           ))}
         {found && <Pager page={page} pages={found.page_count} found={found.filtered_count} total={found.total_count} what="queues" />}
         <p class="note legend-note">
-          <span class="copy owner">owner</span> orders the messages and hands them out; <span class="copy synced">in sync</span> has all that was confirmed; <span class="copy behind">behind</span> is catching up.
+          <span class="copy owner">leader</span> orders the messages and delivers them; <span class="copy synced">in sync</span> has every confirmed message; <span class="copy behind">behind</span> is catching up.
         </p>
       </Panel>
     </>
@@ -81,8 +81,8 @@ export function Cluster() {
 function summary(nodes: Node[]): string {
   const running = nodes.filter((node) => node.running).length;
   const leader = nodes.find((node) => node.wiring_leader)?.wiring_leader;
-  const head = nodes.length === 1 ? "one node, no copies" : `${running} of ${nodes.length} members run`;
-  return leader ? `${head}, ${leader} leads the wiring log` : head;
+  const head = nodes.length === 1 ? "one node, no replicas" : `${running} of ${nodes.length} members running`;
+  return leader ? `${head}, ${leader} leads the metadata log` : head;
 }
 
 function behind(queue: Queue) {
@@ -101,11 +101,11 @@ function Member({ node, alone }: { node: Node; alone: boolean }) {
         <h2>{node.name}</h2>
         {nodeState(node)}
         {!alone && <Pill>{part}</Pill>}
-        {node.wiring_leader === node.name && <Pill kind="plain">leader</Pill>}
+        {node.wiring_leader === node.name && <Pill kind="plain">metadata leader</Pill>}
       </header>
       <dl class="facts tight">
-        <Fact name="Owns / holds" value={`${number(node.owned_queues)} / ${number(node.held_queues)} queues`} />
-        <Fact name="Wiring index" value={number(node.wiring_index)} />
+        <Fact name="Leads / replicates" value={`${number(node.owned_queues)} / ${number(node.held_queues)} queues`} />
+        <Fact name="Metadata index" value={number(node.wiring_index)} />
         {!alone && <Fact name="Lease" value={node.lease_left_ms === undefined ? "–" : `${number(node.lease_left_ms)} ms left`} />}
         <Fact name="Memory" value={bytes(node.mem_used)} />
         <Fact name="Journal" value={bytes(node.journal_bytes)} />

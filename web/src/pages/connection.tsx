@@ -26,7 +26,7 @@ export function ConnectionPage({ me, name }: { me: Me; name: string }) {
           <Sure
             button="Close"
             question="Close this connection?"
-            detail="What its consumers hold unacknowledged goes back to the queues. The client may connect again."
+            detail="Unacknowledged messages return to their queues. The client may connect again."
             deed={() => del(at)}
             done="The connection is closed."
             then={() => {
@@ -54,10 +54,10 @@ export function ConnectionPage({ me, name }: { me: Me; name: string }) {
                 ]}
               />
             ) : (
-              <Empty title="No channel is open">The client opens one before it does anything.</Empty>
+              <Empty title="No channel is open">A client opens a channel before any other operation.</Empty>
             )}
           </Panel>
-          <Panel title="Facts">
+          <Panel title="Details">
             <Facts
               of={[
                 ["Client", `${connection.peer_host}:${connection.peer_port}`],
@@ -96,17 +96,17 @@ export function ChannelPage(props: { connection: string; number: string }) {
       {channel && (
         <>
           <div class="columns">
-            <Panel title="Facts">
+            <Panel title="Details">
               <Facts
                 of={[
                   ["User", channel.user],
                   ["Node", channel.node],
                   ["Mode", mode(channel)],
                   ["Prefetch", `${limit(channel.prefetch_count)} for each new consumer, ${limit(channel.global_prefetch_count)} for all together`],
-                  ["Waits for the client", `${number(channel.messages_unacknowledged)} unacknowledged`],
-                  ["Waits for the cluster", `${number(channel.messages_unconfirmed)} unconfirmed`],
-                  ["In its transaction", `${number(channel.messages_uncommitted)} messages, ${number(channel.acks_uncommitted)} acknowledgements`],
-                  ["In all", `${total("publish")} published, ${total("deliver_get")} delivered, ${total("ack")} acknowledged`],
+                  ["Pending at the client", `${number(channel.messages_unacknowledged)} unacknowledged`],
+                  ["Pending in the cluster", `${number(channel.messages_unconfirmed)} unconfirmed`],
+                  ["In the transaction", `${number(channel.messages_uncommitted)} messages, ${number(channel.acks_uncommitted)} acknowledgements`],
+                  ["Totals", `${total("publish")} published, ${total("deliver_get")} delivered, ${total("ack")} acknowledged`],
                 ]}
               />
             </Panel>
@@ -128,7 +128,7 @@ export function ChannelPage(props: { connection: string; number: string }) {
                 ]}
               />
             ) : (
-              <Empty title="It consumes from no queue">Whoever only publishes or gets has no consumer.</Empty>
+              <Empty title="No consumers">A client that only publishes or gets has none.</Empty>
             )}
           </Panel>
           {channel.publishes !== undefined && channel.publishes.length > 0 && (
@@ -140,10 +140,10 @@ export function ChannelPage(props: { connection: string; number: string }) {
                 columns={[
                   { title: "Exchange", cell: (flow) => <ExchangeLink of={flow.exchange} /> },
                   { title: "Messages", number: true, cell: (flow) => number(count(flow.stats, "publish")) },
-                  { title: "A second", number: true, cell: (flow) => perSecond(rate(flow.stats, "publish")) },
+                  { title: "Rate", number: true, cell: (flow) => perSecond(rate(flow.stats, "publish")) },
                 ]}
               />
-              <p class="note">Counted since somebody looks.</p>
+              <p class="note">Counted while this page is open.</p>
             </Panel>
           )}
         </>

@@ -25,7 +25,7 @@ export function Connections({ me }: { me: Me }) {
         {!all && <span class="sub">your own</span>}
       </div>
       <Waiting live={live} />
-      {found && found.total_count === 0 && <Empty title="Nobody is connected">A client connects with the address under Listeners on the overview page.</Empty>}
+      {found && found.total_count === 0 && <Empty title="No connections">A client connects with the address under Listeners on the overview page.</Empty>}
       {found && found.total_count > 0 && (
         <Panel>
           {found.items.length === 0 ? (
@@ -57,7 +57,7 @@ export function Connections({ me }: { me: Me }) {
                         button="Close"
                         label={`Close ${connection.name}`}
                         question="Close this connection?"
-                        detail={`${connection.name}. What its consumers hold unacknowledged goes back to the queues. The client may connect again.`}
+                        detail={`${connection.name}. Unacknowledged messages return to their queues. The client may connect again.`}
                         deed={() => del(`connections/${path(connection.name)}`)}
                         done="The connection is closed."
                         then={live.again}

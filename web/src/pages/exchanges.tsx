@@ -130,7 +130,7 @@ export function ExchangePage({ me, vhost, name }: { me: Me; vhost: string; name:
             {out.value && into.value ? <Picture exchange={exchange} into={into.value} out={out.value} /> : <p class="note">Loading…</p>}
           </Panel>
           <div class="columns">
-            <Panel title="Facts">
+            <Panel title="Details">
               <Facts
                 of={[
                   ["Features", features(exchange)],
@@ -142,16 +142,16 @@ export function ExchangePage({ me, vhost, name }: { me: Me; vhost: string; name:
             {changer(me) && !exchange.internal && <Publish vhost={vhost} exchange={name} routingKey="" may={exchange.may} then={again} />}
           </div>
           {exchange.incoming !== undefined && exchange.incoming.length > 0 && (
-            <Panel title="Who publishes here">
+            <Panel title="Publishers">
               <Table
-                label="Who publishes here"
+                label="Publishers"
                 items={exchange.incoming}
                 id={(flow) => flow.channel_details?.name ?? ""}
                 columns={[
                   { title: "Channel", cell: (flow) => <ChannelLink of={flow.channel_details} /> },
                   { title: "User", cell: (flow) => flow.channel_details?.user ?? "" },
                   { title: "Messages", number: true, cell: (flow) => number(count(flow.stats, "publish")) },
-                  { title: "A second", number: true, cell: (flow) => perSecond(rate(flow.stats, "publish")) },
+                  { title: "Rate", number: true, cell: (flow) => perSecond(rate(flow.stats, "publish")) },
                 ]}
               />
               <p class="note">Counted since somebody looks.</p>

@@ -43,8 +43,8 @@ export function OverviewPage({ me }: { me: Me }) {
           {monitors && nodes.value && <Alarms nodes={nodes.value} />}
           <ul class="tiles" aria-label="Totals">
             <Tile name="Messages" value={number(count(seen.queue_totals, "messages"))} sub={`${number(count(seen.queue_totals, "messages_ready"))} ready`} />
-            <Tile name="Published" value={perSecond(rate(seen.message_stats, "publish"))} sub={`${number(count(seen.message_stats, "publish"))} in all`} />
-            <Tile name="Delivered" value={perSecond(rate(seen.message_stats, "deliver_get"))} sub={`${number(count(seen.message_stats, "deliver_get"))} in all`} />
+            <Tile name="Published" value={perSecond(rate(seen.message_stats, "publish"))} sub={`${number(count(seen.message_stats, "publish"))} in total`} />
+            <Tile name="Delivered" value={perSecond(rate(seen.message_stats, "deliver_get"))} sub={`${number(count(seen.message_stats, "deliver_get"))} in total`} />
             <Tile name="Queues" value={number(totals["queues"])} href={link("queues")} sub={plural(totals["consumers"] ?? 0, "consumer")} />
             <Tile name="Exchanges" value={number(totals["exchanges"])} href={link("exchanges")} />
             <Tile name="Connections" value={number(totals["connections"])} href={link("connections")} sub={plural(totals["channels"] ?? 0, "channel")} />
@@ -96,7 +96,7 @@ function Alarms({ nodes }: { nodes: Node[] }) {
     <div class="alarms" role="alert">
       {alarms.map(({ node, alarm }) => (
         <p key={node + alarm}>
-          <Pill kind="bad">{alarm} alarm</Pill> Node {node} has too little {alarm}: publishers of the whole cluster wait until there is more.
+          <Pill kind="bad">{alarm} alarm</Pill> Node {node} is short of {alarm}: publishers to its queues wait until the alarm ends.
         </p>
       ))}
       {alerts.map(({ node, kind, subject, text }) => (
@@ -108,12 +108,12 @@ function Alarms({ nodes }: { nodes: Node[] }) {
         .filter((node) => (node.alerts_count ?? 0) > ALERTS_SHOWN)
         .map((node) => (
           <p key={`${node.name} more`}>
-            Node {node.name} has {node.alerts_count! - ALERTS_SHOWN} alerts more: <code>clusterbroker status</code> lists them.
+            Node {node.name} has {node.alerts_count! - ALERTS_SHOWN} more alerts: <code>clusterbroker status</code> lists them.
           </p>
         ))}
       {down.map((node) => (
         <p key={node.name}>
-          <Pill kind="warn">not running</Pill> Node {node.name} does not answer{node.told_ms_ago === null ? "" : `, it last did ${span(node.told_ms_ago)} ago`}.
+          <Pill kind="warn">not running</Pill> Node {node.name} does not answer{node.told_ms_ago === null ? "" : `, the last answer came ${span(node.told_ms_ago)} ago`}.
         </p>
       ))}
     </div>
@@ -137,7 +137,7 @@ function Nodes({ nodes }: { nodes: Node[] }) {
         columns={[
           { title: "Name", cell: (node) => <b>{node.name}</b> },
           { title: "State", cell: nodeState },
-          { title: "Owns", number: true, cell: (node) => number(node.owned_queues) },
+          { title: "Leads", number: true, cell: (node) => number(node.owned_queues) },
           { title: "Memory", number: true, cell: (node) => <Of used={node.mem_used} limit={node.mem_limit} /> },
           { title: "Disk free", number: true, cell: (node) => bytes(node.disk_free) },
           { title: "Files", number: true, wide: true, cell: (node) => number(node.fd_used) },

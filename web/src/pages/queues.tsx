@@ -19,10 +19,10 @@ const COLUMNS =
 const SIZE = 50;
 
 export function queueState(queue: Queue) {
-  if (queue.owner === null) return <Pill kind="bad">no owner</Pill>;
+  if (queue.owner === null) return <Pill kind="bad">no leader</Pill>;
   if (queue.paused) return <Pill kind="warn">paused</Pill>;
   if (queue.state !== "running" && queue.state !== "idle") return <Pill kind="warn">{queue.state}</Pill>;
-  return queue.in_sync.length < queue.replicas.length ? <Pill kind="warn">copies behind</Pill> : <Pill kind="good">running</Pill>;
+  return queue.in_sync.length < queue.replicas.length ? <Pill kind="warn">replicas behind</Pill> : <Pill kind="good">running</Pill>;
 }
 
 function features(queue: Queue): string {
@@ -52,7 +52,7 @@ export function Queues({ me }: { me: Me }) {
       </div>
       <Waiting live={live} />
       {found && found.total_count === 0 && (
-        <Empty title="No queues yet">{changes ? "Declare the first one below, or let a client do it." : "A client with a permission to configure may declare one."}</Empty>
+        <Empty title="No queues yet">{changes ? "Declare the first one below, or from a client." : "A client with a permission to configure may declare one."}</Empty>
       )}
       {found && found.total_count > 0 && (
         <Panel>
@@ -77,7 +77,7 @@ export function Queues({ me }: { me: Me }) {
                   ),
                 },
                 { title: "State", cell: queueState },
-                { title: "Copies", cell: (queue) => <Copies owner={queue.owner} replicas={queue.replicas} inSync={queue.in_sync} /> },
+                { title: "Replicas", cell: (queue) => <Copies owner={queue.owner} replicas={queue.replicas} inSync={queue.in_sync} /> },
                 { title: "Ready", sort: "messages_ready", number: true, cell: (queue) => number(queue.messages_ready) },
                 { title: "Unacked", sort: "messages_unacknowledged", number: true, cell: (queue) => number(queue.messages_unacknowledged) },
                 { title: "Size", sort: "message_bytes", number: true, wide: true, cell: (queue) => bytes(queue.message_bytes) },
@@ -99,7 +99,7 @@ export function Queues({ me }: { me: Me }) {
             fields={[
               { name: "vhost", label: "Vhost", options: declarable },
               { name: "name", label: "Name", required: true },
-              { name: "durable", label: "Keeps its messages", options: [["yes", "on disk (durable)"], ["no", "in memory (transient)"]] },
+              { name: "durable", label: "Durability", options: [["yes", "on disk (durable)"], ["no", "in memory (transient)"]] },
               { name: "arguments", label: "Arguments", kind: "area", placeholder: '{"x-max-length": 1000}', hint: "JSON; empty for none" },
             ]}
             submit={async (values) => {
@@ -139,9 +139,9 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
               <Sure
                 button="End the lease"
                 question={`End the lease of ${queue.lease.name}?`}
-                detail={`${plural(queue.lease.rows, "message")} that it holds go back to the queue, marked redelivered, and others may consume. A reader that still runs fails.`}
+                detail={`${plural(queue.lease.rows, "message")} return to the queue, marked redelivered, and others may consume. A running reader fails.`}
                 deed={() => del(`${at}/lease?name=${encodeURIComponent(queue.lease!.name)}`)}
-                done={`${name} is leased by nobody.`}
+                done={`${name} has no lease.`}
                 refused={lacking(queue.may, name, "configure")}
                 then={live.again}
               />
@@ -149,7 +149,7 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
             <Sure
               button="Purge"
               question={`Purge ${name}?`}
-              detail={`${plural(queue.messages_ready ?? 0, "message")} that nobody holds will be thrown away on all copies. That cannot be undone.`}
+              detail={`${plural(queue.messages_ready ?? 0, "message")} that no consumer holds will be deleted on all replicas. This cannot be undone.`}
               deed={() => del(`${at}/contents`)}
               done={`${name} is empty.`}
               refused={lacking(queue.may, name, "read")}
@@ -158,7 +158,7 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
             <Sure
               button="Delete"
               question={`Delete ${name}?`}
-              detail={`The queue goes with ${plural(queue.messages ?? 0, "message")} and ${plural(queue.consumers ?? 0, "consumer")}. That cannot be undone.`}
+              detail={`The queue is deleted with ${plural(queue.messages ?? 0, "message")} and ${plural(queue.consumers ?? 0, "consumer")}. This cannot be undone.`}
               deed={() => del(at)}
               done={`${name} is deleted.`}
               refused={lacking(queue.may, name, "configure")}
@@ -178,27 +178,27 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
             </Panel>
           </div>
           <div class="columns">
-            <Panel title="Facts">
+            <Panel title="Details">
               <Facts
                 of={[
                   ["Messages", `${number(queue.messages)}: ${number(queue.messages_ready)} ready, ${number(queue.messages_unacknowledged)} unacknowledged`],
                   ["Size", bytes(queue.message_bytes)],
                   ...leased(queue),
                   ...streamed(queue),
-                  ["In all", `${number(count(queue.message_stats, "publish"))} published, ${number(count(queue.message_stats, "ack"))} acknowledged, ${number(count(queue.message_stats, "redeliver"))} redelivered`],
+                  ["Totals", `${number(count(queue.message_stats, "publish"))} published, ${number(count(queue.message_stats, "ack"))} acknowledged, ${number(count(queue.message_stats, "redeliver"))} redelivered`],
                   ["Features", features(queue)],
                   ["Policy", queue.policy ? <a href={link("policies")}>{queue.policy}</a> : "none"],
                   ["Operator policy", queue.operator_policy ?? "none"],
                   ["Arguments", <Json of={queue.arguments} />],
-                  ["What holds, and why", <Explained of={queue.explain ?? {}} />],
+                  ["Effective settings", <Explained of={queue.explain ?? {}} />],
                 ]}
               />
             </Panel>
-            <Panel title="Copies">
+            <Panel title="Replicas">
               <CopyTable queue={queue} />
             </Panel>
           </div>
-          {queue.replicas.length > 1 && <TimelinePanel title="Who owned it" live={moves} nodes={[]} members={queue.replicas} owner={queue.owner} />}
+          {queue.replicas.length > 1 && <TimelinePanel title="Leadership" live={moves} nodes={[]} members={queue.replicas} owner={queue.owner} />}
           <div class="columns">
             <Panel title="Consumers">
               {queue.consumer_details?.length ? (
@@ -214,7 +214,7 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
                   ]}
                 />
               ) : (
-                <Empty title="Nobody consumes">Messages wait here until a client does.</Empty>
+                <Empty title="No consumers">Messages wait here until a client consumes.</Empty>
               )}
             </Panel>
             <BindingsHere me={me} queue={queue} bindings={bindings.value ?? []} again={bindings.again} />
@@ -233,7 +233,7 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
 }
 
 function Explained({ of }: { of: Record<string, unknown> }) {
-  return Object.keys(of).length ? <Json of={of} /> : <>defaults: no argument and no policy sets anything</>;
+  return Object.keys(of).length ? <Json of={of} /> : <>defaults</>;
 }
 
 function CopyTable({ queue }: { queue: Queue }) {
@@ -241,21 +241,21 @@ function CopyTable({ queue }: { queue: Queue }) {
   return (
     <>
       <Table
-        label="Copies"
+        label="Replicas"
         items={rows}
         id={(row) => row.node}
         columns={[
           { title: "Node", cell: (row) => <b>{row.node}</b> },
           {
-            title: "Part",
+            title: "Role",
             cell: (row) =>
-              row.node === queue.owner ? <Pill kind="good">owner</Pill> : queue.in_sync.includes(row.node) ? <Pill kind="plain">in sync</Pill> : <Pill kind="warn">behind</Pill>,
+              row.node === queue.owner ? <Pill kind="good">leader</Pill> : queue.in_sync.includes(row.node) ? <Pill kind="plain">in sync</Pill> : <Pill kind="warn">behind</Pill>,
           },
-          { title: "Behind", number: true, cell: (row) => (row.node === queue.owner ? "" : row.copy ? `${plural(row.copy.records_behind, "record")}, ${bytes(row.copy.bytes_behind)}` : "not known") },
+          { title: "Lag", number: true, cell: (row) => (row.node === queue.owner ? "" : row.copy ? `${plural(row.copy.records_behind, "record")}, ${bytes(row.copy.bytes_behind)}` : "not known") },
         ]}
       />
       <p class="note">
-        Epoch {queue.epoch}: it grows by one with each new owner. A confirm waits for every copy in sync.
+        Epoch {queue.epoch}, one more with each new leader. A confirm waits for every replica in sync.
       </p>
     </>
   );
@@ -279,8 +279,8 @@ function BindingsHere(props: { me: Me; queue: Queue; bindings: Binding[]; again:
         chosen: (values) => ({ name: values["source"]!, path: from(values["source"]!) }),
       }}
       unbind="Unbind from"
-      detail="What is published there comes here no more."
-      empty={{ title: "Bound to no exchange", text: "Messages come here by the default exchange, with the queue's name as routing key." }}
+      detail="Its messages no longer reach this queue."
+      empty={{ title: "Bound to no exchange", text: "Messages arrive by the default exchange, with the queue's name as routing key." }}
       changes={changes}
       refused={lacking(may, name, "write")}
       again={props.again}
@@ -290,7 +290,7 @@ function BindingsHere(props: { me: Me; queue: Queue; bindings: Binding[]; again:
 
 function leased({ lease }: Queue): [string, string][] {
   if (!lease) return [];
-  return [["Lease", `“${lease.name}” has ${plural(lease.rows, "message")}, ${number(lease.start)} to ${number(lease.end - 1)}; until ${lease.until} unless it is heard of`]];
+  return [["Lease", `“${lease.name}” has ${plural(lease.rows, "message")}, ${number(lease.start)} to ${number(lease.end - 1)}; expires ${lease.until} without a request`]];
 }
 
 function streamed({ stream, stored_offsets: readers = [] }: Queue): [string, string][] {
@@ -309,11 +309,11 @@ function Pause({ queue, at, then }: { queue: Queue; at: string; then: () => void
     if (await attempt(() => put(`${at}/${verb}`, {}), done)) then();
   };
   return queue.paused ? (
-    <button type="button" class="main" disabled={refused !== undefined} title={refused} onClick={() => void turn("resume", `${queue.name} hands out messages again.`)}>
+    <button type="button" class="main" disabled={refused !== undefined} title={refused} onClick={() => void turn("resume", `${queue.name} delivers messages again.`)}>
       Resume
     </button>
   ) : (
-    <button type="button" disabled={refused !== undefined} title={refused ?? "It takes messages and hands out none"} onClick={() => void turn("pause", `${queue.name} is paused: it takes messages and hands out none.`)}>
+    <button type="button" disabled={refused !== undefined} title={refused ?? "The queue accepts messages and delivers none"} onClick={() => void turn("pause", `${queue.name} is paused: it accepts messages and delivers none.`)}>
       Pause
     </button>
   );
@@ -329,7 +329,7 @@ export function Publish(props: { vhost: string; exchange: string; routingKey: st
         keep
         fields={[
           { name: "routing_key", label: "Routing key", value: props.routingKey },
-          { name: "delivery_mode", label: "Kept", options: [["2", "on disk (persistent)"], ["1", "in memory (transient)"]] },
+          { name: "delivery_mode", label: "Delivery mode", options: [["2", "on disk (persistent)"], ["1", "in memory (transient)"]] },
           { name: "headers", label: "Headers", placeholder: "{}", hint: "JSON; empty for none" },
           { name: "payload", label: "Payload", kind: "area" },
         ]}
@@ -342,7 +342,7 @@ export function Publish(props: { vhost: string; exchange: string; routingKey: st
               properties: { delivery_mode: Number(values["delivery_mode"]), headers: table(values["headers"]!) },
             };
             const answer = await post<{ routed: boolean }>(`exchanges/${path(props.vhost, exchangeInPath(props.exchange))}/publish`, sent);
-            if (!answer.routed) throw new Error("The message reached no queue: nothing is bound for this routing key.");
+            if (!answer.routed) throw new Error("The message reached no queue: no binding matches this routing key.");
             props.then();
           }, "Published and routed.")
         }
@@ -375,11 +375,11 @@ function GetMessages(props: { at: string; refused: string | undefined; then: () 
           { name: "count", label: "How many", kind: "number", value: "1" },
           {
             name: "ackmode",
-            label: "Afterwards they",
+            label: "Then the messages",
             options: [
               ["ack_requeue_true", "go back to the queue, marked redelivered"],
-              ["ack_requeue_false", "are gone (acknowledged)"],
-              ["reject_requeue_false", "are rejected: dead-lettered or gone"],
+              ["ack_requeue_false", "are removed (acknowledged)"],
+              ["reject_requeue_false", "are rejected: dead-lettered or removed"],
             ],
           },
         ]}
@@ -392,7 +392,7 @@ function GetMessages(props: { at: string; refused: string | undefined; then: () 
         }
       />
       <div aria-live="polite">
-        {got && got.length === 0 && <Empty title="The queue gave no message">It is empty, or consumers hold what is in it.</Empty>}
+        {got && got.length === 0 && <Empty title="The queue gave no message">The queue is empty, or consumers hold its messages.</Empty>}
         {got?.map((message, place) => (
           <article class="message" key={place}>
             <header>

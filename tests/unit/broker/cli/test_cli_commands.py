@@ -15,7 +15,7 @@ from tests.unit.broker.management.set_up import queue
 def test_a_list_for_people_and_for_programs(here: Any, there: Any) -> None:
     shown = here("queues", "list", "--vhost", "/", "--sort", "-ready")
     lines = shown.stdout.splitlines()
-    assert lines[0].split()[:4] == ["vhost", "name", "type", "owner"]
+    assert lines[0].split()[:4] == ["vhost", "name", "type", "leader"]
     assert lines[1].split()[1] in ("busy", "limited")
     rows = json.loads(there("queues", "list", "--json").stdout)
     assert {row["name"] for row in rows} == {"busy", "limited", "plain/slash", "agreed", "there"}
@@ -139,11 +139,11 @@ def test_definitions_out_and_in(here: Any, tmp_path: Path) -> None:
 def test_a_queue_is_explained(here: Any) -> None:
     told = here("explain", "queue", "limited").stdout
     assert "queue 'limited' in vhost '/': durable" in told
-    assert "owner: n1, epoch " in told
+    assert "leader: n1, epoch " in told
     assert "policy: limits; operator policy: most" in told
-    assert 'together they say: {"max-length": 50}' in told
+    assert 'together: {"max-length": 50}' in told
     assert "max_length = 50, " in told
-    assert "it is the only copy" in told
+    assert "it is the only replica" in told
     assert json.loads(here("explain", "queue", "limited", "--json").stdout)["explain"]["max_length"].startswith("50")
 
 

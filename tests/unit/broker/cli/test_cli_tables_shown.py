@@ -57,6 +57,14 @@ def test_columns_of_a_wide_terminal_and_of_a_wish() -> None:
     assert TABLE.json(ROWS[:1], wish) == [{"owner": "a", "ready": 5, "other": 1}]
 
 
+def test_a_heading_names_its_column_and_json_keeps_the_field() -> None:
+    table = Table((Column("owner", heading="leader"),))
+    wish = Wish(columns=("leader",))
+    assert tables.lines(table, ROWS[:1], wish, 80) == ["leader", "a"]
+    assert tables.lines_of(table, ROWS[0], Wish()) == ["leader  a"]
+    assert table.json(ROWS[:1], wish) == table.json(ROWS[:1], Wish(columns=("owner",))) == [{"owner": "a"}]
+
+
 def test_a_column_that_nothing_has_is_refused() -> None:
     for wish in (Wish(columns=("nmae",)), Wish(sort="nmae")):
         with pytest.raises(Failed) as failed:

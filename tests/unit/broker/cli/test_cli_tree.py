@@ -50,8 +50,11 @@ def test_a_noun_in_the_singular(served: Any, invoke: Any) -> None:
     assert " queue " not in invoke("--help").stdout, "one name is shown"
 
 
-def test_verbs_of_before_are_understood(invoke: Any) -> None:
-    for words in (("user", "permit"), ("user", "permit-topic"), ("permission", "topic"), ("vhost", "limit")):
+def test_verbs_that_the_help_hides_are_understood(invoke: Any) -> None:
+    for words in (
+        ("user", "permit"), ("user", "permit-topic"), ("permission", "topic"), ("vhost", "limit"),
+        ("queue", "force-leader"),
+    ):  # fmt: skip
         assert invoke(*words, "--help").exit_code == 0, words
 
 

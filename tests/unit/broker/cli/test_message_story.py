@@ -73,7 +73,7 @@ def test_where_it_is_who_holds_it_and_what_befell_it() -> None:
     assert "message 'm' is in queue 'q', seq 7: ready" in said
     assert "from exchange 'x' with key 'k', 5 B" in said
     assert "it is committed: a, b hold it" in said
-    assert "copies that may lack it: c" in said
+    assert "replicas that may lack it: c" in said
     assert "consumers failed at it 3 times" in said
     assert "it died 2 times in queue 'old': expired, first 2025-06-15" in said
     assert "1 of 1 queues of vhost '/' were looked into, 100 messages" in said
@@ -86,7 +86,7 @@ def test_where_it_is_who_holds_it_and_what_befell_it() -> None:
         ({"state": "unacknowledged", "node": None}, "a consumer has it"),
         ({"state": "dead"}, "on its way to the dead-letter exchange"),
         ({"redelivered": True}, "it may have been delivered before"),
-        ({}, "nobody was given it yet"),
+        ({}, "not delivered yet"),
         ({}, "published by user 'alice'"),
     ],
 )
@@ -96,7 +96,7 @@ def test_who_has_it(facts: dict[str, Any], said: str) -> None:
 
 def test_a_queue_without_copies() -> None:
     alone = queue("q", replicas=["a"], in_sync=["a"])
-    assert "only a holds it; who asked for a confirm has it once it is on disk" in told([alone], {"q": [message()]})
+    assert "only a holds it; a confirm follows once it is on disk" in told([alone], {"q": [message()]})
     assert "in memory: a restart ends it" in told([{**alone, "durable": False}], {"q": [message()]})
 
 
@@ -121,8 +121,8 @@ def test_names_are_quoted_for_the_filter() -> None:
 def test_what_may_not_be_read_or_is_gone_is_said() -> None:
     refused = Failed("access refused", NOT_ALLOWED)
     found, _ = looked([queue("q"), queue("p"), queue("r", owner=None)], {"q": refused, "p": None})
-    assert (found.barred, found.looked_into) == (["q", "r (nobody owns it)"], 0)
-    assert "not looked into, for want of a permission or an owner: q, r" in "\n".join(story(found))
+    assert (found.barred, found.looked_into) == (["q", "r (no leader)"], 0)
+    assert "not looked into, for want of a permission or a leader: q, r" in "\n".join(story(found))
     with pytest.raises(Failed):
         looked([queue("q")], {"q": Failed("the node cannot be reached")})
 

@@ -19,6 +19,6 @@ def test_a_leased_queue_says_who_reads_it() -> None:
     }  # fmt: skip
     assert found["explain"]["leased"].startswith("True, 'nightly' reads it by a lease")
     told = "\n".join(story(found))
-    assert "it is leased by 'nightly': 3 messages from number 5 to 8; nobody else is handed anything" in told
+    assert "it is leased by 'nightly': 3 messages from number 5 to 8; no other consumer" in told
     place.tell(rows.QueueRow(queue_id=queue_id))
     assert "lease" not in queues.full(place.reading(), "/", "agreed")
