@@ -143,8 +143,7 @@ class Queue:
         self._published(ticket, now_ms, len(messages))
 
     def publish_records(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
-        """Appends the messages of ENQ records that `verify_records` has passed, and holds the ticket; how
-        many they are."""
+        """Appends the messages of verified ENQ records, and holds the ticket; returns how many they are."""
         _, count = self.ring.append_records(records, now_ms)
         self._published(ticket, now_ms, count)
         return count
