@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import re
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +23,9 @@ from clusterbroker.broker.server.control.private_socket import short_path
 AS_USER: Final = "x-clusterbroker-as"
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 100.0
-"""Longer than a node takes for any deed."""
+"""Longer than a node takes for any operation."""
 NOTHING: Final = ".", ".."
+_SEGMENT: Final = re.compile(r"\{(\w+)\}")
 
 
 class Api:
@@ -127,8 +129,8 @@ class Api:
 
     def change(self, method: str, path: str, names: dict[str, str], body: Any) -> dict[str, Any]:
         """A request whose `path` names its segments; what it told. Failed."""
-        place = path.format(**{name: segment(value) for name, value in names.items()})
-        return self._ask(method, place, (), body=body) or {}
+        order = tuple(names[name] for name in _SEGMENT.findall(path))
+        return self._ask(method, _SEGMENT.sub("{}", path), order, body=body) or {}
 
     def put(self, path: str, *names: str, body: Any) -> Any:
         """Makes or changes something. Failed."""

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from clusterbroker.broker.cli.commands import deed, listing, show
+from clusterbroker.broker.cli.commands import listing, operation, show
 from clusterbroker.broker.cli.exit_codes import FAILED, USAGE, Failed
 from clusterbroker.broker.cli.tables import Column, Document, Table, Wish
 from clusterbroker.broker.cli.target import Target
@@ -39,7 +39,7 @@ def check_list(_reach: Target) -> list[Document]:
     return [{"check": name, "passes_when": text} for name, text in CHECKS.items()]
 
 
-@deed(app, "run")
+@operation(app, "run")
 def check_run(
     reach: Target,
     checks: Annotated[

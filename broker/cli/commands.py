@@ -2,7 +2,7 @@
 
     @listing(app, "list", TABLE)     a function that gives documents becomes a command that shows a table of them
     @showing(app, "show", TABLE)     one that gives one document: a line for each field
-    @deed(app, "declare")            one that does something: it may give a line that says what it did
+    @operation(app, "declare")            one that does something: it may give a line that says what it did
 
 Each function's first parameter is the Target; the others are its own arguments and options. The options of reaching and
 showing are added here, so that they are the same everywhere.
@@ -115,7 +115,7 @@ class Watchable(TyperCommand):
         return super().parse_args(ctx, watching.normalised(args))
 
 
-def deed(app: typer.Typer, name: str, *, hidden: bool = False) -> Callable[[F], F]:
+def operation(app: typer.Typer, name: str, *, hidden: bool = False) -> Callable[[F], F]:
     """Registers a function that does something."""
 
     def register(function: F) -> F:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from clusterbroker.broker.cli.commands import deed, listing, showing
+from clusterbroker.broker.cli.commands import listing, operation, showing
 from clusterbroker.broker.cli.complete import channels as complete_channels
 from clusterbroker.broker.cli.complete import connections as complete_connections
 from clusterbroker.broker.cli.complete import users as complete_users
@@ -95,7 +95,7 @@ def connection_show(reach: Target, connection: Connection) -> Document:
     return reach.api.document("/api/connections/{}", connection)
 
 
-@deed(app, "close")
+@operation(app, "close")
 def connection_close(
     reach: Target,
     connection: Annotated[

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from clusterbroker.broker.cli.commands import deed
+from clusterbroker.broker.cli.commands import operation
 from clusterbroker.broker.cli.exit_codes import FAILED, USAGE, Failed
 from clusterbroker.broker.cli.parameters import OfVhost
 from clusterbroker.broker.cli.target import Target
@@ -21,7 +21,7 @@ IDLE = {"shovel": "shovel", "federation-upstream": "federation", "federation-ups
 """Components of RabbitMQ's parameters that its plugins read."""
 
 
-@deed(app, "export")
+@operation(app, "export")
 def definitions_export(
     reach: Target,
     file: Annotated[Path | None, typer.Argument(help="Target; none or -: standard output.")] = None,
@@ -52,7 +52,7 @@ def definitions_export(
     return f"{file}: {counts or 'nothing'}"
 
 
-@deed(app, "import")
+@operation(app, "import")
 def definitions_import(
     reach: Target,
     file: Annotated[Path, typer.Argument(help="-: standard input.")],

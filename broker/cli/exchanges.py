@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from clusterbroker.broker.cli import messages
-from clusterbroker.broker.cli.commands import deed, listing, showing
+from clusterbroker.broker.cli.commands import listing, operation, showing
 from clusterbroker.broker.cli.complete import exchanges as complete_exchanges
 from clusterbroker.broker.cli.complete import queues as complete_queues
 from clusterbroker.broker.cli.exit_codes import USAGE, Failed
@@ -68,7 +68,7 @@ def exchange_show(reach: Target, exchange: ExchangeName, vhost: Vhost = "/") -> 
     return reach.api.document("/api/exchanges/{}/{}", vhost, exchange or messages.DEFAULT_EXCHANGE)
 
 
-@deed(app, "declare")
+@operation(app, "declare")
 def exchange_declare(
     reach: Target,
     exchange: Annotated[str, typer.Argument(metavar="EXCHANGE")],
@@ -91,7 +91,7 @@ def exchange_declare(
     return f"exchange '{exchange}' is declared"
 
 
-@deed(app, "delete")
+@operation(app, "delete")
 def exchange_delete(
     reach: Target,
     exchange: ExchangeName,
@@ -104,7 +104,7 @@ def exchange_delete(
     return f"exchange '{exchange}' is deleted"
 
 
-@deed(app, "publish")
+@operation(app, "publish")
 def exchange_publish(
     reach: Target,
     exchange: ExchangeName,
@@ -120,7 +120,7 @@ def exchange_publish(
     return messages.publish(reach, vhost, exchange, routing_key, (body, file), properties, headers, persistent)
 
 
-@deed(app, "bind")
+@operation(app, "bind")
 def exchange_bind(
     reach: Target,
     destination: Destination,
@@ -134,7 +134,7 @@ def exchange_bind(
     return f"exchange '{destination}' is bound to '{source}'"
 
 
-@deed(app, "unbind")
+@operation(app, "unbind")
 def exchange_unbind(
     reach: Target,
     destination: Destination,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from clusterbroker.broker.cli import message_story, tables
-from clusterbroker.broker.cli.commands import deed
+from clusterbroker.broker.cli.commands import operation
 from clusterbroker.broker.cli.parameters import QueueName, Vhost
 from clusterbroker.broker.cli.tables import Document, number, size, text
 from clusterbroker.broker.cli.target import Target
@@ -23,7 +23,7 @@ def _explain() -> None:
     """Reasons: of a queue's state, of a message's place."""
 
 
-@deed(app, "queue")
+@operation(app, "queue")
 def explain_queue(
     reach: Target,
     queue: QueueName,
@@ -38,7 +38,7 @@ def explain_queue(
     return "\n".join((*story(found), "", *owners(moves)))
 
 
-@deed(app, "message")
+@operation(app, "message")
 def explain_message(
     reach: Target,
     message_id: Annotated[str, typer.Argument(metavar="MESSAGE-ID", help="The property message_id.")],

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from clusterbroker.broker.cli.commands import deed, listing
+from clusterbroker.broker.cli.commands import listing, operation
 from clusterbroker.broker.cli.parameters import OfVhost, QueueName, Vhost
 from clusterbroker.broker.cli.tables import Column, Document, Table, number
 from clusterbroker.broker.cli.target import Target
@@ -36,7 +36,7 @@ def lease_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
     return [{"queue": queue["name"], **queue} for queue in queues if queue.get("lease")]
 
 
-@deed(app, "end")
+@operation(app, "end")
 def lease_end(
     reach: Target,
     queue: QueueName,

@@ -14,7 +14,7 @@ import typer
 
 from clusterbroker.broker.cli import tables
 from clusterbroker.broker.cli.administration import DATA_DIR, AsJson, DataDir, perform
-from clusterbroker.broker.cli.commands import deed
+from clusterbroker.broker.cli.commands import operation
 from clusterbroker.broker.cli.target import Target
 
 PATIENCE_S = 300.0
@@ -42,7 +42,7 @@ def members(data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
     show(perform(data_dir, "members")["members"], as_json)
 
 
-@deed(draining, "drain")
+@operation(draining, "drain")
 def drain(
     reach: Target,
     undo: Annotated[bool, typer.Option("--undo", help="Accept queues again.")] = False,

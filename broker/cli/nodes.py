@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from clusterbroker.broker.cli.commands import deed, listing, showing
+from clusterbroker.broker.cli.commands import listing, operation, showing
 from clusterbroker.broker.cli.parameters import NodeName, Yes, sure
 from clusterbroker.broker.cli.tables import Column, Document, Table, number, rate, size, span
 from clusterbroker.broker.cli.target import Target
@@ -99,15 +99,15 @@ def node_logins(
     return reach.api.documents("/api/auth/attempts/{}", node)
 
 
-@deed(app, "forget-logins")
+@operation(app, "forget-logins")
 def node_forget_logins(reach: Target, node: NodeName) -> str:
     """Reset the counts of sign-in attempts by address and user; only at that node."""
     reach.api.delete("/api/auth/attempts/{}/source", node)
     return f"attempts at '{node}' are reset"
 
 
-@deed(glance, "forget-node")
-@deed(app, "forget")
+@operation(glance, "forget-node")
+@operation(app, "forget")
 def node_forget(
     reach: Target,
     node: NodeName,
@@ -130,7 +130,7 @@ def overview(reach: Target) -> Document:
     return reach.api.document("/api/overview")
 
 
-@deed(cluster, "name")
+@operation(cluster, "name")
 def cluster_name(
     reach: Target, name: Annotated[str | None, typer.Argument(help="The new name; none: show the name.")] = None
 ) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from clusterbroker.broker.cli import complete
-from clusterbroker.broker.cli.commands import deed, listing, showing
+from clusterbroker.broker.cli.commands import listing, operation, showing
 from clusterbroker.broker.cli.parameters import OfVhost, Vhost, json_of, object_of
 from clusterbroker.broker.cli.tables import Column, Document, Table, number
 from clusterbroker.broker.cli.tables import pattern as pattern_cell
@@ -63,7 +63,7 @@ def policy_show(reach: Target, name: PolicyName, vhost: Vhost = "/") -> Document
     return _named(reach.api.get("/api/policies/{}/{}", vhost, name))
 
 
-@deed(app, "set")
+@operation(app, "set")
 def policy_set(
     reach: Target,
     name: PolicyName,
@@ -83,7 +83,7 @@ def policy_set(
     return f"policy '{name}' is set"
 
 
-@deed(app, "delete")
+@operation(app, "delete")
 def policy_delete(reach: Target, name: PolicyName, vhost: Vhost = "/") -> str:
     """Delete a policy."""
     reach.change("policy.delete", "DELETE", "/api/policies/{vhost}/{name}", name=name, vhost=vhost)
@@ -102,7 +102,7 @@ def operator_policy_show(reach: Target, name: OperatorPolicyName, vhost: Vhost =
     return _named(reach.api.get("/api/operator-policies/{}/{}", vhost, name))
 
 
-@deed(operator_policies, "set")
+@operation(operator_policies, "set")
 def operator_policy_set(
     reach: Target,
     name: OperatorPolicyName,
@@ -121,7 +121,7 @@ def operator_policy_set(
     return f"operator policy '{name}' is set"
 
 
-@deed(operator_policies, "delete")
+@operation(operator_policies, "delete")
 def operator_policy_delete(reach: Target, name: OperatorPolicyName, vhost: Vhost = "/") -> str:
     """Delete an operator policy."""
     reach.api.delete("/api/operator-policies/{}/{}", vhost, name)
@@ -151,7 +151,7 @@ def parameter_show(reach: Target, component: Component, name: str, vhost: Vhost 
     return reach.api.document("/api/parameters/{}/{}/{}", component, vhost, name)
 
 
-@deed(parameters, "set")
+@operation(parameters, "set")
 def parameter_set(reach: Target, component: Component, name: str, value: Value, vhost: Vhost = "/") -> str:
     """Set a parameter."""
     body: dict[str, Any] = {"value": json_of(value, "VALUE")}
@@ -159,7 +159,7 @@ def parameter_set(reach: Target, component: Component, name: str, value: Value, 
     return f"parameter '{name}' is set"
 
 
-@deed(parameters, "delete")
+@operation(parameters, "delete")
 def parameter_delete(reach: Target, component: Component, name: str, vhost: Vhost = "/") -> str:
     """Delete a parameter."""
     reach.api.delete("/api/parameters/{}/{}/{}", component, vhost, name)
@@ -181,14 +181,14 @@ def global_parameter_show(reach: Target, name: GlobalName) -> Document:
     return reach.api.document("/api/global-parameters/{}", name)
 
 
-@deed(global_parameters, "set")
+@operation(global_parameters, "set")
 def global_parameter_set(reach: Target, name: GlobalName, value: Value) -> str:
     """Set a parameter of the cluster."""
     reach.api.put("/api/global-parameters/{}", name, body={"value": json_of(value, "VALUE")})
     return f"global parameter '{name}' is set"
 
 
-@deed(global_parameters, "delete")
+@operation(global_parameters, "delete")
 def global_parameter_delete(reach: Target, name: GlobalName) -> str:
     """Delete a parameter of the cluster."""
     reach.api.delete("/api/global-parameters/{}", name)

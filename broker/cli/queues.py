@@ -9,7 +9,7 @@ import typer
 from clusterbroker.broker.cli import messages, selection
 from clusterbroker.broker.cli.administration import AsJson, DataDir
 from clusterbroker.broker.cli.administration import perform as perform_here
-from clusterbroker.broker.cli.commands import deed, listing, show, showing
+from clusterbroker.broker.cli.commands import listing, operation, show, showing
 from clusterbroker.broker.cli.complete import exchanges as complete_exchanges
 from clusterbroker.broker.cli.complete import queues as complete_queues
 from clusterbroker.broker.cli.exit_codes import USAGE, Failed, end
@@ -84,7 +84,7 @@ def queue_show(reach: Target, queue: QueueName, vhost: Vhost = "/") -> Document:
     return reach.api.document("/api/queues/{}/{}", vhost, queue)
 
 
-@deed(app, "declare")
+@operation(app, "declare")
 def queue_declare(
     reach: Target,
     queue: Annotated[str, typer.Argument(metavar="QUEUE")],
@@ -99,7 +99,7 @@ def queue_declare(
     return f"queue '{queue}' is declared"
 
 
-@deed(app, "delete")
+@operation(app, "delete")
 def queue_delete(
     reach: Target,
     queues: QueueNames,
@@ -115,14 +115,14 @@ def queue_delete(
         typer.echo(f"queue '{queue}' is deleted")
 
 
-@deed(app, "purge")
+@operation(app, "purge")
 def queue_purge(reach: Target, queue: QueueName, vhost: Vhost = "/") -> str:
     """Delete all ready messages of a queue."""
     reach.api.delete("/api/queues/{}/{}/contents", vhost, queue)
     return f"queue '{queue}' is purged"
 
 
-@deed(app, "publish")
+@operation(app, "publish")
 def queue_publish(
     reach: Target,
     queue: QueueName,
@@ -137,7 +137,7 @@ def queue_publish(
     return messages.publish(reach, vhost, "", queue, (body, file), properties, headers, persistent)
 
 
-@deed(app, "get")
+@operation(app, "get")
 def queue_get(
     reach: Target,
     queue: QueueName,
@@ -160,7 +160,7 @@ def queue_get(
         show(messages.MESSAGES, lambda: found, Wish(as_json=as_json))
 
 
-@deed(app, "bind")
+@operation(app, "bind")
 def queue_bind(
     reach: Target,
     queue: QueueName,
@@ -174,7 +174,7 @@ def queue_bind(
     return f"queue '{queue}' is bound to '{exchange}'"
 
 
-@deed(app, "unbind")
+@operation(app, "unbind")
 def queue_unbind(
     reach: Target,
     queue: QueueName,
@@ -191,7 +191,7 @@ def queue_unbind(
 # -- single messages --------------------------------------------------------------------------------------------
 
 
-@deed(app, "browse")
+@operation(app, "browse")
 def queue_browse(
     reach: Target,
     queue: QueueName,
@@ -212,7 +212,7 @@ def queue_browse(
         show(selection.MESSAGES, lambda: found, Wish(as_json=as_json))
 
 
-@deed(app, "delete-messages")
+@operation(app, "delete-messages")
 def queue_delete_messages(
     reach: Target,
     queue: QueueName,
@@ -229,7 +229,7 @@ def queue_delete_messages(
     return selection.treated(reach, vhost, queue, "delete", seq, only, first, where)
 
 
-@deed(app, "move-messages")
+@operation(app, "move-messages")
 def queue_move_messages(
     reach: Target,
     queue: QueueName,
@@ -247,7 +247,7 @@ def queue_move_messages(
     return selection.treated(reach, vhost, queue, "move", seq, only, first, where)
 
 
-@deed(app, "replay-messages")
+@operation(app, "replay-messages")
 def queue_replay_messages(
     reach: Target,
     queue: QueueName,
@@ -265,14 +265,14 @@ def queue_replay_messages(
     return selection.treated(reach, vhost, queue, "replay", seq, only, first, where)
 
 
-@deed(app, "pause")
+@operation(app, "pause")
 def queue_pause(reach: Target, queue: QueueName, vhost: Vhost = "/") -> str:
     """Stop deliveries to consumers and gets; publishes and acknowledgements go on."""
     reach.change("queues.pause", "PUT", "/api/queues/{vhost}/{queue}/pause", {}, vhost=vhost, queue=queue)
     return f"queue '{queue}' is paused"
 
 
-@deed(app, "resume")
+@operation(app, "resume")
 def queue_resume(
     reach: Target,
     queue: QueueName,
@@ -317,7 +317,7 @@ def queue_moves(
     return reach.api.documents("/api/queues/{}/{}/moves", vhost, queue)
 
 
-@deed(app, "move")
+@operation(app, "move")
 def queue_move(
     reach: Target,
     queue: QueueName,
@@ -329,8 +329,8 @@ def queue_move(
     return f"'{queue}' is led by {took['owner']}, epoch {took['epoch']}"
 
 
-@deed(app, "force-leader", hidden=True)
-@deed(app, "force-owner")
+@operation(app, "force-leader", hidden=True)
+@operation(app, "force-owner")
 def queue_force_owner(
     reach: Target,
     queue: QueueName,
@@ -347,7 +347,7 @@ def queue_force_owner(
     return f"'{queue}' is led by {took['owner']}, epoch {took['epoch']}"
 
 
-@deed(app, "rebalance")
+@operation(app, "rebalance")
 def queue_rebalance(reach: Target) -> str:
     """Transfer leadership until each member leads about as many queues."""
     done = reach.change("queues.rebalance", "POST", "/api/rebalance/queues", {}, PATIENCE_S)

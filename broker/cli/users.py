@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from clusterbroker.broker.cli.commands import deed, listing, showing
+from clusterbroker.broker.cli.commands import listing, operation, showing
 from clusterbroker.broker.cli.exit_codes import FAILED, Failed
 from clusterbroker.broker.cli.parameters import OfUser, Replace, UserName, VhostName, new_password
 from clusterbroker.broker.cli.tables import ABSENT, Column, Document, Table, pattern, text
@@ -96,7 +96,7 @@ def user_lonely(reach: Target) -> list[Document]:
     return [_public(user) for user in reach.api.get("/api/users/without-permissions")]
 
 
-@deed(app, "add")
+@operation(app, "add")
 def user_add(reach: Target, name: str, password: Password = None, tag: Tags = None, replace: Replace = False) -> str:
     """Create a user."""
     tags = tag or []
@@ -114,7 +114,7 @@ def user_add(reach: Target, name: str, password: Password = None, tag: Tags = No
     return f"user '{name}' is made"
 
 
-@deed(app, "password")
+@operation(app, "password")
 def user_password(reach: Target, name: UserName, password: Password = None) -> str:
     """Change a user's password."""
     if reach.here:
@@ -125,7 +125,7 @@ def user_password(reach: Target, name: UserName, password: Password = None) -> s
     return f"user '{name}' has another password"
 
 
-@deed(app, "tags")
+@operation(app, "tags")
 def user_tags(
     reach: Target,
     name: UserName,
@@ -142,7 +142,7 @@ def _known(reach: Target, name: str) -> None:
         raise Failed(f"there is no user '{name}'", FAILED)
 
 
-@deed(app, "delete")
+@operation(app, "delete")
 def user_delete(reach: Target, names: Annotated[list[str], typer.Argument(metavar="USER...")]) -> str:
     """Delete users and their permissions."""
     if reach.here:
@@ -183,8 +183,8 @@ def _granted(
     return reach.api.documents("/api/vhosts/{}/" + what, vhost)
 
 
-@deed(app, "permit", hidden=True)
-@deed(permissions, "set")
+@operation(app, "permit", hidden=True)
+@operation(permissions, "set")
 def permission_set(
     reach: Target, user: UserName, vhost: VhostName, configure: Pattern, write: Pattern, read: Pattern
 ) -> str:
@@ -194,7 +194,7 @@ def permission_set(
     return f"'{user}' may enter vhost '{vhost}'"
 
 
-@deed(permissions, "clear")
+@operation(permissions, "clear")
 def permission_clear(reach: Target, user: UserName, vhost: VhostName) -> str:
     """Remove a user's permissions in a vhost."""
     reach.change("permission.clear", "DELETE", "/api/permissions/{vhost}/{user}", user=user, vhost=vhost)
@@ -215,9 +215,9 @@ def topic_permission_list(
     return _granted(reach, "topic-permissions", user, vhost)
 
 
-@deed(app, "permit-topic", hidden=True)
-@deed(permissions, "topic", hidden=True)
-@deed(topic_permissions, "set")
+@operation(app, "permit-topic", hidden=True)
+@operation(permissions, "topic", hidden=True)
+@operation(topic_permissions, "set")
 def topic_permission_set(
     reach: Target, user: UserName, vhost: VhostName, exchange: str, write: Pattern, read: Pattern
 ) -> str:
@@ -227,7 +227,7 @@ def topic_permission_set(
     return f"'{user}' has a permission on the routing keys of '{exchange}'"
 
 
-@deed(topic_permissions, "clear")
+@operation(topic_permissions, "clear")
 def topic_permission_clear(
     reach: Target,
     user: UserName,
@@ -251,14 +251,14 @@ def user_limit_list(reach: Target, user: OfUser = None) -> list[Document]:
     return reach.api.documents("/api/user-limits", of=user)
 
 
-@deed(limits, "set")
+@operation(limits, "set")
 def user_limit_set(reach: Target, user: UserName, limit: Limit, value: int) -> str:
     """Set a limit of a user."""
     reach.api.put("/api/user-limits/{}/{}", user, limit, body={"value": value})
     return f"'{user}' has {limit} {value}"
 
 
-@deed(limits, "clear")
+@operation(limits, "clear")
 def user_limit_clear(reach: Target, user: UserName, limit: Limit) -> str:
     """Remove a limit."""
     reach.api.delete("/api/user-limits/{}/{}", user, limit)

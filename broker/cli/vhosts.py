@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from clusterbroker.broker.cli.commands import deed, listing, showing
+from clusterbroker.broker.cli.commands import listing, operation, showing
 from clusterbroker.broker.cli.parameters import OfVhost, VhostName, Yes, sure
 from clusterbroker.broker.cli.tables import Column, Document, Table, number, rate
 from clusterbroker.broker.cli.target import Target
@@ -44,7 +44,7 @@ def vhost_show(reach: Target, vhost: VhostName) -> Document:
     return reach.api.document("/api/vhosts/{}", vhost)
 
 
-@deed(app, "add")
+@operation(app, "add")
 def vhost_add(
     reach: Target,
     name: str,
@@ -59,7 +59,7 @@ def vhost_add(
     return f"vhost '{name}' is made"
 
 
-@deed(app, "delete")
+@operation(app, "delete")
 def vhost_delete(
     reach: Target,
     vhost: VhostName,
@@ -71,21 +71,21 @@ def vhost_delete(
     return f"vhost '{vhost}' is deleted"
 
 
-@deed(app, "alive")
+@operation(app, "alive")
 def vhost_alive(reach: Target, vhost: VhostName = "/") -> str:
     """Test a virtual host: declare a queue, publish and get a message."""
     reach.api.get("/api/aliveness-test/{}", vhost)
     return "ok"
 
 
-@deed(app, "trace-on")
+@operation(app, "trace-on")
 def vhost_trace_on(reach: Target, vhost: VhostName = "/") -> str:
     """Start tracing (firehose): copies of published and delivered messages go to amq.rabbitmq.trace."""
     reach.api.put("/api/vhosts/{}", vhost, body={"tracing": True})
     return f"vhost '{vhost}' is traced: bind a queue to its exchange 'amq.rabbitmq.trace'"
 
 
-@deed(app, "trace-off")
+@operation(app, "trace-off")
 def vhost_trace_off(reach: Target, vhost: VhostName = "/") -> str:
     """Stop tracing."""
     reach.api.put("/api/vhosts/{}", vhost, body={"tracing": False})
@@ -98,8 +98,8 @@ def vhost_limit_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
     return reach.api.documents("/api/vhost-limits", of=vhost)
 
 
-@deed(app, "limit", hidden=True)
-@deed(limits, "set")
+@operation(app, "limit", hidden=True)
+@operation(limits, "set")
 def vhost_limit_set(reach: Target, vhost: VhostName, limit: Limit, value: int) -> str:
     """Set a limit of a virtual host; a negative number removes the limit."""
     if reach.here:
@@ -111,7 +111,7 @@ def vhost_limit_set(reach: Target, vhost: VhostName, limit: Limit, value: int) -
     return f"vhost '{vhost}' has {limit} {value}" if value >= 0 else f"vhost '{vhost}' has no {limit}"
 
 
-@deed(limits, "clear")
+@operation(limits, "clear")
 def vhost_limit_clear(reach: Target, vhost: VhostName, limit: Limit) -> str:
     """Remove a limit."""
     return vhost_limit_set(reach, vhost, limit, -1)

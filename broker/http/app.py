@@ -77,7 +77,7 @@ def create_app(
     knows_proxies: bool = True,
 ) -> FastAPI:
     """The application. `now_ms`: the wall clock, ms since 1970; `password_cost`: of passwords that are set; `tokens`:
-    of OAuth 2, None: they are not taken; `audit`: who hears of deeds; not `knows_proxies`: as `SignIn` says."""
+    of OAuth 2, None: they are not taken; `audit`: who hears of operations; not `knows_proxies`: as `SignIn` says."""
     shell = _Shell(replica, node, now_ms, loopback_users, password_cost, tokens, knows_proxies)
     app = FastAPI(
         title="clusterbroker management API",
@@ -201,30 +201,30 @@ class _Shell:
         async def endpoint(request: Request) -> Response:
             reading, fields = await self._reading_with_body(request, act.body_bytes_max, may_be_long=act.may_be_long)
             path = decoded(request.path_params)
-            deed = amqp_operations.run(act, reading, path, fields)
+            operation = amqp_operations.run(act, reading, path, fields)
             self._not_cut_off()
-            if isinstance(deed, amqp_operations.CloseConnections):
+            if isinstance(operation, amqp_operations.CloseConnections):
                 reason = request.headers.get("x-reason", "closed by operator")
-                for connection_id in deed.connection_ids:
+                for connection_id in operation.connection_ids:
                     error = await self._node.close_connection(connection_id, reason)
-                    if error is not None and (error.kind == Unavailable.kind or not deed.each):
+                    if error is not None and (error.kind == Unavailable.kind or not operation.each):
                         raise of_order(*error)
                 return Response(status_code=204)
-            if isinstance(deed, amqp_operations.Nothing):
+            if isinstance(operation, amqp_operations.Nothing):
                 return Response(status_code=204)
             user = reading.principal.amqp_user(path["vhost"])
-            requests = amqp_operations.requests_of(deed)
+            requests = amqp_operations.requests_of(operation)
             outcome = await self._node.as_user(AsUser(user, path["vhost"], reading.principal.token, requests))
             if isinstance(outcome, OrderError):
                 raise of_order(*outcome)
-            answer = amqp_operations.answer_of(deed, outcome)
-            if isinstance(deed, Ask):
+            answer = amqp_operations.answer_of(operation, outcome)
+            if isinstance(operation, Ask):
                 return Response(status_code=204)
-            if not isinstance(deed, amqp_operations.Call):
+            if not isinstance(operation, amqp_operations.Call):
                 return json_response(answer)
-            await self._until(deed)
-            headers = {"location": deed.location} if deed.location else None
-            return Response(status_code=deed.status, headers=headers)
+            await self._until(operation)
+            headers = {"location": operation.location} if operation.location else None
+            return Response(status_code=operation.status, headers=headers)
 
         return endpoint
 
@@ -271,7 +271,7 @@ class _Shell:
         right: str = MANAGEMENT,
         may_be_long: tuple[str, ...] = (),
     ) -> tuple[Reading, dict[str, Any]]:
-        """Who asks for a deed, with what (`middleware.bodies`). A body may take minutes: who was deleted, lost a
+        """Who asks for an operation, with what (`middleware.bodies`). A body may take minutes: who was deleted, lost a
         tag or has a token that is over by then does nothing any more."""
         reading = await self._reading_to_write(request)
         reading.principal.require(right)

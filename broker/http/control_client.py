@@ -328,7 +328,7 @@ class ControlClient:
             async with asyncio.timeout(CALL_S):
                 done = await self._alone(call)
         except (OSError, EOFError, TimeoutError):
-            return OrderError(Unavailable.kind, "there is no connection to the node")
+            return OrderError(Unavailable.kind, "there is no AMQP connection to the node")
         if "outcome" in done.answer:
             return decode_outcome(done.answer["outcome"])
         return OrderError(Unavailable.kind, done.error or done.answer["unavailable"])

@@ -87,7 +87,7 @@ class Nothing(msgspec.Struct, frozen=True):
 
 
 ByAmqp = Call | Publish | Ask | Get | Live
-Deed = ByAmqp | CloseConnections | Nothing
+Operation = ByAmqp | CloseConnections | Nothing
 
 
 class Act(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ class Act(msgspec.Struct, frozen=True):
     method: str
     path: str
     summary: str
-    plan: Callable[[Reading, Path, Body], Deed]
+    plan: Callable[[Reading, Path, Body], Operation]
     body_bytes_max: int = 1 << 20
     may_be_long: tuple[str, ...] = ()
     """What is read of a body that is longer than others may be."""
@@ -111,7 +111,7 @@ class Act(msgspec.Struct, frozen=True):
         return (201, 204) if self.method == "PUT" else (204,)
 
 
-def run(act: Act, reading: Reading, path: Path, fields: dict[str, Any]) -> Deed:
+def run(act: Act, reading: Reading, path: Path, fields: dict[str, Any]) -> Operation:
     """The plan. Refused as the vhost's rights and the body demand."""
     reading.principal.require(MANAGEMENT)
     if "vhost" in path:
@@ -123,35 +123,35 @@ _LATER: Final = (ReplyCode.CONNECTION_FORCED, ReplyCode.RESOURCE_ERROR)
 """The node is going, or what is named is being changed: the same may be done in a while."""
 
 
-def requests_of(deed: ByAmqp) -> tuple[AnyRequest, ...]:
+def requests_of(operation: ByAmqp) -> tuple[AnyRequest, ...]:
     """What the node is asked to do. Refused (400) for what AMQP cannot say."""
     try:
-        match deed:
+        match operation:
             case Call():
-                return (Method(m.encode(deed.method)),)
+                return (Method(m.encode(operation.method)),)
             case Get():
-                return (deed.request,)
+                return (operation.request,)
             case Live(queue=queue):
                 declare = Method(m.encode(m.QueueDeclare(queue=queue)))
                 publish = Publish("", queue, encode(Properties()), b"alive")
                 return declare, publish, GetRequest(queue, 1, "ack_requeue_false")
             case _:
-                return (deed,)
+                return (operation,)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise bad_request(f"this cannot be said in AMQP: {error}") from None
 
 
-def answer_of(deed: ByAmqp, outcome: Outcome) -> Any:
+def answer_of(operation: ByAmqp, outcome: Outcome) -> Any:
     """Nothing of a Call or an Ask. Refused as AMQP says."""
     if outcome.code:
-        raise refused(outcome.code, outcome.text, deed)
+        raise refused(outcome.code, outcome.text, operation)
     if outcome.nacked:
         raise bad_request("the message was refused: a queue is full, or could not take it")
-    match deed:
+    match operation:
         case Publish():
             return {"routed": outcome.routed}
         case Get():
-            return [message_document(deed, got) for got in outcome.got]
+            return [message_document(operation, got) for got in outcome.got]
         case Live():
             if not outcome.got:
                 raise Refused(503, "unavailable", "the message that was published cannot be got")
@@ -159,15 +159,15 @@ def answer_of(deed: ByAmqp, outcome: Outcome) -> Any:
     return None
 
 
-def refused(code: int, text: str, deed: Deed) -> Refused:
+def refused(code: int, text: str, operation: Operation) -> Refused:
     """What an AMQP error is over HTTP. `text` is its reply text."""
     name, _, reason = text.partition(" - ")
     reason = reason if name.isupper() else text
     if code in _LATER:
         return Refused(503, "unavailable", reason)
-    if isinstance(deed, Publish):
+    if isinstance(operation, Publish):
         return bad_request(f"{code} {text}")
-    if isinstance(deed, Ask) and code == UNAVAILABLE:
+    if isinstance(operation, Ask) and code == UNAVAILABLE:
         return Refused(503, "unavailable", reason)
     if code == 404:
         return Refused(404, "not_found", reason)
@@ -177,7 +177,7 @@ def refused(code: int, text: str, deed: Deed) -> Refused:
 # -- queues and exchanges -------------------------------------------------------------------------------------
 
 
-def _declare_queue(r: Reading, p: Path, body: Body) -> Deed:
+def _declare_queue(r: Reading, p: Path, body: Body) -> Operation:
     vhost, name = p["vhost"], p["name"]
     existed = r.map.queue(vhost, name) is not None
     if not existed:
@@ -191,7 +191,7 @@ def _declare_queue(r: Reading, p: Path, body: Body) -> Deed:
     return Call(method, 204 if existed else 201, folded=lambda map_: map_.queue(vhost, name) is not None)
 
 
-def _delete_queue(r: Reading, p: Path, _body: Body) -> Deed:
+def _delete_queue(r: Reading, p: Path, _body: Body) -> Operation:
     vhost, name = p["vhost"], p["name"]
     queue = r.map.queue(vhost, name)
     if queue is None:
@@ -204,20 +204,20 @@ def _asked(r: Reading, name: str) -> bool:
     return r.query.get(name, "").lower() == "true"
 
 
-def _purge(r: Reading, p: Path, _body: Body) -> Deed:
+def _purge(r: Reading, p: Path, _body: Body) -> Operation:
     if r.map.queue(p["vhost"], p["name"]) is None:
         raise object_not_found()
     return Call(m.QueuePurge(queue=p["name"]))
 
 
-def _end_lease(r: Reading, p: Path, _body: Body) -> Deed:
+def _end_lease(r: Reading, p: Path, _body: Body) -> Operation:
     if r.map.queue(p["vhost"], p["name"]) is None:
         raise object_not_found()
     named = {"name": r.query["name"]} if r.query.get("name") else {}
     return Ask("amq.lease", "end", {"queue": p["name"], **named})
 
 
-def _queue_action(r: Reading, p: Path, body: Body) -> Deed:
+def _queue_action(r: Reading, p: Path, body: Body) -> Operation:
     if r.map.queue(p["vhost"], p["name"]) is None:
         raise object_not_found()
     action = body.text("action")
@@ -226,7 +226,7 @@ def _queue_action(r: Reading, p: Path, body: Body) -> Deed:
     return Nothing()  # copies catch up by themselves, always
 
 
-def _declare_exchange(r: Reading, p: Path, body: Body) -> Deed:
+def _declare_exchange(r: Reading, p: Path, body: Body) -> Operation:
     vhost, name = p["vhost"], p["name"]
     existed = r.map.exchange(vhost, name) is not None
     if not existed:
@@ -242,7 +242,7 @@ def _declare_exchange(r: Reading, p: Path, body: Body) -> Deed:
     return Call(method, 204 if existed else 201, folded=lambda map_: map_.exchange(vhost, name) is not None)
 
 
-def _delete_exchange(r: Reading, p: Path, _body: Body) -> Deed:
+def _delete_exchange(r: Reading, p: Path, _body: Body) -> Operation:
     vhost, exchange = p["vhost"], exchanges.find(r, p["vhost"], p["name"])
     method = m.ExchangeDelete(exchange=exchange.name, if_unused=_asked(r, "if-unused"))
     return Call(method, folded=lambda map_: map_.exchange(vhost, exchange.name) is None)
@@ -255,8 +255,8 @@ def _source(p: Path) -> str:
     return "" if p["source"] == exchanges.DEFAULT_NAME else p["source"]
 
 
-def _bind(letter: str) -> Callable[[Reading, Path, Body], Deed]:
-    def plan(r: Reading, p: Path, body: Body) -> Deed:
+def _bind(letter: str) -> Callable[[Reading, Path, Body], Operation]:
+    def plan(r: Reading, p: Path, body: Body) -> Operation:
         vhost, source, destination = p["vhost"], _source(p), p["destination"]
         ends = r.map.queue if letter == "q" else r.map.exchange
         if r.map.exchange(vhost, source) is None:
@@ -282,8 +282,8 @@ def _bind(letter: str) -> Callable[[Reading, Path, Body], Deed]:
     return plan
 
 
-def _unbind(letter: str) -> Callable[[Reading, Path, Body], Deed]:
-    def plan(r: Reading, p: Path, _body: Body) -> Deed:
+def _unbind(letter: str) -> Callable[[Reading, Path, Body], Operation]:
+    def plan(r: Reading, p: Path, _body: Body) -> Operation:
         kind: Literal["queue", "exchange"] = "queue" if letter == "q" else "exchange"
         binding = exchanges.binding_named(r, p["vhost"], p["source"], kind, p["destination"], p["properties_key"])
         method: m.Method
@@ -309,7 +309,7 @@ def _unbind(letter: str) -> Callable[[Reading, Path, Body], Deed]:
 # -- messages -------------------------------------------------------------------------------------------------
 
 
-def _publish(_r: Reading, p: Path, body: Body) -> Deed:
+def _publish(_r: Reading, p: Path, body: Body) -> Operation:
     payload, encoding = body.text("payload"), body.text("payload_encoding", "string")
     if encoding == "string":
         octets = payload.encode()
@@ -351,7 +351,7 @@ def properties_of(given: Mapping[str, Any]) -> Properties:
     return properties
 
 
-def _get(r: Reading, p: Path, body: Body) -> Deed:
+def _get(r: Reading, p: Path, body: Body) -> Operation:
     if r.map.queue(p["vhost"], p["name"]) is None:
         raise object_not_found()
     missing = [name for name in ("ackmode", "count", "encoding") if name not in body]
@@ -402,14 +402,14 @@ def properties_document(properties: Properties) -> Document:
     return {name: plain(value) for name, value in told.items() if value is not None}
 
 
-def _close_connection(r: Reading, p: Path, _body: Body) -> Deed:
+def _close_connection(r: Reading, p: Path, _body: Body) -> Operation:
     row = connections.connection_named(r, p["name"]).row
     if not r.principal.is_own(row):
         r.principal.require(ADMINISTRATOR)
     return CloseConnections((row.connection_id,))
 
 
-def _close_connections(r: Reading, p: Path, _body: Body) -> Deed:
+def _close_connections(r: Reading, p: Path, _body: Body) -> Operation:
     if p["user"] != r.principal.name:
         r.principal.require(ADMINISTRATOR)
     rows = connections.rows_of_user(r, p["user"])

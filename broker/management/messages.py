@@ -63,7 +63,7 @@ def run(question: Question, reading: Reading, path: Path, fields: dict[str, Any]
     try:
         if question.what == "browse":
             return _browse(queue, Body(dict(reading.query), reading.now_ms))
-        return _deed(question.what, reading, queue, Body(fields, reading.now_ms))
+        return _treat(question.what, reading, queue, Body(fields, reading.now_ms))
     except BadFilter as error:
         raise bad_request(str(error)) from None
 
@@ -107,7 +107,7 @@ def _browse(queue: Queue, query: Body) -> Request:
     )
 
 
-def _deed(what: What, reading: Reading, queue: Queue, body: Body) -> Request:
+def _treat(what: What, reading: Reading, queue: Queue, body: Body) -> Request:
     exchange, routing_key = (None, None) if what == "delete" else _destination(reading, queue.vhost, body)
     common: dict[str, Any] = {
         "what": what,
@@ -196,7 +196,7 @@ def _destination(reading: Reading, vhost: str, body: Body) -> tuple[str | None, 
 
 
 def told(request: Request, result: Result | None) -> Document:
-    """What an audit is told of a deed: which messages, where to, and what came of it; None: that is not known."""
+    """What an audit is told of an operation: which messages, where to, and what came of it; None: that is not known."""
     facts: Document = {"which": "filter" if request.seqs is None else f"{len(request.seqs)} numbers"}
     if request.what != "delete":
         facts["to"] = "origin" if request.exchange is None else {"exchange": request.exchange or DEFAULT_NAME}

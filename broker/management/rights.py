@@ -87,7 +87,7 @@ class Principal:
         return self._map.allowed(self.name, vhost, kind, resource)
 
     def may(self, vhost: str, resource: str) -> list[str]:
-        """All that it may do with it: what a page offers. The node checks each deed again."""
+        """All that it may do with it: what a page offers. The node checks each operation again."""
         return [kind for kind in KINDS if self.allowed(vhost, kind, resource)]
 
     def may_some(self, vhost: str) -> list[str]:

@@ -576,7 +576,7 @@ class Connection:
 
 
 class TrustedConnection(Connection):
-    """One that came through `amqp.sock`, which only who may read the data directory can open: it says by EXTERNAL whose
+    """One within the process (`broker.server.control.as_user`), for the management process: it says by EXTERNAL whose
     permissions hold."""
 
     __slots__ = ()

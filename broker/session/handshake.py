@@ -3,8 +3,8 @@
     PLAIN      authorization id NUL user NUL password (RFC 4616); the authorization id is ignored
     AMQPLAIN   a field table without its length: LOGIN, PASSWORD
     EXTERNAL   the name in the client's TLS certificate; offered only to a client that has shown a verified one, for
-               many take the first mechanism that they know. On the node's own `amqp.sock`, which only who may read its
-               data directory can open, the response names the user to be
+               many take the first mechanism that they know. Of the node's own client for its management
+               process the response names the user to be
 
 A node that takes the tokens of an authority takes one in the place of a password, with any user name: user and rights
 are then the token's, and the connection ends with it unless connection.update-secret brings another one of the same

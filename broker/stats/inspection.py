@@ -30,7 +30,7 @@ Skipped = Literal["not_ready", "damaged", "unroutable", "refused", "no_origin", 
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """One question, or deed."""
+    """One question, or operation."""
 
     what: What
     queue_id: Seq

@@ -44,47 +44,47 @@ def read(sort: str, name: str) -> Right:
 
 
 Q, X, TO, DEFAULT = "p-queue", "p-exchange", "p-target", "amq.default"
-Deed = Callable[[BlockingChannel], Any]
+Operation = Callable[[BlockingChannel], Any]
 
 
-def published(exchange: str, key: str = "k", **more: Any) -> Deed:
-    def deed(channel: BlockingChannel) -> None:
+def published(exchange: str, key: str = "k", **more: Any) -> Operation:
+    def operation(channel: BlockingChannel) -> None:
         channel.confirm_delivery()
         channel.basic_publish(exchange, key, b"", **more)
 
-    return deed
+    return operation
 
 
-def in_transaction(exchange: str) -> Deed:
-    def deed(channel: BlockingChannel) -> None:
+def in_transaction(exchange: str) -> Operation:
+    def operation(channel: BlockingChannel) -> None:
         channel.tx_select()
         channel.basic_publish(exchange, "k", b"")
         channel.tx_commit()
 
-    return deed
+    return operation
 
 
-def declared(**arguments: Any) -> Deed:
+def declared(**arguments: Any) -> Operation:
     table = {f"x-{name.replace('_', '-')}": value for name, value in arguments.items()}
 
-    def deed(channel: BlockingChannel) -> None:
+    def operation(channel: BlockingChannel) -> None:
         channel.queue_declare("p-new", auto_delete=True, arguments=table)
         channel.queue_delete("p-new")
 
-    return deed
+    return operation
 
 
-def exchange_declared(**arguments: Any) -> Deed:
+def exchange_declared(**arguments: Any) -> Operation:
     table = {name.replace("_", "-"): value for name, value in arguments.items()}
 
-    def deed(channel: BlockingChannel) -> None:
+    def operation(channel: BlockingChannel) -> None:
         channel.exchange_declare("p-new", "fanout", arguments=table)
         channel.exchange_delete("p-new")
 
-    return deed
+    return operation
 
 
-ROWS: dict[str, tuple[Deed, tuple[Right, ...]]] = {
+ROWS: dict[str, tuple[Operation, tuple[Right, ...]]] = {
     "declare a new queue": (declared(), (configure("queue", "p-new"),)),
     "declare a queue again": (lambda c: c.queue_declare(Q), (configure("queue", Q),)),
     "declare a queue, the server names it": (lambda c: c.queue_declare(""), (configure("queue", "amq.gen-"),)),
@@ -187,16 +187,16 @@ def connection(guarded: Guarded) -> pika.BlockingConnection:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_what_an_operation_needs(guarded: Guarded, connection: pika.BlockingConnection, name: str) -> None:
-    deed, rights = ROWS[name]
+    operation, rights = ROWS[name]
     guarded.permit(rights)
     channel = connection.channel()
-    deed(channel)
+    operation(channel)
     channel.close()
     for lacking in rights:
         guarded.permit(tuple(right for right in rights if right is not lacking))
         channel = connection.channel()
         with pytest.raises(ChannelClosedByBroker) as caught:
-            deed(channel)
+            operation(channel)
         assert caught.value.reply_code == 403
         text = re.sub(r"'amq\.gen-[^']+'", "'amq.gen-'", caught.value.reply_text)
         assert text == (
@@ -205,7 +205,7 @@ def test_what_an_operation_needs(guarded: Guarded, connection: pika.BlockingConn
         )
 
 
-TOPICS: dict[str, tuple[str, Callable[[str], Deed]]] = {
+TOPICS: dict[str, tuple[str, Callable[[str], Operation]]] = {
     "publish": ("write", lambda key: published("amq.topic", key)),
     "bind a queue": ("read", lambda key: lambda c: c.queue_bind(Q, "amq.topic", key)),
     "unbind a queue": ("read", lambda key: lambda c: c.queue_unbind(Q, "amq.topic", key)),
@@ -218,16 +218,16 @@ TOPICS: dict[str, tuple[str, Callable[[str], Deed]]] = {
 def test_which_routing_keys_a_topic_exchange_takes(
     guarded: Guarded, connection: pika.BlockingConnection, name: str
 ) -> None:
-    kind, deed = TOPICS[name]
+    kind, operation = TOPICS[name]
     guarded.do("permission.set", user=USER, vhost="/", configure=".*", write=".*", read=".*")
     patterns = {"write": NOTHING, "read": NOTHING, kind: r"^{username}\..*$"}
     guarded.do("permission.topic", user=USER, vhost="/", exchange="amq.topic", **patterns)
     channel = connection.channel()
-    deed(f"{USER}.a")(channel)
+    operation(f"{USER}.a")(channel)
     channel.close()
     channel = connection.channel()
     with pytest.raises(ChannelClosedByBroker) as caught:
-        deed("other.a")(channel)
+        operation("other.a")(channel)
     assert (caught.value.reply_code, caught.value.reply_text) == (
         403,
         f"ACCESS_REFUSED - {kind} access to topic 'other.a' in exchange 'amq.topic' in vhost '/' refused for user "

@@ -1,9 +1,8 @@
-"""Deeds over HTTP, told to the audit: who, from where, what, on what, and how it ended.
+"""Operations over HTTP, told to the audit: who, from where, what, on what, and how it ended.
 
-A deed is whatever is there to be done and not a GET, and the export of definitions, which holds hashes. Publishing is
-none: that is what clients do. The endpoints leave in the scope of a request what only they know: who signed in, what
-was ordered, and why it was refused. Of a command only the fields below are told; what a parameter holds may be
-anybody's password.
+An operation is any request but a GET, and the export of definitions, which holds hashes. Publishing is none: that is
+what clients do. The endpoints leave in the scope of a request what only they know: who signed in, what was ordered, and
+why it was refused. Of a command only the fields below are told; what a parameter holds may be anybody's password.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ REFUSED: Final = "clusterbroker.refused"
 PEER: Final = "clusterbroker.peer"
 """In the scope's state: the address that the socket comes from, whoever its client is said to be."""
 _QUIET: Final = ("GET", "HEAD", "OPTIONS")
-_NO_DEEDS: Final = ("/api/exchanges/{vhost}/{name}/publish",)
+_NO_OPERATIONS: Final = ("/api/exchanges/{vhost}/{name}/publish",)
 _EXPORTS: Final = ("/api/definitions", "/api/definitions/{vhost}")
 _SINGLE_MAX: Final = 20
 _TOLD: Final = (
@@ -67,7 +66,7 @@ class AuditMiddleware:
 
     def _told(self, scope: Scope, status: int) -> None:
         path = getattr(scope.get("route"), "path", None)
-        if path is None or status == 405 or path in _NO_DEEDS:
+        if path is None or status == 405 or path in _NO_OPERATIONS:
             return
         if scope["method"] in _QUIET and path not in _EXPORTS:
             return

@@ -203,7 +203,7 @@ class Service:
         except TimeoutError:
             return {"unavailable": f"the node did not answer within {TIMEOUT_S:g} s"}
         except EOFError:
-            return {"unavailable": "there is no connection to the node"}
+            return {"unavailable": "there is no AMQP connection to the node"}
 
     def _close_connection(self, connection_id: str, reason: str) -> Facts:
         connection = self._shell.node.connections.get(connection_id)

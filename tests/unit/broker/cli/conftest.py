@@ -22,7 +22,7 @@ from clusterbroker.broker.server.control.private_socket import bound
 from clusterbroker.broker.server.management import LOCAL
 from clusterbroker.cluster.passwords import COST_CHEAP
 from tests.authority import Authority
-from tests.unit.broker.http.clients import DeedsAtOnce
+from tests.unit.broker.http.clients import OperationsAtOnce
 from tests.unit.broker.management.set_up import NOW_MS, Place, recorded_place
 from tests.unit.broker.oauth2 import authority
 
@@ -35,14 +35,14 @@ class Served:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.place: Place = recorded_place()
-        self.deeds = DeedsAtOnce(self.place, True)
+        self.operations = OperationsAtOnce(self.place, True)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         keys = directory / "keys.json"
         keys.write_bytes(authority.key_set())
         tokens = Tokens(authority.options(keys_file=keys), time.time, lambda *_, **__: None)
         made = create_app(
-            self.place.replica, self.deeds, now_ms=lambda: NOW_MS, password_cost=COST_CHEAP, tokens=tokens
+            self.place.replica, self.operations, now_ms=lambda: NOW_MS, password_cost=COST_CHEAP, tokens=tokens
         )
         self._tcp = uvicorn.Server(uvicorn.Config(made, log_config=None, access_log=False))
         self.certificates = Authority(directory)

@@ -157,9 +157,9 @@ def test_checks_and_their_exit_codes(here: Any) -> None:
 
 def test_what_the_node_itself_does(there: Any, served: Any) -> None:
     assert there("queues", "rebalance").stdout == "moved 1 queues, 0 left\n"
-    assert served.deeds.done[-1] == ("queues.rebalance", {})
+    assert served.operations.done[-1] == ("queues.rebalance", {})
     assert there("drain").stdout == "handed over 1 queues, 0 left\n"
-    assert served.deeds.done[-1] == ("drain", {"undo": False})
+    assert served.operations.done[-1] == ("drain", {"undo": False})
 
 
 def test_data_dir_stands_behind_the_verb(served: Any, invoke: Any) -> None:

@@ -1,4 +1,4 @@
-"""An application over a replica whose deeds are carried out at once, and a client inside the same loop."""
+"""An application over a replica whose operations are carried out at once, and a client inside the same loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.oauth2.tokens import Tokens
 
 
-class DeedsAtOnce:
+class OperationsAtOnce:
     """The node's part: folds each command into the replica's own map."""
 
     def __init__(self, place: Place, carry_out: bool) -> None:
@@ -34,7 +34,7 @@ class DeedsAtOnce:
         self.closed: list[tuple[str, str]] = []
         self.done: list[tuple[str, dict[str, Any]]] = []
         self.told: dict[str, Any] = {"moved": 1, "left": 0}
-        """What the node tells of a deed of its own."""
+        """What the node tells of an operation of its own."""
 
     async def order(self, command: AnyCommand) -> OrderError | None:
         self.ordered.append(command)
@@ -48,7 +48,7 @@ class DeedsAtOnce:
         return self.told
 
     async def as_user(self, asked: AsUser) -> Outcome | OrderError:
-        return OrderError(Unavailable.kind, "there is no connection to the node")
+        return OrderError(Unavailable.kind, "there is no AMQP connection to the node")
 
     async def close_connection(self, connection_id: str, reason: str) -> OrderError | None:
         self.closed.append((connection_id, reason))
@@ -84,11 +84,11 @@ class Client:
     ) -> None:
         self.place = place
         self.now_ms = NOW_MS
-        self.deeds = DeedsAtOnce(place, carry_out)
+        self.operations = OperationsAtOnce(place, carry_out)
         self.tokens = tokens
         app = create_app(
             place.replica,
-            self.deeds,
+            self.operations,
             now_ms=lambda: self.now_ms,
             password_cost=COST_CHEAP,
             tokens=tokens,

@@ -1,4 +1,4 @@
-"""Deeds by AMQP over HTTP, against a real node: RabbitMQ's recorded statuses, messages, and whose permissions hold."""
+"""Operations by AMQP over HTTP, at a real node: RabbitMQ's recorded statuses, messages, and whose permissions hold."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from clusterbroker.broker.stats.as_user import AsUser, Outcome
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.journal.options import MIB, JournalOptions
-from tests.unit.broker.http.clients import Client, DeedsAtOnce
+from tests.unit.broker.http.clients import Client, OperationsAtOnce
 from tests.unit.broker.http.test_recorded import RECORDED
 from tests.unit.broker.management.set_up import NOW_MS, Place, recorded_place, user
 
 TOPICS = {act.path.split("/")[2] for act in ACTS}
 
 
-class Node(DeedsAtOnce):
+class Node(OperationsAtOnce):
     """Requests of users are carried out by the node of a directory, over its control socket."""
 
     def __init__(self, place: Place, directory: Path) -> None:
@@ -284,7 +284,7 @@ async def test_connections_are_closed_by_their_name() -> None:
     path = "/api/connections/127.0.0.1%3A56222%20-%3E%20127.0.0.1%3A5672"
     answer = await client.http.delete(path, auth=("guest", "guest"), headers={"x-reason": "enough"})
     assert answer.status_code == 204
-    assert client.deeds.closed == [("c1", "enough")]
+    assert client.operations.closed == [("c1", "enough")]
     for who in ("man", "mon"):  # who monitors sees it, and that is all
         assert (await client.ask("DELETE", path, who)).status_code == 401
         assert (await client.ask("DELETE", "/api/connections/username/guest", who)).status_code == 401
@@ -292,4 +292,4 @@ async def test_connections_are_closed_by_their_name() -> None:
     assert (await client.ask("DELETE", "/api/connections/none")).status_code == 404
     assert (await client.ask("DELETE", "/api/connections/username/guest")).status_code == 204
     assert (await client.ask("DELETE", "/api/connections/username/man")).status_code == 204
-    assert client.deeds.closed == [("c1", "enough"), ("c1", "closed by operator")]
+    assert client.operations.closed == [("c1", "enough"), ("c1", "closed by operator")]

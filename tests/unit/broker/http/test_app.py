@@ -204,7 +204,7 @@ async def test_who_goes_away_in_a_body_is_no_failure_of_ours(
         send,
     )
     assert answered[0]["status"] == 400
-    assert not client.deeds.ordered
+    assert not client.operations.ordered
     assert not capsys.readouterr().out
 
 
@@ -393,7 +393,7 @@ async def test_a_vhost_runs_wherever_a_node_does(client: Client) -> None:
     }
     assert list(statuses.values()) == [204, 404, 400]
     assert (await client.ask("POST", "/api/vhosts/a%2Fb/start/n1", "mon", body="")).status_code == 401
-    assert not client.deeds.ordered
+    assert not client.operations.ordered
 
 
 async def test_a_vhost_tells_what_its_user_may_do_there_at_all(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""What of deeds over HTTP is told to the audit, and what never is."""
+"""What of operations over HTTP is told to the audit, and what never is."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_what_is_refused_is_told_with_its_reason(client: Client, heard: He
     assert all(one["outcome"] == "refused" for one in heard.lines)
 
 
-async def test_reading_is_no_deed_but_the_export_of_hashes_is(client: Client, heard: Heard) -> None:
+async def test_reading_is_no_operation_but_the_export_of_hashes_is(client: Client, heard: Heard) -> None:
     for path in ("/api/overview", "/api/queues", "/api/users", "/", "/metrics", "/api/none", "/api/definitions"):
         await client.get(path)
     await client.ask("POST", "/api/none", body="{}")
@@ -96,7 +96,7 @@ QUEUE = "/api/queues/%2F/busy/messages/"
 
 
 @pytest.mark.parametrize(
-    ("deed", "body", "facts"),
+    ("operation", "body", "facts"),
     [
         ("move", {"seqs": [1, 2, 3], "to_queue": "busy"},
          {"which": "3 numbers", "to": {"exchange": "amq.default", "queue": "busy"}, "moved": 2,
@@ -112,11 +112,11 @@ QUEUE = "/api/queues/%2F/busy/messages/"
     ],
 )  # fmt: skip
 async def test_what_became_of_messages(
-    client: Client, heard: Heard, deed: str, body: dict[str, Any], facts: dict[str, Any]
+    client: Client, heard: Heard, operation: str, body: dict[str, Any], facts: dict[str, Any]
 ) -> None:
     result = Result("a", 1, "1.0", 3, 0, 3, done=2, skipped={"refused": [3]})
-    client.deeds.told = {"result": encode(result)}
-    assert (await client.ask("POST", QUEUE + deed, body=json.dumps(body))).status_code == 200
+    client.operations.told = {"result": encode(result)}
+    assert (await client.ask("POST", QUEUE + operation, body=json.dumps(body))).status_code == 200
     (line,) = heard.lines
     assert {name: line[name] for name in facts} == facts
     assert "private" not in json.dumps(line)
@@ -125,7 +125,7 @@ async def test_what_became_of_messages(
 async def test_where_messages_were_to_go_is_told_when_nobody_knows_what_became_of_them(
     client: Client, heard: Heard
 ) -> None:
-    client.deeds.told = {"unavailable": "its owner was lost"}
+    client.operations.told = {"unavailable": "its owner was lost"}
     body = json.dumps({"filter": "", "to_queue": "busy"})
     assert (await client.ask("POST", QUEUE + "move", body=body)).status_code == 503
     (line,) = heard.lines

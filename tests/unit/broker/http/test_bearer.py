@@ -64,7 +64,7 @@ async def test_connections_of_an_account_of_the_same_name_are_not_its_own(bearer
     assert (await bearer.ask(token, f"/api/connections/{own}")).status_code == 401
     assert (await bearer.ask(token, f"/api/connections/{own}", "DELETE")).status_code == 401
     assert (await bearer.ask(token, "/api/connections/username/guest", "DELETE")).status_code == 204
-    assert bearer.client.deeds.closed == []
+    assert bearer.client.operations.closed == []
     monitors = a.token(sub="guest", scope="mq.tag:monitoring mq.read:%2F/*")
     assert (await bearer.ask(monitors, f"/api/connections/{own}")).status_code == 200
     assert (await bearer.ask(monitors, f"/api/connections/{own}", "DELETE")).status_code == 401
@@ -85,7 +85,7 @@ async def test_an_audit_tells_a_token_from_an_account(tmp_path: Path) -> None:
 async def test_an_administrator_by_token_administers(bearer: Bearer) -> None:
     assert (await bearer.ask(a.token(), "/api/vhosts/new", "PUT", json={})).status_code == 201
     said = "its scopes say what it may; a user of the same name is somebody else"
-    assert [type(command) for command in bearer.client.deeds.ordered] == [c.AddVhost], said
+    assert [type(command) for command in bearer.client.operations.ordered] == [c.AddVhost], said
     refused = await bearer.ask(a.token(scope="mq.tag:monitoring"), "/api/vhosts/newer", "PUT", json={})
     assert refused.status_code == 401
 

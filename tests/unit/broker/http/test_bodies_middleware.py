@@ -30,7 +30,7 @@ async def test_so_many_are_worked_with_at_once_and_short_ones_pass(monkeypatch: 
         await go_on.wait()
         return None
 
-    monkeypatch.setattr(client.deeds, "order", slowly)
+    monkeypatch.setattr(client.operations, "order", slowly)
     asked = [asyncio.create_task(client.ask("PUT", f"/api/vhosts/v{number}", body=LONG)) for number in range(5)]
     await until(lambda: inside == 2)
     short = asyncio.create_task(client.ask("PUT", "/api/vhosts/short", body="{}"))

@@ -39,8 +39,8 @@ async def test_nobody_takes_from_a_connection_what_is_exclusive_to_it(
     answer = await client.ask(method, PATH.format("locked", what), body=json.dumps(body))
     assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
     assert "cannot obtain exclusive access to locked queue 'locked' in vhost '/'" in answer.json()["reason"]
-    assert not client.deeds.done
-    assert not client.deeds.ordered
+    assert not client.operations.done
+    assert not client.operations.ordered
 
 
 @pytest.mark.parametrize(("method", "what", "body"), [
@@ -56,10 +56,10 @@ async def test_what_is_exclusive_is_seen_by_its_own_user_and_by_administrators(
     async def asked(user: str) -> bool:
         """Whether the node is; it answers that the owner is away."""
         client = Client(place)
-        client.deeds.told = {"unavailable": "its owner is away"}
+        client.operations.told = {"unavailable": "its owner is away"}
         code = (await client.ask(method, path, user, body=sent)).status_code
-        assert code == (503 if client.deeds.done else 400)
-        return bool(client.deeds.done)
+        assert code == (503 if client.operations.done else 400)
+        return bool(client.operations.done)
 
     place.tell(rows.ConnectionRow(connection_id="node-1-7", user="pol", vhost="/"))
     assert [await asked(user) for user in ("man", "mon", "pol", "guest")] == [False, False, True, True]
@@ -72,9 +72,9 @@ async def test_what_is_exclusive_is_seen_by_its_own_user_and_by_administrators(
 async def test_a_queue_that_is_locked_may_be_looked_into_and_goes_on_when_it_is_paused(place: Place) -> None:
     client = Client(place)
     await client.get(PATH.format("locked", "messages"))
-    assert [what for what, _ in client.deeds.done] == ["messages"]
+    assert [what for what, _ in client.operations.done] == ["messages"]
     assert (await client.ask("PUT", PATH.format("locked", "resume"), body="{}")).status_code == 204
-    (command,) = client.deeds.ordered
+    (command,) = client.operations.ordered
     assert isinstance(command, c.PauseQueue)
 
 
@@ -85,9 +85,9 @@ async def test_of_staged_rows_an_administrator_deletes_single_ones(place: Place)
 
     async def asked(user: str, **body: Any) -> tuple[int, list[Any]]:
         client = Client(place)
-        client.deeds.told = {"unavailable": "its owner is away"}
+        client.operations.told = {"unavailable": "its owner is away"}
         answer = await client.ask("POST", PATH.format("txn.a", "messages/delete"), user, body=json.dumps(body))
-        return answer.status_code, [decode_request(done["request"]) for _, done in client.deeds.done]
+        return answer.status_code, [decode_request(done["request"]) for _, done in client.operations.done]
 
     code, (request,) = await asked("guest", staged=True, seqs=[2])
     assert (code, request.queue_id, request.seqs) == (503, queue_.queue_id, (2,))

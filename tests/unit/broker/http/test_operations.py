@@ -36,7 +36,7 @@ def client() -> Client:
 async def test_the_node_is_asked(client: Client, method: str, path: str, body: Any, asked: tuple[str, Any]) -> None:
     answer = await client.ask(method, path, body=None if body is None else json.dumps(body))
     assert (answer.status_code, answer.json()) == (200, {"moved": 1, "left": 0})
-    assert client.deeds.done == [asked]
+    assert client.operations.done == [asked]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ async def test_what_is_refused(client: Client, method: str, path: str, body: Any
     answer = await client.ask(method, path, body=None if body is None else json.dumps(body))
     assert answer.status_code == status
     assert reason in answer.json()["reason"]
-    assert client.deeds.done == []
+    assert client.operations.done == []
 
 
 async def test_administrators_only(client: Client) -> None:
@@ -64,7 +64,7 @@ async def test_administrators_only(client: Client) -> None:
         body = '{"to": "n1", "confirm_loss": true}' if operation.method == "POST" else None
         answer = await client.ask(operation.method, path, user="mon", body=body)
         assert (answer.status_code, answer.json()["reason"]) == (401, "Not administrator user")
-    assert client.deeds.done == []
+    assert client.operations.done == []
 
 
 async def test_what_the_node_refuses_is_said(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +75,6 @@ async def test_what_the_node_refuses_is_said(client: Client, monkeypatch: pytest
             await asyncio.sleep(0)
             return OrderError(kind, "'n2' has no copy")
 
-        monkeypatch.setattr(client.deeds, "carry_out", carry_out)
+        monkeypatch.setattr(client.operations, "carry_out", carry_out)
         answer = await client.ask("POST", MOVE, body='{"to": "n2"}')
         assert (answer.status_code, answer.json()["reason"]) == (status, "'n2' has no copy")

@@ -17,7 +17,7 @@ from clusterbroker.broker.management.errors import Refused
 from clusterbroker.broker.management.writes import Planned
 from clusterbroker.cluster import passwords
 from clusterbroker.cluster.commands import PutUser
-from tests.unit.broker.http.clients import DeedsAtOnce
+from tests.unit.broker.http.clients import OperationsAtOnce
 from tests.unit.broker.management.set_up import NOW_MS, recorded_place
 from tests.unit.broker.server.server_support import until
 
@@ -90,8 +90,8 @@ async def test_an_import_ends_with_its_connection(monkeypatch: pytest.MonkeyPatc
         return hashed(password, cost=cost)
 
     monkeypatch.setattr(passwords, "hashed", counted)
-    deeds = DeedsAtOnce(place, True)
-    app = create_app(place.replica, deeds, now_ms=lambda: NOW_MS, password_cost=passwords.COST_DEFAULT)
+    operations = OperationsAtOnce(place, True)
+    app = create_app(place.replica, operations, now_ms=lambda: NOW_MS, password_cost=passwords.COST_DEFAULT)
     listening = socket.create_server(("127.0.0.1", 0))
     server = TcpServer(app, (), None, ())
     running = asyncio.create_task(server._serve([listening]))
@@ -107,6 +107,6 @@ async def test_an_import_ends_with_its_connection(monkeypatch: pytest.MonkeyPatc
     writer.close()
     await until(lambda: not server.server_state.tasks)
     assert count < 100
-    assert not deeds.ordered
+    assert not operations.ordered
     server.should_exit = True
     await running

@@ -52,7 +52,7 @@ async def test_a_login_replaces_an_imported_hash_and_ends_no_session(client: Cli
     client.place.apply(_imported())
     assert (await login(client, "old")).status_code == 200
     async with asyncio.timeout(10):
-        while not client.deeds.ordered:
+        while not client.operations.ordered:
             await asyncio.sleep(0.001)
             assert await whoami(client) == 200
     user = client.place.replica.map.user("old")
@@ -60,7 +60,7 @@ async def test_a_login_replaces_an_imported_hash_and_ends_no_session(client: Cli
     assert (user.hash_algorithm, user.tags) == (SCRYPT, ("monitoring",))
     assert await whoami(client) == 200, "it is the same password"
     assert (await client.ask("GET", "/api/whoami", "old")).status_code == 200
-    assert len(client.deeds.ordered) == 1
+    assert len(client.operations.ordered) == 1
 
 
 async def test_a_hash_that_was_changed_meanwhile_is_not_replaced_and_ends_the_session(client: Client) -> None:

@@ -182,7 +182,7 @@ async def test_they_are_counted_anew_by_an_administrator(client: Client) -> None
     assert (await client.ask("DELETE", f"/api/auth/attempts/{node}/source", "mon")).status_code == 401
     assert (await client.ask("DELETE", f"/api/auth/attempts/{node}/source")).status_code == 204
     assert len((await client.get(f"/api/auth/attempts/{node}/source")).json()) == 1, "this very one"
-    assert client.deeds.done == [("logins.forget", {})], "AMQP's are the node's"
+    assert client.operations.done == [("logins.forget", {})], "AMQP's are the node's"
     assert (await client.ask("DELETE", "/api/auth/attempts/none/source")).status_code == 404
     assert (await client.get("/api/auth/attempts/none/source")).status_code == 404
     assert (await client.get(f"/api/auth/attempts/{node}/source", "man")).status_code == 401
@@ -226,7 +226,7 @@ async def test_who_is_gone_when_the_body_is_there_does_nothing(client: Client, c
     headers = {"content-type": "application/json"}
     answer = await client.http.put("/api/users/mallory", auth=("eve", "secret-pass"), content=slowly(), headers=headers)
     assert answer.status_code == 401
-    assert not client.deeds.ordered
+    assert not client.operations.ordered
 
 
 async def test_bodies_on_their_way_have_so_much_room_together(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

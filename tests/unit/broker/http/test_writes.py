@@ -1,4 +1,4 @@
-"""Deeds by wiring commands: RabbitMQ's recorded statuses, what is ordered, and what is refused before anything is."""
+"""Writes to the wiring: RabbitMQ's recorded statuses, what is ordered, and what is refused before anything is."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def client() -> Client:
     return Client(recorded_place())
 
 
-def deeds() -> list[dict[str, Any]]:
+def operations() -> list[dict[str, Any]]:
     return [
         entry
         for entry in RECORDED
@@ -42,7 +42,7 @@ def deeds() -> list[dict[str, Any]]:
 
 
 async def test_one_after_another_they_have_rabbitmqs_statuses(client: Client) -> None:
-    for entry in deeds():
+    for entry in operations():
         answer = await client.ask(entry["verb"], entry["path"], body=entry.get("sent"))
         assert answer.status_code == entry["status"], (entry["verb"], entry["path"], entry.get("sent"), answer.text)
         if answer.status_code >= 400:
@@ -69,7 +69,7 @@ async def test_what_is_new_has_no_control_characters_in_its_name(
         answer = await client.ask("PUT", path.format(name), body=json.dumps(body))
         assert answer.status_code == 400
         assert why in answer.json()["reason"]
-    assert not client.deeds.ordered
+    assert not client.operations.ordered
     assert (await client.ask("PUT", path.format("a%20b%2Fc"), body=json.dumps(body))).status_code == 201
 
 
@@ -77,16 +77,16 @@ async def test_who_makes_a_vhost_may_use_it(client: Client) -> None:
     assert (await client.ask("PUT", "/api/vhosts/mine", body="{}")).status_code == 201
     made = c.AddVhost(at_ms=NOW_MS, name="mine")
     every = c.SetPermission(at_ms=NOW_MS, user="guest", vhost="mine", configure=".*", write=".*", read=".*")
-    assert client.deeds.ordered == [made, every]
-    client.deeds.ordered.clear()
+    assert client.operations.ordered == [made, every]
+    client.operations.ordered.clear()
     assert (await client.ask("PUT", "/api/vhosts/mine", body="{}")).status_code == 204
-    assert client.deeds.ordered == [made], "of one that is there nothing is given back that was taken"
+    assert client.operations.ordered == [made], "of one that is there nothing is given back that was taken"
 
 
 async def test_a_password_is_hashed_before_it_is_ordered(client: Client) -> None:
     body = json.dumps({"password": "sesame-open", "tags": "monitoring, x,monitoring"})
     assert (await client.ask("PUT", "/api/users/new", body=body)).status_code == 201
-    (command,) = client.deeds.ordered
+    (command,) = client.operations.ordered
     assert isinstance(command, c.PutUser)
     assert (command.hash_algorithm, command.tags, command.at_ms) == (SCRYPT, ("monitoring", "x"), NOW_MS)
     assert verified("sesame-open", command.password_hash, SCRYPT)
@@ -128,13 +128,13 @@ async def test_a_part_is_ordered_without_the_rest(
     """Whatever the rest is by the time that it is carried out: a password that was changed meanwhile, a deletion."""
     answer = await client.ask(method, path, body=None if body is None else json.dumps(body))
     assert answer.status_code == 204
-    assert client.deeds.ordered == [ordered]
+    assert client.operations.ordered == [ordered]
 
 
 async def test_a_new_user_is_said_whole(client: Client) -> None:
     for body in ({"tags": "a"}, {"password": "sesame"}, {}):
         assert (await client.ask("PUT", "/api/users/newcomer", body=json.dumps(body))).status_code == 400
-    assert client.deeds.ordered == []
+    assert client.operations.ordered == []
 
 
 async def test_who_wrote_reads_what_it_wrote(client: Client) -> None:
@@ -164,7 +164,7 @@ async def test_without_the_right_nothing_is_ordered(
 ) -> None:
     answer = await client.ask(method, path, user, body='{"pattern": "x", "definition": {"max-length": 1}}')
     assert answer.status_code == status
-    assert client.deeds.ordered == []
+    assert client.operations.ordered == []
 
 
 async def test_a_vhost_is_traced_and_keeps_what_it_is(client: Client) -> None:
@@ -189,14 +189,14 @@ async def test_a_trial_of_an_import_does_nothing(client: Client) -> None:
     refused = await client.ask("POST", "/api/definitions?dry_run=true", body=contradiction)
     assert refused.status_code == 400
     assert "inequivalent arg 'type' for exchange 'amq.topic' in vhost '/'" in refused.json()["reason"]
-    assert client.deeds.ordered == []
+    assert client.operations.ordered == []
 
 
 async def test_an_import_is_ordered_as_one(client: Client) -> None:
     document = (await client.get("/api/definitions")).text
     other = Client(recorded_place())
     assert (await other.ask("POST", "/api/definitions", body=document)).status_code == 204
-    assert other.deeds.ordered
+    assert other.operations.ordered
     assert (await other.get("/api/definitions")).json() == json.loads(document)
 
 
@@ -205,7 +205,7 @@ async def test_a_node_that_is_cut_off_does_nothing(client: Client) -> None:
     answer = await client.ask("PUT", "/api/vhosts/new")
     assert (answer.status_code, answer.json()["error"]) == (503, "unavailable")
     assert "7 s" in answer.json()["reason"]
-    assert client.deeds.ordered == []
+    assert client.operations.ordered == []
 
 
 @pytest.mark.parametrize(
@@ -231,10 +231,10 @@ async def test_bodies_that_cannot_be_used(client: Client, body: bytes, headers: 
         headers={"content-type": "application/json"} | headers,
     )
     assert answer.status_code == status, answer.text
-    assert bool(client.deeds.ordered) is (status < 300)
+    assert bool(client.operations.ordered) is (status < 300)
 
 
 async def test_another_sites_form_cannot_post(client: Client) -> None:
     answer = await client.http.post("/api/users/bulk-delete", auth=("guest", "guest"), content=b'{"users": ["man"]}')
     assert answer.status_code == 415
-    assert client.deeds.ordered == []
+    assert client.operations.ordered == []

@@ -246,4 +246,4 @@ def test_guesses_are_counted_by_address(peer: str, address: str) -> None:
     """Only the operator's own socket has none: nobody else may be without."""
     world = World()
     assert Connection(world.node, peer, False, 0).address == address
-    assert TrustedConnection(world.node, "amqp.sock", True, 0).address == ""
+    assert TrustedConnection(world.node, "control.sock", True, 0).address == ""
