@@ -1,12 +1,12 @@
 """Definitions that a process brings along, and its node into the wiring before it lets clients in (waits).
 
-The file is read and checked before the process does anything else (`BootDefinitions.read`), so that one which cannot be
-used keeps the node from starting. Its definitions are imported when the node is a member with a lease, all or none, as
-over HTTP. Every member may have the same file: what is there already is not ordered again, and who meets another one's
-import waits for it. The import comes before the first user, which is made only when there never was one.
+The file is read and checked before the process does anything else (`BootDefinitions.read`), so an unusable one keeps
+the node from starting. Its definitions are imported when the node is a member with a lease, all or none, as over
+HTTP. Every member may have the same file: existing objects are not ordered again, and a member that meets another
+one's import waits for it. The import comes before the first user, which is created only when there never was one.
 
-What contradicts what the cluster has is told in the log, and the node goes on. It may hold the only copy of a message,
-and a queue that was made anew with other arguments must not keep it from coming back.
+A contradiction to the cluster is reported in the log, and the node goes on. It may hold the only copy of a message,
+and a queue that was declared again with other arguments must not keep that from coming back.
 """
 
 from __future__ import annotations

@@ -108,6 +108,17 @@ def test_pages_that_sources_cite_are_there() -> None:
     assert cited > 50, "comments cite pages"
 
 
+def test_code_that_pages_name_is_there() -> None:
+    """A path in code marks; decisions are of their time, and the house's plan names what is to come."""
+    floors = "broker|cluster|journal|replication|pipeline|tests|web|bench|deploy"
+    pages = [page for page in PAGES if page.parent.name != "decisions" and page.stem != "007-house"]
+    for page in (*pages, *READMES):
+        if page.name == "CHANGELOG.md":
+            continue
+        for name in re.findall(rf"`((?:{floors})/[\w./*-]+)`", told(page)):
+            assert exists(name), f"{page.relative_to(ROOT)} names {name}"
+
+
 # -- source layout ---------------------------------------------------------------------------------------------------
 
 

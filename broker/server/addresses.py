@@ -2,8 +2,8 @@
 
     DIR/members    {"format": 1, "members": {"a": "10.0.0.1:5673", ...}}
 
-Written by `clusterbroker join`, and by a member whenever the map says something new. It is a hint and no truth: who is
-a member is in the wiring log, but that may have to be fetched from one of them first.
+Written by `clusterbroker join`, and by a member at each change in the map. The file is a hint: the wiring log has the
+members, but the log may have to be fetched from one of them first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Resource alarms: memory and disk run low, publishers wait (amqp-rules 5.2).
 
-Each alarm has several reasons and is raised as long as one of them holds: what is measured here, what the journal
-says (its disk is full), what an operator forces for a drill. A measured alarm is raised at its limit and cleared
-only some way on the safe side of it, so that it does not flutter.
+Each alarm has several reasons and is raised as long as one of them holds: a measurement here, the journal (its disk
+is full), an operator's drill. A measured alarm is raised at its limit and cleared only some way on the safe side of
+it, so that it does not flutter.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A read of several messages with damage: repeated one by one (waits for the journal's reader).
 
-What is whole goes to who asked, as far as the damage leaves somebody who asks (`broker.node.damages`).
+Readable messages go to the asking queue, as far as the damage leaves one (`broker.node.damages`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Binding of the parts of a data directory, and the treatment of parts that do not belong (pure).
 
 A directory has an identity and parts: the journal, and the wiring log (`wiring` of a node that is alone, `raft` of a
-member). A part that is gone, empty, another's, or older than the last start would be believed: an empty journal says
-"this queue has no messages", and other nodes would cut their copies to that; an empty wiring log votes for whoever
-comes first. So every part carries a *stamp*, (disk id, an id of its own, number of the start), and the identity *lists*
-for each part the id and the number that it must have.
+member). Belief in a part that is gone, empty, another's, or older than the last start does harm: an empty journal
+says "this queue has no messages", and other nodes would cut their copies to that; an empty wiring log votes for the
+first candidate. Every part therefore carries a *stamp*, (disk id, an id of its own, number of the start), and the
+identity *lists* for each part the id and the number that it must have.
 
 *Order.* The starts of a directory are numbered; the identity has the number n of the last one. Start n + 1
 
@@ -13,19 +13,19 @@ for each part the id and the number that it must have.
     3  lists the part with n + 1 in the identity, durably
     4  lets that part speak: Raft sends and answers, the node registers, clients are accepted
 
-Steps 2 and 3 may be done for several parts at once, step 4 comes after both. From that follows:
+Steps 2 and 3 may be done for several parts at once, step 4 comes after both. Consequences:
 
 * *A sound directory never looks damaged.* A part is stamped before it is listed, so at every point of a crash its
   number is at least the listed one, and at most one above the identity's: that of the start that did not come to its
   end, which the next start uses again.
-* *A part that went back is seen.* Whatever it promised in start m it promised when m was listed. A copy of an earlier
-  start says less than m.
-* *A part that is made anew is seen*, for its id is another one. Its id is listed in step 3, before it speaks; a crash
-  between 2 and 3 leaves a part with this disk's id that the identity does not list yet: it is taken as it is.
-* What went back to a copy *of the same start* (a snapshot of one part alone, while the node ran) is not seen here, nor
-  is a directory that went back as a whole: the other members see that (replication).
+* *A part that went back is seen.* Its promises of start m were made when m was listed. A copy of an earlier start says
+  less than m.
+* *A part that is made anew is seen*, because its id is another one. Its id is listed in step 3, before it speaks; a
+  crash between 2 and 3 leaves a part with this disk's id that the identity does not list yet: it is taken as it is.
+* A return to a copy *of the same start* (a snapshot of one part alone, while the node ran) is not seen here, nor is a
+  directory that went back as a whole: the other members see that (replication).
 
-    listed  what is there                            verdict
+    listed  found                                    verdict
     no      nothing, and nothing shows that it lived  NEW      it is made
     no      nothing, but others show that it lived    MISSING  (a directory of a release without stamps)
     no      no stamp, or one of this disk             UNBOUND  it is taken and stamped: adopted, or a crash came between
@@ -36,10 +36,10 @@ Steps 2 and 3 may be done for several parts at once, step 4 comes after both. Fr
     yes     a number above the identity's + 1         AHEAD    the identity went back
     yes     anything else                             SOUND
 
-*What is done*: a member sets the part aside and is rebuilt from the others. Its journal: every copy counts as damaged
-(`RegisterNode.all_damaged` with `spare_last`, decision 013). Its Raft log: it is made anew under another id, so that
-Raft takes the node for somebody else, a learner that never voted (guard rail G12); the queues' copies count as before.
-A node that is alone, and a member that knows of no others, refuses to start.
+*Treatment*: a member sets the part aside and is rebuilt from the others. For its journal every copy counts as damaged
+(`RegisterNode.all_damaged` with `spare_last`, decision 013). Its Raft log is made anew under another id, so that Raft
+takes the node for another one, a learner that never voted (guard rail G12); the queues' copies count as before. A
+node that is alone, and a member without record of others, refuse to start.
 """
 
 from __future__ import annotations

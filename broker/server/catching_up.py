@@ -1,9 +1,10 @@
 """A start until the node's map has reached the others' (waits).
 
 The node proposes a command that changes nothing; when it has been applied here, so has everything before it. Until
-then it waits for links and for a majority, says every few seconds for what, and gives up when waiting is of no use:
-nobody is linked, and all who answer refuse it (another secret or cluster, a name that is taken, a forgotten member).
-Before it registers, it also waits until the leader answers one of its beats, which come as datagrams or over the link.
+then the node waits for links and for a majority, and reports every few seconds what it waits for. It gives up when
+waiting is of no use: no member is linked, and every answer is a refusal (another secret or cluster, a used name, a
+forgotten member). Before it registers, it also waits until the leader answers one of its beats, which come as
+datagrams or over the link.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
 """The TLS of a process: its certificate, and the replacement without a restart (waits).
 
-A `Chain` owns one `ssl.SSLContext`, which its listeners use as long as they live. A new certificate is loaded into that
-living context: handshakes that begin from then on show it, connections that stand are left alone. What OpenSSL does
-when a file is broken half way is not to be relied on, so nothing is loaded into the living context before the very same
-octets were loaded into another one: files are read once, and a file that is replaced meanwhile is the next look's.
+A `Chain` owns one `ssl.SSLContext`, which its listeners use as long as they live. A new certificate is loaded into
+that living context: handshakes that begin from then on show it, existing connections are left alone. OpenSSL's
+treatment of a file that is broken half way is unreliable, so nothing is loaded into the living context before the
+very same octets were loaded into another one: files are read once, and a file that is replaced meanwhile is the next
+look's.
 
     look    files changed and rest since the last look -> read, parsed, tried      in a thread: disks may hang
-    take    what was tried goes into the living context                            on the loop
+    take    the tried octets go into the living context                            on the loop
 
-A certificate and its key are two files as a rule, and replaced one after the other: hence the rest. What is broken
-keeps what is in force, and is told once for each state of the files.
+A certificate and its key are two files as a rule, and replaced one after the other: hence the rest. Broken files keep
+the certificate in force, with one report for each state of the files.
 
-Authorities that are added are trusted from the next handshake on. One that is taken out of the file is trusted until
-the process ends: OpenSSL's store does not forget.
+Added authorities are trusted from the next handshake on. One that is removed from the file is trusted until the
+process ends: OpenSSL's store does not forget.
 """
 
 from __future__ import annotations

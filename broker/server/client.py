@@ -1,11 +1,11 @@
 """One client's socket: bytes between asyncio and the connection's core (waits).
 
 All clients of a node read into one buffer: a read is taken apart before the next one begins, so an idle connection
-owns none. What the decoder left over (part of a frame) is copied to the front of the buffer just before a read.
+owns none. The decoder's rest (part of a frame) is copied to the front of the buffer just before a read.
 
-A connection that ends with words (connection.close, close-ok) lingers: we close our half of the stream and throw
-away what still comes, until the client has closed its half or the time is over. Closing at once would make the
-kernel answer unread bytes with a reset, and the client would lose our words.
+A connection that ends with words (connection.close, close-ok) lingers: the node closes its half of the stream and
+throws away further input, until the client has closed its half or the time is over. Closing at once would make the
+kernel answer unread bytes with a reset, and the client would lose the words.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The node's time: wall clock milliseconds that never jump.
 
-The core uses one time for everything: when a message came and expires, when a heartbeat is late. Message times must
-mean something after a restart, so they follow the wall clock; deadlines must not fire because somebody set the
-clock. So the node's time starts at the wall clock, runs with the monotonic clock, and is led towards the wall clock
-by at most a tenth of the time that passes: it never stands still for long, never goes back and never leaps.
+The core uses one time for everything: arrival and expiry of messages, late heartbeats. Message times must have a
+meaning after a restart, so they follow the wall clock; deadlines must not fire because the clock was set. The node's
+time therefore starts at the wall clock, runs with the monotonic clock, and is led towards the wall clock by at most a
+tenth of the passed time: it never stands still for long, never goes back and never leaps.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Log lines for a console.
 
-Their readers look at a terminal, and strangers have chosen much of what they tell: user names of refused logins, names
-of queues, what a library says of a request. So nothing that does not print reaches a line as it is (`broker.visible`),
-tracebacks included, whose texts would otherwise begin lines of their own.
+Strangers choose much of the text on a reader's terminal: user names of refused logins, names of queues, a library's
+words about a request. Unprintable characters therefore never reach a line as they are (`broker.visible`), tracebacks
+included, whose texts would otherwise begin lines of their own.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Copying forward: live messages of sparse segments are written again (waits).
 
-    checkpoint durable -> which segments linger -> read one (the journal's thread) -> rings write again what they still
+    checkpoint durable -> sparse segments -> read one (the journal's thread) -> rings write again what they still
     hold there -> next one
 
-The journal says which segments are worth it and bounds how much that is for each checkpoint. The rest is done beside a
-load that goes on, so the loop takes a slice of messages at a time. Whether a message still stands where it was read
-is asked at that very moment; what left or moved meanwhile is passed over. A record that is damaged is its queue's
-affair (`broker.node.damages`); its segment stays.
+The journal chooses the segments and bounds the work for each checkpoint. The rest is done beside a load that goes on,
+so the loop takes a slice of messages at a time. A message's presence is checked at that very moment; departed or
+moved messages are passed over. A damaged record is its queue's matter (`broker.node.damages`); its segment stays.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """Verification of passwords: off the loop, once per answer (waits).
 
 A verification is slow on purpose (cluster.passwords). Clients that open a thousand connections with one password
-would keep a core busy for a minute, so what was verified is remembered for a while, under a digest keyed with a
-random key of this process: neither the password nor anything that helps to guess it is kept. The digest covers the
-stored hash, so a changed password is asked again. Equal questions from one place that come while one is being answered
-wait for that answer. Wrong passwords are remembered for a moment only.
+would keep a core busy for a minute, so results are remembered for a while, under a digest keyed with a random key of
+this process: neither the password nor anything that helps to guess it is kept. The digest covers the stored hash, so
+a changed password is verified again. Equal questions from one place that come during a verification wait for its
+answer. Wrong passwords are remembered for a moment only.
 
-How long a refusal takes tells nothing of who exists. An unknown user costs what a known one costs, `verify`. The digest
-covers the name, so what was learnt of one name answers for no other: all unknown users have the same stored hash, none.
-And a refusal that is remembered is told after the time of a verification.
+The time of a refusal reveals nothing about existing users. An unknown user costs the same as a known one, `verify`.
+The digest covers the name, so a result for one name answers for no other: all unknown users have the same stored
+hash, none. And a remembered refusal is given after the time of a verification.
 
-THREADS questions are verified at a time, in turns of the places that they came from: who asks a thousand makes somebody
-elsewhere wait for one of them. When its turn comes a question is verified only if it is still wanted (`wanted`): not if
-its client has gone, or if too many others from there have failed meanwhile. So guesses that are sent all at once are
-held up like those that are sent one after the other, but for the THREADS that run already.
+THREADS questions are verified at a time, in turns of their places: a place with a thousand questions delays another
+place by one of them. In its turn a question is verified only if it is still wanted (`wanted`): not after its client's
+departure, or after too many failures of others from there. Simultaneous guesses are thus held up like successive
+ones, except for the THREADS that run already.
 """
 
 from __future__ import annotations

@@ -8,12 +8,13 @@
     rebuilt     the node registers with an empty journal, all its copies named as damaged once more (so that a crash in
                 between does no harm), and DIR/journal.lost goes. The owners sync the copies as they sync any other
 
-Between the moment in which that command is in the log and the one in which DIR/journal.lost goes, the copies may be in
-sync again, and the node may die. So the new journal knows which incarnation gave the copies up, and the command says
-it: if a later one has registered since, nothing is damaged any more (decision 035). A journal that is begun anew once
-more for the same mark does not know it.
+Between the moment in which that command is in the log and the removal of DIR/journal.lost, the copies may be in sync
+again, and the node may die. The new journal therefore keeps the incarnation that gave the copies up, and the command
+carries it: if a later one has registered since, nothing is damaged any more (decision 035). A journal that is begun
+anew once more for the same mark does not have it.
 
-What was set aside is never deleted by a node: `clusterbroker journal` can look into it and export what is whole.
+A node never deletes a journal that was set aside: `clusterbroker journal` can examine it and export readable
+messages.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The metadata leader's orders about time, and the end of expired transactions (waits).
 
-Segments that nobody committed in time, and producers that have been silent for as long as they are remembered. Both go
-by the log's age (`cluster.passing`), which no wall clock moves.
+Expired are segments without a commit in time, and producers that were silent for longer than they are remembered.
+Both follow the log's age (`cluster.passing`), which no wall clock moves.
 
 Every member also compares its clocks with the others': the machine's, and the node's own time, which began with the
-machine's at its start. One that is more than a minute away from the middle of all raises the alert `clock.differs` and
-ends nothing meanwhile: neither what is due in the log nor, at the streams that it owns, what is too old.
+machine's at its start. One that is more than a minute away from the median raises the alert `clock.differs` and ends
+nothing meanwhile: neither items due in the log nor, at the streams that it owns, old messages.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Events that held the node's loop, without service to clients meanwhile.
 
-Everything that a client or another node can set going is meant to be short (`broker.routing.labour`,
-`broker.queues.effort`). Where something is not, the log names it: the client whose bytes were read, the member that
-said a frame, the queue whose turn took longest, or what happened to the cluster (a command of the wiring, a link, a
-lease). Time is that of the wall: a machine that is too busy shows, too.
+Every event of a client or another node is meant to be short (`broker.routing.labour`, `broker.queues.effort`). The
+log names the others: the client whose bytes were read, the member with the frame, the queue with the longest turn, or
+the cluster's event (a command of the wiring, a link, a lease). Time is that of the wall: a machine that is too busy
+shows, too.
 """
 
 from __future__ import annotations

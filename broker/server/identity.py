@@ -3,16 +3,15 @@
     DIR/identity    {"format": 2, "name": "a", "disk_id": "...", "cluster_id": "...", "starts": 7, "stopped": false,
                      "parts": {"journal": ["...", 7], "raft": ["...", 7]}}
 
-The disk id says that this is the same disk as before: a node that comes back with another one has lost its messages,
-and the cluster must know that before it counts on them. The cluster id keeps a disk of one cluster out of another; it
-is empty, as the name is, while the node is alone. `starts` and `parts` are written at each start: binding.py says what
-they mean. `stopped`: the last start ended in order, all that it wrote is in the journal's index, and no start was
-tried since.
+The disk id identifies the disk: a node that returns with another one has lost its messages, and the cluster must know
+that before it counts on them. The cluster id keeps a disk of one cluster out of another; it is empty, as the name is,
+while the node is alone. `starts` and `parts` are written at each start; binding.py has their meaning. `stopped`: the
+last start ended in order, all its writes are in the journal's index, and no start was tried since.
 
 Format 1 had neither starts nor parts; a node that was alone had no identity, and the number was in DIR/starts.
 
-The format is that of all that a member keeps of its cluster: this file, DIR/members, and the files of DIR/raft, which
-have no numbers of their own and are read after it.
+The format also covers a member's other files about its cluster: DIR/members, and the files of DIR/raft, which have no
+numbers of their own and are read after this one.
 """
 
 from __future__ import annotations

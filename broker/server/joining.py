@@ -1,11 +1,11 @@
 """Becoming a member: `clusterbroker join` on the newcomer's machine, and the member's answer (waits).
 
-    join       dials one member, asks it, and writes down what is needed to start: identity, members' addresses
+    join       dials one member, asks it, and writes everything needed to start: identity, members' addresses
     newcomer   the same inside of a start that is told to join (newcomer.py)
     Admission  the member's side: it proposes AddMember; the map's answer is the answer
 
-Nothing of the newcomer's directory is touched before the cluster has said yes, but for its identity: a disk has its id
-before anybody hears of it. So a join that was cut off may simply be repeated.
+Nothing of the newcomer's directory is touched before the cluster has agreed, except its identity: a disk has its id
+before any contact. An interrupted join may simply be repeated.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """`clusterbroker leave`: the permanent departure of this member, without a copy less (waits).
 
     1  it drains, as one that leaves: nothing new comes, and the leader has its copies made elsewhere (Membership)
-    2  it hands over what it owns; a queue that nobody else has in sync gets another copy first
-    3  it waits until no queue counts on its copy: for so long as it was told, or until nothing can come of it
+    2  it hands over its queues; a queue without another copy in sync gets one first
+    3  it waits until no queue counts on its copy: for the given time, or until success is impossible
     4  it asks its clients to go elsewhere, and is forgotten, which the map refuses as long as a queue counts on it
     5  it stays until the others do without its vote, and ends
 
-If that cannot be done it stays a member, as it was before, and says which queues are the reason; unless it was told to
-leave all the same (force), and the queues are left with fewer copies than they shall have. Whose process ends meanwhile
-is still leaving when it starts again: its copies go elsewhere, and the command may be given again, or be taken back
-(`drain --undo`).
+Without success it stays a member, as it was before, and names the queues; with `force` it leaves anyway, and the
+queues have too few copies. A process that ends meanwhile is still leaving at its next start: its copies go elsewhere,
+and the command may be repeated, or taken back (`drain --undo`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A member's liveness: its heart, members given up, and the leader's treatment of silent ones (waits).
 
-The heart asks here for what it needs of node, links and wiring log, and tells here what changed. A link that goes is
-followed by a look at the peer's port (`probes`); what comes of that is told to the leader, who counts.
+The heart gets node, links and wiring log from here, and reports its changes here. A link that ends is followed by a
+look at the peer's port (`probes`); the result goes to the leader, which counts.
 """
 
 from __future__ import annotations

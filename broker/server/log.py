@@ -1,12 +1,12 @@
 """The node's log: one structured line per event, limited in number.
 
 Lines that clients can cause (a refused login, a broken frame, a dropped connection) pass a bucket per kind of event:
-so many at once, so many a second; what is held back is counted, and the count is in the next line that passes.
+a number at once, a number per second; suppressed lines are counted, and the count is in the next line that passes.
 Passwords, hashes and message bodies are in no line: the callers hand in names and reasons only.
 
 `structured` writes JSON or console lines to stderr through structlog, which is imported with the first line, because
 importing it costs more time than an empty node needs to start. `library` goes to the `logging` logger
-"clusterbroker", for nodes that live in somebody else's process.
+"clusterbroker", for nodes inside another program's process.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Log lines about single queues: a few lines a turn, and a sum instead of thousands (waits).
 
-One command may concern 10,000 queues: a node dies, or is in sync again. Their lines take longer to be written than all
-that is done with the queues, and nobody waits for them; whoever holds a lease, and every client, waits for the loop.
-So lines come in their order, late when they are many, and bear the time when they were written.
+One command may concern 10,000 queues: a node dies, or is in sync again. Writing their lines takes longer than all the
+work on the queues, while every holder of a lease, and every client, waits for the loop. Lines therefore come in their
+order, late when they are many, with the time of their event.
 
-Nobody reads thousands of them either. Of an event the first LINES_EACH of a window are told, as they are; those after
-them are lines of level debug, and when the window ends one line says how many they were. Errors are all told: each of
-them is somebody's message.
+Thousands of them have no reader either. Of an event the first LINES_EACH of a window are logged as they are; later
+ones are at level debug, and at the end of the window one line has their number. Errors are all logged: each of them
+concerns a message.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@
                 good?     a hash of another system is replaced (`broker.server.rehashing`)
                 wrong?    counted against the user at this address, and against the address
 
-Both come as the password of PLAIN or AMQPLAIN. Where tokens are taken, what has the form of one is taken for one and
-for nothing else: three parts of base64 with dots between them, of which the first is a JSON object. What the node does
-as a user for its own management process is not held up: it has no address, and could give itself any password.
+Both come as the password of PLAIN or AMQPLAIN. Where tokens are accepted, a password in the form of one is treated as
+one and nothing else: three parts of base64 with dots between them, of which the first is a JSON object. The
+node's work as a user for its own management process is not held up: it has no address, and could give itself any
+password.
 """
 
 from __future__ import annotations

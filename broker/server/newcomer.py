@@ -1,12 +1,12 @@
 """A start that joins: the node turns an empty data directory into a new member's (waits).
 
-It is what `clusterbroker join` does before a start, for those who cannot give a command in between: a pod of a set that
-was scaled up. The members that the settings name are asked in turn, until one of them has an answer. While nobody can
-decide (they start as well, or have no majority) the node waits, and says for whom; a refusal that lasts ends it, for
-then waiting is of no use. A founder asks each of the others once: they may have a cluster, which it has left.
+It does the work of `clusterbroker join` in environments without a command before a start: a pod of a set that was
+scaled up. The members of the settings are asked in turn, until one of them has an answer. While none can decide (they
+start as well, or have no majority) the node waits, and names them; a lasting refusal ends it, because waiting is of
+no use then. A founder asks each of the others once: they may have a cluster that it has left.
 
-A directory in which a node has lived is never joined again: who was forgotten would come back with it, and the cluster
-must not count on what it holds.
+A directory of a former node is never joined again: a forgotten member would return with it, and the cluster must not
+count on its content.
 """
 
 from __future__ import annotations

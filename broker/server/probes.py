@@ -1,10 +1,10 @@
 """Probes of peers with a lost link: a dead process is reported long before its lease ends.
 
-Two signs together say so, and one alone says nothing: two connects to the peer's port are refused, as they are when its
-process is gone and its machine is not; and no beat of it has come, by any way, for three beats and for as long as it
-may rely on this node's word (`cluster.liveness.contact`). Who has seen both gives the peer up and tells the leader, who
-fails it when a majority of the voters has done so. An election does no harm: a leader whose port refuses is followed at
-once.
+Two signs together are a proof, and one alone is none: two connects to the peer's port are refused, as they are when
+its process is gone and its machine is not; and no beat of it has come, by any way, for three beats and for as long as
+it may rely on this node's word (`cluster.liveness.contact`). A node with both gives the peer up and tells the leader,
+which fails it when a majority of the voters has done so. An election does no harm: a leader whose port refuses is
+followed at once.
 
 A peer that is heard again after that is taken back.
 """

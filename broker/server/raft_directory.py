@@ -4,13 +4,13 @@
     new          founded, joined, or migrated from the wiring log of a node that was alone
     damaged      (binding.py: missing, another's, older than the last start; or it cannot be read) set aside, and made
                  anew under another Raft id as that of a node that joins: it has no vote until the others have replaced
-                 the one that it was. Refused when this node knows of no others: they could not bring anything back
-    went back    the directory as a whole is a copy of an earlier time, so its parts agree: the others' log tells of a
+                 the former one. Refused without record of others: they could not bring anything back
+    went back    the directory as a whole is a copy of an earlier time, so its parts agree: the others' log shows a
                  later life of this node (LogWentBack). DIR/raft.lost is written, the node begins again: as damaged
 
-Under its old id such a node would vote with an empty log, and could elect somebody who lacks what it had acknowledged.
+Under its old id that node would vote with an empty log, and could elect a member that lacks acknowledged entries.
 
-What is too new to be read is no damage: the release that wrote it reads it.
+A log too new to be read is no damage: the release that wrote it reads it.
 """
 
 from __future__ import annotations

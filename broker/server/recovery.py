@@ -1,10 +1,10 @@
 """Queues from the journal's content: the listener of `Journal.recover`.
 
-The wiring is read first and says which queues there are. What the journal has of a queue that the wiring has deleted is
-passed over, and the journal is told to forget it. What it has of a queue of which the wiring knows nothing at all is
-*set aside*: a wiring log that went back, or fewer deletions remembered than there were, must not cost messages. It is
-folded like any other queue's and goes into the next checkpoint, so that it is whole when the wiring knows the queue
-again, at a later start; its segments are pinned (`Journal.pin`), for nobody copies it forward; and an alert names it.
+The wiring is read first and gives the existing queues. The journal's content of a deleted queue is passed over, and
+the journal is told to forget it. Content of a queue that the wiring does not know at all is *set aside*: a wiring log
+that went back, or a deletion that is no longer remembered, must not cost messages. It is folded like any other
+queue's and goes into the next checkpoint, so that it is whole when the wiring knows the queue again, at a later
+start; its segments are pinned (`Journal.pin`), because nobody copies it forward; and an alert names it.
 
 A node that starts: `recovered(node, journal).adopt_into(node)`, when its part in a cluster, if it has one, is there.
 """

@@ -1,13 +1,13 @@
 """Replacement of foreign password hashes by scrypt at the next good login (waits).
 
-Who imports RabbitMQ's definitions brings salted SHA-256 hashes, which are quick to guess at when a backup is stolen. A
-good login is the one moment at which the password is known: it is hashed anew, and the new hash ordered on the
-condition that the one that was verified is still there (`PutUser.only_if_hash`). So a password that was changed, or a
-user that was deleted, meanwhile stays as it is; tags and limits are not touched.
+Imports of RabbitMQ's definitions bring salted SHA-256 hashes, which are quick to guess at when a backup is stolen. A
+good login is the one moment with the password at hand: it is hashed anew, and the new hash ordered on the condition
+that the verified one is still there (`PutUser.only_if_hash`). A password that was changed, or a user that was
+deleted, meanwhile stays as it is; tags and limits are not touched.
 
-One at a time, in a thread, so that many who come at once are not kept waiting by it; at most one for each user, and
-WAITING_MAX in all. What fails, or finds no room, is tried again at the user's next login, and is no concern of the one
-that goes on.
+One at a time, in a thread, so that many simultaneous logins do not wait for it; at most one for each user, and
+WAITING_MAX in all. A failed one, or one without room, is tried again at the user's next login, and does not affect
+the present one.
 """
 
 from __future__ import annotations

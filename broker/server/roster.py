@@ -1,6 +1,6 @@
 """Addresses of the members: for dialling and heartbeats, and on the disk for the next start (waits).
 
-Addresses come from the map as it is applied. A start knows none yet: it begins with those of its last run
+Addresses come from the map as it is applied. A start has none yet: it begins with those of its last run
 (`broker.server.addresses`), or with the peers of its command.
 """
 

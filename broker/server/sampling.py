@@ -1,8 +1,8 @@
 """The census of a running node, taken on request (waits).
 
-A sample is walked in slices, one each turn of the loop. Who asks while one is under way waits for its end; who is
-content with an older one gets it at once. So however many ask, a node samples once per the age that they accept, and a
-node that nobody asks does not sample at all.
+A sample is walked in slices, one each turn of the loop. A request during one waits for its end; a request that
+accepts an older one gets it at once. A node thus samples once per accepted age for any number of requests, and not at
+all without one.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Short time slices: a request to the kernel for quick wake-ups.
 
-Theory. A message passes a dozen short pieces of work on three nodes and as many sleeps: for a socket, for the disk, for
-an acknowledgement. Linux lets who runs finish a slice (about 3 ms, or until the next tick) before it looks at who has
-woken up, so on a machine that has anything else to do each of these sleeps may end milliseconds late. Whoever asks for
-a shorter slice than the others is let in at once (EEVDF, Linux 6.12 and later). It gets no larger share of the
-processor for it: who uses up short slices waits as long as before.
+Theory. A message passes a dozen short pieces of work on three nodes and as many sleeps: for a socket, for the disk,
+for an acknowledgement. Linux lets a running thread finish a slice (about 3 ms, or until the next tick) before it
+looks at woken ones, so on a busy machine each of these sleeps may end milliseconds late. A thread with a shorter
+slice than the others is let in at once (EEVDF, Linux 6.12 and later). It gets no larger share of the processor for
+it: after its short slices it waits as long as before.
 
-Only threads under the default policy are changed, and only their slice: who gave a node another policy wants that. An
-older kernel takes the request and does nothing; other systems are not asked.
+Only threads under the default policy are changed, and only their slice: another policy was chosen on purpose. An
+older kernel accepts the request without effect; other systems are not asked.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
     a pass   all complete segments, the oldest first, the files of streams and the index, a piece at a time, at
              `journal.scrub_rate_bytes` (`scrub_regions`); then the queues that this node owns, one by one: their copies
-             are told what they should be (`Primary.compare`)
-    found    damage is its queue's affair (`broker.node.damages`); a message that this node has in memory still is
-             written again
+             are told the expected content (`Primary.compare`)
+    found    damage is its queue's matter (`broker.node.damages`); a message still in this node's memory is written
+             again
 
-It yields: a piece is begun when no group is with the disk, or after YIELDS of waiting for that moment. Pages that the
-system holds in memory are proved as they are there; they were read from the disk once.
+It yields: a piece is begun when no group is with the disk, or after YIELDS of waiting for that moment. Pages in the
+page cache are proved as they are there; they were read from the disk once.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Regions of a scrub, and the treatment of damage in them: segments, streams' files, the index.
 
-a segment        its groups are walked; a message that lives there and cannot be read is held back, or written again
-a stream's file  what its catalogue counts is read. Of a file that has changed meanwhile the look begins anew, once:
-                 retention takes files away, and a sync cuts their ends off
-the index        its values, and that none is missing. What the node has in memory is right: a start would not have
-                 begun with less, so of a queue without other copies an operator is told, and a start makes the
-                 index anew from the log (`journal.salvage`)
+a segment        its groups are walked; a live message that cannot be read is held back, or written again
+a stream's file  the part counted by its catalogue is read. A file that has changed meanwhile is read again, once:
+                 retention removes files, and a sync cuts their ends off
+the index        its values, and that none is missing. The node's memory is right: a start would not have begun with
+                 less, so of a queue without other copies an operator is told, and a start makes the index anew from
+                 the log (`journal.salvage`)
 """
 
 from __future__ import annotations

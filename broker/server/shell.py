@@ -1,11 +1,11 @@
 """The one loop that drives a node (waits).
 
-Whatever happens (a socket was read, the disk answered, a timer went off) is handed to the core, and asks for one
-`run_turn` soon, which is a turn of the node (`broker.node.driver`) with this process around it.
+Every event (a read of a socket, an answer of the disk, a timer) is handed to the core, and asks for one `run_turn`
+soon, which is a turn of the node (`broker.node.driver`) with this process around it.
 
-A mistake costs what it belongs to: a client its connection, a queue its turns, another node its link
-(`broker.node.setting_aside`). One that belongs to none of them (a disk that fails, the wiring's fold) ends the node:
-what it holds in memory may be wrong, what it has written is not.
+A bug costs its own part: a client its connection, a queue its turns, another node its link
+(`broker.node.setting_aside`). One outside of these (a disk that fails, the wiring's fold) ends the node: its memory
+may be wrong, its written data is not.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The alert about a slow disk, which publishers cannot tell from a slow network (waits).
 
-A slow node gives up its queues and leaves the in-sync sets by itself; nothing else says why. So the times of group
-commits are looked at every LOOK_S. A window is slow when one of them took LONG_MS, also if it is not done yet, or when
-some of them took MEAN_MS in the mean. The alert `disk.slow` holds until nothing was slow for CALM_S. A look that comes
-late itself proves nothing: the loop, or the machine, was busy with something else.
+A slow node gives up its queues and leaves the in-sync sets by itself, without another report. The times of group
+commits are therefore examined every LOOK_S. A window is slow when one of them took LONG_MS, also if it is not done
+yet, or when some of them took MEAN_MS in the mean. The alert `disk.slow` holds until nothing was slow for CALM_S. A
+look that comes late itself proves nothing: the loop, or the machine, was busy.
 """
 
 from __future__ import annotations

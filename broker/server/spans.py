@@ -1,8 +1,8 @@
 """Sender of spans by OpenTelemetry's protocol (waits, in a thread of its library).
 
-The library keeps at most QUEUE_MAX of them and sends them every second from a thread; what finds no room, or cannot be
-sent, is dropped. So neither a slow receiver nor none holds up a message. Credentials for the receiver come from the
-environment, by the library's own variables (OTEL_EXPORTER_OTLP_HEADERS), and are told to nobody.
+The library keeps at most QUEUE_MAX of them and sends them every second from a thread; spans without room, or without
+a receiver, are dropped. A slow or absent receiver thus holds up no message. Credentials for the receiver come from
+the environment, by the library's own variables (OTEL_EXPORTER_OTLP_HEADERS), and are never shown.
 """
 
 from __future__ import annotations

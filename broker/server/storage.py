@@ -1,13 +1,13 @@
 """Storage of a node between two starts: opened, read and closed in the right order (waits).
 
     DIR/lock            taken by the process that uses the directory
-    DIR/identity        whose it is, the number of the last start, and which parts belong to it (identity.py)
+    DIR/identity        node, number of the last start, and parts (identity.py)
     DIR/wiring/         the wiring log of a node that is alone (cluster.local_log)
     DIR/raft/           that of a cluster's member (cluster.raft)
     DIR/journal/        the messages (journal.journal)
 
-Wiring and journal are stamped and listed when both were read, before anybody is spoken to (binding.py); a member's
-Raft log earlier, before it is opened (raft_directory.py).
+Wiring and journal are stamped and listed after both were read, before any contact (binding.py); a member's Raft log
+earlier, before it is opened (raft_directory.py).
 
 Without a directory everything is in memory, and no queue is journaled.
 """

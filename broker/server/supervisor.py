@@ -1,8 +1,8 @@
 """Messages to the supervisor of the node: systemd, or another with its protocol (sd_notify(3); waits).
 
-A datagram of lines `NAME=value` goes to the socket that NOTIFY_SOCKET names: READY=1 when clients are accepted,
-STATUS for people, STOPPING=1. With WATCHDOG_USEC set the loop says WATCHDOG=1 twice as often as it must; who hears
-nothing for so long takes the node for stuck, and starts it anew.
+A datagram of lines `NAME=value` goes to the socket of NOTIFY_SOCKET: READY=1 when clients are accepted, STATUS for
+people, STOPPING=1. With WATCHDOG_USEC set the loop sends WATCHDOG=1 twice as often as required; a supervisor without
+it for that time takes the node for stuck, and restarts it.
 
 The socket is tried each time and never waited for: a supervisor that does not listen costs the node nothing.
 """

@@ -1,14 +1,14 @@
 """Throttling of sign-ins after too many failures, until the minute is over.
 
     a user at an address     10 failures within a minute
-    an address               100, whoever it says to be
+    an address               100, under any names
 
-The pair and not the user alone: somebody elsewhere who guesses a name must not lock its owner out. The address as
-well, by ten times as much: who tries one password with many names is held up too, and many people behind one address
-are not held up by what one of them mistypes. Of IPv6 the network of 64 bits counts, for whoever has one address there
-has them all.
+The pair and not the user alone: a guesser elsewhere must not lock a name's owner out. The address as well, by ten
+times as much: a client that tries one password with many names is held up too, and many people behind one address are
+not held up by the mistakes of one of them. Of IPv6 the network of 64 bits counts, because a holder of one address
+there has them all.
 
-At most REMEMBERED_MAX of each kind are remembered; beyond that the oldest are let go, and a guesser with as many
+At most REMEMBERED_MAX of each kind are remembered; beyond that the oldest are forgotten, and a guesser with as many
 networks is not held up by this.
 """
 

@@ -1,9 +1,9 @@
 """TLS handshakes of clients, counted as connections (waits).
 
-A socket whose handshake is still to come has the buffers of a TLS connection, and nobody has signed in on it. So it
-counts as a connection from the moment that it is accepted: handshakes and connections together are no more than there
-may be, and handshakes alone no more than HANDSHAKES_MAX (`cluster.link.door` says who goes). What fails before the
-handshake is done is told to nobody but who did it: probes, and clients that do not trust the certificate.
+A socket before its handshake has the buffers of a TLS connection, without a sign-in. It counts as a connection from
+the moment of its acceptance: handshakes and connections together stay below the connections' limit, and handshakes
+alone below HANDSHAKES_MAX (`cluster.link.door` chooses the one to end). A failure before the end of the handshake is
+reported to its peer only: probes, and clients that do not trust the certificate.
 """
 
 from __future__ import annotations
