@@ -1,48 +1,22 @@
-"""A message's properties, read and changed by rooms that do not know in which protocol it was published.
+"""Messages with other properties, flags or addresses, for rooms that do not know the protocol of the publish.
 
-A message keeps its publisher's bytes. Its `header` is encoded as its protocol has it, and the rooms between a front and
-a queue's bytes read and change it here: `Properties` is the form that all of them know (AMQP 0-9-1's, of which every
-other protocol has the counterparts). What a message may hold was asked when it was published, and is not asked again.
+A message keeps its publisher's bytes: a copy shares its body, and whatever else is not changed. `content.properties`
+reads what is changed here.
 """
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 from clusterbroker.broker.amqp import properties as basic
 from clusterbroker.broker.amqp.codec import make_message
 from clusterbroker.broker.amqp.domains import push_shortstr
-from clusterbroker.broker.amqp.fields import STORED_LIMITS, FieldLimits, FieldTable
 from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.journal.record import Message
 
 KEY_BYTES_MAX: Final = 255
 """Of a routing key, as of an exchange's name (AMQP 0-9-1, 4.2.5.3)."""
-
-_HAS_TIMESTAMP: Final = 0x40
-"""In the second byte of the property flags."""
-
-
-class Content(Protocol):
-    """A message, or what is known of one."""
-
-    @property
-    def header(self) -> bytes: ...
-
-
-def properties_of(message: Content, limits: FieldLimits = STORED_LIMITS) -> Properties:
-    """The message's properties. Raises AmqpError when a field exceeds `limits`."""
-    return basic.decode(message.header, limits)
-
-
-def headers_of(message: Content) -> FieldTable:
-    """The message's headers; empty without."""
-    return properties_of(message).headers or {}
-
-
-def timestamp_of(message: Content) -> int | None:
-    """The property `timestamp` (seconds since 1970); quick for the many messages that have none."""
-    return properties_of(message).timestamp if message.header[1] & _HAS_TIMESTAMP else None
 
 
 def with_properties(message: Message, properties: Properties, flags: int | None = None) -> Message:

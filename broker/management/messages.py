@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from clusterbroker.broker.content.message import properties_of
+from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.stats.inspection import (
     SHOWN_MAX,
     TREATED_MAX,

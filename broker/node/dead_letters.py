@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterbroker.broker.content.message import key_of, properties_of, republished
+from clusterbroker.broker.content.message import key_of, republished
+from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.deadletter import Reason, dead_letter_keys, death, is_cycle
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.producers import dead_letter_producer

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from clusterbroker.broker.amqp.errors import AmqpError
 from clusterbroker.broker.amqp.fields import FieldTable
 from clusterbroker.broker.amqp.properties import PROPERTIES, Properties
-from clusterbroker.broker.content.message import key_of, new_message, properties_of
+from clusterbroker.broker.content.message import key_of, new_message
+from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Delivery
 from clusterbroker.broker.routing.carbon_copy import copy_keys

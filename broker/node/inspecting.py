@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import replace
 
 from clusterbroker.broker.amqp.properties import Properties
-from clusterbroker.broker.content.message import properties_of, republished
+from clusterbroker.broker.content.message import republished
+from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.node.origins import origin_of
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.queue import Queue

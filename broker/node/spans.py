@@ -27,7 +27,8 @@ from msgspec.structs import replace
 from clusterbroker.broker.amqp.errors import AmqpError
 from clusterbroker.broker.amqp.fields import DEFAULT_LIMITS, FieldLimits
 from clusterbroker.broker.amqp.properties import Properties
-from clusterbroker.broker.content.message import headers_of, properties_of, with_properties
+from clusterbroker.broker.content.message import with_properties
+from clusterbroker.broker.content.properties import headers_of, properties_of
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Delivery
 from clusterbroker.journal.layout import HAS_BCC, HAS_HEADERS

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from clusterbroker.broker.content.message import timestamp_of
+from clusterbroker.broker.content.properties import timestamp_of
 from clusterbroker.broker.node.alerts import ALERTS_TOLD_MAX
 from clusterbroker.broker.node.counts import totals
 from clusterbroker.broker.queues.ring import LEASED

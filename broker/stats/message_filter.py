@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Final, Protocol
 
 from clusterbroker.broker.amqp.properties import Properties
-from clusterbroker.broker.content.message import properties_of
+from clusterbroker.broker.content.properties import properties_of
 
 LENGTH_MAX: Final = 4096
 CONDITIONS_MAX: Final = 32

@@ -25,7 +25,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from clusterbroker.broker.content.message import properties_of
+from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.handle import CommitPart, Moved, QueueHandle
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Location

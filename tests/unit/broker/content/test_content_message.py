@@ -1,4 +1,4 @@
-"""Messages read and changed by rooms that do not know their protocol."""
+"""Copies of messages with other properties, flags, times and addresses."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import pytest
 
 from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import (
-    headers_of,
     key_of,
     new_message,
-    properties_of,
     republished,
     taken_at,
-    timestamp_of,
     with_flags,
     with_properties,
     without_header,
 )
+from clusterbroker.broker.content.properties import headers_of, properties_of
 from clusterbroker.journal.layout import HAS_BCC, HAS_EXPIRATION, HAS_HEADERS, PERSISTENT
 from clusterbroker.journal.record import Message
 
@@ -39,8 +37,6 @@ def whole(message: Message) -> tuple[object, ...]:
 def test_a_new_message_has_what_its_properties_say() -> None:
     flags = PERSISTENT | HAS_HEADERS | HAS_EXPIRATION
     assert whole(made()) == (b"logs", b"info", PROPERTIES, b"body", flags, 3, 55, 1000)
-    assert headers_of(made()) == {"a": 1, "BCC": ["x"]}
-    assert headers_of(new_message("", "q", Properties(), b"", 0)) == {}
 
 
 @pytest.mark.parametrize("name", ["q" * 256, "\u00e4" * 128])
@@ -77,11 +73,6 @@ def test_a_message_is_published_again_elsewhere() -> None:
     assert whole(again) == (b"dead", b"key", *whole(made())[2:6], 99, 1000)
     changed = republished(made(), "dead", "key", Properties(delivery_mode=1), 99)
     assert whole(changed) == (b"dead", b"key", Properties(delivery_mode=1), b"body", 0, 0, 99, -1)
-
-
-def test_the_timestamp_of_a_message_that_has_one() -> None:
-    assert timestamp_of(made()) == 7
-    assert timestamp_of(new_message("", "q", Properties(app_id="app"), b"", 0)) is None
 
 
 def test_a_key_is_cut_between_its_characters() -> None:
