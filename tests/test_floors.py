@@ -30,7 +30,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("broker.http",),
     ("broker.management",),
     ("broker.server",),
+    ("broker.fronts",),
     ("broker.session",),
+    ("broker.access",),
     ("broker.node",),
     ("broker.remote",),
     ("broker.transactions", "broker.streams"),
@@ -46,17 +48,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 """From the roof down. A package imports packages of lower floors, and none beside it."""
 
 UPWARD: dict[str, tuple[str, ...]] = {
-    "broker/node/churn.py": ("broker.session",),
-    "broker/node/core.py": ("broker.session",),
-    "broker/node/setting_aside.py": ("broker.session",),
     "broker/server/at_start.py": (
         "broker.http",
         "broker.management",
     ),
-    "broker/streams/consuming.py": ("broker.session",),
-    "broker/streams/offsets.py": ("broker.session",),
-    "broker/streams/reader.py": ("broker.session",),
-    "broker/transactions/requests.py": ("broker.session",),
 }
 """File -> packages above it, or beside it, that it imports."""
 
@@ -64,7 +59,6 @@ KNOTS: tuple[tuple[str, ...], ...] = (
     (
         "broker.node.alarms",
         "broker.node.arrears",
-        "broker.node.churn",
         "broker.node.copying",
         "broker.node.core",
         "broker.node.damages",
@@ -86,6 +80,8 @@ KNOTS: tuple[tuple[str, ...], ...] = (
         "broker.node.requests",
         "broker.node.setting_aside",
         "broker.node.watching",
+    ),
+    (
         "broker.session.channel",
         "broker.session.connection",
         "broker.session.consuming",
@@ -94,15 +90,9 @@ KNOTS: tuple[tuple[str, ...], ...] = (
         "broker.session.handshake",
         "broker.session.leases",
         "broker.session.publishing",
-        "broker.session.services",
+        "broker.session.stream_consuming",
         "broker.session.transacting",
         "broker.session.unanswered",
-        "broker.session.virtual_exchanges",
-        "broker.streams.consuming",
-        "broker.streams.offsets",
-        "broker.streams.reader",
-        "broker.streams.streams",
-        "broker.transactions.requests",
     ),
     (
         "broker.server.admin",

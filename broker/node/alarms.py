@@ -42,7 +42,7 @@ class AlarmsOfNodes:
 
     def owners_changed(self) -> None:
         """Who publishes to a queue that an alarmed node owned, or is deleted, has nothing to wait for any more."""
-        for connection in tuple(self._node.connections.values()) if self._node.alarms_elsewhere else ():
+        for connection in tuple(self._node.clients.values()) if self._node.alarms_elsewhere else ():
             if connection.fed:
                 connection.alarmed()
 

@@ -554,7 +554,7 @@ class Part:
         self.node.review_throttle()
 
     def relieved(self, queue: object) -> None:
-        for connection in self.node.connections.values():
+        for connection in self.node.clients.values():
             connection.relieved(queue)
 
     def room(self, node: str) -> int:

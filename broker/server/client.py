@@ -21,9 +21,8 @@ import termios
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from clusterbroker.broker.session.connection import Connection
-
 if TYPE_CHECKING:
+    from clusterbroker.broker.node.clients import SocketCore
     from clusterbroker.broker.server.shell import NodeShell
 
 WRITE_HIGH_BYTES = 1 << 20
@@ -54,7 +53,7 @@ class Client(asyncio.BufferedProtocol):
 
     def __init__(self, shell: NodeShell) -> None:
         self.shell = shell
-        self.connection: Connection | None = None
+        self.connection: SocketCore | None = None
         self._transport: Any = None
         self._kept = 0
         self._reading = True
@@ -77,7 +76,7 @@ class Client(asyncio.BufferedProtocol):
         if self._ended or self.connection is None:
             self._kept = 0
             return view
-        rest = self.connection.decoder.rest
+        rest = self.connection.undecoded
         kept = self._kept = len(rest)
         if kept:
             view[:kept] = rest
@@ -116,7 +115,7 @@ class Client(asyncio.BufferedProtocol):
 
     # -- to the socket ----------------------------------------------------------------------------------------
 
-    def flush(self, connection: Connection, now_ms: int) -> None:
+    def flush(self, connection: SocketCore, now_ms: int) -> None:
         """Carries out what the core wants: bytes sent, reading or not, the end."""
         transport = self._transport
         out = connection.out

@@ -194,7 +194,7 @@ class Desk:
             return {"unavailable": str(why)}
 
     def _close_connection(self, connection_id: str, reason: str) -> dict[str, Any]:
-        connection = self._shell.node.connections.get(connection_id)
+        connection = self._shell.node.clients.get(connection_id)
         if connection is not None:
             connection.force_close(reason[:200])
             self._shell.schedule()

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
+from clusterbroker.broker.access.errors import Kind, Refusal
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.codec import Acked, MethodReceived, Published
 from clusterbroker.broker.amqp.errors import (
@@ -24,9 +25,6 @@ from clusterbroker.broker.amqp.errors import (
     access_refused,
     command_invalid,
     not_found,
-    precondition_failed,
-    resource_error,
-    resource_locked,
 )
 from clusterbroker.broker.amqp.errors import channel_error as channel_fault
 from clusterbroker.broker.amqp.layout import Method
@@ -34,15 +32,16 @@ from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.ring import Consumer, Ledger
 from clusterbroker.broker.queues.subscription import Subscription
+from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Traced
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.session import consuming, declaring, publishing, transacting
 from clusterbroker.broker.session.confirms import Confirms
 from clusterbroker.broker.session.dividing import WAITED_STEPS, divided, give_back, let_go
+from clusterbroker.broker.session.reply_codes import Refused, amqp_error
 from clusterbroker.broker.session.unanswered import Asked, review
-from clusterbroker.cluster.authorization import PermissionKind, TopicPermissionKind
+from clusterbroker.broker.stats.totals import MessageTotals
 from clusterbroker.cluster.commands import AnyCommand
-from clusterbroker.cluster.errors import Unavailable, WiringError
 from clusterbroker.cluster.state import Applied
 
 if TYPE_CHECKING:
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
 
 CLOSE: Final = b"\x00\x14\x00\x28"
 CLOSE_OK: Final = b"\x00\x14\x00\x29"
-TOPICS_REMEMBERED_MAX: Final = 1024
-"""Verdicts on routing keys, of a connection."""
 REPLY_BYTES_MAX: Final = 32 << 20
 """So much may wait for a socket before direct replies are dropped: they come from others, whom nothing holds back."""
 
@@ -61,13 +58,14 @@ class Channel:
     """A channel's state. `last_queue` is what an empty queue name means (amqp-rules 5.3)."""
 
     __slots__ = (
-        "asked", "closing", "confirms", "connection", "consumers", "counts", "deadlines", "deletes", "getter",
+        "access", "asked", "closing", "confirms", "connection", "consumers", "counts", "deadlines", "deletes", "getter",
         "last_queue", "ledger", "number", "opened", "parked", "prefetch", "reply_key", "reply_tag", "requests",
         "routes", "traced", "transaction",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
+        self.access = connection.access
         self.number = number
         self.ledger = Ledger(number, connection.out)
         self.counts = ChannelCounts()
@@ -123,6 +121,8 @@ class Channel:
                 handler(self, method)
         except ChannelError as error:
             self.fail(error.at(class_id, method_id))
+        except Refusal as refused:
+            self.fail(amqp_error(refused).at(class_id, method_id))
         except ConnectionFault as fault:
             raise fault.at(class_id, method_id) from None
 
@@ -187,9 +187,9 @@ class Channel:
         def told(*given: Any) -> None:
             try:
                 then(*given)
-            except ChannelError as error:
+            except (ChannelError, Refusal) as error:
                 if not self.closing:
-                    self.fail(error)
+                    self.fail(error if isinstance(error, ChannelError) else amqp_error(error))
                 self.resume()
             except ConnectionFault as fault:
                 self.connection.fail(fault, self.number)
@@ -219,7 +219,7 @@ class Channel:
             if not self.awaits():
                 return
             if applied.error is not None:
-                self.refuse(refusal(applied.error), method)
+                self.refuse(applied.error, method)
             else:
                 then(applied)
 
@@ -235,10 +235,16 @@ class Channel:
         self.asked = None
         return True
 
-    def refuse(self, error: AmqpError, method: Method) -> None:
+    def refuse(self, error: AmqpError | Refused, method: Method) -> None:
         """The answer that the parked channel waited for is an error."""
-        self.fail(error.at(method.CLASS_ID, method.METHOD_ID))
+        known = error if isinstance(error, AmqpError) else amqp_error(error)
+        self.fail(known.at(method.CLASS_ID, method.METHOD_ID))
         self.resume()
+
+    @property
+    def owed(self) -> bool:
+        """The client waits for an answer, or for confirms."""
+        return self.asked is not None or (self.confirms is not None and self.confirms.unsaid > 0)
 
     # -- output -----------------------------------------------------------------------------------------------
 
@@ -258,49 +264,37 @@ class Channel:
             self.counts.confirm += self.confirms.flush(self.connection.out, self.number)
             self.connection.node.sending[self.connection] = None
 
+    def ticket(self, count: int) -> Ticket | None:
+        """For the next publishes; None: the channel does not confirm."""
+        return None if self.confirms is None else self.confirms.ticket(count)
+
+    @property
+    def totals(self) -> MessageTotals:
+        """Every delivery took one tag: by `skip` when it needs no acknowledgement, else by `add`."""
+        counts, ledger = self.counts, self.ledger
+        return MessageTotals(
+            publish=counts.publish,
+            confirm=counts.confirm,
+            return_unroutable=counts.return_unroutable,
+            drop_unroutable=counts.drop_unroutable,
+            deliver=ledger.next_tag - 1 - ledger.skipped - counts.got,
+            deliver_no_ack=ledger.skipped - counts.get_no_ack,
+            get=counts.got,
+            get_no_ack=counts.get_no_ack,
+            get_empty=counts.get_empty,
+            redeliver=ledger.redelivered + counts.redelivered,
+            ack=counts.ack,
+        )
+
     # -- what methods need ------------------------------------------------------------------------------------
 
     @property
     def vhost_name(self) -> str:
-        assert self.connection.vhost is not None, "a channel is opened after its connection"
-        return self.connection.vhost.name
+        return self.access.vhost.name
 
-    def check(self, kind: PermissionKind, sort: Literal["queue", "exchange"], resource: str) -> None:
-        """403 unless the user may (amqp-rules 5.3); remembered until a permission changes."""
-        connection = self.connection
-        node = connection.node
-        known = connection.authorization.get((kind, resource))
-        if known is None or known[0] != node.authorization_generation:
-            allowed = connection.rights.allowed(self.vhost_name, kind, resource)
-            known = (node.authorization_generation, allowed)
-            if len(connection.authorization) >= 4096:
-                connection.authorization.clear()
-            connection.authorization[(kind, resource)] = known
-        if not known[1]:
-            raise access_refused(
-                f"{kind} access to {sort} '{resource or 'amq.default'}' in vhost '{self.vhost_name}' refused for user "
-                f"'{connection.user}'"
-            )
-
-    def check_topic(self, kind: TopicPermissionKind, exchange: str, key: str) -> None:
-        """403 unless the user may use the routing key on this exchange, if it is a topic exchange; remembered until a
-        permission changes. Asked for each key that a message is routed by, so for those of CC and BCC too."""
-        connection, vhost = self.connection, self.connection.vhost
-        assert vhost is not None, "a channel is opened after its connection"
-        if vhost.router.exchange_type(exchange) != "topic":
-            return
-        node = connection.node
-        known = connection.topic_authorization.get((kind, exchange, key))
-        if known is None or known[0] != node.authorization_generation:
-            known = (node.authorization_generation, connection.rights.topic_allowed(vhost.name, kind, exchange, key))
-            if len(connection.topic_authorization) >= TOPICS_REMEMBERED_MAX:
-                connection.topic_authorization.clear()
-            connection.topic_authorization[(kind, exchange, key)] = known
-        if not known[1]:
-            raise access_refused(
-                f"{kind} access to topic '{key}' in exchange '{exchange}' in vhost '{vhost.name}' refused for user "
-                f"'{connection.user}'"
-            )
+    @property
+    def is_transactional(self) -> bool:
+        return self.transaction is not None
 
     def queue_name(self, name: str) -> str:
         """The name, or that of the last queue declared on this channel when it is empty."""
@@ -310,33 +304,12 @@ class Channel:
             raise not_found("no previously declared queue")
         return self.last_queue
 
-    def queue(self, name: str) -> QueueHandle:
-        """404 for a missing queue, 405 for one that is exclusive to another connection."""
-        assert self.connection.vhost is not None, "a channel is opened after its connection"
-        queue = self.connection.vhost.queues.get(name)
-        if queue is None:
-            raise self.no_queue(name)
-        self.check_exclusive(queue)
-        return queue
-
-    def no_queue(self, name: str) -> AmqpError:
-        return not_found(f"no queue '{name}' in vhost '{self.vhost_name}'")
-
-    def check_exclusive(self, queue: QueueHandle) -> None:
-        owner = queue.entity.exclusive_owner
-        if owner is not None and owner != self.connection.id:
-            raise resource_locked(
-                f"cannot obtain exclusive access to locked queue '{queue.name}' in vhost '{self.vhost_name}'. It could "
-                "be originally declared on another connection or the exclusive property value does not match that of "
-                "the original declaration."
-            )
-
     def review_rights(self) -> None:
         """A permission changed: consumers of queues that may not be read any more end (amqp-rules 5.5)."""
         connection = self.connection
         for subscription in tuple(self.consumers.values()):
             queue = subscription.queue
-            if not connection.rights.allowed(self.vhost_name, "read", queue.name):
+            if not self.access.rights.allowed(self.vhost_name, "read", queue.name):
                 if subscription.reads_to_an_end:
                     self.fail(access_refused(f"read access to queue '{queue.name}' in vhost '{self.vhost_name}' ended"))
                     return
@@ -355,6 +328,10 @@ class Channel:
                 self.deletes[1].append(notice)
             else:
                 self.answers(self.send)(notice)
+
+    def failed(self, kind: Kind, text: str) -> None:
+        """A consumer cannot go on: closes the channel."""
+        self.fail(amqp_error(Refusal(kind, text)))
 
     def reply(self, message: Any) -> None:
         """Direct reply-to: the message goes straight to this channel's reply consumer."""
@@ -419,23 +396,6 @@ def _weight(event: Published | Acked | MethodReceived) -> int:
     if isinstance(event, Published):
         return 1024 + event.size
     return 1024 + (len(event.payload) if isinstance(event, MethodReceived) else 0)
-
-
-def refusal(error: WiringError | Unavailable) -> AmqpError:
-    """The AMQP error for a command that was refused, or could not be stored."""
-    return _REFUSALS[error.kind](error.text)
-
-
-_REFUSALS: Final[dict[str, Callable[[str], AmqpError]]] = {
-    "not_found": not_found,
-    "access_refused": access_refused,
-    "resource_locked": resource_locked,
-    "precondition_failed": precondition_failed,
-    "already_exists": precondition_failed,
-    "in_use": precondition_failed,
-    "limit": precondition_failed,
-    "unavailable": resource_error,
-}
 
 
 def _channel_open(channel: Channel, _: methods.ChannelOpen) -> None:

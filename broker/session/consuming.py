@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.codec import Acked
 from clusterbroker.broker.amqp.errors import (
@@ -23,10 +24,10 @@ from clusterbroker.broker.queues.handle import GONE, QueueHandle, Taken
 from clusterbroker.broker.queues.ring import Consumer
 from clusterbroker.broker.queues.subscription import Subscription
 from clusterbroker.broker.queues.watch import Delivery
-from clusterbroker.broker.session.declaring import MEMORY, REPLY_TO, check_memory, clean
+from clusterbroker.broker.session import stream_consuming
+from clusterbroker.broker.session.declaring import clean
 from clusterbroker.broker.session.dividing import give_back
 from clusterbroker.broker.session.leases import boolean, reader
-from clusterbroker.broker.streams import consuming as streams
 from clusterbroker.cluster.stream_settings import STREAM
 
 if TYPE_CHECKING:
@@ -132,17 +133,17 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
         _consume_replies(channel, method, tag)
         return
     name = channel.queue_name(clean(method.queue))
-    channel.check("read", "queue", name)
+    channel.access.check("read", "queue", name)
     if tag in channel.consumers:
         raise not_allowed(f"attempt to reuse consumer tag '{tag}'")
     limit = node.options.consumers_per_channel_max
     if len(channel.consumers) >= limit:
         raise not_allowed(f"reached maximum ({limit}) of consumers per channel")
-    if MEMORY in node.alarms and sum(map(_consumers, connection.channels.values())) >= CONSUMERS_IN_NEED_MAX:
-        check_memory(channel, f"consume from queue '{name}' with a consumer more")
-    queue: Any = channel.queue(name)
+    if node.low_on_memory and sum(map(_consumers, connection.channels.values())) >= CONSUMERS_IN_NEED_MAX:
+        channel.access.check_memory(f"consume from queue '{name}' with a consumer more")
+    queue: Any = channel.access.queue(name)
     if queue.settings.queue_type == STREAM:
-        streams.consume(channel, method, queue, tag)
+        stream_consuming.consume(channel, method, queue, tag)
         return
     if "x-lease" in method.arguments:
         queue = reader(channel, method, tag, queue)
@@ -170,7 +171,7 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
                 queue.unsubscribe(subscription, node.now_ms)
             return
         if refused == GONE:
-            channel.refuse(channel.no_queue(name), method)
+            channel.refuse(channel.access.no_queue(name), method)
             return
         if refused:
             text = f"queue '{name}' in vhost '{channel.vhost_name}' {refused}"
@@ -179,11 +180,11 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
         channel.consumers[tag] = subscription
         if not method.nowait:
             channel.send(methods.BasicConsumeOk(tag))
-        if node.authorization_generation != generation or connection.rights is not rights:
+        if node.authorization_generation != generation or channel.access.rights is not rights:
             channel.review_rights()  # they changed while the owner was asked
         channel.resume()
 
-    generation, rights = node.authorization_generation, connection.rights
+    generation, rights = node.authorization_generation, channel.access.rights
     channel.ask(queue, method, lambda: queue.unsubscribe(subscription, node.now_ms))
     queue.subscribe(subscription, node.now_ms, subscribed)
 
@@ -218,8 +219,8 @@ def _cancel(channel: Channel, method: methods.BasicCancel) -> None:
 
 def _get(channel: Channel, method: methods.BasicGet) -> None:
     name = channel.queue_name(clean(method.queue))
-    channel.check("read", "queue", name)
-    queue = channel.queue(name)
+    channel.access.check("read", "queue", name)
+    queue = channel.access.queue(name)
     if queue.settings.queue_type == STREAM:
         # amqp-rules 5.1: 540 connection
         raise not_implemented(f"basic.get not supported by stream '{name}' in vhost '{channel.vhost_name}'")

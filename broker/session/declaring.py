@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.errors import access_refused, not_found, not_implemented, precondition_failed
 from clusterbroker.broker.amqp.layout import Method
@@ -23,22 +24,8 @@ from clusterbroker.cluster.state import Applied
 from clusterbroker.cluster.stream_settings import STREAM
 from clusterbroker.journal.values import stored
 
-REPLY_TO: Final = "amq.rabbitmq.reply-to"
-
 if TYPE_CHECKING:
     from clusterbroker.broker.session.channel import Channel
-
-
-MEMORY: Final = "memory"
-
-
-def check_memory(channel: Channel, what: str) -> None:
-    """406 for what would grow for good while the node's memory alarm is raised: what is declared stays in the memory of
-    all members, and who declares need not be a publisher, whom the alarm holds up. What is there already may be
-    declared again, so those who want to consume can."""
-    node = channel.connection.node
-    if MEMORY in node.alarms:
-        raise precondition_failed(f"cannot {what}: node '{node.options.name}' is low on memory")
 
 
 def clean(name: str) -> str:
@@ -61,22 +48,22 @@ def _exchange_declare(channel: Channel, method: methods.ExchangeDeclare) -> None
         if not method.nowait:
             channel.send(methods.ExchangeDeclareOk())
         return
-    channel.check("configure", "exchange", name)
+    channel.access.check("configure", "exchange", name)
     arguments = stored(method.arguments)
     staging = method.type == STAGING
     target = arguments.get("x-target")
     if staging and isinstance(target, str):
-        channel.check("write", "exchange", target)
+        channel.access.check("write", "exchange", target)
     alternate = arguments.get("alternate-exchange")
     if isinstance(alternate, str):
-        channel.check("read", "exchange", name)
-        channel.check("write", "exchange", alternate)
+        channel.access.check("read", "exchange", name)
+        channel.access.check("write", "exchange", alternate)
     node = channel.connection.node
     limit = node.options.exchanges_max
     if node.map.exchange(vhost, name) is None:
         if not staging and node.exchange_count >= limit:
             raise precondition_failed(f"cannot declare exchange '{name}': exchange limit ({limit}) is reached")
-        check_memory(channel, f"declare exchange '{name}'")
+        channel.access.check_memory(f"declare exchange '{name}'")
     command = DeclareExchange(
         vhost=vhost,
         name=name,
@@ -95,8 +82,8 @@ def _stager(channel: Channel) -> dict[str, Any]:
     connection = channel.connection
     return {
         "at_ms": connection.node.now_ms,
-        "user": connection.principal,
-        "is_administrator": "administrator" in connection.rights.tags,
+        "user": channel.access.principal,
+        "is_administrator": channel.access.is_administrator,
     }
 
 
@@ -104,7 +91,7 @@ def _exchange_delete(channel: Channel, method: methods.ExchangeDelete) -> None:
     name = clean(method.exchange)
     if not name:
         raise access_refused("operation not permitted on the default exchange")
-    channel.check("configure", "exchange", name)
+    channel.access.check("configure", "exchange", name)
     command = DeleteExchange(vhost=channel.vhost_name, name=name, if_unused=method.if_unused)
     channel.order(command, method, _answered(method, methods.ExchangeDeleteOk()))
 
@@ -119,14 +106,14 @@ def _binding(
 ) -> Bind | Unbind:
     if not source or (to == "exchange" and not destination):
         raise access_refused("operation not permitted on the default exchange")
-    channel.check("write", to, destination)
-    channel.check("read", "exchange", source)
-    channel.check_topic("read", source, method.routing_key)
+    channel.access.check("write", to, destination)
+    channel.access.check("read", "exchange", source)
+    channel.access.check_topic("read", source, method.routing_key)
     vhost, key, arguments = channel.vhost_name, method.routing_key, stored(method.arguments)
-    if kind is Bind and MEMORY in channel.connection.node.alarms:
+    if kind is Bind and channel.access.node.low_on_memory:
         wanted = Binding(vhost, source, destination, to, key, arguments)
         if channel.connection.node.map.find_binding(wanted) is None:
-            check_memory(channel, f"bind {to} '{destination}' to exchange '{source}'")
+            channel.access.check_memory(f"bind {to} '{destination}' to exchange '{source}'")
     return kind(
         vhost=vhost,
         source=source,
@@ -170,24 +157,24 @@ def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
         _seek_requester(channel, method, name)
         return
     if method.passive:
-        name = channel.queue(channel.queue_name(name)).name
+        name = channel.access.queue(channel.queue_name(name)).name
         channel.park()
         _declared(channel, method, name, None)
         return
     server_named = not name
     if server_named:
         name = f"amq.gen-{connection.node.secret_name()}"
-    channel.check("configure", "queue", name)
+    channel.access.check("configure", "queue", name)
     arguments = stored(method.arguments)
     dead_letters = arguments.get("x-dead-letter-exchange")
     if isinstance(dead_letters, str):
-        channel.check("read", "queue", name)
-        channel.check("write", "exchange", dead_letters)
+        channel.access.check("read", "queue", name)
+        channel.access.check("write", "exchange", dead_letters)
     if connection.node.map.queue(channel.vhost_name, name) is None:
         limit = connection.node.options.queues_max
         if len(connection.node.queues) >= limit:
             raise precondition_failed(f"cannot declare queue '{name}': queue limit in this node ({limit}) is reached")
-        check_memory(channel, f"declare queue '{name}'")
+        channel.access.check_memory(f"declare queue '{name}'")
     command = DeclareQueue(
         at_ms=connection.node.now_ms,
         vhost=channel.vhost_name,
@@ -217,8 +204,7 @@ def _once_unlocked(channel: Channel, method: methods.QueueDeclare, name: str, de
     """Calls `declare` at once, or when another node whose client has the queue for itself has shown that it lives, or
     is failed, and the queue with it (`broker.session.unanswered`). The declaration is judged by the map in any case."""
     connection = channel.connection
-    assert connection.vhost is not None, "a channel is opened after its connection"
-    queue = connection.vhost.queues.get(name)
+    queue = channel.access.vhost.queues.get(name)
     own = (connection.node.options.name, None)
     if queue is None or queue.entity.exclusive_owner in (None, connection.id) or queue.entity.owner in own:
         declare()
@@ -245,7 +231,7 @@ def _seek_requester(channel: Channel, method: methods.QueueDeclare, name: str) -
         if not channel.awaits():
             return
         if not there:
-            channel.refuse(channel.no_queue(name), method)
+            channel.refuse(channel.access.no_queue(name), method)
             return
         if not method.nowait:
             channel.send(methods.QueueDeclareOk(name, 0, 1))
@@ -275,7 +261,7 @@ def _declared(
             return
         if queue is not None and queue.deleted:
             if again is None:
-                channel.refuse(channel.no_queue(name), method)
+                channel.refuse(channel.access.no_queue(name), method)
             else:
                 again()
             return
@@ -284,8 +270,7 @@ def _declared(
             channel.send(methods.QueueDeclareOk(name, ready, consumers))
         channel.resume()
 
-    assert channel.connection.vhost is not None, "a channel is opened after its connection"
-    queue = channel.connection.vhost.queues.get(name)
+    queue = channel.access.vhost.queues.get(name)
     if queue is None or new:  # None: deleted again before the answer
         counted(0, 0)
     else:
@@ -295,8 +280,8 @@ def _declared(
 
 def _queue_purge(channel: Channel, method: methods.QueuePurge) -> None:
     name = channel.queue_name(clean(method.queue))
-    channel.check("read", "queue", name)
-    queue = channel.queue(name)
+    channel.access.check("read", "queue", name)
+    queue = channel.access.queue(name)
     if queue.settings.queue_type == STREAM:
         # amqp-rules 5.1: 540 connection
         raise not_implemented(f"purge not supported by stream '{name}' in vhost '{channel.vhost_name}'")
@@ -317,16 +302,15 @@ def _queue_purge(channel: Channel, method: methods.QueuePurge) -> None:
 
 def _queue_delete(channel: Channel, method: methods.QueueDelete) -> None:
     name = channel.queue_name(clean(method.queue))
-    channel.check("configure", "queue", name)
-    vhost = channel.connection.vhost
-    assert vhost is not None, "a channel is opened after its connection"
+    channel.access.check("configure", "queue", name)
+    vhost = channel.access.vhost
     queue = vhost.queues.get(name)
     if queue is None:
         # amqp-rules 5.3: deleting a missing queue succeeds
         if not method.nowait:
             channel.send(methods.QueueDeleteOk(0))
         return
-    channel.check_exclusive(queue)
+    channel.access.check_exclusive(queue)
     conditional = method.if_unused or method.if_empty
     if conditional and (error := ownerless(queue)):
         raise error

@@ -20,12 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from clusterbroker.broker.access.rights import AccountRights
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.errors import command_invalid, not_allowed, syntax_error
 from clusterbroker.broker.amqp.fields import decode_fields
 from clusterbroker.broker.node.effects import Check, Verdict
 from clusterbroker.broker.node.redirect import addresses
-from clusterbroker.broker.session.rights import AccountRights
 from clusterbroker.broker.session.state import State
 from clusterbroker.broker.version import VERSION
 
@@ -209,7 +209,7 @@ def check_channel_limits(connection: Connection) -> None:
 def update_secret(connection: Connection, secret: bytes) -> None:
     """connection.update-secret: another token of the same user is verified like the first one (530 when refused), and
     its rights take the place of those of the one before, be they more or less."""
-    if not connection.until_ms:
+    if not connection.access.by_token:
         connection.send(0, methods.ConnectionUpdateSecretOk())
         return
     if connection.checks_secret:

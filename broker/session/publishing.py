@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from clusterbroker.broker.access.services import REPLY_TO, requested
+from clusterbroker.broker.access.virtual_exchanges import VIRTUAL_EXCHANGES
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.amqp.codec import Published
@@ -34,10 +36,7 @@ from clusterbroker.broker.routing.carbon_copy import UnacceptableHeader, accepte
 from clusterbroker.broker.routing.labour import TooCostly
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.session.confirms import Confirms
-from clusterbroker.broker.session.declaring import REPLY_TO
 from clusterbroker.broker.session.dividing import DELIVERIES_AT_ONCE, DELIVERY_STEPS, divide
-from clusterbroker.broker.session.services import requested
-from clusterbroker.broker.session.virtual_exchanges import VIRTUAL_EXCHANGES
 from clusterbroker.broker.transactions.onward import route_of
 from clusterbroker.cluster.entities import Segment
 from clusterbroker.journal.layout import HAS_BCC, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT
@@ -67,12 +66,11 @@ def publish(channel: Channel, event: Published) -> None:
         # amqp-rules 5.1: unsupported, 540
         raise not_implemented("immediate=true")
     node = channel.connection.node
-    vhost = channel.connection.vhost
-    assert vhost is not None, "a channel is opened after its connection"
+    vhost = channel.access.vhost
     known = channel.routes.get(event.address)
     if known is None or known[0] != vhost.router.generation or known[1] != node.authorization_generation:
         service = VIRTUAL_EXCHANGES.get(event.exchange)
-        if service is not None and requested(channel, event, service):
+        if service is not None and requested(channel, service, event.exchange, event.routing_key, event.messages):
             return
         route = _permitted(channel, event)
         if len(channel.routes) >= ROUTES_MAX:
@@ -100,16 +98,14 @@ def publish(channel: Channel, event: Published) -> None:
 
 
 def _permitted(channel: Channel, event: Published) -> Route[QueueHandle]:
-    connection = channel.connection
-    vhost = connection.vhost
-    assert vhost is not None, "a channel is opened after its connection"
+    vhost = channel.access.vhost
     exchange, key = event.exchange, event.routing_key
     if exchange in VIRTUAL_EXCHANGES:
         return Route(uncacheable=True)  # a key that it does not know
     segment = vhost.segments.get(exchange)
     if segment is not None:
         return _staging_route(channel, segment, key)
-    channel.check("write", "exchange", exchange)
+    channel.access.check("write", "exchange", exchange)
     if not exchange and key.startswith(REPLY_TO + "."):
         return Route(uncacheable=True)
     route = _affordable(vhost.router.route, exchange, key, lambda: None)
@@ -117,15 +113,14 @@ def _permitted(channel: Channel, event: Published) -> Route[QueueHandle]:
         raise not_found(f"no exchange '{exchange}' in vhost '{vhost.name}'")
     if route.internal:
         raise access_refused(f"cannot publish to internal exchange '{exchange}' in vhost '{vhost.name}'")
-    channel.check_topic("write", exchange, key)
+    channel.access.check_topic("write", exchange, key)
     return route
 
 
 def replied(channel: Channel, reply: Message) -> Route[QueueHandle]:
     """Hands a direct reply to its requester; the route says whether there is one."""
     connection = channel.connection
-    assert connection.vhost is not None, "a channel is opened after its connection"
-    found = connection.node.reply(connection.vhost.name, reply.routing_key.decode("utf-8", "surrogateescape"), reply)
+    found = connection.node.reply(channel.vhost_name, reply.routing_key.decode("utf-8", "surrogateescape"), reply)
     return Route(found_exchange=found, uncacheable=True)
 
 
@@ -144,10 +139,9 @@ def _affordable(find: Callable[..., Route[QueueHandle]], *asked: Any) -> Route[Q
 
 def _staging_route(channel: Channel, segment: Segment, key: str) -> Route[QueueHandle]:
     """To the queue that keeps rows until they are committed, if their target may be published to; or nowhere."""
-    vhost = channel.connection.vhost
-    assert vhost is not None, "a channel is opened after its connection"
-    channel.check("write", "exchange", segment.target)
-    channel.check_topic("write", segment.target, key)
+    vhost = channel.access.vhost
+    channel.access.check("write", "exchange", segment.target)
+    channel.access.check_topic("write", segment.target, key)
     if segment.place is not None:
         raise access_refused(f"exchange '{segment.name}' in vhost '{vhost.name}' is committed")
     targets = () if segment.discards else (vhost.staging[segment.name],)
@@ -175,8 +169,7 @@ def _stage_rows(channel: Channel, event: Published, route: Route[QueueHandle], o
     messages = [message if message.persistent else _lasting(message) for message in messages]
     mandatory = event.mandatory and bool(route.targets)
     if mandatory and (looked_into or onward.uncacheable):
-        vhost = channel.connection.vhost
-        assert vhost is not None, "a channel is opened after its connection"
+        vhost = channel.access.vhost
         target = vhost.segments[event.exchange].target
         for place, message in enumerate(messages, 1):
             found = _affordable(route_of, vhost.router, target, message)
@@ -226,14 +219,13 @@ def _named(headers: FieldTable | None) -> Named | None:
 def _one(channel: Channel, event: Published, message: Message) -> tuple[Message, Route[QueueHandle], Named | None]:
     """A message with what the broker changes in it, its own route, and its number if its producer gave one."""
     connection = channel.connection
-    vhost = connection.vhost
-    assert vhost is not None, "a channel is opened after its connection"
+    vhost = channel.access.vhost
     properties = codec.decode(message.header)
     changed = properties
     named = properties.user_id
-    if named not in (None, connection.user) and "impersonator" not in connection.rights.tags:
+    if named not in (None, connection.user) and "impersonator" not in channel.access.rights.tags:
         raise precondition_failed(f"user_id property set to '{named}' but authenticated user was '{connection.user}'")
-    if named is not None and connection.by_token and connection.node.map.user(named) is not None:
+    if named is not None and channel.access.by_token and connection.node.map.user(named) is not None:
         raise precondition_failed(f"user_id property set to '{named}', an account, but a token signed in")
     if properties.reply_to == REPLY_TO:
         if not channel.reply_key:
@@ -253,7 +245,7 @@ def _one(channel: Channel, event: Published, message: Message) -> tuple[Message,
         segment = vhost.segments.get(exchange)
         topic = exchange if segment is None else segment.target  # where its rows go when they are committed
         for each in (*copies, *blind):
-            channel.check_topic("write", topic, each)
+            channel.access.check_topic("write", topic, each)
     route = _affordable(
         vhost.router.route, exchange, key, lambda: properties.headers, (*copies, *blind),
         lambda name: getattr(properties, name, None),
@@ -395,8 +387,7 @@ def depart(
 
 def _counts(channel: Channel, route: Route[QueueHandle], message: Message) -> ExchangeCounts:
     """The counts of the exchange that a route begins at; the route remembers them."""
-    vhost = channel.connection.vhost
-    assert vhost is not None, "a channel is opened after its connection"
+    vhost = channel.access.vhost
     # None is found of one that was deleted before the transaction was committed
     counts = vhost.counts(message.exchange.decode("utf-8", "surrogateescape"))
     route.counts = counts

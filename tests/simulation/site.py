@@ -573,7 +573,7 @@ class Site:
         if self.world.folder is not None and self._beats % CHECKPOINT_TICKS == 0:
             self.world.checkpoint(self)
         if self._beats % 10 == 0:
-            for connection in tuple(self.node.connections.values()):
+            for connection in tuple(self.node.clients.values()):
                 connection.tick(self.node.now_ms)
 
     def _lease(self) -> None:

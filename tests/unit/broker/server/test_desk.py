@@ -305,7 +305,7 @@ async def test_an_order_is_refused_as_the_wiring_says(desked: Any, tmp_path: Pat
 
 async def test_deeds(desked: Any, connect: Any, tmp_path: Path) -> None:
     peer = await (await connect(desked)).open()
-    (connection_id,) = desked.node.connections
+    (connection_id,) = desked.node.clients
     process = await Process.open(tmp_path)
     process.say(m.Do(1, "connection.close", {"id": connection_id, "reason": "enough"}))
     assert await process.hear(m.Done) == m.Done(1, {}, "")

@@ -1,0 +1,41 @@
+"""Errors of a client's request, by kind: each front maps a kind to its protocol's own code.
+
+    kind                  0-9-1   meaning
+    access_refused        403     no permission, or a reserved name
+    not_found             404     no such queue or exchange
+    resource_locked       405     the queue is exclusive to another connection
+    precondition_failed   406     a request that is not as it must be, or is more than a limit allows
+
+The kinds are those of the cluster's answers (`cluster.errors`), so one table of a front serves both.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Kind = Literal["access_refused", "not_found", "resource_locked", "precondition_failed"]
+
+
+class Refusal(Exception):
+    """The request has no effect. `text` is for the client."""
+
+    def __init__(self, kind: Kind, text: str) -> None:
+        super().__init__(kind, text)
+        self.kind = kind
+        self.text = text
+
+
+def access_refused(text: str) -> Refusal:
+    return Refusal("access_refused", text)
+
+
+def not_found(text: str) -> Refusal:
+    return Refusal("not_found", text)
+
+
+def resource_locked(text: str) -> Refusal:
+    return Refusal("resource_locked", text)
+
+
+def precondition_failed(text: str) -> Refusal:
+    return Refusal("precondition_failed", text)
