@@ -12,10 +12,11 @@ to function; this file is the trunk that they share.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.errors import Kind, Refusal
+from clusterbroker.broker.access.publisher import Publisher
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.codec import Acked, MethodReceived, Published
 from clusterbroker.broker.amqp.errors import (
@@ -34,7 +35,6 @@ from clusterbroker.broker.queues.ring import Consumer, Ledger
 from clusterbroker.broker.queues.subscription import Subscription
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Traced
-from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.session import consuming, declaring, publishing, transacting
 from clusterbroker.broker.session.confirms import Confirms
 from clusterbroker.broker.session.dividing import WAITED_STEPS, divided, give_back, let_go
@@ -43,11 +43,14 @@ from clusterbroker.broker.session.unanswered import Asked, review
 from clusterbroker.broker.stats.totals import MessageTotals
 from clusterbroker.cluster.commands import AnyCommand
 from clusterbroker.cluster.state import Applied
+from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
     from clusterbroker.broker.session.connection import Connection
     from clusterbroker.broker.session.transacting import Transaction
 
+NO_ROUTE: Final = 312
+NO_ROUTE_TEXT: Final = b"NO_ROUTE"
 CLOSE: Final = b"\x00\x14\x00\x28"
 CLOSE_OK: Final = b"\x00\x14\x00\x29"
 REPLY_BYTES_MAX: Final = 32 << 20
@@ -59,8 +62,8 @@ class Channel:
 
     __slots__ = (
         "access", "asked", "closing", "confirms", "connection", "consumers", "counts", "deadlines", "deletes", "getter",
-        "last_queue", "ledger", "number", "opened", "parked", "prefetch", "reply_key", "reply_tag", "requests",
-        "routes", "traced", "transaction",
+        "last_queue", "ledger", "number", "opened", "parked", "prefetch", "publisher", "reply_key", "reply_tag",
+        "requests", "traced", "transaction",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, number: int) -> None:
@@ -87,7 +90,7 @@ class Channel:
         self.reply_key = ""
         self.reply_tag = b""
         self.requests = 0  # to the broker's own exchanges, unanswered
-        self.routes: dict[bytes, tuple[int, int, Route[QueueHandle]]] = {}
+        self.publisher = Publisher(self)
         self.traced: Traced | None = None
         """Sampled deliveries that wait for their settlement; None: there were none."""
 
@@ -285,6 +288,31 @@ class Channel:
             redeliver=ledger.redelivered + counts.redelivered,
             ack=counts.ack,
         )
+
+    # -- what its publisher asks (`broker.access.publisher.Session`)
+
+    def returned(self, messages: Sequence[Message]) -> None:
+        """amqp-rules 5.4: the return comes before the ack."""
+        for message in messages:
+            self.connection.out.returned(self.number, NO_ROUTE, NO_ROUTE_TEXT, message)
+        self.want_send()
+
+    def feeds(self, queues: Iterable[QueueHandle]) -> None:
+        self.connection.feeds(queues)
+
+    def waits_for(self, queue: QueueHandle) -> None:
+        self.connection.waits_for(queue)
+
+    def in_turns(self, step: Callable[[], bool]) -> None:
+        @self.answers
+        def go_on() -> None:
+            if not step():
+                self.connection.node.soon(go_on)
+            elif self.awaits():
+                self.resume()
+
+        self.park()
+        go_on()
 
     # -- what methods need ------------------------------------------------------------------------------------
 

@@ -432,7 +432,7 @@ class Connection:
         """Another token has come for the same user: nothing that was allowed by the old one is remembered."""
         self.access.renew(rights, until_ms)
         for channel in self.channels.values():
-            channel.routes.clear()
+            channel.publisher.routes.clear()
         self.review_rights()
 
     def review_rights(self) -> None:

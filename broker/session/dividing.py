@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.session.channel import Channel
     from clusterbroker.broker.session.connection import Connection
 
-DELIVERY_STEPS: Final = 2
-"""A message that goes into a queue."""
-DELIVERIES_AT_ONCE: Final = STEPS_AT_ONCE // DELIVERY_STEPS
+
 RETURNS_AT_ONCE: Final = 5_000
 RETURN_STEPS: Final = 6
 """A delivery that returns to its queue; of many channels that end together as many return at once as of one."""

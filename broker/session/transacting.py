@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from clusterbroker.broker.access.publisher import DELIVERY_STEPS, Named, is_reply
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.errors import internal_error, precondition_failed, resource_error
 from clusterbroker.broker.amqp.layout import Method
@@ -26,8 +27,6 @@ from clusterbroker.broker.queues.handle import CommitPart, QueueHandle
 from clusterbroker.broker.queues.ring import Consumer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.router import Route
-from clusterbroker.broker.session import publishing
-from clusterbroker.broker.session.dividing import DELIVERY_STEPS
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
@@ -60,13 +59,13 @@ class Transaction:
     __slots__ = ("publishes", "settles", "size", "steps")
 
     def __init__(self) -> None:
-        self.publishes: list[tuple[Route[QueueHandle], Sequence[Message], bool, publishing.Named | None]] = []
+        self.publishes: list[tuple[Route[QueueHandle], Sequence[Message], bool, Named | None]] = []
         self.settles: list[tuple[list[Entry], str]] = []
         self.size = 0  # bytes of the staged messages
         self.steps = 0  # that a commit will take
 
     def publish(
-        self, route: Route[QueueHandle], messages: Sequence[Message], mandatory: bool, named: publishing.Named | None
+        self, route: Route[QueueHandle], messages: Sequence[Message], mandatory: bool, named: Named | None
     ) -> None:
         """Raises 506 when it is too much."""
         size = sum(message.size + MESSAGE_OVERHEAD_BYTES for message in messages)
@@ -185,9 +184,9 @@ def _parts(channel: Channel, staged: Transaction) -> dict[QueueHandle, CommitPar
     """What each queue gets of it. What has no queue to go to is returned."""
     parts: dict[QueueHandle, CommitPart] = {}
     for route, messages, mandatory, named in staged.publishes:
-        if publishing.is_reply(messages[0]):
-            route = publishing.replied(channel, messages[0])
-        departed = publishing.depart(channel, route, messages, mandatory, None)
+        if is_reply(messages[0]):
+            route = channel.publisher.replied(messages[0])
+        departed = channel.publisher.depart(route, messages, mandatory, None)
         for queue in route.targets:
             parts.setdefault(queue, CommitPart()).publishes.append((departed, named))
     for entries, outcome in staged.settles:
