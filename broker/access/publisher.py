@@ -14,13 +14,14 @@ that a queue refused may come again too, also behind later ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.access.errors import access_refused, not_found, precondition_failed
 from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.access.virtual_exchanges import VIRTUAL_EXCHANGES
+from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.counts import ChannelCounts, ExchangeCounts
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.ticket import Ticket
@@ -54,11 +55,9 @@ class Session(Protocol):
     def returned(self, messages: Sequence[Message]) -> None:
         """No queue gets these, which were mandatory."""
 
-    def feeds(self, queues: Iterable[QueueHandle]) -> None:
-        """Published to these while a node has an alarm: the session's client waits as long as that one owns any."""
-
-    def waits_for(self, queue: QueueHandle) -> None:
-        """The queue has too much uncommitted: the session's client is read again when the queue is relieved."""
+    @property
+    def backpressure(self) -> Backpressure:
+        """Of its client."""
 
     def in_turns(self, step: Callable[[], bool]) -> None:
         """Calls `step` now and in later turns until it returns True. The session takes nothing else meanwhile."""
@@ -227,11 +226,11 @@ class Publisher:
         if node.watches and (watch := node.watches.get(self._access.vhost.name)) is not None:
             messages = watch.published(session, route, messages, ticket)
         if node.alarms_elsewhere:
-            session.feeds(route.targets)
+            session.backpressure.feeds(route.targets)
         if node.congested:
             for queue in route.targets:
                 if queue in node.congested:
-                    session.waits_for(queue)
+                    session.backpressure.waits_for(queue)
         return messages
 
     def _exchange_counts(self, route: Route[QueueHandle], message: Message) -> ExchangeCounts:

@@ -43,7 +43,7 @@ class AlarmsOfNodes:
     def owners_changed(self) -> None:
         """Who publishes to a queue that an alarmed node owned, or is deleted, has nothing to wait for any more."""
         for connection in tuple(self._node.clients.values()) if self._node.alarms_elsewhere else ():
-            if connection.fed:
+            if connection.backpressure.fed:
                 connection.alarmed()
 
     def linked(self, peer: str) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
+from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.stats.totals import MessageTotals
 
@@ -124,14 +125,11 @@ class ClientCore(SocketCore, Protocol):
         """All clients hold too much of contents that are not whole, and this one the most: closes it."""
 
     @property
-    def fed(self) -> Mapping[Any, None]:
-        """Queues that the client has published to while their owner had an alarm."""
+    def backpressure(self) -> Backpressure:
+        """Why the client is not read although it could be."""
 
     def alarmed(self) -> None:
-        """Resource alarms, here or of owners of `fed`, changed."""
-
-    def relieved(self, queue: object) -> None:
-        """The queue has room for publishes again."""
+        """Resource alarms, here or elsewhere, changed (`Backpressure.alarms`)."""
 
     def review_reading(self) -> None:
         """A reason to read the socket, or not to, changed."""

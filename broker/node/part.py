@@ -555,7 +555,7 @@ class Part:
 
     def relieved(self, queue: object) -> None:
         for connection in self.node.clients.values():
-            connection.relieved(queue)
+            connection.backpressure.relieved(queue)
 
     def room(self, node: str) -> int:
         if node == self.name:

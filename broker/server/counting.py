@@ -81,7 +81,7 @@ def rows(shell: NodeShell, started_at_ms: int, lag_ms: float) -> Iterator[AnyRow
             continue  # rows know 0-9-1 alone
         if connection.state not in (State.OPEN, State.CLOSING):
             continue
-        yield connection_row(connection, client, bool(node.alarms or connection.fed))
+        yield connection_row(connection, client, bool(node.alarms or connection.backpressure.fed))
         for channel in tuple(connection.channels.values()):
             yield channel_row(connection.id, channel)
             for subscription in tuple(channel.consumers.values()):
@@ -220,7 +220,7 @@ def connection_row(connection: Connection, client: Client, alarmed: bool) -> Con
     peer_host, _, peer_port = connection.peer.rpartition(":")
     if connection.state is State.CLOSING:
         state = "closing"
-    elif alarmed and connection.publishes:
+    elif alarmed and connection.backpressure.publishes:
         state = "blocked"
     else:
         state = "running" if connection.reading else "flow"

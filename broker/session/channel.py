@@ -12,11 +12,12 @@ to function; this file is the trunk that they share.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.errors import Kind, Refusal
 from clusterbroker.broker.access.publisher import Publisher
+from clusterbroker.broker.access.receiver import give_back, let_go
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.codec import Acked, MethodReceived, Published
 from clusterbroker.broker.amqp.errors import (
@@ -29,6 +30,7 @@ from clusterbroker.broker.amqp.errors import (
 )
 from clusterbroker.broker.amqp.errors import channel_error as channel_fault
 from clusterbroker.broker.amqp.layout import Method
+from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.ring import Consumer, Ledger
@@ -37,7 +39,7 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Traced
 from clusterbroker.broker.session import consuming, declaring, publishing, transacting
 from clusterbroker.broker.session.confirms import Confirms
-from clusterbroker.broker.session.dividing import WAITED_STEPS, divided, give_back, let_go
+from clusterbroker.broker.session.dividing import WAITED_STEPS, divided
 from clusterbroker.broker.session.reply_codes import Refused, amqp_error
 from clusterbroker.broker.session.unanswered import Asked, review
 from clusterbroker.broker.stats.totals import MessageTotals
@@ -297,11 +299,9 @@ class Channel:
             self.connection.out.returned(self.number, NO_ROUTE, NO_ROUTE_TEXT, message)
         self.want_send()
 
-    def feeds(self, queues: Iterable[QueueHandle]) -> None:
-        self.connection.feeds(queues)
-
-    def waits_for(self, queue: QueueHandle) -> None:
-        self.connection.waits_for(queue)
+    @property
+    def backpressure(self) -> Backpressure:
+        return self.connection.backpressure
 
     def in_turns(self, step: Callable[[], bool]) -> None:
         @self.answers

@@ -14,7 +14,7 @@ what a client does wrong ends its channel or its connection, with the code of am
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.authorization import Authorization
@@ -35,6 +35,7 @@ from clusterbroker.broker.amqp.errors import (
 from clusterbroker.broker.amqp.errors import channel_error as channel_fault
 from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.node.alarms import MINORITY
+from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.redirect import DRAINED, moving_text
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
 from clusterbroker.broker.session import handshake
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import Accepted
     from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.node.vhost import VirtualHost
-    from clusterbroker.broker.queues.handle import QueueHandle
 
 HEADER_0_9_1: Final = b"AMQP\x00\x00\x09\x01"
 HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
@@ -71,11 +71,11 @@ class Connection:
     """Whether it came by a way that only the node's owner has (`TrustedConnection`)."""
 
     __slots__ = (
-        "_blocked_told", "_closed_at_ms", "_congested", "_held", "_last_heard_ms", "_last_sent_ms",
-        "access", "capabilities", "channel_max", "channels", "checks_secret", "client_properties", "decoder",
-        "dismissed", "divided", "ending", "exclusive_queues", "fed", "heartbeat_s", "id", "looks", "loopback",
+        "_blocked_told", "_closed_at_ms", "_held", "_last_heard_ms", "_last_sent_ms",
+        "access", "backpressure", "capabilities", "channel_max", "channels", "checks_secret", "client_properties",
+        "decoder", "dismissed", "divided", "ending", "exclusive_queues", "heartbeat_s", "id", "looks", "loopback",
         "mechanism", "node", "opened_at_ms", "out", "parked_bytes", "partial_bytes", "paused_since_ms", "peer",
-        "peer_identity", "publishes", "reading", "rest", "state", "until",
+        "peer_identity", "reading", "rest", "state", "until",
     )  # fmt: skip
 
     def __init__(self, node: Node, peer: str, loopback: bool, now_ms: int, peer_identity: str | None = None) -> None:
@@ -98,7 +98,7 @@ class Connection:
         self.capabilities: dict[str, Any] = {}
         self.channel_max = 0
         self.heartbeat_s = 0
-        self.publishes = False
+        self.backpressure = Backpressure(node, self)
         self.partial_bytes = 0
         self.rest: deque[Any] | None = None  # events that wait for the node's next turn (`dividing`)
         self.looks = False  # some of its channels still look in later turns for what is late
@@ -111,8 +111,6 @@ class Connection:
         self.opened_at_ms = now_ms
         self.paused_since_ms = 0
         self._blocked_told = False
-        self._congested: dict[QueueHandle, None] = {}  # queues with too much uncommitted to which it has published
-        self.fed: dict[QueueHandle, None] = {}  # queues to which it has published while their owner had an alarm
         self._closed_at_ms = 0
         self._last_heard_ms = self._last_sent_ms = now_ms
         node.clients[self.id] = self
@@ -157,8 +155,8 @@ class Connection:
         waits for alarms, too, and all of them together are bounded."""
         self.node.partial_bytes += partial_bytes - self.partial_bytes
         self.partial_bytes = partial_bytes
-        if partial_bytes > REQUEST_BYTES and not self.publishes:
-            self._first_publish()
+        if partial_bytes > REQUEST_BYTES and not self.backpressure.publishes:
+            self.backpressure.begin()
         if self.node.partial_bytes > self.node.options.partial_bytes_max:
             max(self.node.clients.values(), key=lambda one: one.partial_bytes).give_up_partial()
 
@@ -205,8 +203,8 @@ class Connection:
                 channel = self.channels.get(event.channel)
                 if channel is None:
                     channel = self._open_channel(event)
-                if kind is Published and not self.publishes and not only_asks(event.exchange):
-                    self._first_publish()
+                if kind is Published and not self.backpressure.publishes and not only_asks(event.exchange):
+                    self.backpressure.begin()
                 channel.receive(event)
         except ConnectionFault as fault:
             if isinstance(event, MethodReceived):
@@ -473,58 +471,29 @@ class Connection:
             for subscription in channel.consumers.values():
                 subscription.queue.ring.mark()
 
-    def _first_publish(self) -> None:
-        self.publishes = True
-        self.alarmed()
-
     def alarmed(self) -> None:
         """amqp-rules 5.2: connection.blocked goes once to publishing connections, unblocked when all alarms clear."""
-        blocked = bool(self._alarms)
+        alarms = self.backpressure.alarms
+        blocked = bool(alarms)
         if blocked != self._blocked_told and self.state is State.OPEN:
             self._blocked_told = blocked
             if self.capabilities.get("connection.blocked") is True:
                 if blocked:
-                    self.send(0, methods.ConnectionBlocked("low on " + " and ".join(self._alarms)))
+                    self.send(0, methods.ConnectionBlocked("low on " + " and ".join(alarms)))
                 else:
                     self.send(0, methods.ConnectionUnblocked())
         if not blocked:
-            self.fed.clear()
+            self.backpressure.fed.clear()
         if not self.node.alarms:
             self.mark_consumers()  # readers of streams that wait for memory go on
         self.review_reading()
-
-    def feeds(self, queues: Iterable[QueueHandle]) -> None:
-        """It has published to these queues while a node has an alarm: blocked as long as that one owns any of them."""
-        for queue in queues:
-            if queue.entity.owner in self.node.alarms_elsewhere and queue not in self.fed:
-                self.fed[queue] = None
-                self.alarmed()
-
-    def waits_for(self, queue: QueueHandle) -> None:
-        """It publishes to a queue that has too much uncommitted: it is read again when the queue is relieved."""
-        self._congested[queue] = None
-        self.review_reading()
-
-    def relieved(self, queue: object) -> None:
-        if self._congested and self._congested.pop(queue, self) is None:  # type: ignore[call-overload]
-            self.review_reading()
-
-    @property
-    def _alarms(self) -> list[str]:
-        """Those for which this connection has to wait."""
-        if not self.publishes:
-            return []
-        elsewhere = self.node.alarms_elsewhere
-        owners = dict.fromkeys(queue.entity.owner for queue in self.fed if not queue.deleted)
-        return [*self.node.alarms, *(f"{name} at node {at}" for at in owners if at for name in elsewhere.get(at, ()))]
 
     def review_reading(self) -> None:
         """Whether the socket should be read: not while blocked, checked, behind, or deaf itself.
 
         Without a majority nobody is: what a client says would be carried out by wiring that may be of the past.
         """
-        full = self.publishes and (bool(self._alarms) or self.node.throttled or bool(self._congested))
-        blocked = full or self.dismissed or MINORITY in self.node.alarms
+        blocked = self.backpressure.holds or self.dismissed or MINORITY in self.node.alarms
         reading = (
             not (blocked and self.state is State.OPEN)
             and self.state is not State.CHECKING

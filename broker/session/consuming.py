@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from clusterbroker.broker.access.errors import Refusal
+from clusterbroker.broker.access.receiver import attach, give_back
 from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.codec import Acked
@@ -20,13 +22,12 @@ from clusterbroker.broker.amqp.errors import (
     resource_locked,
 )
 from clusterbroker.broker.amqp.layout import Method
-from clusterbroker.broker.queues.handle import GONE, QueueHandle, Taken
+from clusterbroker.broker.queues.handle import QueueHandle, Taken
 from clusterbroker.broker.queues.ring import Consumer
 from clusterbroker.broker.queues.subscription import Subscription
 from clusterbroker.broker.queues.watch import Delivery
 from clusterbroker.broker.session import stream_consuming
 from clusterbroker.broker.session.declaring import clean
-from clusterbroker.broker.session.dividing import give_back
 from clusterbroker.broker.session.leases import boolean, reader
 from clusterbroker.cluster.stream_settings import STREAM
 
@@ -165,17 +166,13 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
         subscription.credit.numbered = QUEUE_SEQ
 
     @channel.answers
-    def subscribed(refused: str) -> None:
+    def attached(refusal: Refusal | None) -> None:
         if not channel.awaits():
-            if not refused:
+            if refusal is None:
                 queue.unsubscribe(subscription, node.now_ms)
             return
-        if refused == GONE:
-            channel.refuse(channel.access.no_queue(name), method)
-            return
-        if refused:
-            text = f"queue '{name}' in vhost '{channel.vhost_name}' {refused}"
-            channel.refuse(access_refused(text), method)
+        if refusal is not None:
+            channel.refuse(refusal, method)
             return
         channel.consumers[tag] = subscription
         if not method.nowait:
@@ -186,7 +183,7 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
 
     generation, rights = node.authorization_generation, channel.access.rights
     channel.ask(queue, method, lambda: queue.unsubscribe(subscription, node.now_ms))
-    queue.subscribe(subscription, node.now_ms, subscribed)
+    attach(channel.access, subscription, attached)
 
 
 def _consume_replies(channel: Channel, method: methods.BasicConsume, tag: str) -> None:

@@ -18,17 +18,10 @@ from clusterbroker.broker.routing.labour import METHODS_AT_ONCE, STEPS_AT_ONCE
 from clusterbroker.broker.session.state import State
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.core import Node
-    from clusterbroker.broker.queues.subscription import Subscription
     from clusterbroker.broker.session.channel import Channel
     from clusterbroker.broker.session.connection import Connection
 
 
-RETURNS_AT_ONCE: Final = 5_000
-RETURN_STEPS: Final = 6
-"""A delivery that returns to its queue; of many channels that end together as many return at once as of one."""
-CONSUMER_STEPS: Final = 20
-"""A consumer that goes."""
 WAITED_STEPS: Final = 200
 """An event that waited in a parked channel: a get, a passive declare or a commit may be answered within the turn."""
 
@@ -105,36 +98,3 @@ def look_on(connection: Connection, channels: deque[Channel]) -> None:
         look(connection, channels, connection.node.now_ms)
     except Exception as error:
         connection.crashed(error)
-
-
-def give_back(
-    node: Node, entries: Sequence[tuple[Any, Any, int]], *, requeue: bool, counted: bool, until: int | None = None
-) -> None:
-    """Deliveries of a ledger return to their queues, or are rejected; of very many some in later turns, and all of them
-    when the node has done what is to be done at once (`until`, of `Labour.done`)."""
-    at_once = RETURNS_AT_ONCE if until is None or node.labour.done < until else 0
-    for _, consumer, seq in entries[:at_once]:
-        queue = consumer.ring.owner
-        if requeue:
-            node.setting_aside.work(queue, queue.requeue, seq, counted)
-        else:
-            node.setting_aside.work(queue, queue.reject, seq)
-        consumer.ring.mark()
-    node.labour.done += RETURN_STEPS * len(entries[:at_once])
-    rest = entries[at_once:]
-    if rest:
-        node.labour.done += STEPS_AT_ONCE
-        node.soon(lambda: give_back(node, rest, requeue=requeue, counted=counted))
-
-
-def let_go(node: Node, consumers: Sequence[Subscription], until: int) -> None:
-    """Consumers of a channel that has ended leave their queues; later, when the node has done so much. They get nothing
-    meanwhile, for the ledger of such a channel does not flow."""
-    if node.labour.done < until:
-        for subscription in consumers:
-            queue = subscription.queue
-            if not queue.deleted:
-                node.setting_aside.work(queue, queue.unsubscribe, subscription, node.now_ms)
-        node.labour.done += CONSUMER_STEPS * len(consumers)
-    elif consumers:
-        node.soon(lambda: let_go(node, consumers, node.labour.done + STEPS_AT_ONCE))

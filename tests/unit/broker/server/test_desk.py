@@ -182,7 +182,7 @@ async def test_what_stands_in_the_way_is_told(desked: Any, connect: Any, tmp_pat
     peer.send(1, methods.QueueDeclare(queue="q"))
     peer.send(1, methods.BasicConsume(queue="q", consumer_tag="mine", exclusive=True))
     peer.publish("q", b"x")
-    await until(lambda: any(connection.publishes for connection in desked.clients))
+    await until(lambda: any(one.backpressure.publishes for one in desked.node.clients.values()))
     desked.alarms.set("memory", "a drill", True)
     process = await Process.open(tmp_path)
     batch = await process.rows(1)
