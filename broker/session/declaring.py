@@ -1,28 +1,20 @@
-"""exchange.* and queue.*: what a client declares becomes a command of the wiring log.
-
-Permissions (amqp-rules 5.3): declare and delete = configure; passive declare = any; bind = write on the destination
-and read on the source; a dead-letter exchange in the arguments = read on the queue and write on that exchange, an
-alternate exchange = read on the exchange and write on the alternate. Everything else that can be wrong is decided by
-the cluster map, the same on every node.
-"""
+"""exchange.* and queue.*: what a client declares becomes a command of the wiring log (`broker.access.admin`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from clusterbroker.broker.access.admin import Admin
 from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.amqp import methods
-from clusterbroker.broker.amqp.errors import access_refused, not_found, not_implemented, precondition_failed
+from clusterbroker.broker.amqp.errors import access_refused, not_implemented, precondition_failed
 from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.session.unanswered import Asked, ownerless
-from clusterbroker.cluster.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
-from clusterbroker.cluster.entities import Binding, DestinationKind
-from clusterbroker.cluster.exchange_rules import STAGING
+from clusterbroker.cluster.commands import DeleteQueue
 from clusterbroker.cluster.ids import Epoch
 from clusterbroker.cluster.state import Applied
 from clusterbroker.cluster.stream_settings import STREAM
-from clusterbroker.journal.values import stored
 
 if TYPE_CHECKING:
     from clusterbroker.broker.session.channel import Channel
@@ -38,115 +30,56 @@ def _answered(method: Any, reply: Method) -> Callable[[Applied], Method | None]:
 
 
 def _exchange_declare(channel: Channel, method: methods.ExchangeDeclare) -> None:
-    name = clean(method.exchange)
-    vhost = channel.vhost_name
+    name, admin = clean(method.exchange), Admin(channel.access)
     if not name:
         raise access_refused("operation not permitted on the default exchange")
     if method.passive:
-        if channel.connection.node.map.exchange(vhost, name) is None:
-            raise not_found(f"no exchange '{name}' in vhost '{vhost}'")
+        admin.find_exchange(name)
         if not method.nowait:
             channel.send(methods.ExchangeDeclareOk())
         return
-    channel.access.check("configure", "exchange", name)
-    arguments = stored(method.arguments)
-    staging = method.type == STAGING
-    target = arguments.get("x-target")
-    if staging and isinstance(target, str):
-        channel.access.check("write", "exchange", target)
-    alternate = arguments.get("alternate-exchange")
-    if isinstance(alternate, str):
-        channel.access.check("read", "exchange", name)
-        channel.access.check("write", "exchange", alternate)
-    node = channel.connection.node
-    limit = node.options.exchanges_max
-    if node.map.exchange(vhost, name) is None:
-        if not staging and node.exchange_count >= limit:
-            raise precondition_failed(f"cannot declare exchange '{name}': exchange limit ({limit}) is reached")
-        channel.access.check_memory(f"declare exchange '{name}'")
-    command = DeclareExchange(
-        vhost=vhost,
-        name=name,
-        type=method.type,
+    command = admin.declare_exchange(
+        name,
+        method.type,
+        method.arguments,
         durable=method.durable,
         auto_delete=method.auto_delete,
         internal=method.internal,
-        arguments=arguments,
-        **_stager(channel) if staging else {},
     )
     channel.order(command, method, _answered(method, methods.ExchangeDeclareOk()))
-
-
-def _stager(channel: Channel) -> dict[str, Any]:
-    """What the wiring must know of who opens a segment, and when."""
-    connection = channel.connection
-    return {
-        "at_ms": connection.node.now_ms,
-        "user": channel.access.principal,
-        "is_administrator": channel.access.is_administrator,
-    }
 
 
 def _exchange_delete(channel: Channel, method: methods.ExchangeDelete) -> None:
     name = clean(method.exchange)
     if not name:
         raise access_refused("operation not permitted on the default exchange")
-    channel.access.check("configure", "exchange", name)
-    command = DeleteExchange(vhost=channel.vhost_name, name=name, if_unused=method.if_unused)
+    command = Admin(channel.access).delete_exchange(name, if_unused=method.if_unused)
     channel.order(command, method, _answered(method, methods.ExchangeDeleteOk()))
 
 
-def _binding(
-    channel: Channel,
-    kind: type[Bind] | type[Unbind],
-    source: str,
-    destination: str,
-    to: DestinationKind,
-    method: Any,
-) -> Bind | Unbind:
-    if not source or (to == "exchange" and not destination):
-        raise access_refused("operation not permitted on the default exchange")
-    channel.access.check("write", to, destination)
-    channel.access.check("read", "exchange", source)
-    channel.access.check_topic("read", source, method.routing_key)
-    vhost, key, arguments = channel.vhost_name, method.routing_key, stored(method.arguments)
-    if kind is Bind and channel.access.node.low_on_memory:
-        wanted = Binding(vhost, source, destination, to, key, arguments)
-        if channel.connection.node.map.find_binding(wanted) is None:
-            channel.access.check_memory(f"bind {to} '{destination}' to exchange '{source}'")
-    return kind(
-        vhost=vhost,
-        source=source,
-        destination=destination,
-        destination_kind=to,
-        routing_key=key,
-        arguments=arguments,
-        connection=channel.connection.id,
-    )
-
-
 def _exchange_bind(channel: Channel, method: methods.ExchangeBind) -> None:
-    command = _binding(channel, Bind, clean(method.source), clean(method.destination), "exchange", method)
+    source, destination = clean(method.source), clean(method.destination)
+    command = Admin(channel.access).bind(source, destination, "exchange", method.routing_key, method.arguments)
     channel.order(command, method, _answered(method, methods.ExchangeBindOk()))
 
 
 def _exchange_unbind(channel: Channel, method: methods.ExchangeUnbind) -> None:
-    command = _binding(channel, Unbind, clean(method.source), clean(method.destination), "exchange", method)
+    source, destination = clean(method.source), clean(method.destination)
+    command = Admin(channel.access).unbind(source, destination, "exchange", method.routing_key, method.arguments)
     channel.order(command, method, _answered(method, methods.ExchangeUnbindOk()))
 
 
 def _queue_bind(channel: Channel, method: methods.QueueBind) -> None:
-    name = channel.queue_name(clean(method.queue))
-    if not method.queue and not method.routing_key:
-        # amqp-rules 5.3: bind with both empty uses the queue's name as key
-        method = methods.QueueBind(0, name, method.exchange, name, method.nowait, method.arguments)
-    command = _binding(channel, Bind, clean(method.exchange), name, "queue", method)
+    name, key = channel.queue_name(clean(method.queue)), method.routing_key
+    if not method.queue and not key:
+        key = name  # amqp-rules 5.3: bind with both empty uses the queue's name as key
+    command = Admin(channel.access).bind(clean(method.exchange), name, "queue", key, method.arguments)
     channel.order(command, method, _answered(method, methods.QueueBindOk()))
 
 
 def _queue_unbind(channel: Channel, method: methods.QueueUnbind) -> None:
     name = channel.queue_name(clean(method.queue))
-    command = _binding(channel, Unbind, clean(method.exchange), name, "queue", method)
+    command = Admin(channel.access).unbind(clean(method.exchange), name, "queue", method.routing_key, method.arguments)
     channel.order(command, method, lambda _: methods.QueueUnbindOk())
 
 
@@ -164,26 +97,12 @@ def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
     server_named = not name
     if server_named:
         name = f"amq.gen-{connection.node.secret_name()}"
-    channel.access.check("configure", "queue", name)
-    arguments = stored(method.arguments)
-    dead_letters = arguments.get("x-dead-letter-exchange")
-    if isinstance(dead_letters, str):
-        channel.access.check("read", "queue", name)
-        channel.access.check("write", "exchange", dead_letters)
-    if connection.node.map.queue(channel.vhost_name, name) is None:
-        limit = connection.node.options.queues_max
-        if len(connection.node.queues) >= limit:
-            raise precondition_failed(f"cannot declare queue '{name}': queue limit in this node ({limit}) is reached")
-        channel.access.check_memory(f"declare queue '{name}'")
-    command = DeclareQueue(
-        at_ms=connection.node.now_ms,
-        vhost=channel.vhost_name,
-        name=name,
+    command = Admin(channel.access).declare_queue(
+        name,
+        method.arguments,
         durable=method.durable,
         auto_delete=method.auto_delete,
         exclusive=method.exclusive,
-        arguments=arguments,
-        connection=connection.id,
         server_named=server_named,
     )
 
