@@ -5,6 +5,7 @@
     not_found             404     no such queue or exchange
     resource_locked       405     the queue is exclusive to another connection
     precondition_failed   406     a request that is not as it must be, or is more than a limit allows
+    resource_error        506     more than the node has room for
 
 The kinds are those of the cluster's answers (`cluster.errors`), so one table of a front serves both.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Kind = Literal["access_refused", "not_found", "resource_locked", "precondition_failed"]
+Kind = Literal["access_refused", "not_found", "resource_locked", "precondition_failed", "resource_error"]
 
 
 class Refusal(Exception):
@@ -39,3 +40,7 @@ def resource_locked(text: str) -> Refusal:
 
 def precondition_failed(text: str) -> Refusal:
     return Refusal("precondition_failed", text)
+
+
+def resource_error(text: str) -> Refusal:
+    return Refusal("resource_error", text)

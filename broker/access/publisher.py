@@ -79,13 +79,18 @@ def affordable(find: Callable[..., Route[QueueHandle]], *asked: Any) -> Route[Qu
 class Publisher:
     """Of one session. `routes`: address -> generations of the wiring and of permissions, and the route."""
 
-    __slots__ = ("_access", "_node", "_session", "routes")
+    __slots__ = ("_access", "_session", "node", "routes")
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._access = session.access
-        self._node = session.access.node
+        self.node = session.access.node
         self.routes: dict[bytes, tuple[int, int, Route[QueueHandle]]] = {}
+
+    @property
+    def counts(self) -> ChannelCounts:
+        """Of the session."""
+        return self._session.counts
 
     def find(self, address: bytes, exchange: str, key: str) -> Route[QueueHandle]:
         """The route of an address, which is remembered by its bytes. Raises Refusal."""
@@ -93,7 +98,7 @@ class Publisher:
         if len(self.routes) >= ROUTES_MAX:
             self.routes.clear()
         if not route.uncacheable:
-            generations = self._access.vhost.router.generation, self._node.authorization_generation
+            generations = self._access.vhost.router.generation, self.node.authorization_generation
             self.routes[address] = (*generations, route)
         return route
 
@@ -130,7 +135,7 @@ class Publisher:
     def replied(self, reply: Message) -> Route[QueueHandle]:
         """Hands a direct reply to its requester; the route says whether there is one."""
         key = reply.routing_key.decode("utf-8", "surrogateescape")
-        return Route(found_exchange=self._node.reply(self._access.vhost.name, key, reply), uncacheable=True)
+        return Route(found_exchange=self.node.reply(self._access.vhost.name, key, reply), uncacheable=True)
 
     @staticmethod
     def portion(route: Route[QueueHandle], count: int) -> int:
@@ -180,7 +185,7 @@ class Publisher:
         named: Named | None,
     ) -> None:
         """To these of the route's queues."""
-        node = self._node
+        node = self.node
         node.labour.done += DELIVERY_STEPS * len(messages) * len(targets)
         journaled = 0
         for queue in targets:
@@ -208,7 +213,7 @@ class Publisher:
     ) -> Sequence[Message]:
         """Counts the messages, and returns to their publisher what has no queue to go to. The queues get those that are
         the result: who looks at them may mark some."""
-        node, session = self._node, self._session
+        node, session = self.node, self._session
         count, own, exchange = len(messages), session.counts, route.counts or self._exchange_counts(route, messages[0])
         own.publish += count
         exchange.publish_in += count

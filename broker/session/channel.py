@@ -6,18 +6,20 @@ Methods of a channel take effect one after another. One that needs the wiring lo
 the channel: later events wait in `parked` until `resume`, and the connection stops reading when many wait.
 
 What methods do stands beside: declaring.py, publishing.py, transacting.py, consuming.py. Each is a table from method
-to function; this file is the trunk that they share.
+to function (`handlers`); this file is the trunk that they share.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from clusterbroker.broker.access.errors import Kind, Refusal
 from clusterbroker.broker.access.publisher import Publisher
 from clusterbroker.broker.access.receiver import give_back, let_go
+from clusterbroker.broker.access.timeouts import check_timeouts
+from clusterbroker.broker.access.transaction import Transaction
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.codec import Acked, MethodReceived, Published
 from clusterbroker.broker.amqp.errors import (
@@ -27,6 +29,7 @@ from clusterbroker.broker.amqp.errors import (
     access_refused,
     command_invalid,
     not_found,
+    precondition_failed,
 )
 from clusterbroker.broker.amqp.errors import channel_error as channel_fault
 from clusterbroker.broker.amqp.layout import Method
@@ -37,19 +40,15 @@ from clusterbroker.broker.queues.ring import Consumer, Ledger
 from clusterbroker.broker.queues.subscription import Subscription
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Traced
-from clusterbroker.broker.session import consuming, declaring, publishing, transacting
 from clusterbroker.broker.session.confirms import Confirms
 from clusterbroker.broker.session.dividing import WAITED_STEPS, divided
+from clusterbroker.broker.session.ports import ConnectionCore
 from clusterbroker.broker.session.reply_codes import Refused, amqp_error
 from clusterbroker.broker.session.unanswered import Asked, review
 from clusterbroker.broker.stats.totals import MessageTotals
 from clusterbroker.cluster.commands import AnyCommand
 from clusterbroker.cluster.state import Applied
 from clusterbroker.journal.record import Message
-
-if TYPE_CHECKING:
-    from clusterbroker.broker.session.connection import Connection
-    from clusterbroker.broker.session.transacting import Transaction
 
 NO_ROUTE: Final = 312
 NO_ROUTE_TEXT: Final = b"NO_ROUTE"
@@ -63,15 +62,19 @@ class Channel:
     """A channel's state. `last_queue` is what an empty queue name means (amqp-rules 5.3)."""
 
     __slots__ = (
-        "access", "asked", "closing", "confirms", "connection", "consumers", "counts", "deadlines", "deletes", "getter",
-        "last_queue", "ledger", "number", "opened", "parked", "prefetch", "publisher", "reply_key", "reply_tag",
-        "requests", "traced", "transaction",
+        "_handlers", "access", "asked", "closing", "confirms", "connection", "consumers", "counts", "deadlines",
+        "deletes", "getter", "last_queue", "ledger", "number", "opened", "parked", "prefetch", "publisher",
+        "reply_key", "reply_tag", "requests", "traced", "transaction",
     )  # fmt: skip
 
-    def __init__(self, connection: Connection, number: int) -> None:
+    def __init__(
+        self, connection: ConnectionCore, number: int, handlers: Mapping[type, Callable[[Channel, Any], None]]
+    ) -> None:
+        """`handlers`: by the type of an event or method (`session.handlers`)."""
         self.connection = connection
         self.access = connection.access
         self.number = number
+        self._handlers = handlers
         self.ledger = Ledger(number, connection.out)
         self.counts = ChannelCounts()
         self.deadlines: list[Callable[[int], bool]] = []
@@ -112,22 +115,24 @@ class Channel:
     def _handle(self, event: Published | Acked | MethodReceived) -> None:
         class_id, method_id = 60, 40
         try:
-            if isinstance(event, Published):
-                publishing.publish(self, event)
-            elif isinstance(event, Acked):
-                method_id = 80
-                consuming.ack(self, event)
+            if not isinstance(event, MethodReceived):
+                if isinstance(event, Acked):
+                    method_id = 80
+                self._handlers[type(event)](self, event)
             else:
                 method = methods.decode(event.payload)
                 class_id, method_id = method.CLASS_ID, method.METHOD_ID
-                handler = _HANDLERS.get(type(method))
+                handler = self._handlers.get(type(method))
                 if handler is None:
                     raise command_invalid(f"unexpected method {method.NAME}")
                 handler(self, method)
         except ChannelError as error:
             self.fail(error.at(class_id, method_id))
         except Refusal as refused:
-            self.fail(amqp_error(refused).at(class_id, method_id))
+            known = amqp_error(refused).at(class_id, method_id)
+            if isinstance(known, ConnectionFault):
+                raise known from None
+            self.fail(known)
         except ConnectionFault as fault:
             raise fault.at(class_id, method_id) from None
 
@@ -192,12 +197,14 @@ class Channel:
         def told(*given: Any) -> None:
             try:
                 then(*given)
-            except (ChannelError, Refusal) as error:
+            except (ChannelError, ConnectionFault, Refusal) as error:
+                known = amqp_error(error) if isinstance(error, Refusal) else error
+                if isinstance(known, ConnectionFault):
+                    self.connection.fail(known, self.number)
+                    return
                 if not self.closing:
-                    self.fail(error if isinstance(error, ChannelError) else amqp_error(error))
+                    self.fail(known)
                 self.resume()
-            except ConnectionFault as fault:
-                self.connection.fail(fault, self.number)
             except Exception as error:
                 self.connection.crashed(error)
 
@@ -350,12 +357,20 @@ class Channel:
         self.consumers.pop(subscription.tag, None)
         if self.connection.channels.get(self.number) is not self:
             return  # its connection has ended
-        if not self.closing and self.connection.capabilities.get("consumer_cancel_notify") is True:
+        if not self.closing and self.hears_cancels:
             notice = methods.BasicCancel(subscription.tag, True)
             if self.deletes is not None and self.deletes[0] == subscription.queue.entity.queue_id:
                 self.deletes[1].append(notice)
             else:
                 self.answers(self.send)(notice)
+
+    @property
+    def hears_cancels(self) -> bool:
+        return self.connection.capabilities.get("consumer_cancel_notify") is True
+
+    def timed_out(self, limit_ms: int) -> None:
+        text = f"delivery acknowledgement on channel {self.number} timed out. Timeout value used: {limit_ms} ms"
+        self.fail(precondition_failed(text))
 
     def failed(self, kind: Kind, text: str) -> None:
         """A consumer cannot go on: closes the channel."""
@@ -415,7 +430,7 @@ class Channel:
         if self.deadlines:
             self.deadlines = [overdue for overdue in self.deadlines if not overdue(now_ms)]
         if self.ledger.unacked and not self.closing:
-            return consuming.check_timeouts(self, now_ms, until)
+            return check_timeouts(self, self.connection.node, now_ms, until)
         return True
 
 
@@ -449,13 +464,9 @@ def _access_request(channel: Channel, _: methods.AccessRequest) -> None:
     channel.send(methods.AccessRequestOk(1))
 
 
-_HANDLERS: Final[dict[type[Method], Callable[[Channel, Any], None]]] = {
+HANDLERS: Final[dict[type[Method], Callable[[Channel, Any], None]]] = {
     methods.ChannelOpen: _channel_open,
     methods.ChannelClose: _channel_close,
     methods.ChannelCloseOk: _channel_close_ok,
     methods.AccessRequest: _access_request,
-    **declaring.HANDLERS,
-    **publishing.HANDLERS,
-    **transacting.HANDLERS,
-    **consuming.HANDLERS,
 }

@@ -41,6 +41,7 @@ from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
 from clusterbroker.broker.session import handshake
 from clusterbroker.broker.session.channel import Channel
 from clusterbroker.broker.session.dividing import look, take
+from clusterbroker.broker.session.handlers import HANDLERS
 from clusterbroker.broker.session.state import State
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ class Connection:
         if type(event) is not MethodReceived or event.payload[:4] != b"\x00\x14\x00\x0a":
             raise channel_fault("expected 'channel.open'")
         handshake.check_channel_limits(self)
-        channel = Channel(self, event.channel)
+        channel = Channel(self, event.channel, HANDLERS)
         self.node.churn.channels += 1
         self.node.occupancy.channel_began(self.user)
         self.channels[event.channel] = channel

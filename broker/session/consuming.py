@@ -22,7 +22,7 @@ from clusterbroker.broker.amqp.errors import (
     resource_locked,
 )
 from clusterbroker.broker.amqp.layout import Method
-from clusterbroker.broker.queues.handle import QueueHandle, Taken
+from clusterbroker.broker.queues.handle import Taken
 from clusterbroker.broker.queues.ring import Consumer
 from clusterbroker.broker.queues.subscription import Subscription
 from clusterbroker.broker.queues.watch import Delivery
@@ -270,62 +270,6 @@ def _get(channel: Channel, method: methods.BasicGet) -> None:
         channel.resume()
 
     queue.get(node.now_ms, taken, no_ack=method.no_ack)
-
-
-LIMIT_STEPS: Final = 3
-"""To see how long a consumer may hold a message."""
-TIME_OUT_STEPS: Final = 60
-"""A consumer that has held one for too long."""
-LISTED_IN_A_STEP: Final = 4
-SOUGHT_IN_A_STEP: Final = 64
-"""Of a channel's unacknowledged messages: when their holders are listed, and one's are taken out."""
-
-
-def check_timeouts(channel: Channel, now_ms: int, until: int) -> bool:
-    """A consumer that holds a delivery for too long is cancelled, and its messages return. False: the node has done
-    what is to be done at once (`until`, of `Labour.done`), and there may be more of them."""
-    oldest = channel.ledger.oldest()
-    default = channel.connection.node.options.consumer_timeout_ms
-    labour = channel.connection.node.labour
-    labour.done += LIMIT_STEPS * len(channel.consumers)
-    limits = [_limit(subscription.queue, default) for subscription in channel.consumers.values()]
-    shortest = min((limit for limit in (*limits, default) if limit), default=0)
-    if oldest is None or not shortest or now_ms - oldest[0] < shortest:
-        return True
-    labour.done += channel.ledger.unacked // LISTED_IN_A_STEP
-    went = False
-    for at_ms, consumer in channel.ledger.held():
-        limit = _limit(consumer.ring.owner, default)
-        if limit and now_ms - at_ms >= limit and not channel.closing:
-            if went and labour.done > until:
-                return False
-            labour.done += TIME_OUT_STEPS + channel.ledger.unacked // SOUGHT_IN_A_STEP
-            _time_out(channel, consumer, limit, now_ms)
-            went = True
-    return True
-
-
-def _limit(queue: QueueHandle, default: int) -> int:
-    limit = queue.settings.consumer_timeout_ms
-    return default if limit is None else limit
-
-
-def _time_out(channel: Channel, consumer: Consumer, limit: int, now_ms: int) -> None:
-    queue = consumer.ring.owner
-    subscription = consumer.owner
-    able = channel.connection.capabilities.get("consumer_cancel_notify") is True
-    if subscription is None or not able or subscription.reads_to_an_end:
-        channel.fail(
-            precondition_failed(
-                f"delivery acknowledgement on channel {channel.number} timed out. Timeout value used: {limit} ms"
-            )
-        )
-        return
-    give_back(channel.connection.node, channel.ledger.drain_of(consumer), requeue=True, counted=True)
-    known = channel.consumers.get(subscription.tag)
-    if known is not None and known is subscription:  # a cancelled one's tag may be in use again
-        queue.unsubscribe(known, now_ms)
-        channel.cancelled(known)
 
 
 HANDLERS: Final[dict[type[Method], Callable[[Channel, Any], None]]] = {

@@ -10,23 +10,28 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from clusterbroker.broker.amqp.codec import MethodReceived, Published
 from clusterbroker.broker.amqp.errors import ConnectionFault
 from clusterbroker.broker.routing.labour import METHODS_AT_ONCE, STEPS_AT_ONCE
+from clusterbroker.broker.session.ports import ConnectionCore
 from clusterbroker.broker.session.state import State
-
-if TYPE_CHECKING:
-    from clusterbroker.broker.session.channel import Channel
-    from clusterbroker.broker.session.connection import Connection
-
 
 WAITED_STEPS: Final = 200
 """An event that waited in a parked channel: a get, a passive declare or a commit may be answered within the turn."""
 
 
-def take(connection: Connection, events: Sequence[Any]) -> None:
+class Ticking(Protocol):
+    """A channel."""
+
+    number: int
+
+    def tick(self, now_ms: int, until: int) -> bool:
+        """Looks for what is late. False: there may be more, when the node has done so much (`Labour.done`)."""
+
+
+def take(connection: ConnectionCore, events: Sequence[Any]) -> None:
     """Handles events, or the first of them; the others are taken up in later turns."""
     if connection.rest:
         connection.rest.extend(events)
@@ -49,7 +54,7 @@ def take(connection: Connection, events: Sequence[Any]) -> None:
             return
 
 
-def go_on(connection: Connection) -> None:
+def go_on(connection: ConnectionCore) -> None:
     """It is this connection's turn again."""
     rest, connection.rest = connection.rest, None
     if rest and connection.ending is None:
@@ -57,13 +62,13 @@ def go_on(connection: Connection) -> None:
         connection.review_reading()
 
 
-def divided(connection: Connection) -> deque[Any]:
+def divided(connection: ConnectionCore) -> deque[Any]:
     """The part of a batch that was left, to be handled before anything else of its connection."""
     rest, connection.divided = connection.divided, None
     return deque() if rest is None else deque((rest,))
 
 
-def divide(connection: Connection, event: Published, count: int) -> None:
+def divide(connection: ConnectionCore, event: Published, count: int) -> None:
     """Leaves `count` messages in the batch, of which there are more; the others wait."""
     rest = Published(event.channel, event.address, event.mandatory, event.immediate)
     rest.messages = event.messages[count:]
@@ -74,7 +79,7 @@ def divide(connection: Connection, event: Published, count: int) -> None:
     connection.divided = rest
 
 
-def look(connection: Connection, channels: deque[Channel], now_ms: int) -> None:
+def look(connection: ConnectionCore, channels: deque[Ticking], now_ms: int) -> None:
     """Channels look for what is late, the rest of very much in later turns. What it raises costs this connection."""
     labour = connection.node.labour
     until = labour.done + STEPS_AT_ONCE
@@ -92,7 +97,7 @@ def look(connection: Connection, channels: deque[Channel], now_ms: int) -> None:
         connection.node.soon(lambda: look_on(connection, channels))
 
 
-def look_on(connection: Connection, channels: deque[Channel]) -> None:
+def look_on(connection: ConnectionCore, channels: deque[Ticking]) -> None:
     """It is this connection's turn again."""
     try:
         look(connection, channels, connection.node.now_ms)

@@ -32,5 +32,6 @@ _BY_KIND: Final[dict[str, Callable[[str], AmqpError]]] = {
     "already_exists": precondition_failed,
     "in_use": precondition_failed,
     "limit": precondition_failed,
+    "resource_error": resource_error,
     "unavailable": resource_error,
 }

@@ -17,15 +17,12 @@ and the declaration makes a new one. It waits for LOCKED_MS at most: a node that
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from clusterbroker.broker.amqp.errors import AmqpError, internal_error, not_found
 from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.amqp.methods import QueueDelete, QueuePurge
 from clusterbroker.broker.queues.handle import UNANSWERED_MS, QueueHandle
-
-if TYPE_CHECKING:
-    from clusterbroker.broker.session.channel import Channel
 
 OWNERLESS_MS: Final = 10_000
 LOCKED_MS: Final = 3000
@@ -45,6 +42,19 @@ class Asked(NamedTuple):
     """What is done when there is no answer after LOCKED_MS."""
 
 
+class Waiting(Protocol):
+    """A channel."""
+
+    @property
+    def closing(self) -> bool: ...
+
+    def resume(self) -> None:
+        """It goes on without the answer."""
+
+    def refuse(self, error: AmqpError, method: Method) -> None:
+        """The answer is an error."""
+
+
 def ownerless(queue: QueueHandle) -> AmqpError | None:
     """404 for a queue that nobody owns now: all copies that might are away."""
     entity = queue.entity
@@ -56,7 +66,7 @@ def ownerless(queue: QueueHandle) -> AmqpError | None:
     )
 
 
-def review(channel: Channel, asked: Asked, now_ms: int) -> None:
+def review(channel: Waiting, asked: Asked, now_ms: int) -> None:
     """Closes the channel when the queue has no owner; one that was closed meanwhile goes on, as its close-ok waits too.
     Raises ConnectionFault when its owner does not answer."""
     entity, waited_ms = asked.queue.entity, now_ms - asked.since_ms
