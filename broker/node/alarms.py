@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from clusterbroker.broker.remote.messages import Alarmed, AlarmName
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.node.hub import Hub
+    from clusterbroker.broker.node.ports import NodeCore
     from clusterbroker.broker.remote.remote_queues import RemoteQueues
 
 TOLD: Final[tuple[AlarmName, ...]] = ("memory", "disk")
@@ -26,7 +26,7 @@ MINORITY: Final = "minority"
 class AlarmsOfNodes:
     """Between this node's alarms and its peers."""
 
-    def __init__(self, node: Node, hub: Hub, proxies: RemoteQueues) -> None:
+    def __init__(self, node: NodeCore, hub: Hub, proxies: RemoteQueues) -> None:
         self._node = node
         self._hub = hub
         self._proxies = proxies
