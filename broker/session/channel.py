@@ -116,8 +116,6 @@ class Channel:
         class_id, method_id = 60, 40
         try:
             if not isinstance(event, MethodReceived):
-                if isinstance(event, Acked):
-                    method_id = 80
                 self._handlers[type(event)](self, event)
             else:
                 method = methods.decode(event.payload)
@@ -126,15 +124,12 @@ class Channel:
                 if handler is None:
                     raise command_invalid(f"unexpected method {method.NAME}")
                 handler(self, method)
-        except ChannelError as error:
-            self.fail(error.at(class_id, method_id))
-        except Refusal as refused:
-            known = amqp_error(refused).at(class_id, method_id)
+        except (ChannelError, ConnectionFault, Refusal) as error:
+            known = amqp_error(error) if isinstance(error, Refusal) else error
+            known.at(class_id, 80 if isinstance(event, Acked) else method_id)
             if isinstance(known, ConnectionFault):
                 raise known from None
             self.fail(known)
-        except ConnectionFault as fault:
-            raise fault.at(class_id, method_id) from None
 
     def _closing(self, event: Any) -> None:
         if type(event) is not MethodReceived:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from clusterbroker.broker.access.publisher import Named, affordable
+from clusterbroker.broker.access.publisher import DELIVERIES_AT_ONCE, Named, affordable
 from clusterbroker.broker.access.services import REPLY_TO, requested
 from clusterbroker.broker.access.virtual_exchanges import VIRTUAL_EXCHANGES
 from clusterbroker.broker.amqp import methods
@@ -71,8 +71,10 @@ def publish(channel: Channel, event: Published) -> None:
                 return
     else:
         count = len(event.messages)
-        if count > 1 and (portion := publisher.portion(route, count)) < count:
-            divide(channel.connection, event, portion)
+        if len(route.targets) > 1 or count > DELIVERIES_AT_ONCE:
+            portion = publisher.portion(route, count)
+            if portion < count:
+                divide(channel.connection, event, portion)
         _stage_or_send(channel, route, event.messages, event.mandatory)
 
 
