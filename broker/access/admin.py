@@ -8,17 +8,34 @@ every node, when the command is ordered (`Node.propose`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from clusterbroker.broker.access.errors import access_refused, not_found, precondition_failed
-from clusterbroker.cluster.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, Unbind
+from clusterbroker.broker.access.errors import access_refused, not_found, not_implemented, precondition_failed
+from clusterbroker.broker.access.questions import Question, ownerless
+from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.cluster.commands import (
+    AnyCommand,
+    Bind,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    Unbind,
+)
 from clusterbroker.cluster.entities import Binding, DestinationKind
 from clusterbroker.cluster.exchange_rules import STAGING
+from clusterbroker.cluster.ids import Epoch
+from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.stream_settings import STREAM
 from clusterbroker.journal.values import stored
 
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
+
+
+Counted = Callable[[int, int], None]
+"""Hears messages ready, and consumers."""
 
 
 class Admin:
@@ -140,3 +157,140 @@ class Admin:
             connection=access.connection_id,
             server_named=server_named,
         )
+
+    # -- requests that wait for answers
+
+    def order(self, command: AnyCommand, question: Question, then: Callable[[Applied], None]) -> None:
+        """Puts a command into the wiring log; `then` when it was applied."""
+
+        @question.answers
+        def done(applied: Applied) -> None:
+            if not question.awaits():
+                return
+            if applied.error is not None:
+                question.refuse(applied.error)
+            else:
+                then(applied)
+
+        self._access.node.propose(command, done)
+
+    def order_queue(self, command: DeclareQueue, question: Question, then: Counted) -> None:
+        """Declares a queue at once, or when another node whose client has it for itself has shown that it lives, or is
+        failed, and the queue with it (`questions`). The declaration is judged by the map in any case."""
+        access, node = self._access, self._access.node
+
+        def declare() -> None:
+            self.order(command, question, declared)
+
+        def declared(applied: Applied) -> None:
+            self.count_queue(command.name, question, then, declare, new=bool(applied.changes))
+
+        queue = access.vhost.queues.get(command.name)
+        own = (node.options.name, None)
+        if queue is None or queue.entity.exclusive_owner in (None, access.connection_id) or queue.entity.owner in own:
+            declare()
+            return
+        asking = True
+
+        @question.answers
+        def known(*_: int) -> None:
+            nonlocal asking
+            if asking:
+                asking = False
+                if question.awaits():
+                    declare()
+
+        question.ask(queue, instead=known)
+        queue.counts(node.now_ms, known)
+
+    def count_queue(
+        self, name: str, question: Question, then: Counted, again: Callable[[], None] | None = None, new: bool = False
+    ) -> None:
+        """The queue is there: `then(messages ready, consumers)`. A new one has nothing in it, so its owner, perhaps at
+        another node, needs not be asked.
+
+        `again` is called when the queue ended before it was counted, as one does that lived on a node which was lost:
+        who comes from there and declares it is the first to hear of that. None: then there is no such queue.
+        """
+        access, node = self._access, self._access.node
+
+        @question.answers
+        def counted(ready: int, consumers: int) -> None:
+            if not question.awaits():
+                return
+            if queue is not None and queue.deleted:
+                if again is None:
+                    question.refuse(access.no_queue(name))
+                else:
+                    again()
+                return
+            node.churn.queues_declared += 1
+            then(ready, consumers)
+
+        queue = access.vhost.queues.get(name)
+        if queue is None or new:  # None: deleted again before the answer
+            counted(0, 0)
+        else:
+            question.ask(queue)
+            queue.touch(node.now_ms, counted)
+
+    def purge_queue(self, name: str, question: Question, then: Callable[[int], None]) -> None:
+        """`then(how many messages were dropped)`."""
+        access = self._access
+        access.check("read", "queue", name)
+        queue = access.queue(name)
+        if queue.settings.queue_type == STREAM:
+            raise not_implemented(f"purge not supported by stream '{name}' in vhost '{access.vhost.name}'")
+        if error := ownerless(queue):
+            raise error
+
+        @question.answers
+        def purged(count: int) -> None:
+            if question.awaits():
+                then(count)
+
+        question.ask(queue)
+        queue.purge(purged)
+
+    def delete_queue(
+        self, queue: QueueHandle, question: Question, then: Callable[[int], None], *, if_unused: bool, if_empty: bool
+    ) -> None:
+        """`then(how many messages were in it)`. The rights were asked (`may_delete_queue`)."""
+        access, node, name = self._access, self._access.node, queue.name
+        conditional = if_unused or if_empty
+        if conditional and (error := ownerless(queue)):
+            raise error
+
+        def ask() -> None:
+            question.ask(queue)
+            queue.begin_delete(if_unused, if_empty, node.now_ms, may)
+
+        @question.answers
+        def may(refused: str, count: int) -> None:
+            if not question.awaits():
+                return
+            if refused:
+                question.refuse(precondition_failed(f"queue '{name}' in vhost '{access.vhost.name}' {refused}"))
+                return
+
+            def deleted(_: Applied) -> None:
+                if queue.deleted:
+                    then(count)
+                else:  # another owner took over meanwhile, and knows nothing of it
+                    ask()
+
+            entity = queue.entity
+            epoch = entity.epoch if conditional else Epoch(0)
+            command = DeleteQueue(vhost=access.vhost.name, name=name, queue_id=entity.queue_id, epoch=epoch)
+            self.order(command, question, deleted)
+
+        ask()
+
+    def may_delete_queue(self, name: str) -> QueueHandle | None:
+        """The queue; None: there is none, which is no error."""
+        access = self._access
+        access.check("configure", "queue", name)
+        queue = access.vhost.queues.get(name)
+        if queue is not None:
+            access.check_exclusive(queue)
+        return queue

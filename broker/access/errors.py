@@ -6,6 +6,8 @@
     resource_locked       405     the queue is exclusive to another connection
     precondition_failed   406     a request that is not as it must be, or is more than a limit allows
     resource_error        506     more than the node has room for
+    not_implemented       540     what this kind of queue does not offer
+    internal_error        541     nothing is known of the outcome
 
 The kinds are those of the cluster's answers (`cluster.errors`), so one table of a front serves both.
 """
@@ -14,7 +16,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-Kind = Literal["access_refused", "not_found", "resource_locked", "precondition_failed", "resource_error"]
+Kind = Literal[
+    "access_refused", "not_found", "resource_locked", "precondition_failed", "resource_error", "not_implemented",
+    "internal_error",
+]  # fmt: skip
 
 
 class Refusal(Exception):
@@ -44,3 +49,11 @@ def precondition_failed(text: str) -> Refusal:
 
 def resource_error(text: str) -> Refusal:
     return Refusal("resource_error", text)
+
+
+def not_implemented(text: str) -> Refusal:
+    return Refusal("not_implemented", text)
+
+
+def internal_error(text: str) -> Refusal:
+    return Refusal("internal_error", text)

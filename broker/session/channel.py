@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from clusterbroker.broker.access.errors import Kind, Refusal
 from clusterbroker.broker.access.publisher import Publisher
+from clusterbroker.broker.access.questions import Asked, review
 from clusterbroker.broker.access.receiver import give_back, let_go
 from clusterbroker.broker.access.timeouts import check_timeouts
 from clusterbroker.broker.access.transaction import Transaction
@@ -44,14 +45,13 @@ from clusterbroker.broker.session.confirms import Confirms
 from clusterbroker.broker.session.dividing import WAITED_STEPS, divided
 from clusterbroker.broker.session.ports import ConnectionCore
 from clusterbroker.broker.session.reply_codes import Refused, amqp_error
-from clusterbroker.broker.session.unanswered import Asked, review
 from clusterbroker.broker.stats.totals import MessageTotals
-from clusterbroker.cluster.commands import AnyCommand
-from clusterbroker.cluster.state import Applied
 from clusterbroker.journal.record import Message
 
 NO_ROUTE: Final = 312
 NO_ROUTE_TEXT: Final = b"NO_ROUTE"
+LASTING: Final = (methods.QueueDelete, methods.QueuePurge)
+"""What an owner carries out also when nobody waits for its answer any more."""
 CLOSE: Final = b"\x00\x14\x00\x28"
 CLOSE_OK: Final = b"\x00\x14\x00\x29"
 REPLY_BYTES_MAX: Final = 32 << 20
@@ -150,12 +150,22 @@ class Channel:
         assert self.parked is None, "a channel is parked once"
         self.parked = deque()
 
-    def ask(self, queue: QueueHandle, method: Method, withdraw: Callable[[], None] | None = None) -> None:
+    def ask(
+        self,
+        queue: QueueHandle,
+        method: Method,
+        withdraw: Callable[[], None] | None = None,
+        instead: Callable[[], None] | None = None,
+    ) -> None:
         """The channel waits for an answer of the queue, whose owner may be another node, or none; parked or not yet.
         `withdraw` takes the question back when the channel ends before the answer."""
         if self.parked is None:
             self.park()
-        self.asked = Asked(queue, method, self.connection.node.now_ms, withdraw)
+        now_ms = self.connection.node.now_ms
+        self.asked = Asked(queue, method, isinstance(method, LASTING), now_ms, withdraw, instead)
+
+    def question(self, method: Method) -> Question:
+        return Question(self, method)
 
     def resume(self) -> None:
         """Takes up the waiting events, until one of them parks the channel again. What is answered within the turn
@@ -204,33 +214,6 @@ class Channel:
                 self.connection.crashed(error)
 
         return told
-
-    def order(self, command: AnyCommand, method: Method, then: Callable[[Applied], Method | None]) -> None:
-        """Puts a command into the wiring log; the reply of `then` is sent when it was applied."""
-
-        def applied(outcome: Applied) -> None:
-            reply = then(outcome)
-            if reply is not None:
-                self.send(reply)
-            self.resume()
-
-        self.park()
-        self.propose(command, method, applied)
-
-    def propose(self, command: AnyCommand, method: Method, then: Callable[[Applied], None]) -> None:
-        """Puts a command into the wiring log for a parked channel. `then` hears of the result, and resumes the channel;
-        a refusal closes it here instead."""
-
-        @self.answers
-        def done(applied: Applied) -> None:
-            if not self.awaits():
-                return
-            if applied.error is not None:
-                self.refuse(applied.error, method)
-            else:
-                then(applied)
-
-        self.connection.node.propose(command, done)
 
     def awaits(self) -> bool:
         """Whether an answer to what parked the channel is still of use. If not, the channel goes on without it."""
@@ -421,12 +404,36 @@ class Channel:
         """amqp-rules, last section: who holds a message, or waits, for too long is stopped. Raises ConnectionFault.
         False: the node has done what is to be done at once (`until`, of `Labour.done`), and there may be more."""
         if self.asked is not None:
-            review(self, self.asked, now_ms)
+            asked = self.asked
+            try:
+                review(self, asked, now_ms)
+            except Refusal as refused:
+                raise amqp_error(refused).at(asked.request.CLASS_ID, asked.request.METHOD_ID) from None
         if self.deadlines:
             self.deadlines = [overdue for overdue in self.deadlines if not overdue(now_ms)]
         if self.ledger.unacked and not self.closing:
             return check_timeouts(self, self.connection.node, now_ms, until)
         return True
+
+
+class Question:
+    """A request on a channel that waits for answers (`broker.access.questions.Question`)."""
+
+    __slots__ = ("_method", "answers", "awaits", "channel")
+
+    def __init__(self, channel: Channel, method: Method) -> None:
+        self.channel = channel
+        self._method = method
+        self.answers = channel.answers
+        self.awaits = channel.awaits
+
+    def ask(
+        self, queue: QueueHandle, withdraw: Callable[[], None] | None = None, instead: Callable[[], None] | None = None
+    ) -> None:
+        self.channel.ask(queue, self._method, withdraw, instead)
+
+    def refuse(self, error: Refused) -> None:
+        self.channel.refuse(error, self._method)
 
 
 def _weight(event: Published | Acked | MethodReceived) -> int:

@@ -9,7 +9,9 @@ from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.amqp.errors import (
     AmqpError,
     access_refused,
+    internal_error,
     not_found,
+    not_implemented,
     precondition_failed,
     resource_error,
     resource_locked,
@@ -33,5 +35,7 @@ _BY_KIND: Final[dict[str, Callable[[str], AmqpError]]] = {
     "in_use": precondition_failed,
     "limit": precondition_failed,
     "resource_error": resource_error,
+    "not_implemented": not_implemented,
+    "internal_error": internal_error,
     "unavailable": resource_error,
 }

@@ -1,8 +1,8 @@
-"""A channel that waits for the answer of a queue's owner does not wait for ever (amqp-rules 5.1).
+"""A session that waits for the answer of a queue's owner does not wait for ever (amqp-rules 5.1).
 
 An owner that dies has a successor within seconds, which is asked again. But a queue all of whose copies are away has no
-owner, perhaps for hours: then the client hears 404 with their names, as of a RabbitMQ queue whose home node is down,
-after a time that is long enough for nodes that are restarted together. What is answered later finds the channel closed,
+owner, perhaps for hours: then the client hears their names (404), as of a RabbitMQ queue whose home node is down,
+after a time that is long enough for nodes that are restarted together. What is answered later finds the session closed,
 and goes back to the queue; a consumer that nobody waits for any more is taken back, or an auto-delete queue would end
 with it. Only a purge, and a deletion that asks whether it may be, are carried out when they are answered: they are
 refused at once, or not at all. 541 says that nothing is known: there was an owner, and no answer; then they are not
@@ -17,33 +17,33 @@ and the declaration makes a new one. It waits for LOCKED_MS at most: a node that
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-from clusterbroker.broker.amqp.errors import AmqpError, internal_error, not_found
-from clusterbroker.broker.amqp.layout import Method
-from clusterbroker.broker.amqp.methods import QueueDelete, QueuePurge
+from clusterbroker.broker.access.errors import Refusal, internal_error, not_found
 from clusterbroker.broker.queues.handle import UNANSWERED_MS, QueueHandle
+from clusterbroker.cluster.errors import Unavailable, WiringError
 
 OWNERLESS_MS: Final = 10_000
 LOCKED_MS: Final = 3000
-LASTING: Final = (QueueDelete, QueuePurge)
-"""What an owner carries out also when nobody waits for its answer any more."""
 
 
 class Asked(NamedTuple):
-    """What a parked channel waits for."""
+    """What a session waits for."""
 
     queue: QueueHandle
-    method: Method
+    request: Any
+    """The session's own."""
+    lasting: bool
+    """The owner carries it out also when nobody waits for its answer any more."""
     since_ms: int
     withdraw: Callable[[], None] | None
-    """Takes the question back when the channel ends."""
+    """Takes the question back when the session ends."""
     instead: Callable[[], None] | None = None
     """What is done when there is no answer after LOCKED_MS."""
 
 
 class Waiting(Protocol):
-    """A channel."""
+    """A session."""
 
     @property
     def closing(self) -> bool: ...
@@ -51,12 +51,30 @@ class Waiting(Protocol):
     def resume(self) -> None:
         """It goes on without the answer."""
 
-    def refuse(self, error: AmqpError, method: Method) -> None:
+    def refuse(self, error: Refusal, request: Any) -> None:
         """The answer is an error."""
 
 
-def ownerless(queue: QueueHandle) -> AmqpError | None:
-    """404 for a queue that nobody owns now: all copies that might are away."""
+class Question(Protocol):
+    """A request of a session that waits for answers, of the wiring or of a queue's owner."""
+
+    def ask(
+        self, queue: QueueHandle, withdraw: Callable[[], None] | None = None, instead: Callable[[], None] | None = None
+    ) -> None:
+        """The owner of a queue is asked, which may be another node, or none (`Asked`)."""
+
+    def awaits(self) -> bool:
+        """Whether the answer is still of use."""
+
+    def refuse(self, error: Refusal | WiringError | Unavailable) -> None:
+        """The answer is an error."""
+
+    def answers(self, then: Callable[..., None]) -> Callable[..., None]:
+        """`then` for a later call: what it raises costs this client, not the caller."""
+
+
+def ownerless(queue: QueueHandle) -> Refusal | None:
+    """The refusal for a queue that nobody owns now: all copies that might are away."""
     entity = queue.entity
     if entity.owner is not None or not entity.replicas:
         return None
@@ -66,18 +84,18 @@ def ownerless(queue: QueueHandle) -> AmqpError | None:
     )
 
 
-def review(channel: Waiting, asked: Asked, now_ms: int) -> None:
-    """Closes the channel when the queue has no owner; one that was closed meanwhile goes on, as its close-ok waits too.
-    Raises ConnectionFault when its owner does not answer."""
+def review(session: Waiting, asked: Asked, now_ms: int) -> None:
+    """Refuses the request when the queue has no owner; a session that was closed meanwhile goes on, as its client waits
+    too. Raises Refusal when the owner does not answer."""
     entity, waited_ms = asked.queue.entity, now_ms - asked.since_ms
     if asked.instead is not None and waited_ms >= LOCKED_MS:
         asked.instead()
-    elif channel.closing:
+    elif session.closing:
         if waited_ms >= UNANSWERED_MS or (waited_ms >= OWNERLESS_MS and ownerless(asked.queue)):
-            channel.resume()
-    elif waited_ms >= OWNERLESS_MS and not isinstance(asked.method, LASTING) and (error := ownerless(asked.queue)):
-        channel.refuse(error, asked.method)
+            session.resume()
+    elif waited_ms >= OWNERLESS_MS and not asked.lasting and (error := ownerless(asked.queue)):
+        session.refuse(error, asked.request)
     elif waited_ms >= UNANSWERED_MS:
         asked.queue.ring.mark()  # it is not asked any more
         what = f"timed out waiting for the owner of queue '{entity.name}' in vhost '{entity.vhost}'"
-        raise internal_error(what).at(asked.method.CLASS_ID, asked.method.METHOD_ID)
+        raise internal_error(what)
