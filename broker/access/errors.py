@@ -14,6 +14,7 @@ The kinds are those of the cluster's answers (`cluster.errors`), so one table of
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 Kind = Literal[
@@ -31,29 +32,10 @@ class Refusal(Exception):
         self.text = text
 
 
-def access_refused(text: str) -> Refusal:
-    return Refusal("access_refused", text)
-
-
-def not_found(text: str) -> Refusal:
-    return Refusal("not_found", text)
-
-
-def resource_locked(text: str) -> Refusal:
-    return Refusal("resource_locked", text)
-
-
-def precondition_failed(text: str) -> Refusal:
-    return Refusal("precondition_failed", text)
-
-
-def resource_error(text: str) -> Refusal:
-    return Refusal("resource_error", text)
-
-
-def not_implemented(text: str) -> Refusal:
-    return Refusal("not_implemented", text)
-
-
-def internal_error(text: str) -> Refusal:
-    return Refusal("internal_error", text)
+access_refused = partial(Refusal, "access_refused")
+not_found = partial(Refusal, "not_found")
+resource_locked = partial(Refusal, "resource_locked")
+precondition_failed = partial(Refusal, "precondition_failed")
+resource_error = partial(Refusal, "resource_error")
+not_implemented = partial(Refusal, "not_implemented")
+internal_error = partial(Refusal, "internal_error")
