@@ -6,7 +6,7 @@ A client that only consumes makes room, so nothing of this holds it up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from clusterbroker.broker.queues.handle import QueueHandle
 
@@ -37,6 +37,10 @@ class Client(Protocol):
         """A reason to read it, or not to, changed."""
 
 
+_NOTHING: Final[dict[Any, None]] = {}
+"""Of a client that has published nothing: there may be very many of those."""
+
+
 class Backpressure:
     """Of one client. `publishes`: it has published; `fed`: queues that it has published to while their owner had an
     alarm."""
@@ -46,9 +50,9 @@ class Backpressure:
     def __init__(self, node: Host, client: Client) -> None:
         self._node = node
         self._client = client
-        self._congested: dict[Any, None] = {}
+        self._congested = _NOTHING
         self.publishes = False
-        self.fed: dict[QueueHandle, None] = {}
+        self.fed: dict[QueueHandle, None] = _NOTHING
 
     @property
     def alarms(self) -> list[str]:
@@ -67,6 +71,7 @@ class Backpressure:
     def begin(self) -> None:
         """The client publishes from now on."""
         self.publishes = True
+        self._congested, self.fed = {}, {}
         self._client.alarmed()
 
     def feeds(self, queues: Iterable[QueueHandle]) -> None:
