@@ -230,7 +230,7 @@ class Broker:
         assert shell is not None, "the broker runs"
 
         def close() -> None:
-            for connection in tuple(shell.node.connections.values()):
+            for connection in tuple(shell.node.clients.values()):
                 connection.force_close(reason)
             shell.schedule()
 

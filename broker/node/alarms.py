@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from clusterbroker.broker.remote.messages import Alarmed, AlarmName
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.node.hub import Hub
+    from clusterbroker.broker.node.ports import NodeCore
     from clusterbroker.broker.remote.remote_queues import RemoteQueues
 
 TOLD: Final[tuple[AlarmName, ...]] = ("memory", "disk")
@@ -26,7 +26,7 @@ MINORITY: Final = "minority"
 class AlarmsOfNodes:
     """Between this node's alarms and its peers."""
 
-    def __init__(self, node: Node, hub: Hub, proxies: RemoteQueues) -> None:
+    def __init__(self, node: NodeCore, hub: Hub, proxies: RemoteQueues) -> None:
         self._node = node
         self._hub = hub
         self._proxies = proxies
@@ -42,8 +42,8 @@ class AlarmsOfNodes:
 
     def owners_changed(self) -> None:
         """Who publishes to a queue that an alarmed node owned, or is deleted, has nothing to wait for any more."""
-        for connection in tuple(self._node.connections.values()) if self._node.alarms_elsewhere else ():
-            if connection.fed:
+        for connection in tuple(self._node.clients.values()) if self._node.alarms_elsewhere else ():
+            if connection.backpressure.fed:
                 connection.alarmed()
 
     def linked(self, peer: str) -> None:

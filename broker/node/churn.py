@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from clusterbroker.broker.node.counts import totals
 from clusterbroker.broker.stats.attempts import Attempts
 from clusterbroker.broker.stats.totals import MessageTotals
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.session.channel import Channel
+    from clusterbroker.broker.node.clients import ChannelCore
 
 
 class Churn:
@@ -31,13 +30,13 @@ class Churn:
         self.queues_deleted = 0
         """That ended while this node owned them."""
 
-    def left(self, channel: Channel) -> None:
+    def left(self, channel: ChannelCore) -> None:
         """The channel is gone; what its messages did counts on."""
-        self._left = _sum((self._left, totals(channel.counts, channel.ledger)))
+        self._left = _sum((self._left, channel.totals))
 
-    def messages(self, channels: Iterable[Channel]) -> MessageTotals:
+    def messages(self, channels: Iterable[ChannelCore]) -> MessageTotals:
         """Of all channels that ever were here; `channels`: those that are."""
-        return _sum((self._left, *(totals(one.counts, one.ledger) for one in channels)))
+        return _sum((self._left, *(one.totals for one in channels)))
 
 
 def _sum(some: tuple[MessageTotals, ...]) -> MessageTotals:

@@ -6,10 +6,10 @@ The shell (`broker.server.shell`) calls in with events and the time, and takes o
     loads        messages to read from the journal; the answer goes to `loaded`
     checks       passwords and tokens to verify off the loop; the answer goes to the connection
     writes       queues with records for the next group commit: `write_group`, then `group_committed`
-    sending      connections with bytes to send
+    sending      clients with bytes to send
     next_wake_ms when `turn` must be called even if nothing happens
 
-One loop turn of a busy node: sockets are read (`Connection.receive`), `turn` lets every marked queue hand out, and
+One loop turn of a busy node: sockets are read (`ClientCore.receive`), `turn` lets every marked queue hand out, and
 the shell persists, then sends. What must not be said before it is durable is not in a buffer before
 `group_committed`: confirms are tickets until then (`broker.queues.ticket`).
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -69,9 +69,9 @@ from clusterbroker.journal.record import GroupWriter, Message, SegmentUse
 from clusterbroker.journal.stream_catalogue import Filing, Taken, Wish
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.node.clients import ChannelCore, ClientCore, SocketCore
     from clusterbroker.broker.node.part import Part
-    from clusterbroker.broker.remote.replies import Replies
-    from clusterbroker.broker.session.connection import Connection
+    from clusterbroker.broker.remote.replies import Replies, Target
 
 RATE_MS = 8
 REFUSED_MS = 1000
@@ -86,16 +86,6 @@ Entropy = Callable[[int], bytes]
 """So many random bytes that nobody can foretell; a core has none of its own, and a simulated node gets them from its
 seed."""
 SECRET_BYTES: Final = 16
-
-
-class ReplyTarget(Protocol):
-    """A channel that consumes from amq.rabbitmq.reply-to."""
-
-    @property
-    def vhost_name(self) -> str:
-        """Where it is: replies come from there."""
-
-    def reply(self, message: Message) -> None: ...
 
 
 class Node:
@@ -127,11 +117,11 @@ class Node:
         self.watches = self.watching.watches
         self.vhosts: dict[str, VirtualHost] = {}
         self.queues: dict[int, Queue] = {}
-        self.connections: dict[str, Connection] = {}
-        self.reply_targets: dict[str, ReplyTarget] = {}
+        self.clients: dict[str, ClientCore] = {}
+        self.reply_targets: dict[str, Target] = {}
         self.replies: Replies | None = None  # the way to requesters at other nodes
         self.alarms: dict[str, None] = {}
-        self.alerts = Alerts(self.log, lambda: self.now_ms)
+        self.alerts: Alerts = Alerts(self.log, lambda: self.now_ms)
         self.damages = Damages(self)
         self.congested: Mapping[Any, None] = {}
         """Queues elsewhere that have too much uncommitted: who publishes to them waits."""
@@ -157,8 +147,8 @@ class Node:
         deleted: kept until it does, at a later start."""
         self.filings: list[Filing] = []  # of streams, for the checkpoint that was just taken
         self.files_streams = False  # the journal has files for them: else they stay in their rings
-        self.sending: dict[Connection, None] = {}
-        self.confirming: dict[Any, None] = {}  # channels with confirms to say
+        self.sending: dict[SocketCore, None] = {}
+        self.confirming: dict[ChannelCore, None] = {}  # with confirms to send
         self._removals: deque[tuple[int, str]] = deque()  # connections whose removal was refused, when to try again
         self._barriers: list[Ticket] = []
         self._group_barriers: list[Ticket] = []
@@ -179,7 +169,7 @@ class Node:
         self._rate_bytes = 0
         self._patient = False
         self.agenda: list[Queue] = []
-        self.streams = Streams(self, int(self.options.incarnation))
+        self.streams: Streams = Streams(self, int(self.options.incarnation))
         self._wakes = Wakes()
         self._serial = 0
 
@@ -199,7 +189,7 @@ class Node:
         knowledge is a right. `broker.remote.replies` reads node and start from it."""
         return f"{self.options.name}-{self.options.incarnation:x}-{self._entropy(SECRET_BYTES).hex()}"
 
-    def requester(self, vhost: str, key: str) -> ReplyTarget | None:
+    def requester(self, vhost: str, key: str) -> Target | None:
         """Direct reply-to: the channel of this node that waits for replies by this key, in this vhost."""
         target = self.reply_targets.get(key)
         return target if target is not None and target.vhost_name == vhost else None
@@ -233,11 +223,11 @@ class Node:
 
         self.propose(command, done)
 
-    def log_fault(self, connection: Connection, error: AmqpError, channel: int) -> None:
-        self.log.fault(connection.peer, connection.user, channel, error)
+    def log_fault(self, client: SocketCore, error: AmqpError, channel: int) -> None:
+        self.log.fault(client.peer, client.user, channel, error)
 
-    def log_cut(self, connection: Connection, why: str) -> None:
-        self.log.cut(connection.peer, connection.user, why)
+    def log_cut(self, client: SocketCore, why: str) -> None:
+        self.log.cut(client.peer, client.user, why)
 
     def propose(self, command: AnyCommand, done: Done) -> None:
         if self.part is not None and isinstance(command, (DeclareQueue, DeclareExchange)):
@@ -246,6 +236,10 @@ class Node:
         if isinstance(command, CommitTransaction) or (isinstance(command, DeclareExchange) and command.type == STAGING):
             command = replace(command, lived_ms=self.log_clock.lived_ms(self.now_ms))
         piecemeal.order(self, command, done)
+
+    @property
+    def low_on_memory(self) -> bool:
+        return "memory" in self.alarms
 
     def set_alarm(self, name: str, raised: bool) -> None:
         """A resource alarm ("memory", "disk"): publishers are blocked while any is raised (amqp-rules 5.2)."""
@@ -268,8 +262,8 @@ class Node:
         self._alarms_changed()
 
     def _alarms_changed(self) -> None:
-        for connection in tuple(self.connections.values()):
-            self.setting_aside.told(connection, connection.alarmed)
+        for client in tuple(self.clients.values()):
+            self.setting_aside.told(client, client.alarmed)
 
     # -- the wiring -------------------------------------------------------------------------------------------
 
@@ -587,8 +581,8 @@ class Node:
         throttled = waiting > self.options.unwritten_bytes_max
         if throttled != self.throttled:
             self.throttled = throttled
-            for connection in self.connections.values():
-                connection.review_reading()
+            for client in self.clients.values():
+                client.review_reading()
 
     def checkpoint(self) -> queue_factory.Written:
         """What the next checkpoint writes down; with it go the `filings`."""

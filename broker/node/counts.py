@@ -1,17 +1,10 @@
 """Totals of a channel's and an exchange's messages, for operators: counted once per batch, without effect.
 
 What goes out to consumers is not counted here: the channel's delivery tags count it (`Ledger.next_tag`), and the ledger
-which of them needed no acknowledgement or were redelivered. So `totals` takes both together.
+which of them needed no acknowledgement or were redelivered. So a channel's `totals` take both together.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from clusterbroker.broker.stats.totals import MessageTotals
-
-if TYPE_CHECKING:
-    from clusterbroker.broker.queues.ring import Ledger
 
 
 class ChannelCounts:
@@ -48,20 +41,3 @@ class ExchangeCounts:
         self.confirm = 0
         self.return_unroutable = 0
         self.drop_unroutable = 0
-
-
-def totals(counts: ChannelCounts, ledger: Ledger) -> MessageTotals:
-    """All totals of a channel. Every delivery took one tag: by `skip`, when it needs no acknowledgement, or not."""
-    return MessageTotals(
-        publish=counts.publish,
-        confirm=counts.confirm,
-        return_unroutable=counts.return_unroutable,
-        drop_unroutable=counts.drop_unroutable,
-        deliver=ledger.next_tag - 1 - ledger.skipped - counts.got,
-        deliver_no_ack=ledger.skipped - counts.get_no_ack,
-        get=counts.got,
-        get_no_ack=counts.get_no_ack,
-        get_empty=counts.get_empty,
-        redeliver=ledger.redelivered + counts.redelivered,
-        ack=counts.ack,
-    )

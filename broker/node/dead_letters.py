@@ -15,13 +15,13 @@ from clusterbroker.broker.routing.carbon_copy import copy_keys
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.ports import NodeCore
 
 
 class DeadLetters:
     """Of one node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeCore) -> None:
         self._node = node
         self.burying = False
         """A letter is on its way: asking a target whether it takes it may kill another message, which waits."""

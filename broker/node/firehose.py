@@ -26,7 +26,7 @@ from clusterbroker.broker.routing.carbon_copy import copy_keys
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.ports import NodeCore
     from clusterbroker.broker.node.vhost import VirtualHost
 
 TRACE: Final = "amq.rabbitmq.trace"
@@ -40,7 +40,7 @@ class Firehose:
 
     everything = True
 
-    def __init__(self, node: Node, vhost: VirtualHost) -> None:
+    def __init__(self, node: NodeCore, vhost: VirtualHost) -> None:
         self._node = node
         self._vhost = vhost
         self._waiting: list[tuple[str, Message, FieldTable]] = []

@@ -14,26 +14,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from clusterbroker.cluster.link.fields import Whole
+from clusterbroker.broker.node.requests import Occupied
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.node.hub import Hub
-
-Named = dict[Annotated[str, msgspec.Meta(max_length=255)], Whole]
-
-
-class Occupied(msgspec.Struct, frozen=True, array_like=True, tag=55):
-    """Connections at the sender, of vhosts and users that have a limit: those counts that changed."""
-
-    vhosts: Named
-    users: Named
-    whole: bool = False
-    """All counts: what is not named has none."""
+    from clusterbroker.cluster.view import ClusterView
 
 
 class Occupancy:
@@ -96,18 +83,18 @@ class Occupancy:
 class OccupancyOfNodes:
     """Between this node's occupancy and its peers."""
 
-    def __init__(self, node: Node, hub: Hub) -> None:
-        self._node = node
+    def __init__(self, occupancy: Occupancy, cluster_map: ClusterView, hub: Hub) -> None:
+        self._occupancy = occupancy
+        self._map = cluster_map
         self._hub = hub
         self._told: tuple[dict[str, int], dict[str, int]] = {}, {}
         self._applied = 0  # up to which command limits were looked at
 
     def tick(self) -> None:
         """Tells all others what changed, in numbers or in whose numbers matter."""
-        node = self._node
-        if not node.occupancy.moved and node.map.applied == self._applied:
+        if not self._occupancy.moved and self._map.applied == self._applied:
             return
-        node.occupancy.moved, self._applied = False, node.map.applied
+        self._occupancy.moved, self._applied = False, self._map.applied
         before, self._told = self._told, self._limited()
         vhosts, users = (_changed(old, new) for old, new in zip(before, self._told, strict=True))
         if vhosts or users:
@@ -119,7 +106,7 @@ class OccupancyOfNodes:
                         self._hub.failed(peer, error)
 
     def _limited(self) -> tuple[dict[str, int], dict[str, int]]:
-        occupancy, map_ = self._node.occupancy, self._node.map
+        occupancy, map_ = self._occupancy, self._map
         vhosts = {
             name: count
             for name, count in occupancy.vhosts.items()
@@ -137,10 +124,10 @@ class OccupancyOfNodes:
             self._hub.send(peer, Occupied(*self._told, whole=True))
 
     def unlinked(self, peer: str) -> None:
-        self._node.occupancy.forgotten(peer)
+        self._occupancy.forgotten(peer)
 
     def received(self, peer: str, message: Occupied, _: memoryview) -> None:
-        self._node.occupancy.told(peer, message)
+        self._occupancy.told(peer, message)
 
 
 def _less(counted: Counter[str], name: str) -> None:

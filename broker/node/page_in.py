@@ -13,10 +13,10 @@ from clusterbroker.journal.record import Message
 from clusterbroker.journal.stream_catalogue import Taken, Wish
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.ports import NodeCore
 
 
-def load(node: Node, queue: Queue, locations: list[Location]) -> None:
+def load(node: NodeCore, queue: Queue, locations: list[Location]) -> None:
     """For the queue's ring."""
     loaded = partial(queue.loaded, locations)
 
@@ -29,7 +29,7 @@ def load(node: Node, queue: Queue, locations: list[Location]) -> None:
 
 
 def fetch(
-    node: Node,
+    node: NodeCore,
     queue: Queue,
     locations: Sequence[Location],
     then: Callable[[Sequence[Message]], None],
@@ -52,7 +52,7 @@ def fetch(
     )  # fmt: skip
 
 
-def read_stream(node: Node, queue: Queue, wish: Wish, then: Callable[[Taken], None]) -> None:
+def read_stream(node: NodeCore, queue: Queue, wish: Wish, then: Callable[[Taken], None]) -> None:
     """Records of a stream that are not in its ring; `then` is not called when the queue goes away."""
 
     def loaded(taken: Taken) -> None:

@@ -25,11 +25,11 @@ from clusterbroker.broker.node.copying import Copying
 from clusterbroker.broker.node.failover import Failover
 from clusterbroker.broker.node.hub import Handler, Hub, Payload
 from clusterbroker.broker.node.mistakes import Mistakes
-from clusterbroker.broker.node.occupancy import OccupancyOfNodes, Occupied
+from clusterbroker.broker.node.occupancy import OccupancyOfNodes
 from clusterbroker.broker.node.queue_factory import new_queue
 from clusterbroker.broker.node.records import Records
 from clusterbroker.broker.node.relaying import Relaying
-from clusterbroker.broker.node.requests import HandOver
+from clusterbroker.broker.node.requests import HandOver, Occupied
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.remote import remote_queues as client_side
@@ -134,7 +134,7 @@ class Part:
         self.alarms = AlarmsOfNodes(node, self.hub, self.proxies)
         self._handle((Alarmed,), self.alarms.received)
         self._handle((HandOver,), self._asked_to_hand_over)
-        self.occupancy = OccupancyOfNodes(node, self.hub)
+        self.occupancy = OccupancyOfNodes(node.occupancy, node.map, self.hub)
         self._handle((Occupied,), self.occupancy.received)
         self._handle((StreamAsk,), node.streams.asked)
         self._handle((StreamTold,), node.streams.answered)
@@ -559,8 +559,8 @@ class Part:
         self.node.review_throttle()
 
     def relieved(self, queue: object) -> None:
-        for connection in self.node.connections.values():
-            connection.relieved(queue)
+        for connection in self.node.clients.values():
+            connection.backpressure.relieved(queue)
 
     def room(self, node: str) -> int:
         if node == self.name:

@@ -10,14 +10,14 @@ from clusterbroker.cluster.commands import AnyCommand, Ending, Loosen
 from clusterbroker.cluster.state import Applied
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.ports import NodeCore
 
 
 ROUNDS_MAX: Final = 10_000
 """Who declares new things in a vhost that ends does not keep it alive."""
 
 
-def order(node: Node, command: AnyCommand, done: Callable[[Applied], None]) -> None:
+def order(node: NodeCore, command: AnyCommand, done: Callable[[Applied], None]) -> None:
     """Proposes it."""
     if isinstance(command, Ending) and node.map.in_pieces(command):
         ending = command

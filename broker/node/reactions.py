@@ -104,7 +104,7 @@ def vhost_added(node: Node, change: changes.VhostAdded) -> None:
 def vhost_deleted(node: Node, change: changes.VhostDeleted) -> None:
     del node.vhosts[change.vhost]
     node.watching.review(change.vhost)
-    for connection in tuple(node.connections.values()):
+    for connection in tuple(node.clients.values()):
         node.setting_aside.told(connection, connection.vhost_deleted, change.vhost)
 
 
@@ -114,7 +114,7 @@ def policy_changed(node: Node, change: changes.PolicyChanged) -> None:
 
 def authorization_changed(node: Node, change: changes.UserChanged | changes.PermissionChanged) -> None:
     node.authorization_generation += 1
-    for connection in tuple(node.connections.values()):
+    for connection in tuple(node.clients.values()):
         if connection.user == change.user:
             node.setting_aside.told(connection, connection.review_rights)
 

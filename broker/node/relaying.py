@@ -18,7 +18,7 @@ from clusterbroker.broker.node.relay_messages import (
 )
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.ports import NodeCore
 
 Tell = Callable[[str, Mapping[str, Any]], None]
 
@@ -31,7 +31,7 @@ class Relaying:
     """
 
     def __init__(
-        self, node: Node, hub: Hub, begins: Callable[[str, int], None], ends: Callable[[str], None], tell: Tell
+        self, node: NodeCore, hub: Hub, begins: Callable[[str, int], None], ends: Callable[[str], None], tell: Tell
     ) -> None:
         self._node = node
         self._hub = hub

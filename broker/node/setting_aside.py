@@ -2,7 +2,7 @@
 
     raised in                                                costs
     a queue's turn, its commits, what it had read            the queue: it is set aside (`broker.queues.stumble`)
-    an answer to a channel (of the wiring, of a queue)       the client's connection, 541 (`Connection.crashed`)
+    an answer to a channel (of the wiring, of a queue)       the client's connection, 541 (`ClientCore.crashed`)
     a frame of another node                                  the link to it, and both sides attach and sync anew (`Hub`)
     replication of a queue                                   this node's copy of it, which is made anew (decision 040)
     what is said to a member, or to this node itself         the link, as above
@@ -25,8 +25,8 @@ from clusterbroker.cluster.commands import PauseQueue
 from clusterbroker.cluster.entities import Queue as QueueEntity
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.node.clients import ClientCore
     from clusterbroker.broker.node.core import Node
-    from clusterbroker.broker.session.connection import Connection
 
 ALERT: Final = "queue.paused_by_error"
 WHY_MAX: Final = 250
@@ -45,12 +45,12 @@ class SettingAside:
         except Exception as error:
             self.stumbled(queue, error)
 
-    def told(self, connection: Connection, what: Callable[..., object], *given: Any) -> None:
-        """Tells a client's connection what happened; what raises costs that client."""
+    def told(self, client: ClientCore, what: Callable[..., object], *given: Any) -> None:
+        """Tells a client what happened; what raises costs that client."""
         try:
             what(*given)
         except Exception as error:
-            connection.crashed(error)
+            client.crashed(error)
 
     def stumbled(self, queue: QueueHandle, error: Exception, seq: int = 0) -> None:
         """Sets the queue aside; of one that is elsewhere this node can only say what happened."""

@@ -18,7 +18,7 @@ from clusterbroker.broker.queues.watch import Delivery, Watch
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.ports import NodeCore
     from clusterbroker.broker.queues.handle import QueueHandle
 
 
@@ -50,7 +50,7 @@ class Both:
 class Watching:
     """Of one node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeCore) -> None:
         self._node = node
         self.watches: dict[str, Watch] = {}
         self.spans: Watch | None = None

@@ -21,9 +21,8 @@ import termios
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from clusterbroker.broker.session.connection import Connection
-
 if TYPE_CHECKING:
+    from clusterbroker.broker.node.clients import SocketCore
     from clusterbroker.broker.server.clock import Clock
     from clusterbroker.broker.server.held import Held
 
@@ -49,9 +48,9 @@ class ClientOwner(Protocol):
     clock: Clock
     held: Held
 
-    def admit(self, client: Client, transport: asyncio.BaseTransport) -> Connection | None: ...
+    def admit(self, client: Client, transport: asyncio.BaseTransport) -> SocketCore | None: ...
     def received(self, size: int) -> None: ...
-    def lost(self, client: Client, connection: Connection) -> None: ...
+    def lost(self, client: Client, connection: SocketCore) -> None: ...
     def lingers(self, client: Client, time_s: float) -> None: ...
     def schedule(self) -> None: ...
 
@@ -69,7 +68,7 @@ class Client(asyncio.BufferedProtocol):
 
     def __init__(self, shell: ClientOwner) -> None:
         self.shell = shell
-        self.connection: Connection | None = None
+        self.connection: SocketCore | None = None
         self._transport: Any = None
         self._kept = 0
         self._reading = True
@@ -92,7 +91,7 @@ class Client(asyncio.BufferedProtocol):
         if self._ended or self.connection is None:
             self._kept = 0
             return view
-        rest = self.connection.decoder.rest
+        rest = self.connection.undecoded
         kept = self._kept = len(rest)
         if kept:
             view[:kept] = rest
@@ -131,7 +130,7 @@ class Client(asyncio.BufferedProtocol):
 
     # -- to the socket ----------------------------------------------------------------------------------------
 
-    def flush(self, connection: Connection, now_ms: int) -> None:
+    def flush(self, connection: SocketCore, now_ms: int) -> None:
         """Carries out what the core wants: bytes sent, reading or not, the end."""
         transport = self._transport
         out = connection.out

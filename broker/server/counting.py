@@ -18,12 +18,12 @@ import msgspec
 
 from clusterbroker.broker.content.properties import timestamp_of
 from clusterbroker.broker.node.alerts import ALERTS_TOLD_MAX
-from clusterbroker.broker.node.counts import totals
 from clusterbroker.broker.queues.ring import LEASED
 from clusterbroker.broker.queues.subscription import Subscription, Subscriptions
 from clusterbroker.broker.server.alarms import free_bytes, resident_bytes
 from clusterbroker.broker.server.certificates import shown
 from clusterbroker.broker.server.control.copying_operations import copying_facts
+from clusterbroker.broker.session.connection import Connection
 from clusterbroker.broker.session.state import State
 from clusterbroker.broker.stats.rows import (
     FLUSH_BOUNDS_MS,
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from clusterbroker.broker.server.client import Client
     from clusterbroker.broker.server.ports import ServerPort
     from clusterbroker.broker.session.channel import Channel
-    from clusterbroker.broker.session.connection import Connection
 
 """In the second byte of a message's properties: it has a timestamp."""
 FREE_BYTES_MAX: Final = 16 << 10
@@ -75,11 +74,13 @@ def rows(shell: ServerPort, started_at_ms: int, lag_ms: float) -> Iterator[AnyRo
     """All that this node has to tell, itself first. `lag_ms`: how late its loop was at worst."""
     node = shell.node
     yield node_row(shell, started_at_ms, lag_ms)
-    for connection in tuple(node.connections.values()):
+    for connection in tuple(node.clients.values()):
         client = shell.clients.get(connection)
-        if client is None or connection.trusted or connection.state not in (State.OPEN, State.CLOSING):
+        if client is None or connection.trusted or not isinstance(connection, Connection):
+            continue  # rows know 0-9-1 alone
+        if connection.state not in (State.OPEN, State.CLOSING):
             continue
-        yield connection_row(connection, client, bool(node.alarms or connection.fed))
+        yield connection_row(connection, client, bool(node.alarms or connection.backpressure.fed))
         for channel in tuple(connection.channels.values()):
             yield channel_row(connection.id, channel)
             for subscription in tuple(channel.consumers.values()):
@@ -172,13 +173,13 @@ def node_row(shell: ServerPort, started_at_ms: int, lag_ms: float) -> NodeRow:
         connections_created=shell.connections_created,
         connections_closed=shell.connections_created - len(shell.clients),
         channels_created=node.churn.channels,
-        channels_closed=node.churn.channels - sum(len(one.channels) for one in node.connections.values()),
+        channels_closed=node.churn.channels - sum(len(one.channels) for one in node.clients.values()),
         queues_declared=node.churn.queues_declared,
         queues_created=node.churn.queues_created,
         queues_deleted=node.churn.queues_deleted,
         logins=(LoginTotals("amqp", node.churn.logins.succeeded, node.churn.logins.failed), *_logins_over_http(shell)),
         messages=node.churn.messages(
-            channel for connection in node.connections.values() for channel in connection.channels.values()
+            channel for connection in node.clients.values() for channel in connection.channels.values()
         ),
         certificates=tuple(
             shown(listener.protocol, where.host, where.port, listener.tls)
@@ -221,7 +222,7 @@ def connection_row(connection: Connection, client: Client, alarmed: bool) -> Con
     peer_host, _, peer_port = connection.peer.rpartition(":")
     if connection.state is State.CLOSING:
         state = "closing"
-    elif alarmed and connection.publishes:
+    elif alarmed and connection.backpressure.publishes:
         state = "blocked"
     else:
         state = "running" if connection.reading else "flow"
@@ -247,7 +248,7 @@ def connection_row(connection: Connection, client: Client, alarmed: bool) -> Con
         sent_bytes=client.sent_bytes,
         sent_writes=client.sent_writes,
         pending_send_bytes=connection.out.size + client.unsent_bytes,
-        by_token=connection.by_token,
+        by_token=connection.access.by_token,
     )
 
 
@@ -275,7 +276,7 @@ def channel_row(connection_id: str, channel: Channel) -> ChannelRow:
         unconfirmed=0 if channel.confirms is None else channel.confirms.unsaid,
         uncommitted=0 if staged is None else sum(len(messages) for _, messages, _, _ in staged.publishes),
         acks_uncommitted=0 if staged is None else sum(len(entries) for entries, _ in staged.settles),
-        messages=totals(channel.counts, channel.ledger),
+        messages=channel.totals,
         publishes=tuple(
             (exchange.decode("utf-8", "replace"), count) for exchange, count in channel.counts.publishes.items()
         ),

@@ -12,11 +12,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.node.redirect import DRAINED, moving_text
-from clusterbroker.broker.session.connection import Connection
-from clusterbroker.broker.session.farewell import dismiss, owes
-from clusterbroker.broker.session.state import State
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.node.clients import SocketCore
     from clusterbroker.broker.server.ports import ServerPort
 
 PATIENCE_S: Final = 3.0
@@ -28,21 +26,21 @@ async def turn_clients_away(shell: ServerPort) -> None:
     them: any member answers for all."""
     node = shell.node
     node.turns_away = True
-    here = [one for one in node.connections.values() if one.state is State.OPEN and not one.trusted]
+    here = [one for one in node.clients.values() if one.is_open and not one.trusted]
     await say_goodbye(shell, here, moving_text(DRAINED, node.map, node.options.name))
 
 
-async def say_goodbye(shell: ServerPort, connections: Iterable[Connection], text: str) -> None:
+async def say_goodbye(shell: ServerPort, connections: Iterable[SocketCore], text: str) -> None:
     """Returns when all of them have been told (320): their close-ok has not come yet."""
     end_s = shell.loop.time() + PATIENCE_S
     waiting = list(connections)
     for connection in waiting:
-        dismiss(connection)
+        connection.dismiss()
     while waiting and not shell.ended.done():
         late = not shell.may_speak or shell.loop.time() >= end_s
         owed = []
         for connection in waiting:
-            if not late and owes(connection):
+            if not late and connection.owed:
                 owed.append(connection)
             else:
                 connection.force_close(text)

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.node.clients import SocketCore
     from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.server.log import NodeLog
-    from clusterbroker.broker.session.connection import Connection
+
 
 HELD_MS: Final = 100
 
@@ -30,7 +31,7 @@ class Held:
         self._log = log
         self.count = 0
 
-    def read(self, took_ms: int, connection: Connection) -> None:
+    def read(self, took_ms: int, connection: SocketCore) -> None:
         """A client's bytes were handled."""
         if took_ms >= HELD_MS:
             self._say("read", took_ms, peer=connection.peer, user=connection.user)

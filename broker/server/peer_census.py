@@ -125,7 +125,7 @@ class PeerCensus:
             self._shell.loop.call_soon(self._tell, peer, ask, rest)
 
     def _to_close(self, _peer: str, asked: CloseConnection, _payload: memoryview) -> None:
-        connection = self._part.node.connections.get(asked.connection_id)
+        connection = self._part.node.clients.get(asked.connection_id)
         if connection is not None:
             connection.force_close(asked.reason)
             self._shell.schedule()

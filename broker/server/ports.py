@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from clusterbroker.broker.node.clients import SocketCore
     from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.server.alarms import Alarms
     from clusterbroker.broker.server.client import Client
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from clusterbroker.broker.server.options import ServerOptions
     from clusterbroker.broker.server.scrub import Scrub
     from clusterbroker.broker.server.storage import Storage
-    from clusterbroker.broker.session.connection import Connection
     from clusterbroker.broker.stats.inspection import Request, Result
     from clusterbroker.cluster import commands as c
     from clusterbroker.cluster.link.mesh import Mesh
@@ -35,7 +35,7 @@ class ServerPort(ClientOwner, Protocol):
 
     options: ServerOptions
     log: NodeLog
-    clients: dict[Connection, Client]
+    clients: dict[SocketCore, Client]
     listeners: list[Listener]
     loop: asyncio.AbstractEventLoop
     node: Node

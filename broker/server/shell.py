@@ -18,6 +18,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from clusterbroker.broker.fronts.opening import FRONTS, Opening
+from clusterbroker.broker.node.clients import Accepted, SocketCore
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.driver import Driver, Proposal
 from clusterbroker.broker.node.effects import Check, Group, Load, StreamLoad
@@ -43,7 +45,6 @@ from clusterbroker.broker.server.scrub import Scrub
 from clusterbroker.broker.server.slow_disk import watch_disk
 from clusterbroker.broker.server.storage import Storage
 from clusterbroker.broker.server.tracing import begin_spans
-from clusterbroker.broker.session.connection import Connection, TrustedConnection
 from clusterbroker.cluster.state import Applied
 from clusterbroker.journal.errors import DamagedJournal, JournalFailed
 from clusterbroker.journal.journal import Journal
@@ -75,7 +76,9 @@ class NodeShell:
         self.log = log
         self.clock = Clock()
         self.buffer = ReceiveBuffer(max(options.receive_buffer_bytes, 2 * options.node.frame_max_bytes))
-        self.clients: dict[Connection, Client] = {}
+        self.clients: dict[SocketCore, Client] = {}
+        self.fronts = FRONTS
+        """The protocols that clients may speak."""
         self.listeners: list[Listener] = []
         self.loop: asyncio.AbstractEventLoop
         self.node: Node
@@ -203,7 +206,7 @@ class NodeShell:
         failed = self.ended.done()
         if not failed:
             why = self._elsewhere("broker forced connection closure with reason 'shutdown'")
-            await say_goodbye(self, self.node.connections.values(), why)
+            await say_goodbye(self, tuple(self.clients), why)
             self.run_turn()
             await self._wait(lambda: not self.clients, self.options.stop_grace_s)
         for client in tuple(self.clients.values()):
@@ -296,7 +299,7 @@ class NodeShell:
 
     # -- clients ----------------------------------------------------------------------------------------------
 
-    def admit(self, client: Client, transport: asyncio.BaseTransport) -> Connection | None:
+    def admit(self, client: Client, transport: asyncio.BaseTransport) -> SocketCore | None:
         """A socket was accepted; None turns it away."""
         peer, loopback = peer_name(transport)
         if not self._accepting:
@@ -307,11 +310,18 @@ class NodeShell:
         identity = None
         if self.options.tls is not None and transport.get_extra_info("sslcontext") is not None:
             identity = peer_identity(transport, self.options.tls.identity)
-        kind = TrustedConnection if client.trusted else Connection
-        connection = kind(self.node, peer, loopback, self.clock.now_ms(), identity)
-        self.clients[connection] = client
+        accepted = Accepted(peer, loopback, self.clock.now_ms(), identity, client.trusted)
+        opening = Opening(self.node, accepted, self.fronts, partial(self._opened, client))
+        self.clients[opening] = client
         self.connections_created += 1
-        return connection
+        return opening
+
+    def _opened(self, client: Client, core: SocketCore) -> None:
+        """The protocol of a client is known."""
+        assert client.connection is not None, "its first bytes came just now"
+        del self.clients[client.connection]
+        self.clients[core] = client
+        client.connection = core
 
     def _room(self) -> int:
         return self.options.node.connections_max - len(self.clients)
@@ -326,7 +336,7 @@ class NodeShell:
             if not self._rests or (part is not None and part.hub.out):
                 self.schedule()
 
-    def lost(self, client: Client, connection: Connection) -> None:
+    def lost(self, client: Client, connection: SocketCore) -> None:
         del self.clients[connection]
         self._lingering.pop(client, None)
         try:
@@ -533,7 +543,7 @@ class NodeShell:
         for client in [client for client, end_s in self._lingering.items() if end_s <= now_s]:
             del self._lingering[client]
             client.abort()
-        self._tick_slice(iter(tuple(self.node.connections.values())))
+        self._tick_slice(iter(tuple(self.clients)))
         self._again(TICK_S, self._tick)
 
     def _tick_slice(self, connections: Any) -> None:

@@ -6,15 +6,21 @@ Methods of a channel take effect one after another. One that needs the wiring lo
 the channel: later events wait in `parked` until `resume`, and the connection stops reading when many wait.
 
 What methods do stands beside: declaring.py, publishing.py, transacting.py, consuming.py. Each is a table from method
-to function; this file is the trunk that they share.
+to function (`handlers`); this file is the trunk that they share.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
+from clusterbroker.broker.access.errors import Kind, Refusal
+from clusterbroker.broker.access.publisher import Publisher
+from clusterbroker.broker.access.questions import Asked, review
+from clusterbroker.broker.access.receiver import give_back, let_go
+from clusterbroker.broker.access.timeouts import check_timeouts
+from clusterbroker.broker.access.transaction import Transaction
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.codec import Acked, MethodReceived, Published
 from clusterbroker.broker.amqp.errors import (
@@ -25,34 +31,29 @@ from clusterbroker.broker.amqp.errors import (
     command_invalid,
     not_found,
     precondition_failed,
-    resource_error,
-    resource_locked,
 )
 from clusterbroker.broker.amqp.errors import channel_error as channel_fault
 from clusterbroker.broker.amqp.layout import Method
+from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.ring import Consumer, Ledger
 from clusterbroker.broker.queues.subscription import Subscription
+from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Traced
-from clusterbroker.broker.routing.router import Route
-from clusterbroker.broker.session import consuming, declaring, publishing, transacting
 from clusterbroker.broker.session.confirms import Confirms
-from clusterbroker.broker.session.dividing import WAITED_STEPS, divided, give_back, let_go
-from clusterbroker.broker.session.unanswered import Asked, review
-from clusterbroker.cluster.authorization import PermissionKind, TopicPermissionKind
-from clusterbroker.cluster.commands import AnyCommand
-from clusterbroker.cluster.errors import Unavailable, WiringError
-from clusterbroker.cluster.state import Applied
+from clusterbroker.broker.session.dividing import WAITED_STEPS, divided
+from clusterbroker.broker.session.ports import ConnectionCore
+from clusterbroker.broker.session.reply_codes import Refused, amqp_error
+from clusterbroker.broker.stats.totals import MessageTotals
+from clusterbroker.journal.record import Message
 
-if TYPE_CHECKING:
-    from clusterbroker.broker.session.connection import Connection
-    from clusterbroker.broker.session.transacting import Transaction
-
+NO_ROUTE: Final = 312
+NO_ROUTE_TEXT: Final = b"NO_ROUTE"
+LASTING: Final = (methods.QueueDelete, methods.QueuePurge)
+"""What an owner carries out also when nobody waits for its answer any more."""
 CLOSE: Final = b"\x00\x14\x00\x28"
 CLOSE_OK: Final = b"\x00\x14\x00\x29"
-TOPICS_REMEMBERED_MAX: Final = 1024
-"""Verdicts on routing keys, of a connection."""
 REPLY_BYTES_MAX: Final = 32 << 20
 """So much may wait for a socket before direct replies are dropped: they come from others, whom nothing holds back."""
 
@@ -61,14 +62,19 @@ class Channel:
     """A channel's state. `last_queue` is what an empty queue name means (amqp-rules 5.3)."""
 
     __slots__ = (
-        "asked", "closing", "confirms", "connection", "consumers", "counts", "deadlines", "deletes", "getter",
-        "last_queue", "ledger", "number", "opened", "parked", "prefetch", "reply_key", "reply_tag", "requests",
-        "routes", "traced", "transaction",
+        "_handlers", "access", "asked", "closing", "confirms", "connection", "consumers", "counts", "deadlines",
+        "deletes", "getter", "last_queue", "ledger", "number", "opened", "parked", "prefetch", "publisher",
+        "reply_key", "reply_tag", "requests", "traced", "transaction",
     )  # fmt: skip
 
-    def __init__(self, connection: Connection, number: int) -> None:
+    def __init__(
+        self, connection: ConnectionCore, number: int, handlers: Mapping[type, Callable[[Channel, Any], None]]
+    ) -> None:
+        """`handlers`: by the type of an event or method (`session.handlers`)."""
         self.connection = connection
+        self.access = connection.access
         self.number = number
+        self._handlers = handlers
         self.ledger = Ledger(number, connection.out)
         self.counts = ChannelCounts()
         self.deadlines: list[Callable[[int], bool]] = []
@@ -89,7 +95,7 @@ class Channel:
         self.reply_key = ""
         self.reply_tag = b""
         self.requests = 0  # to the broker's own exchanges, unanswered
-        self.routes: dict[bytes, tuple[int, int, Route[QueueHandle]]] = {}
+        self.publisher = Publisher(self)
         self.traced: Traced | None = None
         """Sampled deliveries that wait for their settlement; None: there were none."""
 
@@ -109,22 +115,21 @@ class Channel:
     def _handle(self, event: Published | Acked | MethodReceived) -> None:
         class_id, method_id = 60, 40
         try:
-            if isinstance(event, Published):
-                publishing.publish(self, event)
-            elif isinstance(event, Acked):
-                method_id = 80
-                consuming.ack(self, event)
+            if not isinstance(event, MethodReceived):
+                self._handlers[type(event)](self, event)
             else:
                 method = methods.decode(event.payload)
                 class_id, method_id = method.CLASS_ID, method.METHOD_ID
-                handler = _HANDLERS.get(type(method))
+                handler = self._handlers.get(type(method))
                 if handler is None:
                     raise command_invalid(f"unexpected method {method.NAME}")
                 handler(self, method)
-        except ChannelError as error:
-            self.fail(error.at(class_id, method_id))
-        except ConnectionFault as fault:
-            raise fault.at(class_id, method_id) from None
+        except (ChannelError, ConnectionFault, Refusal) as error:
+            known = amqp_error(error) if isinstance(error, Refusal) else error
+            known.at(class_id, 80 if isinstance(event, Acked) else method_id)
+            if isinstance(known, ConnectionFault):
+                raise known from None
+            self.fail(known)
 
     def _closing(self, event: Any) -> None:
         if type(event) is not MethodReceived:
@@ -145,12 +150,22 @@ class Channel:
         assert self.parked is None, "a channel is parked once"
         self.parked = deque()
 
-    def ask(self, queue: QueueHandle, method: Method, withdraw: Callable[[], None] | None = None) -> None:
+    def ask(
+        self,
+        queue: QueueHandle,
+        method: Method,
+        withdraw: Callable[[], None] | None = None,
+        instead: Callable[[], None] | None = None,
+    ) -> None:
         """The channel waits for an answer of the queue, whose owner may be another node, or none; parked or not yet.
         `withdraw` takes the question back when the channel ends before the answer."""
         if self.parked is None:
             self.park()
-        self.asked = Asked(queue, method, self.connection.node.now_ms, withdraw)
+        now_ms = self.connection.node.now_ms
+        self.asked = Asked(queue, method, isinstance(method, LASTING), now_ms, withdraw, instead)
+
+    def question(self, method: Method) -> Question:
+        return Question(self, method)
 
     def resume(self) -> None:
         """Takes up the waiting events, until one of them parks the channel again. What is answered within the turn
@@ -187,43 +202,18 @@ class Channel:
         def told(*given: Any) -> None:
             try:
                 then(*given)
-            except ChannelError as error:
+            except (ChannelError, ConnectionFault, Refusal) as error:
+                known = amqp_error(error) if isinstance(error, Refusal) else error
+                if isinstance(known, ConnectionFault):
+                    self.connection.fail(known, self.number)
+                    return
                 if not self.closing:
-                    self.fail(error)
+                    self.fail(known)
                 self.resume()
-            except ConnectionFault as fault:
-                self.connection.fail(fault, self.number)
             except Exception as error:
                 self.connection.crashed(error)
 
         return told
-
-    def order(self, command: AnyCommand, method: Method, then: Callable[[Applied], Method | None]) -> None:
-        """Puts a command into the wiring log; the reply of `then` is sent when it was applied."""
-
-        def applied(outcome: Applied) -> None:
-            reply = then(outcome)
-            if reply is not None:
-                self.send(reply)
-            self.resume()
-
-        self.park()
-        self.propose(command, method, applied)
-
-    def propose(self, command: AnyCommand, method: Method, then: Callable[[Applied], None]) -> None:
-        """Puts a command into the wiring log for a parked channel. `then` hears of the result, and resumes the channel;
-        a refusal closes it here instead."""
-
-        @self.answers
-        def done(applied: Applied) -> None:
-            if not self.awaits():
-                return
-            if applied.error is not None:
-                self.refuse(refusal(applied.error), method)
-            else:
-                then(applied)
-
-        self.connection.node.propose(command, done)
 
     def awaits(self) -> bool:
         """Whether an answer to what parked the channel is still of use. If not, the channel goes on without it."""
@@ -235,10 +225,16 @@ class Channel:
         self.asked = None
         return True
 
-    def refuse(self, error: AmqpError, method: Method) -> None:
+    def refuse(self, error: AmqpError | Refused, method: Method) -> None:
         """The answer that the parked channel waited for is an error."""
-        self.fail(error.at(method.CLASS_ID, method.METHOD_ID))
+        known = error if isinstance(error, AmqpError) else amqp_error(error)
+        self.fail(known.at(method.CLASS_ID, method.METHOD_ID))
         self.resume()
+
+    @property
+    def owed(self) -> bool:
+        """The client waits for an answer, or for confirms."""
+        return self.asked is not None or (self.confirms is not None and self.confirms.unsaid > 0)
 
     # -- output -----------------------------------------------------------------------------------------------
 
@@ -258,49 +254,60 @@ class Channel:
             self.counts.confirm += self.confirms.flush(self.connection.out, self.number)
             self.connection.node.sending[self.connection] = None
 
+    def ticket(self, count: int) -> Ticket | None:
+        """For the next publishes; None: the channel does not confirm."""
+        return None if self.confirms is None else self.confirms.ticket(count)
+
+    @property
+    def totals(self) -> MessageTotals:
+        """Every delivery took one tag: by `skip` when it needs no acknowledgement, else by `add`."""
+        counts, ledger = self.counts, self.ledger
+        return MessageTotals(
+            publish=counts.publish,
+            confirm=counts.confirm,
+            return_unroutable=counts.return_unroutable,
+            drop_unroutable=counts.drop_unroutable,
+            deliver=ledger.next_tag - 1 - ledger.skipped - counts.got,
+            deliver_no_ack=ledger.skipped - counts.get_no_ack,
+            get=counts.got,
+            get_no_ack=counts.get_no_ack,
+            get_empty=counts.get_empty,
+            redeliver=ledger.redelivered + counts.redelivered,
+            ack=counts.ack,
+        )
+
+    # -- what its publisher asks (`broker.access.publisher.Session`)
+
+    def returned(self, messages: Sequence[Message]) -> None:
+        """amqp-rules 5.4: the return comes before the ack."""
+        for message in messages:
+            self.connection.out.returned(self.number, NO_ROUTE, NO_ROUTE_TEXT, message)
+        self.want_send()
+
+    @property
+    def backpressure(self) -> Backpressure:
+        return self.connection.backpressure
+
+    def in_turns(self, step: Callable[[], bool]) -> None:
+        @self.answers
+        def go_on() -> None:
+            if not step():
+                self.connection.node.soon(go_on)
+            elif self.awaits():
+                self.resume()
+
+        self.park()
+        go_on()
+
     # -- what methods need ------------------------------------------------------------------------------------
 
     @property
     def vhost_name(self) -> str:
-        assert self.connection.vhost is not None, "a channel is opened after its connection"
-        return self.connection.vhost.name
+        return self.access.vhost.name
 
-    def check(self, kind: PermissionKind, sort: Literal["queue", "exchange"], resource: str) -> None:
-        """403 unless the user may (amqp-rules 5.3); remembered until a permission changes."""
-        connection = self.connection
-        node = connection.node
-        known = connection.authorization.get((kind, resource))
-        if known is None or known[0] != node.authorization_generation:
-            allowed = connection.rights.allowed(self.vhost_name, kind, resource)
-            known = (node.authorization_generation, allowed)
-            if len(connection.authorization) >= 4096:
-                connection.authorization.clear()
-            connection.authorization[(kind, resource)] = known
-        if not known[1]:
-            raise access_refused(
-                f"{kind} access to {sort} '{resource or 'amq.default'}' in vhost '{self.vhost_name}' refused for user "
-                f"'{connection.user}'"
-            )
-
-    def check_topic(self, kind: TopicPermissionKind, exchange: str, key: str) -> None:
-        """403 unless the user may use the routing key on this exchange, if it is a topic exchange; remembered until a
-        permission changes. Asked for each key that a message is routed by, so for those of CC and BCC too."""
-        connection, vhost = self.connection, self.connection.vhost
-        assert vhost is not None, "a channel is opened after its connection"
-        if vhost.router.exchange_type(exchange) != "topic":
-            return
-        node = connection.node
-        known = connection.topic_authorization.get((kind, exchange, key))
-        if known is None or known[0] != node.authorization_generation:
-            known = (node.authorization_generation, connection.rights.topic_allowed(vhost.name, kind, exchange, key))
-            if len(connection.topic_authorization) >= TOPICS_REMEMBERED_MAX:
-                connection.topic_authorization.clear()
-            connection.topic_authorization[(kind, exchange, key)] = known
-        if not known[1]:
-            raise access_refused(
-                f"{kind} access to topic '{key}' in exchange '{exchange}' in vhost '{vhost.name}' refused for user "
-                f"'{connection.user}'"
-            )
+    @property
+    def is_transactional(self) -> bool:
+        return self.transaction is not None
 
     def queue_name(self, name: str) -> str:
         """The name, or that of the last queue declared on this channel when it is empty."""
@@ -310,33 +317,12 @@ class Channel:
             raise not_found("no previously declared queue")
         return self.last_queue
 
-    def queue(self, name: str) -> QueueHandle:
-        """404 for a missing queue, 405 for one that is exclusive to another connection."""
-        assert self.connection.vhost is not None, "a channel is opened after its connection"
-        queue = self.connection.vhost.queues.get(name)
-        if queue is None:
-            raise self.no_queue(name)
-        self.check_exclusive(queue)
-        return queue
-
-    def no_queue(self, name: str) -> AmqpError:
-        return not_found(f"no queue '{name}' in vhost '{self.vhost_name}'")
-
-    def check_exclusive(self, queue: QueueHandle) -> None:
-        owner = queue.entity.exclusive_owner
-        if owner is not None and owner != self.connection.id:
-            raise resource_locked(
-                f"cannot obtain exclusive access to locked queue '{queue.name}' in vhost '{self.vhost_name}'. It could "
-                "be originally declared on another connection or the exclusive property value does not match that of "
-                "the original declaration."
-            )
-
     def review_rights(self) -> None:
         """A permission changed: consumers of queues that may not be read any more end (amqp-rules 5.5)."""
         connection = self.connection
         for subscription in tuple(self.consumers.values()):
             queue = subscription.queue
-            if not connection.rights.allowed(self.vhost_name, "read", queue.name):
+            if not self.access.rights.allowed(self.vhost_name, "read", queue.name):
                 if subscription.reads_to_an_end:
                     self.fail(access_refused(f"read access to queue '{queue.name}' in vhost '{self.vhost_name}' ended"))
                     return
@@ -349,12 +335,24 @@ class Channel:
         self.consumers.pop(subscription.tag, None)
         if self.connection.channels.get(self.number) is not self:
             return  # its connection has ended
-        if not self.closing and self.connection.capabilities.get("consumer_cancel_notify") is True:
+        if not self.closing and self.hears_cancels:
             notice = methods.BasicCancel(subscription.tag, True)
             if self.deletes is not None and self.deletes[0] == subscription.queue.entity.queue_id:
                 self.deletes[1].append(notice)
             else:
                 self.answers(self.send)(notice)
+
+    @property
+    def hears_cancels(self) -> bool:
+        return self.connection.capabilities.get("consumer_cancel_notify") is True
+
+    def timed_out(self, limit_ms: int) -> None:
+        text = f"delivery acknowledgement on channel {self.number} timed out. Timeout value used: {limit_ms} ms"
+        self.fail(precondition_failed(text))
+
+    def failed(self, kind: Kind, text: str) -> None:
+        """A consumer cannot go on: closes the channel."""
+        self.fail(amqp_error(Refusal(kind, text)))
 
     def reply(self, message: Any) -> None:
         """Direct reply-to: the message goes straight to this channel's reply consumer."""
@@ -406,12 +404,36 @@ class Channel:
         """amqp-rules, last section: who holds a message, or waits, for too long is stopped. Raises ConnectionFault.
         False: the node has done what is to be done at once (`until`, of `Labour.done`), and there may be more."""
         if self.asked is not None:
-            review(self, self.asked, now_ms)
+            asked = self.asked
+            try:
+                review(self, asked, now_ms)
+            except Refusal as refused:
+                raise amqp_error(refused).at(asked.request.CLASS_ID, asked.request.METHOD_ID) from None
         if self.deadlines:
             self.deadlines = [overdue for overdue in self.deadlines if not overdue(now_ms)]
         if self.ledger.unacked and not self.closing:
-            return consuming.check_timeouts(self, now_ms, until)
+            return check_timeouts(self, self.connection.node, now_ms, until)
         return True
+
+
+class Question:
+    """A request on a channel that waits for answers (`broker.access.questions.Question`)."""
+
+    __slots__ = ("_method", "answers", "awaits", "channel")
+
+    def __init__(self, channel: Channel, method: Method) -> None:
+        self.channel = channel
+        self._method = method
+        self.answers = channel.answers
+        self.awaits = channel.awaits
+
+    def ask(
+        self, queue: QueueHandle, withdraw: Callable[[], None] | None = None, instead: Callable[[], None] | None = None
+    ) -> None:
+        self.channel.ask(queue, self._method, withdraw, instead)
+
+    def refuse(self, error: Refused) -> None:
+        self.channel.refuse(error, self._method)
 
 
 def _weight(event: Published | Acked | MethodReceived) -> int:
@@ -419,23 +441,6 @@ def _weight(event: Published | Acked | MethodReceived) -> int:
     if isinstance(event, Published):
         return 1024 + event.size
     return 1024 + (len(event.payload) if isinstance(event, MethodReceived) else 0)
-
-
-def refusal(error: WiringError | Unavailable) -> AmqpError:
-    """The AMQP error for a command that was refused, or could not be stored."""
-    return _REFUSALS[error.kind](error.text)
-
-
-_REFUSALS: Final[dict[str, Callable[[str], AmqpError]]] = {
-    "not_found": not_found,
-    "access_refused": access_refused,
-    "resource_locked": resource_locked,
-    "precondition_failed": precondition_failed,
-    "already_exists": precondition_failed,
-    "in_use": precondition_failed,
-    "limit": precondition_failed,
-    "unavailable": resource_error,
-}
 
 
 def _channel_open(channel: Channel, _: methods.ChannelOpen) -> None:
@@ -461,13 +466,9 @@ def _access_request(channel: Channel, _: methods.AccessRequest) -> None:
     channel.send(methods.AccessRequestOk(1))
 
 
-_HANDLERS: Final[dict[type[Method], Callable[[Channel, Any], None]]] = {
+HANDLERS: Final[dict[type[Method], Callable[[Channel, Any], None]]] = {
     methods.ChannelOpen: _channel_open,
     methods.ChannelClose: _channel_close,
     methods.ChannelCloseOk: _channel_close_ok,
     methods.AccessRequest: _access_request,
-    **declaring.HANDLERS,
-    **publishing.HANDLERS,
-    **transacting.HANDLERS,
-    **consuming.HANDLERS,
 }

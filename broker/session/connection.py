@@ -2,7 +2,7 @@
 
     HEADER -> START -> (SECURE) -> CHECKING -> TUNE -> VHOST -> OPEN -> CLOSING -> CLOSED
 
-Each state has its legal methods (`_LEGAL`); anything else is 503, a frame on a channel other than 0 before OPEN is
+Each state has its legal methods (`_HANDLERS`); anything else is 503, a frame on a channel other than 0 before OPEN is
 504. CHECKING waits for the node to verify a password off the loop; nothing is read meanwhile. CLOSING means that
 connection.close was sent, or was received and its close-ok waits for the end of exclusive queues: all but close and
 close-ok is ignored (AMQP 0-9-1, connection.close).
@@ -14,9 +14,12 @@ what a client does wrong ends its channel or its connection, with the code of am
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from clusterbroker.broker.access.authorization import Authorization
+from clusterbroker.broker.access.rights import AccountRights, Rights
+from clusterbroker.broker.access.virtual_exchanges import only_asks
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.codec import Acked, FrameDecoder, MethodReceived, OutBuffer, Published
 from clusterbroker.broker.amqp.errors import (
@@ -32,20 +35,19 @@ from clusterbroker.broker.amqp.errors import (
 from clusterbroker.broker.amqp.errors import channel_error as channel_fault
 from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.node.alarms import MINORITY
+from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.redirect import DRAINED, moving_text
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
 from clusterbroker.broker.session import handshake
 from clusterbroker.broker.session.channel import Channel
 from clusterbroker.broker.session.dividing import look, take
-from clusterbroker.broker.session.rights import AccountRights, Rights
+from clusterbroker.broker.session.handlers import HANDLERS
 from clusterbroker.broker.session.state import State
-from clusterbroker.broker.session.virtual_exchanges import only_asks
-from clusterbroker.cluster.authorization import principal
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.node.clients import Accepted
     from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.node.vhost import VirtualHost
-    from clusterbroker.broker.queues.handle import QueueHandle
 
 HEADER_0_9_1: Final = b"AMQP\x00\x00\x09\x01"
 HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
@@ -59,15 +61,6 @@ PARKED_BYTES_MAX: Final = 1 << 20
 """Of events that wait in parked channels; then the socket is not read. An event counts at least 1 KiB."""
 
 
-_LEGAL: Final[dict[State, tuple[type[Method], ...]]] = {
-    State.START: (methods.ConnectionStartOk,),
-    State.SECURE: (methods.ConnectionSecureOk,),
-    State.TUNE: (methods.ConnectionTuneOk,),
-    State.VHOST: (methods.ConnectionOpen,),
-    State.OPEN: (methods.ConnectionUpdateSecret,),
-}
-
-
 class Connection:
     """The core of one connection.
 
@@ -79,12 +72,11 @@ class Connection:
     """Whether it came by a way that only the node's owner has (`TrustedConnection`)."""
 
     __slots__ = (
-        "_blocked_told", "_closed_at_ms", "_congested", "_held", "_last_heard_ms", "_last_sent_ms",
-        "authorization", "capabilities", "channel_max", "channels", "checks_secret", "client_properties", "decoder",
-        "dismissed", "divided", "ending", "exclusive_queues", "fed", "heartbeat_s", "id", "looks", "loopback",
+        "_blocked_told", "_closed_at_ms", "_held", "_last_heard_ms", "_last_sent_ms",
+        "access", "backpressure", "capabilities", "channel_max", "channels", "checks_secret", "client_properties",
+        "decoder", "dismissed", "divided", "ending", "exclusive_queues", "heartbeat_s", "id", "looks", "loopback",
         "mechanism", "node", "opened_at_ms", "out", "parked_bytes", "partial_bytes", "paused_since_ms", "peer",
-        "peer_identity", "publishes", "reading", "rest", "rights", "state", "topic_authorization", "until", "until_ms",
-        "user", "vhost",
+        "peer_identity", "reading", "rest", "state", "until",
     )  # fmt: skip
 
     def __init__(self, node: Node, peer: str, loopback: bool, now_ms: int, peer_identity: str | None = None) -> None:
@@ -99,21 +91,15 @@ class Connection:
         self.out = OutBuffer(FRAME_MIN_BYTES)
         self.channels: dict[int, Channel] = {}
         self.reading = True
-        self.dismissed = False  # nothing more is taken from it, for it will be told to go (`farewell`)
+        self.dismissed = False  # nothing more is taken from it, for it will be told to go (`dismiss`)
         self.ending: str | None = None
-        self.user = ""
-        self.rights: Rights = AccountRights(node.map, "")
-        self.until_ms = 0
-        """When the token that it signed in with is over, wall clock; 0: it has none."""
+        self.access = Authorization(node, self.id, "", AccountRights(node.map, ""))
         self.mechanism = ""
-        self.vhost: VirtualHost | None = None
         self.client_properties: dict[str, Any] = {}
         self.capabilities: dict[str, Any] = {}
-        self.authorization: dict[tuple[str, str], tuple[int, bool]] = {}
-        self.topic_authorization: dict[tuple[str, str, str], tuple[int, bool]] = {}
         self.channel_max = 0
         self.heartbeat_s = 0
-        self.publishes = False
+        self.backpressure = Backpressure(node, self)
         self.partial_bytes = 0
         self.rest: deque[Any] | None = None  # events that wait for the node's next turn (`dividing`)
         self.looks = False  # some of its channels still look in later turns for what is late
@@ -126,14 +112,30 @@ class Connection:
         self.opened_at_ms = now_ms
         self.paused_since_ms = 0
         self._blocked_told = False
-        self._congested: dict[QueueHandle, None] = {}  # queues with too much uncommitted to which it has published
-        self.fed: dict[QueueHandle, None] = {}  # queues to which it has published while their owner had an alarm
         self._closed_at_ms = 0
         self._last_heard_ms = self._last_sent_ms = now_ms
-        node.connections[self.id] = self
+        node.clients[self.id] = self
 
     def __repr__(self) -> str:
         return f"<Connection {self.id} {self.peer} {self.state.name}>"
+
+    @property
+    def user(self) -> str:
+        return self.access.user
+
+    @property
+    def vhost(self) -> VirtualHost | None:
+        """None before connection.open."""
+        entered: VirtualHost | None = getattr(self.access, "vhost", None)
+        return entered
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is State.OPEN
+
+    @property
+    def undecoded(self) -> bytes:
+        return self.decoder.rest
 
     # -- bytes in ---------------------------------------------------------------------------------------------
 
@@ -154,10 +156,10 @@ class Connection:
         waits for alarms, too, and all of them together are bounded."""
         self.node.partial_bytes += partial_bytes - self.partial_bytes
         self.partial_bytes = partial_bytes
-        if partial_bytes > REQUEST_BYTES and not self.publishes:
-            self._first_publish()
+        if partial_bytes > REQUEST_BYTES and not self.backpressure.publishes:
+            self.backpressure.begin()
         if self.node.partial_bytes > self.node.options.partial_bytes_max:
-            max(self.node.connections.values(), key=lambda one: one.partial_bytes).give_up_partial()
+            max(self.node.clients.values(), key=lambda one: one.partial_bytes).give_up_partial()
 
     def give_up_partial(self) -> None:
         """All connections have too much of contents that are not whole, and this one the most."""
@@ -202,8 +204,8 @@ class Connection:
                 channel = self.channels.get(event.channel)
                 if channel is None:
                     channel = self._open_channel(event)
-                if kind is Published and not self.publishes and not only_asks(event.exchange):
-                    self._first_publish()
+                if kind is Published and not self.backpressure.publishes and not only_asks(event.exchange):
+                    self.backpressure.begin()
                 channel.receive(event)
         except ConnectionFault as fault:
             if isinstance(event, MethodReceived):
@@ -221,7 +223,7 @@ class Connection:
         if type(event) is not MethodReceived or event.payload[:4] != b"\x00\x14\x00\x0a":
             raise channel_fault("expected 'channel.open'")
         handshake.check_channel_limits(self)
-        channel = Channel(self, event.channel)
+        channel = Channel(self, event.channel, HANDLERS)
         self.node.churn.channels += 1
         self.node.occupancy.channel_began(self.user)
         self.channels[event.channel] = channel
@@ -237,11 +239,12 @@ class Connection:
         if kind is methods.ConnectionClose:
             self._leave()
             return
-        if kind not in _LEGAL.get(self.state, ()):
+        known = _HANDLERS.get(self.state)
+        if known is None or kind is not known[0]:
             fault = command_invalid(f"unexpected method {method.NAME} in state {self.state.name.lower()}")
             raise fault.at(method.CLASS_ID, method.METHOD_ID)
         try:
-            _HANDLERS[kind](self, method)
+            known[1](self, method)
         except AmqpError as error:
             raise error.at(method.CLASS_ID, method.METHOD_ID) from None
 
@@ -267,7 +270,7 @@ class Connection:
 
     def authenticated(self, user: str, rights: Rights, until_ms: int = 0) -> None:
         """The handshake knows who it is."""
-        self.user, self.rights, self.until_ms = user, rights, until_ms
+        self.access = Authorization(self.node, self.id, user, rights, until_ms)
         self.count_login(user, True)
         options = self.node.options
         self.state = State.TUNE
@@ -310,11 +313,11 @@ class Connection:
         vhost = self.node.vhosts.get(name)
         if vhost is None:
             raise not_allowed(f"vhost {name} not found")
-        if not self.rights.enters(name):
+        if not self.access.rights.enters(name):
             raise not_allowed(f"access to vhost '{name}' refused for user '{self.user}'")
         handshake.check_limits(self, name)
         self.node.occupancy.entered(name, self.user)
-        self.vhost = vhost
+        self.access.vhost = vhost
         self.state = State.OPEN
         self.decoder.opened = True
         self.send(0, methods.ConnectionOpenOk())
@@ -355,6 +358,14 @@ class Connection:
         """320: an operator, or a node that stops."""
         self.fail(connection_forced(text))
 
+    def dismiss(self) -> None:
+        self.dismissed = True
+        self.review_reading()
+
+    @property
+    def owed(self) -> bool:
+        return any(channel.owed for channel in self.channels.values() if not channel.closing)
+
     def _closing(self, payload: bytes) -> None:
         if payload[:4] == b"\x00\x0a\x00\x33":
             self._end("flush")
@@ -373,7 +384,7 @@ class Connection:
             self._left()
 
     def _left(self) -> None:
-        if not self.ended() and self.id in self.node.connections:
+        if not self.ended() and self.id in self.node.clients:
             self.send(0, methods.ConnectionCloseOk())
             self._end("flush")
 
@@ -390,7 +401,7 @@ class Connection:
         self.node.partial_bytes -= self.partial_bytes
         self.partial_bytes = 0
         self.out.take()
-        if self.node.connections.pop(self.id, None) is not None and self.vhost is not None:
+        if self.node.clients.pop(self.id, None) is not None and self.vhost is not None:
             self.node.occupancy.left(self.vhost.name, self.user)
         self.node.sending.pop(self, None)
 
@@ -418,16 +429,14 @@ class Connection:
 
     def renew_rights(self, rights: Rights, until_ms: int) -> None:
         """Another token has come for the same user: nothing that was allowed by the old one is remembered."""
-        self.rights, self.until_ms = rights, until_ms
-        self.authorization.clear()
-        self.topic_authorization.clear()
+        self.access.renew(rights, until_ms)
         for channel in self.channels.values():
-            channel.routes.clear()
+            channel.publisher.routes.clear()
         self.review_rights()
 
     def review_rights(self) -> None:
         """The user or its permissions changed. One that is deleted is nobody, also if the same name comes again."""
-        if not self.until_ms and self.node.map.user(self.user) is None:
+        if not self.access.by_token and self.node.map.user(self.user) is None:
             self.force_close(f"user '{self.user}' is deleted")
             return
         for channel in self.channels.values():
@@ -463,68 +472,29 @@ class Connection:
             for subscription in channel.consumers.values():
                 subscription.queue.ring.mark()
 
-    def _first_publish(self) -> None:
-        self.publishes = True
-        self.alarmed()
-
     def alarmed(self) -> None:
         """amqp-rules 5.2: connection.blocked goes once to publishing connections, unblocked when all alarms clear."""
-        blocked = bool(self._alarms)
+        alarms = self.backpressure.alarms
+        blocked = bool(alarms)
         if blocked != self._blocked_told and self.state is State.OPEN:
             self._blocked_told = blocked
             if self.capabilities.get("connection.blocked") is True:
                 if blocked:
-                    self.send(0, methods.ConnectionBlocked("low on " + " and ".join(self._alarms)))
+                    self.send(0, methods.ConnectionBlocked("low on " + " and ".join(alarms)))
                 else:
                     self.send(0, methods.ConnectionUnblocked())
         if not blocked:
-            self.fed.clear()
+            self.backpressure.fed.clear()
         if not self.node.alarms:
             self.mark_consumers()  # readers of streams that wait for memory go on
         self.review_reading()
-
-    def feeds(self, queues: Iterable[QueueHandle]) -> None:
-        """It has published to these queues while a node has an alarm: blocked as long as that one owns any of them."""
-        for queue in queues:
-            if queue.entity.owner in self.node.alarms_elsewhere and queue not in self.fed:
-                self.fed[queue] = None
-                self.alarmed()
-
-    def waits_for(self, queue: QueueHandle) -> None:
-        """It publishes to a queue that has too much uncommitted: it is read again when the queue is relieved."""
-        self._congested[queue] = None
-        self.review_reading()
-
-    def relieved(self, queue: object) -> None:
-        if self._congested and self._congested.pop(queue, self) is None:  # type: ignore[call-overload]
-            self.review_reading()
-
-    @property
-    def by_token(self) -> bool:
-        """Whether it signed in with a token: its user is the authority's, and not the account of that name."""
-        return self.until_ms > 0
-
-    @property
-    def principal(self) -> str:
-        """Who it is where accounts and users of tokens are told apart: what is theirs stays theirs."""
-        return principal(self.user, self.by_token)
-
-    @property
-    def _alarms(self) -> list[str]:
-        """Those for which this connection has to wait."""
-        if not self.publishes:
-            return []
-        elsewhere = self.node.alarms_elsewhere
-        owners = dict.fromkeys(queue.entity.owner for queue in self.fed if not queue.deleted)
-        return [*self.node.alarms, *(f"{name} at node {at}" for at in owners if at for name in elsewhere.get(at, ()))]
 
     def review_reading(self) -> None:
         """Whether the socket should be read: not while blocked, checked, behind, or deaf itself.
 
         Without a majority nobody is: what a client says would be carried out by wiring that may be of the past.
         """
-        full = self.publishes and (bool(self._alarms) or self.node.throttled or bool(self._congested))
-        blocked = full or self.dismissed or MINORITY in self.node.alarms
+        blocked = self.backpressure.holds or self.dismissed or MINORITY in self.node.alarms
         reading = (
             not (blocked and self.state is State.OPEN)
             and self.state is not State.CHECKING
@@ -558,7 +528,7 @@ class Connection:
                 self._end("abort")
         elif self.heartbeat_s:
             self._beat(now_ms)
-        if self.state is State.OPEN and 0 < self.until_ms <= (wall_ms or now_ms):
+        if self.state is State.OPEN and 0 < self.access.until_ms <= (wall_ms or now_ms):
             self.force_close(f"the token of user '{self.user}' is over")
         if self.state is State.OPEN and not self.looks:
             look(self, deque(self.channels.values()), now_ms)
@@ -583,10 +553,17 @@ class TrustedConnection(Connection):
     trusted = True
 
 
-_HANDLERS: Final[dict[type[Method], Callable[[Connection, Any], None]]] = {
-    methods.ConnectionStartOk: Connection._start_ok,
-    methods.ConnectionSecureOk: Connection._secure_ok,
-    methods.ConnectionTuneOk: Connection._tune_ok,
-    methods.ConnectionOpen: Connection._open,
-    methods.ConnectionUpdateSecret: Connection._update_secret,
+_HANDLERS: Final[dict[State, tuple[type[Method], Callable[[Connection, Any], None]]]] = {
+    State.START: (methods.ConnectionStartOk, Connection._start_ok),
+    State.SECURE: (methods.ConnectionSecureOk, Connection._secure_ok),
+    State.TUNE: (methods.ConnectionTuneOk, Connection._tune_ok),
+    State.VHOST: (methods.ConnectionOpen, Connection._open),
+    State.OPEN: (methods.ConnectionUpdateSecret, Connection._update_secret),
 }
+"""What may be said on channel 0 in each state, beside connection.close."""
+
+
+def open_connection(node: Node, accepted: Accepted) -> Connection:
+    """0-9-1 as a front (`broker.fronts.opening.Front`)."""
+    kind = TrustedConnection if accepted.trusted else Connection
+    return kind(node, accepted.peer, accepted.loopback, accepted.at_ms, accepted.identity)

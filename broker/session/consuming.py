@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from clusterbroker.broker.access.errors import Refusal
+from clusterbroker.broker.access.receiver import attach, give_back
+from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.codec import Acked
 from clusterbroker.broker.amqp.errors import (
@@ -19,14 +22,13 @@ from clusterbroker.broker.amqp.errors import (
     resource_locked,
 )
 from clusterbroker.broker.amqp.layout import Method
-from clusterbroker.broker.queues.handle import GONE, QueueHandle, Taken
+from clusterbroker.broker.queues.handle import Taken
 from clusterbroker.broker.queues.ring import Consumer
 from clusterbroker.broker.queues.subscription import Subscription
 from clusterbroker.broker.queues.watch import Delivery
-from clusterbroker.broker.session.declaring import MEMORY, REPLY_TO, check_memory, clean
-from clusterbroker.broker.session.dividing import give_back
+from clusterbroker.broker.session import stream_consuming
+from clusterbroker.broker.session.declaring import clean
 from clusterbroker.broker.session.leases import boolean, reader
-from clusterbroker.broker.streams import consuming as streams
 from clusterbroker.cluster.stream_settings import STREAM
 
 if TYPE_CHECKING:
@@ -132,17 +134,17 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
         _consume_replies(channel, method, tag)
         return
     name = channel.queue_name(clean(method.queue))
-    channel.check("read", "queue", name)
+    channel.access.check("read", "queue", name)
     if tag in channel.consumers:
         raise not_allowed(f"attempt to reuse consumer tag '{tag}'")
     limit = node.options.consumers_per_channel_max
     if len(channel.consumers) >= limit:
         raise not_allowed(f"reached maximum ({limit}) of consumers per channel")
-    if MEMORY in node.alarms and sum(map(_consumers, connection.channels.values())) >= CONSUMERS_IN_NEED_MAX:
-        check_memory(channel, f"consume from queue '{name}' with a consumer more")
-    queue: Any = channel.queue(name)
+    if node.low_on_memory and sum(map(_consumers, connection.channels.values())) >= CONSUMERS_IN_NEED_MAX:
+        channel.access.check_memory(f"consume from queue '{name}' with a consumer more")
+    queue: Any = channel.access.queue(name)
     if queue.settings.queue_type == STREAM:
-        streams.consume(channel, method, queue, tag)
+        stream_consuming.consume(channel, method, queue, tag)
         return
     if "x-lease" in method.arguments:
         queue = reader(channel, method, tag, queue)
@@ -164,28 +166,24 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
         subscription.credit.numbered = QUEUE_SEQ
 
     @channel.answers
-    def subscribed(refused: str) -> None:
+    def attached(refusal: Refusal | None) -> None:
         if not channel.awaits():
-            if not refused:
+            if refusal is None:
                 queue.unsubscribe(subscription, node.now_ms)
             return
-        if refused == GONE:
-            channel.refuse(channel.no_queue(name), method)
-            return
-        if refused:
-            text = f"queue '{name}' in vhost '{channel.vhost_name}' {refused}"
-            channel.refuse(access_refused(text), method)
+        if refusal is not None:
+            channel.refuse(refusal, method)
             return
         channel.consumers[tag] = subscription
         if not method.nowait:
             channel.send(methods.BasicConsumeOk(tag))
-        if node.authorization_generation != generation or connection.rights is not rights:
+        if node.authorization_generation != generation or channel.access.rights is not rights:
             channel.review_rights()  # they changed while the owner was asked
         channel.resume()
 
-    generation, rights = node.authorization_generation, connection.rights
+    generation, rights = node.authorization_generation, channel.access.rights
     channel.ask(queue, method, lambda: queue.unsubscribe(subscription, node.now_ms))
-    queue.subscribe(subscription, node.now_ms, subscribed)
+    attach(channel.access, subscription, attached)
 
 
 def _consume_replies(channel: Channel, method: methods.BasicConsume, tag: str) -> None:
@@ -218,8 +216,8 @@ def _cancel(channel: Channel, method: methods.BasicCancel) -> None:
 
 def _get(channel: Channel, method: methods.BasicGet) -> None:
     name = channel.queue_name(clean(method.queue))
-    channel.check("read", "queue", name)
-    queue = channel.queue(name)
+    channel.access.check("read", "queue", name)
+    queue = channel.access.queue(name)
     if queue.settings.queue_type == STREAM:
         # amqp-rules 5.1: 540 connection
         raise not_implemented(f"basic.get not supported by stream '{name}' in vhost '{channel.vhost_name}'")
@@ -272,62 +270,6 @@ def _get(channel: Channel, method: methods.BasicGet) -> None:
         channel.resume()
 
     queue.get(node.now_ms, taken, no_ack=method.no_ack)
-
-
-LIMIT_STEPS: Final = 3
-"""To see how long a consumer may hold a message."""
-TIME_OUT_STEPS: Final = 60
-"""A consumer that has held one for too long."""
-LISTED_IN_A_STEP: Final = 4
-SOUGHT_IN_A_STEP: Final = 64
-"""Of a channel's unacknowledged messages: when their holders are listed, and one's are taken out."""
-
-
-def check_timeouts(channel: Channel, now_ms: int, until: int) -> bool:
-    """A consumer that holds a delivery for too long is cancelled, and its messages return. False: the node has done
-    what is to be done at once (`until`, of `Labour.done`), and there may be more of them."""
-    oldest = channel.ledger.oldest()
-    default = channel.connection.node.options.consumer_timeout_ms
-    labour = channel.connection.node.labour
-    labour.done += LIMIT_STEPS * len(channel.consumers)
-    limits = [_limit(subscription.queue, default) for subscription in channel.consumers.values()]
-    shortest = min((limit for limit in (*limits, default) if limit), default=0)
-    if oldest is None or not shortest or now_ms - oldest[0] < shortest:
-        return True
-    labour.done += channel.ledger.unacked // LISTED_IN_A_STEP
-    went = False
-    for at_ms, consumer in channel.ledger.held():
-        limit = _limit(consumer.ring.owner, default)
-        if limit and now_ms - at_ms >= limit and not channel.closing:
-            if went and labour.done > until:
-                return False
-            labour.done += TIME_OUT_STEPS + channel.ledger.unacked // SOUGHT_IN_A_STEP
-            _time_out(channel, consumer, limit, now_ms)
-            went = True
-    return True
-
-
-def _limit(queue: QueueHandle, default: int) -> int:
-    limit = queue.settings.consumer_timeout_ms
-    return default if limit is None else limit
-
-
-def _time_out(channel: Channel, consumer: Consumer, limit: int, now_ms: int) -> None:
-    queue = consumer.ring.owner
-    subscription = consumer.owner
-    able = channel.connection.capabilities.get("consumer_cancel_notify") is True
-    if subscription is None or not able or subscription.reads_to_an_end:
-        channel.fail(
-            precondition_failed(
-                f"delivery acknowledgement on channel {channel.number} timed out. Timeout value used: {limit} ms"
-            )
-        )
-        return
-    give_back(channel.connection.node, channel.ledger.drain_of(consumer), requeue=True, counted=True)
-    known = channel.consumers.get(subscription.tag)
-    if known is not None and known is subscription:  # a cancelled one's tag may be in use again
-        queue.unsubscribe(known, now_ms)
-        channel.cancelled(known)
 
 
 HANDLERS: Final[dict[type[Method], Callable[[Channel, Any], None]]] = {

@@ -20,18 +20,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from clusterbroker.broker.access.rights import AccountRights
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.errors import command_invalid, not_allowed, syntax_error
 from clusterbroker.broker.amqp.fields import decode_fields
 from clusterbroker.broker.node.effects import Check, Verdict
 from clusterbroker.broker.node.redirect import addresses
-from clusterbroker.broker.session.rights import AccountRights
+from clusterbroker.broker.session.ports import ConnectionCore
 from clusterbroker.broker.session.state import State
 from clusterbroker.broker.version import VERSION
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node
-    from clusterbroker.broker.session.connection import Connection
     from clusterbroker.cluster.entities import User
 
 CAPABILITIES: Final = {
@@ -69,7 +69,7 @@ def start(node: Node, external: bool = False) -> methods.ConnectionStart:
     return methods.ConnectionStart(0, 9, properties, mechanisms, b"en_US")
 
 
-def login(connection: Connection, mechanism: str, response: bytes) -> None:
+def login(connection: ConnectionCore, mechanism: str, response: bytes) -> None:
     """Raises 503 for an unknown mechanism, 502 for a response that cannot be read; otherwise verifies it."""
     if mechanism == "PLAIN":
         parts = response.split(b"\0")
@@ -108,12 +108,12 @@ def values(tree: Any) -> int:
     return 1 + sum(map(values, inner))
 
 
-def _is_elsewhere(connection: Connection, name: str) -> bool:
+def _is_elsewhere(connection: ConnectionCore, name: str) -> bool:
     """ "guest only from loopback", by whatever mechanism."""
     return name in connection.node.options.loopback_users and not connection.loopback
 
 
-def _verify(connection: Connection, raw_user: bytes, password: bytes) -> None:
+def _verify(connection: ConnectionCore, raw_user: bytes, password: bytes) -> None:
     user = raw_user.decode("utf-8", "replace")
     mechanism = connection.mechanism
     connection.state = State.CHECKING
@@ -144,13 +144,13 @@ def _verify(connection: Connection, raw_user: bytes, password: bytes) -> None:
 
 
 def _ask(
-    connection: Connection, name: str, user: User | None, secret: bytes, then: Callable[[Verdict], None],
+    connection: ConnectionCore, name: str, user: User | None, secret: bytes, then: Callable[[Verdict], None],
     wanted: Callable[[], bool],
 ) -> None:  # fmt: skip
     connection.node.checks.append(Check(name, user, secret, connection.address, then, wanted))
 
 
-def _refuse(connection: Connection, user: str, mechanism: str, why: str) -> None:
+def _refuse(connection: ConnectionCore, user: str, mechanism: str, why: str) -> None:
     connection.count_login(user, False)
     connection.node.log.refused(connection.peer, user, mechanism, why)
     connection.state = State.START
@@ -171,7 +171,7 @@ def tuned(name: str, wanted: int, offered: int, least: int) -> int:
     return wanted
 
 
-def check_limits(connection: Connection, vhost: str) -> None:
+def check_limits(connection: ConnectionCore, vhost: str) -> None:
     """530 when the vhost or the user has as many connections as it may have, at all members."""
     node = connection.node
     limit = node.map.vhost_limits(vhost).connections_max
@@ -187,7 +187,7 @@ def check_limits(connection: Connection, vhost: str) -> None:
         )
 
 
-def check_channel_limits(connection: Connection) -> None:
+def check_channel_limits(connection: ConnectionCore) -> None:
     """530 when the connection, the node, or the user at this node has as many channels as it may have."""
     node, user = connection.node, connection.user
     count, limit = node.occupancy.channels, node.options.channels_max
@@ -206,10 +206,10 @@ def check_channel_limits(connection: Connection) -> None:
         raise not_allowed(f"number of channels opened ({count}) has reached the negotiated channel_max ({limit})")
 
 
-def update_secret(connection: Connection, secret: bytes) -> None:
+def update_secret(connection: ConnectionCore, secret: bytes) -> None:
     """connection.update-secret: another token of the same user is verified like the first one (530 when refused), and
     its rights take the place of those of the one before, be they more or less."""
-    if not connection.until_ms:
+    if not connection.access.by_token:
         connection.send(0, methods.ConnectionUpdateSecretOk())
         return
     if connection.checks_secret:

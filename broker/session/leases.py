@@ -1,120 +1,18 @@
-"""amq.lease: take, settle, release and end of leases, and consumers that read by one (x-lease).
-
-The bodies and answers are in docs/leases.md, the lease itself in `broker.queues.leasing`. Who may read the queue may
-lease it, and who may configure it may end anybody's lease.
-"""
+"""Consumers that read by a lease on a queue (x-lease): the arguments are in docs/leases.md."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
+from clusterbroker.broker.access.lease_service import SEQ_MAX
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.errors import AmqpError, access_refused, not_found, not_implemented, precondition_failed
-from clusterbroker.broker.queues.lease import (
-    BYTES_MAX,
-    LIFE_BYTES_MAX,
-    NAME_BYTES_MAX,
-    ROWS_MAX,
-    RUN_BYTES_MAX,
-    TTL_MS_DEFAULT,
-    TTL_MS_MAX,
-    TTL_MS_MIN,
-    End,
-    LeaseAnswer,
-    Release,
-    Settle,
-    Take,
-)
+from clusterbroker.broker.queues.lease import NAME_BYTES_MAX, LeaseAnswer
 from clusterbroker.broker.queues.lease_reader import LeaseReader
-from clusterbroker.broker.session.services import Request, Service
-from clusterbroker.cluster.stream_settings import STREAM
 
 if TYPE_CHECKING:
     from clusterbroker.broker.queues.handle import QueueHandle
     from clusterbroker.broker.session.channel import Channel
-    from clusterbroker.cluster.authorization import PermissionKind
-
-SEQ_MAX: Final = 2**56
-ROWS_DEFAULT: Final = 10_000
-BYTES_DEFAULT: Final = 64 << 20
-ANSWER_MS: Final = 20_000
-"""So long the queue's owner may take to answer, or to be replaced; then the word may be repeated."""
-
-
-def _take(request: Request) -> None:
-    request.only("queue", "name", "run", "life", "from", "rows_max", "bytes_max", "ttl_ms")
-    start = 0 if request.body.get("from") is None else request.integer("from", 0, SEQ_MAX)
-    word = Take(
-        *_who(request),
-        start,
-        request.integer("rows_max", 1, ROWS_MAX, ROWS_DEFAULT),
-        request.integer("bytes_max", 1, BYTES_MAX, BYTES_DEFAULT),
-        request.integer("ttl_ms", TTL_MS_MIN, TTL_MS_MAX, TTL_MS_DEFAULT),
-    )
-    _say(request, word, "leased")
-
-
-def _settle(request: Request) -> None:
-    request.only("queue", "name", "run", "life", "upto")
-    _say(request, Settle(*_who(request), request.integer("upto", 0, SEQ_MAX)), "settled")
-
-
-def _release(request: Request) -> None:
-    request.only("queue", "name", "run", "life")
-    _say(request, Release(*_who(request)), "released")
-
-
-def _end(request: Request) -> None:
-    request.only("queue", "name")
-    name = "" if request.body.get("name") is None else request.text("name", NAME_BYTES_MAX)
-    _say(request, End(name), "ended", "configure")
-
-
-def _who(request: Request) -> tuple[str, str, str]:
-    """Name, run and life."""
-    life = "" if request.body.get("life") is None else request.text("life", LIFE_BYTES_MAX)
-    return request.text("name", NAME_BYTES_MAX), request.text("run", RUN_BYTES_MAX), life
-
-
-def _say(request: Request, word: Take | Settle | Release | End, outcome: str, right: PermissionKind = "read") -> None:
-    channel, name = request.channel, request.text("queue")
-    vhost, now_ms = channel.connection.vhost, channel.connection.node.now_ms
-    assert vhost is not None, "a channel is opened after its connection"
-    channel.check(right, "queue", name)
-    queue = vhost.queues.get(name)
-    if queue is None:
-        request.refuse(404, f"no queue '{name}' in vhost '{vhost.name}'")
-        return
-    channel.check_exclusive(queue)
-    if queue.settings.queue_type == STREAM:
-        request.refuse(406, f"stream '{name}' in vhost '{vhost.name}' is read by offsets, and not leased")
-        return
-
-    def told(answer: LeaseAnswer, _: bytes) -> None:
-        if answer.code:
-            request.refuse(answer.code, answer.reason)
-        else:
-            request.answer({"outcome": outcome, "life": answer.life, **_range(answer, outcome)})
-
-    request.patient(now_ms + ANSWER_MS)
-    queue.tend(word, told, now_ms)
-
-
-def _range(answer: LeaseAnswer, outcome: str) -> dict[str, Any]:
-    if outcome in ("released", "ended"):
-        return {}
-    found = {"acknowledged": answer.start}
-    if outcome == "leased":
-        found.update(start=answer.start, end=answer.end, rows=answer.rows, next=answer.next)
-    return found
-
-
-AMQ_LEASE: Final = Service(
-    needs_write=False, handlers={"take": _take, "settle": _settle, "release": _release, "end": _end}
-)
-
-
-# -- consumers --------------------------------------------------------------------------------------------------
 
 
 def reader(channel: Channel, method: methods.BasicConsume, tag: str, queue: QueueHandle) -> LeaseReader:

@@ -1,111 +1,22 @@
-"""tx.*: publishes and acknowledgements that take effect together.
+"""tx.*: publishes and acknowledgements that take effect together (`broker.access.transaction`).
 
-Until tx.commit a channel's publishes are staged, and its acknowledged deliveries are out of its ledger but not out of
-their queues. The checks of each are made at once (amqp-rules 5.4). A commit does everything within one turn, so it
-stands in one group of the journal: after a crash all of it is there or none. Settled messages are HELD or SETTLED
-until that group is durable, and tx.commit-ok waits for it. A rollback forgets the staged publishes and returns the
+The checks of each are made at once (amqp-rules 5.4). A rollback forgets the staged publishes and returns the
 acknowledged deliveries to the ledger; it does not requeue them.
-
-Each queue gets its part at once (`QueueHandle.commit`): all of it or, when it refuses one of the messages, none of it.
-
-In a cluster a commit hands each queue's part to the queue's owner, and says commit-ok when all parts are committed.
-This node sends each again until it is, and each takes effect once, in one group of its owner's. So a transaction is
-atomic per queue whatever fails. Over several queues it is all or nothing as long as this node lives: if it dies within
-a commit, some queues may have their parts and others not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from clusterbroker.broker.access.transaction import Transaction
 from clusterbroker.broker.amqp import methods
-from clusterbroker.broker.amqp.errors import internal_error, precondition_failed, resource_error
+from clusterbroker.broker.amqp.errors import internal_error, precondition_failed
 from clusterbroker.broker.amqp.layout import Method
-from clusterbroker.broker.queues.handle import CommitPart, QueueHandle
-from clusterbroker.broker.queues.ring import Consumer
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.broker.routing.router import Route
-from clusterbroker.broker.session import publishing
-from clusterbroker.broker.session.dividing import DELIVERY_STEPS
-from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
     from clusterbroker.broker.session.channel import Channel
-
-Entry = tuple[int, Consumer, int]  # delivery tag, consumer, seq
-
-
-TRANSACTION_BYTES_MAX: Final = 32 << 20
-"""Staged messages are in memory and cannot be slowed down: they wait for a commit that the publisher alone can send.
-And what goes into one queue must fit one frame between nodes."""
-TRANSACTION_STEPS_MAX: Final = 1_000_000
-MESSAGE_OVERHEAD_BYTES: Final = 64
-"""About what a message takes besides its own bytes."""
-BATCH_STEPS: Final = 15
-"""Some messages that go into one queue, besides each of them."""
-BYTES_A_STEP: Final = 128
-"""Each queue writes down what goes into it: of each message's queues one is free, all others get at most 122 MiB."""
-NAMED_STEPS: Final = 90
-"""One that its producer has numbered."""
-SETTLED_STEPS: Final = 5
-LETTER_STEPS: Final = 1_000
-"""A delivery that is rejected, and may die by it; and as many for each 400 bytes of its header."""
-LETTER_HEADER_BYTES: Final = 400
-
-
-class Transaction:
-    """What a channel has staged. `settles`: deliveries, and what becomes of them ("ack", "reject", "requeue")."""
-
-    __slots__ = ("publishes", "settles", "size", "steps")
-
-    def __init__(self) -> None:
-        self.publishes: list[tuple[Route[QueueHandle], Sequence[Message], bool, publishing.Named | None]] = []
-        self.settles: list[tuple[list[Entry], str]] = []
-        self.size = 0  # bytes of the staged messages
-        self.steps = 0  # that a commit will take
-
-    def publish(
-        self, route: Route[QueueHandle], messages: Sequence[Message], mandatory: bool, named: publishing.Named | None
-    ) -> None:
-        """Raises 506 when it is too much."""
-        size = sum(message.size + MESSAGE_OVERHEAD_BYTES for message in messages)
-        self.size += size
-        if self.size > TRANSACTION_BYTES_MAX:
-            raise resource_error(f"a transaction holds more than {TRANSACTION_BYTES_MAX} bytes of messages")
-        each = BATCH_STEPS + DELIVERY_STEPS * len(messages) if named is None else NAMED_STEPS
-        self._works(each * (1 + len(route.targets)) + size * max(0, len(route.targets) - 1) // BYTES_A_STEP)
-        self.publishes.append((route, messages, mandatory, named))
-
-    def settle(self, entries: list[Entry], outcome: str) -> None:
-        """Raises 506 when it is too much."""
-        self.settles.append((entries, outcome))
-        dies = outcome == "reject" and any(_buries(consumer.ring.owner) for _, consumer, _ in entries)
-        self._works((LETTER_STEPS if dies else SETTLED_STEPS) * len(entries))
-
-    def letters(self, queue: QueueHandle, seqs: Sequence[int]) -> None:
-        """These are rejected, and in memory by now. Raises 506 when their headers are too much."""
-        if _buries(queue):
-            messages = (queue.ring.message(seq) for seq in seqs)
-            size = sum(message.header_length for message in messages if message is not None)
-            self._works(size * LETTER_STEPS // LETTER_HEADER_BYTES)
-
-    def _works(self, steps: int) -> None:
-        self.steps += steps
-        if self.steps > TRANSACTION_STEPS_MAX:
-            raise resource_error(
-                f"the commit of a transaction takes more than {TRANSACTION_STEPS_MAX:,} steps: too many messages, "
-                "queues that they go to, bytes in all of those, or acknowledgements"
-            )
-
-    def abandoned(self) -> list[list[Entry]]:
-        """The channel ends: what was acknowledged in vain has to go back to its queues."""
-        settles, self.settles = self.settles, []
-        return [entries for entries, _ in settles]
-
-
-def _buries(queue: QueueHandle) -> bool:
-    return not queue.deleted and queue.settings.dead_letter_exchange is not None
 
 
 def _select(channel: Channel, _: methods.TxSelect) -> None:
@@ -124,7 +35,7 @@ def _current(channel: Channel) -> Transaction:
 
 def _commit(channel: Channel, method: methods.TxCommit) -> None:
     staged = _current(channel)
-    rejected = _rejected(staged)
+    rejected = staged.rejected()
     channel.park()
     waits = len(rejected)
     if not waits:
@@ -145,17 +56,6 @@ def _commit(channel: Channel, method: methods.TxCommit) -> None:
         queue.bring(seqs, brought)
 
 
-def _rejected(staged: Transaction) -> dict[QueueHandle, list[int]]:
-    """Rejected deliveries: the bodies of those that will be dead letters may be on disk only, and a commit is one turn,
-    so they are fetched before it."""
-    rejected: dict[QueueHandle, list[int]] = {}
-    for entries, outcome in staged.settles:
-        for _, consumer, seq in entries:
-            if outcome == "reject":
-                rejected.setdefault(consumer.ring.owner, []).append(seq)
-    return rejected
-
-
 def _carry_out(channel: Channel, method: methods.TxCommit, staged: Transaction) -> None:
     channel.transaction = Transaction()
 
@@ -171,30 +71,7 @@ def _carry_out(channel: Channel, method: methods.TxCommit, staged: Transaction) 
             channel.send(methods.TxCommitOk())
         channel.resume()
 
-    node = channel.connection.node
-    node.labour.done += staged.steps
-    ticket = Ticket(1, 1, done)
-    for queue, part in _parts(channel, staged).items():
-        if queue.ring.journaled:
-            node.published(sum(message.size for messages, _ in part.publishes for message in messages))
-        queue.commit(part, ticket, node.now_ms)
-    node.barrier(ticket)
-
-
-def _parts(channel: Channel, staged: Transaction) -> dict[QueueHandle, CommitPart]:
-    """What each queue gets of it. What has no queue to go to is returned."""
-    parts: dict[QueueHandle, CommitPart] = {}
-    for route, messages, mandatory, named in staged.publishes:
-        if publishing.is_reply(messages[0]):
-            route = publishing.replied(channel, messages[0])
-        departed = publishing.depart(channel, route, messages, mandatory, None)
-        for queue in route.targets:
-            parts.setdefault(queue, CommitPart()).publishes.append((departed, named))
-    for entries, outcome in staged.settles:
-        channel.counts.ack += len(entries) if outcome == "ack" else 0
-        for _, consumer, seq in entries:
-            parts.setdefault(consumer.ring.owner, CommitPart()).settles.append((seq, outcome))
-    return parts
+    staged.commit(channel.publisher, done)
 
 
 def _rollback(channel: Channel, _: methods.TxRollback) -> None:

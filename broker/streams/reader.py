@@ -12,24 +12,21 @@ Where it stands is known here alone, so another owner goes on with the next mess
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 
 from clusterbroker.broker.amqp import properties as codec
-from clusterbroker.broker.amqp.errors import not_found, precondition_failed
 from clusterbroker.broker.amqp.fields import FieldTable
 from clusterbroker.broker.amqp.own_message import own_message
 from clusterbroker.broker.queues.handle import CommitPart, QueueHandle
-from clusterbroker.broker.queues.ring import Ring
-from clusterbroker.broker.queues.subscription import Subscription
+from clusterbroker.broker.queues.ring import Ledger, Ring
+from clusterbroker.broker.queues.subscription import Holder, Subscription
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.broker.session.declaring import MEMORY
 from clusterbroker.broker.streams.messages import READ, StreamTold
 from clusterbroker.cluster.entities import Queue as QueueEntity
 from clusterbroker.cluster.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
     from clusterbroker.broker.queues.watch import Watch
-    from clusterbroker.broker.session.channel import Channel
     from clusterbroker.broker.streams.streams import Streams
 
 OFFSET: Final = b"\x0fx-stream-offset"
@@ -45,20 +42,35 @@ memory here, and a stream may be read by thousands of them, from its beginning, 
 holds up."""
 
 
+class ReaderClient(Holder, Protocol):
+    """What a consumer of a stream asks of its client's session."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """Of its unacknowledged deliveries."""
+
+    @property
+    def prefetch(self) -> int:
+        """Unacknowledged messages that a new consumer may hold; 0: no limit."""
+
+    def failed(self, kind: Literal["not_found", "precondition_failed"], text: str) -> None:
+        """The consumer cannot read to its end, and the client must not take that for the end."""
+
+
 class Reader:
     """`next` is the offset that comes next; nothing from `end` on; `exact`: nothing is passed over for retention."""
 
     __slots__ = (
-        "_channel", "_face", "_streams", "_watch", "asking", "chunks", "deleted", "end", "exact", "life", "next",
+        "_client", "_face", "_streams", "_watch", "asking", "chunks", "deleted", "end", "exact", "life", "next",
         "number", "ring", "subscription",
     )  # fmt: skip
 
     def __init__(
-        self, streams: Streams, face: QueueHandle, channel: Channel, tag: str, arguments: Mapping[str, Any]
+        self, streams: Streams, face: QueueHandle, client: ReaderClient, tag: str, arguments: Mapping[str, Any]
     ) -> None:
         self._streams = streams
         self._face = face
-        self._channel = channel
+        self._client = client
         self._watch: Watch | None = None
         self.asking = 0  # the request that is not answered yet; there is one at a time
         self.number = streams.next_reader()
@@ -67,11 +79,11 @@ class Reader:
         self.next = 0
         self.end = 2**61
         self.exact = self.chunks = False
-        self.ring = Ring(face.entity.queue_id, agenda=channel.connection.node.agenda, proxy=True)
+        self.ring = Ring(face.entity.queue_id, agenda=streams.host.agenda, proxy=True)
         self.ring.owner = self
         self.subscription = Subscription(
-            channel, channel.ledger, cast("QueueHandle", self), tag, no_ack=False, exclusive=False,
-            prefetch=channel.prefetch, priority=0, arguments=arguments,
+            client, client.ledger, cast("QueueHandle", self), tag, no_ack=False, exclusive=False,
+            prefetch=client.prefetch, priority=0, arguments=arguments,
         )  # fmt: skip
         self.subscription.credit.numbered = OFFSET
         self.subscription.credit.shift = -1
@@ -100,10 +112,10 @@ class Reader:
 
     @property
     def _room(self) -> int:
-        credit, ledger = self.subscription.credit, self._channel.ledger
+        credit, ledger = self.subscription.credit, self._client.ledger
         if not credit.active or not ledger.flowing or not ledger.out.writable:
             return 0
-        if ledger.unacked >= HELD_IN_NEED and MEMORY in self._channel.connection.node.alarms:
+        if ledger.unacked >= HELD_IN_NEED and self._streams.host.low_on_memory:
             return 0
         room = CHUNK_COUNT if not credit.prefetch else credit.prefetch - credit.unacked
         return min(room, ledger.prefetch - ledger.unacked) if ledger.prefetch else room
@@ -114,7 +126,7 @@ class Reader:
             return
         if self.next >= self.end:
             self._streams.close(self)
-            self._channel.cancelled(self.subscription)
+            self._client.cancelled(self.subscription)
             return
         room = self._room
         if room <= 0:
@@ -132,24 +144,24 @@ class Reader:
             return
         if self.exact and told.seq - 1 > self.next:
             self._streams.close(self)
-            self._channel.fail(gone(self.next, self.name, self._channel.vhost_name, told.seq - 1))
+            self._client.failed("precondition_failed", gone(self.next, self.entity, told.seq - 1))
             return
         if self.chunks and records:
             self._deliver_chunk(told, records)
         elif records:
-            now_ms = self._channel.connection.node.now_ms
+            now_ms = self._streams.host.now_ms
             self.ring.receive(self.subscription.credit, records, now_ms)
         self.next = told.next - 1
         self.subscription.flush()
         self.pump()
 
     def _deliver_chunk(self, told: StreamTold, records: bytes | memoryview) -> None:
-        credit, ledger, node = self.subscription.credit, self._channel.ledger, self._channel.connection.node
+        credit, ledger, now_ms = self.subscription.credit, self._client.ledger, self._streams.host.now_ms
         headers: FieldTable = {"x-stream-offset": told.seq - 1, "x-stream-count": told.next - told.seq}
         header = codec.encode(codec.Properties(headers=headers, delivery_mode=2))
-        made = own_message("", self.name, header, bytes(records), node.now_ms)
+        made = own_message("", self.name, header, bytes(records), now_ms)
         self.ring.hold(told.seq)
-        ledger.out.deliver(ledger.number, credit.tag, ledger.add(credit, told.seq, node.now_ms), False, made)
+        ledger.out.deliver(ledger.number, credit.tag, ledger.add(credit, told.seq, now_ms), False, made)
         credit.delivered += 1
 
     # -- what its channel asks of a queue
@@ -202,14 +214,14 @@ class Reader:
     def ended(self) -> None:
         """The stream is gone, or another one by now: its offsets mean other messages."""
         if self.subscription.reads_to_an_end:
-            where = f"stream '{self.name}' in vhost '{self._channel.vhost_name}'"
-            self._channel.fail(
-                not_found(f"{where} is gone, or has lost messages, before offset {self.end} was reached")
+            where = f"stream '{self.name}' in vhost '{self.entity.vhost}'"
+            self._client.failed(
+                "not_found", f"{where} is gone, or has lost messages, before offset {self.end} was reached"
             )
         else:
-            self._channel.cancelled(self.subscription)
+            self._client.cancelled(self.subscription)
 
 
-def gone(offset: int, queue: str, vhost: str, first: int) -> Any:
-    """406 for an offset that retention has left behind."""
-    return precondition_failed(f"offset {offset} of stream '{queue}' in vhost '{vhost}' is gone, the first is {first}")
+def gone(offset: int, stream: QueueEntity, first: int) -> str:
+    """The text for an offset that retention has left behind."""
+    return f"offset {offset} of stream '{stream.name}' in vhost '{stream.vhost}' is gone, the first is {first}"

@@ -9,19 +9,18 @@ another owner said late is asked again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.subscription import Subscription
 from clusterbroker.broker.streams.messages import LEAVE, StreamAsk, StreamTold
 from clusterbroker.broker.streams.stream import Stream
 from clusterbroker.cluster.entities import Queue as QueueEntity
 from clusterbroker.replication.errors import BadMessage
-
-if TYPE_CHECKING:
-    from clusterbroker.broker.streams.reader import Reader
 
 Then = Callable[[StreamTold, bytes | memoryview], None]
 UNANSWERED_MS: Final = 20_000
@@ -42,12 +41,45 @@ class Host(Protocol):
         """Time of what is being handled, wall clock."""
 
     @property
+    def agenda(self) -> list[Any]:
+        """Rings that are marked get their turn from it."""
+
+    @property
+    def low_on_memory(self) -> bool:
+        """The memory alarm is raised here."""
+
+    @property
     def queues(self) -> Mapping[int, Queue]:
         """Those that live here, by id."""
 
     @property
     def part(self) -> Peers | None:
         """None: the node is alone."""
+
+
+class Reader(Protocol):
+    """One consumer (`reader.Reader`)."""
+
+    asking: int
+    deleted: bool
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def entity(self) -> QueueEntity: ...
+
+    @property
+    def ring(self) -> Ring: ...
+
+    @property
+    def subscription(self) -> Subscription: ...
+
+    def changed(self) -> bool:
+        """The stream has another owner or life; whether the reader can go on."""
+
+    def ended(self) -> None:
+        """The stream is gone."""
 
 
 class Open(NamedTuple):
@@ -65,7 +97,7 @@ class Streams:
     """Of one node."""
 
     def __init__(self, node: Host, incarnation: int) -> None:
-        self._node = node
+        self.host = node
         self._readers: dict[int, dict[int, Reader]] = {}
         self._open: dict[int, Open] = {}
         self._requests = self._numbers = 0
@@ -105,14 +137,14 @@ class Streams:
         ask = StreamAsk(
             entity.queue_id, entity.epoch, request, wish.pop("reader", 0), what, incarnation=self._incarnation, **wish
         )
-        self._open[request] = Open(face, ask, then, self._node.now_ms + UNANSWERED_MS, late)
+        self._open[request] = Open(face, ask, then, self.host.now_ms + UNANSWERED_MS, late)
         self._say(ask, entity)
         return request
 
     def _say(self, ask: StreamAsk, entity: QueueEntity) -> None:
-        part = self._node.part
+        part = self.host.part
         if part is None:
-            queue = self._node.queues.get(ask.queue_id)
+            queue = self.host.queues.get(ask.queue_id)
             if isinstance(queue, Stream):
                 queue.ask("", ask, lambda told, records: self._told("", told, records))
         elif entity.owner is not None:
@@ -134,8 +166,8 @@ class Streams:
 
     def asked(self, peer: str, ask: StreamAsk, _: memoryview) -> None:
         """A question of a node, this one included."""
-        queue = self._node.queues.get(ask.queue_id)
-        part = self._node.part
+        queue = self.host.queues.get(ask.queue_id)
+        part = self.host.part
         assert part is not None, "others ask members only"
         if isinstance(queue, Stream) and queue.ring.epoch == ask.epoch:
             send = part.send
@@ -178,7 +210,7 @@ class Streams:
 
     def unlinked(self, peer: str) -> None:
         """What its readers wait for is asked again when there is a link."""
-        for queue in tuple(self._node.queues.values()):
+        for queue in tuple(self.host.queues.values()):
             if isinstance(queue, Stream):
                 queue.leave(peer)
 

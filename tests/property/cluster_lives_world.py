@@ -95,7 +95,7 @@ class Shaky(Cluster):
                 site.now_ms = site.node.now_ms = self.now_ms
                 assert site.node.part is not None
                 site.node.part.tick(self.now_ms)
-                for connection in tuple(site.node.connections.values()):
+                for connection in tuple(site.node.clients.values()):
                     connection.tick(self.now_ms)
             self.round()
 

@@ -24,6 +24,7 @@ class Actor:
     """A client. `waits`: what it must still hear of, "" when it is content."""
 
     channels = 1
+    speaks = Socket
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -53,7 +54,7 @@ class Actor:
         self.connections += 1
         self.blocked = False
         self._heard_s = self.world.schedule.now_s
-        self.socket = Socket(self.rng.choice(sites), self)
+        self.socket = self.speaks(self.rng.choice(sites), self)
         self.socket.hello(self.channels)
         self.opened(self.socket)
 

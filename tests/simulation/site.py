@@ -20,7 +20,6 @@ from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.node.part import Part
 from clusterbroker.broker.server.copy_forward import CopyForward
 from clusterbroker.broker.server.recovery import recovered
-from clusterbroker.broker.session.connection import Connection
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import Incarnation, NodeId
@@ -109,7 +108,7 @@ class Site:
         self.keeper = LeaseKeeper()
         self.pulse = Pulse(self)
         self.log = Silent()
-        self.sockets: dict[Connection, Socket] = {}
+        self.sockets: dict[Any, Socket] = {}
         self.unread: dict[Socket, None] = {}
         """Those whose client has said something that the node has not read yet."""
         self.retiring = False
@@ -573,7 +572,7 @@ class Site:
         if self.world.folder is not None and self._beats % CHECKPOINT_TICKS == 0:
             self.world.checkpoint(self)
         if self._beats % 10 == 0:
-            for connection in tuple(self.node.connections.values()):
+            for connection in tuple(self.node.clients.values()):
                 connection.tick(self.node.now_ms)
 
     def _lease(self) -> None:

@@ -18,6 +18,7 @@ from clusterbroker.broker.session.connection import Connection
 from tests.unit.broker.session.harness import CAPABILITIES, HEADER, Content
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.node.core import Node
     from tests.simulation.clients import Actor
     from tests.simulation.site import Site
 
@@ -37,13 +38,17 @@ class Socket:
         self.site = site
         self.actor = actor
         self.life = site.life
-        self.connection = Connection(site.node, f"{actor.name}:1", True, site.now_ms())
+        self.connection: Any = self.open(site.node)
         self.closed = False
         self.unread = b""
         self.writing = OutBuffer(FRAME_BYTES)
         self._last_s = [0.0, 0.0]
         self._contents: dict[int, list[Any]] = {}
         site.sockets[self.connection] = self
+
+    def open(self, node: Node) -> Any:
+        """The core of the node's end."""
+        return Connection(node, f"{self.actor.name}:1", True, self.site.now_ms())
 
     # -- the client's end
 
@@ -108,7 +113,7 @@ class Socket:
         elif self.connection.reading:
             del self.site.unread[self]
             data, self.unread = self.unread, b""
-            self.connection.receive(self.connection.decoder.rest + data, self.site.now_ms())
+            self.connection.receive(self.connection.undecoded + data, self.site.now_ms())
 
     def flush(self) -> None:
         """The node writes what it may."""

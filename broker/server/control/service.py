@@ -206,7 +206,7 @@ class Service:
             return {"unavailable": "there is no AMQP connection to the node"}
 
     def _close_connection(self, connection_id: str, reason: str) -> Facts:
-        connection = self._shell.node.connections.get(connection_id)
+        connection = self._shell.node.clients.get(connection_id)
         if connection is not None:
             connection.force_close(reason[:200])
             self._shell.schedule()

@@ -181,7 +181,7 @@ async def test_operations(beside: Beside) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", beside.shell.listeners[0].addresses[0].port)
     writer.write(b"AMQP\x00\x00\x09\x01")
     await reader.readexactly(7)
-    (connection_id,) = beside.shell.node.connections
+    (connection_id,) = beside.shell.node.clients
     assert await beside.client.close_connection(connection_id, "enough") is None
     await asyncio.wait_for(reader.readuntil(b"enough"), 60)
     writer.close()

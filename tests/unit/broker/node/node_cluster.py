@@ -244,7 +244,7 @@ class Cluster:
                 site.now_ms = self.now_ms
                 site.node.now_ms = self.now_ms
                 site.node.part.tick(self.now_ms)  # type: ignore[union-attr]
-                for connection in tuple(site.node.connections.values()):
+                for connection in tuple(site.node.clients.values()):
                     connection.tick(self.now_ms)
             self.turn()
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.access.questions import LOCKED_MS, OWNERLESS_MS
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues.handle import UNANSWERED_MS
-from clusterbroker.broker.session.unanswered import LOCKED_MS, OWNERLESS_MS
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from tests.unit.broker.node.node_cluster import Cluster

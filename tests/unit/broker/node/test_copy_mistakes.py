@@ -11,9 +11,9 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node import copying
 from clusterbroker.broker.node.copying import Copying
 from clusterbroker.broker.node.hub import Hub
-from clusterbroker.broker.node.occupancy import Occupied
 from clusterbroker.broker.node.relay import Relay
 from clusterbroker.broker.node.relay_messages import Reach
+from clusterbroker.broker.node.requests import Occupied
 from clusterbroker.broker.remote.outbox import Outbox
 from clusterbroker.broker.remote.remote_queue import RemoteQueue
 from clusterbroker.cluster import commands as c

@@ -677,7 +677,7 @@ def test_a_message_to_very_many_queues_is_confirmed_when_the_last_one_has_it(
     mandatory_headers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what its channel says behind it comes behind it."""
-    monkeypatch.setattr("clusterbroker.broker.session.publishing.TARGETS_AT_ONCE", 10)
+    monkeypatch.setattr("clusterbroker.broker.access.publisher.TARGETS_AT_ONCE", 10)
     world = World()
     client, other = world.client(), world.client()
     client.say(m.ExchangeDeclare(exchange="f", type="fanout"))
@@ -701,7 +701,7 @@ def test_a_message_to_very_many_queues_is_confirmed_when_the_last_one_has_it(
 
 
 def test_who_goes_meanwhile_has_published_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusterbroker.broker.session.publishing.TARGETS_AT_ONCE", 10)
+    monkeypatch.setattr("clusterbroker.broker.access.publisher.TARGETS_AT_ONCE", 10)
     world = World()
     client = world.client()
     client.say(m.ExchangeDeclare(exchange="f", type="fanout"))

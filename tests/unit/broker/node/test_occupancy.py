@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.node.occupancy import Occupancy, Occupied
+from clusterbroker.broker.node.occupancy import Occupancy
+from clusterbroker.broker.node.requests import Occupied
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.entities import UserLimits
 from tests.unit.broker.node.node_cluster import Cluster, Site

@@ -296,7 +296,7 @@ def test_a_client_that_goes_leaves_nothing_behind_whatever_raises(monkeypatch: p
         alice.leave()
     assert bodies(world.client().consume("p")) == [b"2", b"3"]
     is_aside(world, seq=0)
-    assert not world.node.connections or alice.connection.id not in world.node.connections
+    assert not world.node.clients or alice.connection.id not in world.node.clients
 
 
 # -- frames of other nodes

@@ -180,9 +180,9 @@ async def test_a_client_that_never_reads_does_not_fill_memory(start: Any, connec
 async def test_a_peer_that_vanishes_leaves_nothing(start: Any, connect: Any) -> None:
     shell = await start()
     peer = await (await connect(shell)).open()
-    assert len(shell.node.connections) == 1
+    assert len(shell.node.clients) == 1
     peer.writer.transport.abort()
-    await until(lambda: not shell.clients and not shell.node.connections)
+    await until(lambda: not shell.clients and not shell.node.clients)
 
 
 def test_names_of_peers() -> None:

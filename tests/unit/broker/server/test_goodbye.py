@@ -22,7 +22,7 @@ async def publishing(shell: Any, peer: Peer) -> Any:
     peer.send(1, methods.ConfirmSelect())
     assert isinstance(await peer.receive(), methods.ConfirmSelectOk)
     peer.publish("q", b"x" * 1000, COUNT)
-    (connection,) = shell.node.connections.values()
+    (connection,) = shell.node.clients.values()
     async with asyncio.timeout(10):
         while not connection.channels[1].confirms.unsaid:  # noqa: ASYNC110 - each turn of the loop counts
             await asyncio.sleep(0)
@@ -56,7 +56,7 @@ async def test_what_was_taken_is_confirmed_before_320(start: Any, connect: Any, 
 async def test_who_is_owed_nothing_goes_at_once(start: Any, connect: Any, tmp_path: Path) -> None:
     shell = await start(data_dir=tmp_path)
     peer = await (await connect(shell)).open()
-    await until(lambda: shell.node.connections)
+    await until(lambda: shell.node.clients)
     going = goodbye.turn_clients_away(shell)
     with pytest.raises(StopIteration):
         going.send(None)

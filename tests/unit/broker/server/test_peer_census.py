@@ -51,7 +51,7 @@ class Member:
         self.out: list[tuple[str, Any, bytes]] = []
         self.room = 1 << 20
         self.loop = Loop()
-        self.connections: dict[str, Any] = {}
+        self.clients: dict[str, Any] = {}
         self.handlers: dict[type, Any] = {}
         hub = SimpleNamespace(handlers=self.handlers, linked={"a": 1, "b": 1, "c": 1})
         part = SimpleNamespace(
@@ -59,7 +59,7 @@ class Member:
             hub=hub,
             room=lambda _peer: self.room,
             send=self._send,
-            node=SimpleNamespace(connections=self.connections),
+            node=SimpleNamespace(clients=self.clients),
         )
         ended = SimpleNamespace(done=lambda: False)
         shell = SimpleNamespace(loop=self.loop, schedule=lambda: None, ended=ended)
@@ -134,7 +134,7 @@ def test_answers_that_nobody_asked_for_are_dropped(late: bool) -> None:
 def test_a_connection_of_another_member_is_closed() -> None:
     a, b = Member("a"), Member("b")
     reasons: list[str] = []
-    b.connections["b.1.1"] = SimpleNamespace(force_close=reasons.append)
+    b.clients["b.1.1"] = SimpleNamespace(force_close=reasons.append)
     assert a.census.close("b", "b.1.1", "enough")
     ((_, head, _),) = a.taken()
     assert head == CloseConnection("b.1.1", "enough")

@@ -180,7 +180,7 @@ async def test_a_full_journal_blocks_publishers_and_frees_them(start: Any, conne
     peer = await (await connect(shell)).open()
     await declared(peer)
     peer.publish("q", b"x")
-    await until(lambda: any(connection.publishes for connection in shell.clients))
+    await until(lambda: any(one.backpressure.publishes for one in shell.node.clients.values()))
     shell._journal_state("full", "segment 2: No space left on device")
     assert isinstance(await peer.receive(), methods.ConnectionBlocked)
     shell._journal_state("ok", "")

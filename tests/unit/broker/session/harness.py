@@ -300,7 +300,7 @@ class World:
                 at_ms = min(at_ms, self.now_ms + PATIENCE_MS)
             self.now_ms = at_ms
             if at_ms == tick_ms:
-                for connection in tuple(self.node.connections.values()):
+                for connection in tuple(self.node.clients.values()):
                     connection.tick(at_ms)
             self.turn()
             if at_ms >= end_ms:

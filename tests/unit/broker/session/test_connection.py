@@ -280,7 +280,7 @@ def test_the_client_closes() -> None:
     client.say(m.QueueDeclare(queue="mine", exclusive=True))
     assert say(client, m.ConnectionClose(200, "bye"), 0) == [m.ConnectionCloseOk()]
     assert client.ended == "flush"
-    assert world.node.connections == {}
+    assert world.node.clients == {}
     assert "mine" not in world.node.vhosts["/"].queues
 
 
@@ -486,5 +486,5 @@ def test_a_lost_connection_gives_everything_back() -> None:
     ring = world.queue("q").ring
     assert (ring.ready, ring.unacked) == (6, 0)
     assert len(world.queue("q").subscriptions) == 0
-    assert client.connection.id not in world.node.connections
+    assert client.connection.id not in world.node.clients
     assert client.connection not in world.node.sending

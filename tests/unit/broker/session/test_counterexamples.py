@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from clusterbroker.broker.access.transaction import TRANSACTION_BYTES_MAX
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.oauth2.scopes import granted
 from clusterbroker.broker.oauth2.verifier import Token
 from clusterbroker.broker.session.channel import REPLY_BYTES_MAX
-from clusterbroker.broker.session.transacting import TRANSACTION_BYTES_MAX
 from clusterbroker.cluster.commands import DeletePolicy, PutPolicy
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.wiring_log import unlogged

@@ -183,14 +183,14 @@ def test_rights_that_shrink_while_a_consumer_waits_for_its_queue(monkeypatch: py
     world = World()
     client, _ = entered(world, put(world, b"t"))
     client.declare("q")
-    grants = client.connection.rights
+    grants = client.connection.access.rights
     put(world, b"less", "configure:%2F/q")
     waiting: list[Any] = []
     subscribe = Queue.subscribe
     monkeypatch.setattr(Queue, "subscribe", lambda *arguments: waiting.append(arguments))
     client.say(m.BasicConsume(queue="q", consumer_tag="c"))
     assert client.ask(m.ConnectionUpdateSecret(b"less", ""), 0) == m.ConnectionUpdateSecretOk()
-    assert client.connection.rights is not grants
+    assert client.connection.access.rights is not grants
     subscribe(*waiting[0])
     world.turn()
     assert client.hear() == [m.BasicConsumeOk("c"), m.BasicCancel("c", True)]

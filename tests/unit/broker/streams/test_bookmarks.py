@@ -12,8 +12,8 @@ import pika
 import pytest
 
 from clusterbroker import Broker
+from clusterbroker.broker.access import services
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.session import services
 from clusterbroker.broker.session.state import State
 from clusterbroker.broker.stats.inspection import life_of
 from clusterbroker.broker.streams import bookmarks

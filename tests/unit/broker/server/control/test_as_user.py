@@ -27,7 +27,7 @@ async def done(shell: Any, *requests: Any, user: str = "guest", vhost: str = "/"
     found: tuple[Request, ...] = requests
     outcome = await carried_out(shell, AsUser(user, vhost, token, found))  # type: ignore[arg-type]
     await until(lambda: not shell.clients)
-    assert not shell.node.connections, "nothing is left of it"
+    assert not shell.node.clients, "nothing is left of it"
     return outcome
 
 
@@ -78,7 +78,7 @@ async def test_an_alarm_is_waited_for(start: Any) -> None:
     shell = await start()
     shell.alarms.set("memory", "a drill", True)
     publishing = asyncio.create_task(done(shell, Publish("", "q", NOTHING, bytes(1 << 20))))
-    await until(lambda: any(one.publishes for one in shell.node.connections.values()))
+    await until(lambda: any(one.backpressure.publishes for one in shell.node.clients.values()))
     told = [row for row in counting.rows(shell, 0, 0) if isinstance(row, ConnectionRow)]
     assert not told, "it is no connection of a client"
     shell.alarms.set("memory", "a drill", False)

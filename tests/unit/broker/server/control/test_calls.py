@@ -76,7 +76,7 @@ async def test_a_drill_blocks_publishers(start: Any, connect: Any, tmp_path: Pat
     shell = await start(data_dir=tmp_path)
     peer = await (await connect(shell)).open()
     peer.publish("nowhere", b"x")
-    await until(lambda: any(connection.publishes for connection in shell.clients))
+    await until(lambda: any(one.backpressure.publishes for one in shell.node.clients.values()))
     assert (await asked(tmp_path, "alarm.set", name="memory", raised=True))["alarms"] == ["memory"]
     assert isinstance(await peer.receive(), methods.ConnectionBlocked)
     assert (await asked(tmp_path, "status"))["alarms"] == ["memory"]

@@ -180,7 +180,7 @@ async def test_what_stands_in_the_way_is_told(managed: Any, connect: Any, tmp_pa
     peer.send(1, methods.QueueDeclare(queue="q"))
     peer.send(1, methods.BasicConsume(queue="q", consumer_tag="mine", exclusive=True))
     peer.publish("q", b"x")
-    await until(lambda: any(connection.publishes for connection in managed.clients))
+    await until(lambda: any(one.backpressure.publishes for one in managed.node.clients.values()))
     managed.alarms.set("memory", "a drill", True)
     process = await Process.open(tmp_path)
     batch = await process.rows(1)
@@ -303,7 +303,7 @@ async def test_an_order_is_refused_as_the_wiring_says(managed: Any, tmp_path: Pa
 
 async def test_operations(managed: Any, connect: Any, tmp_path: Path) -> None:
     peer = await (await connect(managed)).open()
-    (connection_id,) = managed.node.connections
+    (connection_id,) = managed.node.clients
     process = await Process.open(tmp_path)
     process.say(m.Call(1, "connection.close", {"id": connection_id, "reason": "enough"}))
     assert await process.hear(m.Done) == m.Done(1, {}, "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from clusterbroker.broker.session.services import Request, Service
+from clusterbroker.broker.access.services import Request, Service
 from clusterbroker.broker.transactions.status import status_of
 from clusterbroker.cluster.commands import AbortTransaction, CommitTransaction
 from clusterbroker.cluster.errors import NotFound
@@ -31,12 +31,12 @@ ROWS_MAX: Final = 2**53
 
 def _who(request: Request) -> dict[str, Any]:
     """Vhost, producer, epoch, run and names of a request, and whose it is."""
-    connection = request.channel.connection
+    access = request.access
     return {
-        "at_ms": connection.node.now_ms,
-        "user": connection.principal,
-        "is_administrator": "administrator" in connection.rights.tags,
-        "vhost": request.channel.vhost_name,
+        "at_ms": access.node.now_ms,
+        "user": access.principal,
+        "is_administrator": access.is_administrator,
+        "vhost": access.vhost.name,
         "producer": _producer(request),
         "epoch": request.integer("epoch", 0, EPOCH_MAX),
         "run": request.text("run", RUN_BYTES_MAX),
@@ -72,7 +72,7 @@ def _names(request: Request) -> tuple[str, ...]:
 
 def commit(request: Request) -> None:
     request.only("producer", "epoch", "run", "transactions", "rows", "ttl_ms")
-    connection = request.channel.connection
+    node = request.access.node
     who = _who(request)
     command = CommitTransaction(
         rows=request.integer("rows", 0, ROWS_MAX, 0),
@@ -83,16 +83,16 @@ def commit(request: Request) -> None:
     def judged(applied: Applied) -> None:
         if applied.error is None and applied.result.code == 0:
             producer = command.vhost, command.producer
-            connection.node.moving.pace.hold(producer, command.epoch, partial(_judged, request, applied))
+            node.moving.pace.hold(producer, command.epoch, partial(_judged, request, applied))
         else:
             _judged(request, applied)
 
-    connection.node.propose(command, judged)
+    node.propose(command, judged)
 
 
 def abort(request: Request) -> None:
     request.only("producer", "epoch", "run", "transactions")
-    request.channel.connection.node.propose(AbortTransaction(**_who(request)), partial(_judged, request))
+    request.access.node.propose(AbortTransaction(**_who(request)), partial(_judged, request))
 
 
 def _judged(request: Request, applied: Applied) -> None:
@@ -118,13 +118,11 @@ def _refused(request: Request, applied: Applied) -> bool:
 
 def status(request: Request) -> None:
     request.only("producer")
-    connection = request.channel.connection
-    name, vhost, node = _producer(request), request.channel.vhost_name, connection.node
+    access = request.access
+    name, vhost, node = _producer(request), access.vhost.name, access.node
     producer = node.map.producer(vhost, name)
     # who knows the names of segments may publish into them and delete them
-    if producer is not None and (
-        why := not_of(producer, connection.principal, "administrator" in connection.rights.tags)
-    ):
+    if producer is not None and (why := not_of(producer, access.principal, access.is_administrator)):
         request.refuse(403, why)
         return
     segments = [segment for segment in node.map.segments_of(vhost, name) if not segment.discards]
@@ -135,4 +133,4 @@ def status(request: Request) -> None:
     node.moving.count(vhost, segments, counted)
 
 
-SERVICE: Final = Service(True, {"commit": commit, "abort": abort, "status": status})
+AMQ_TXN: Final = Service(True, {"commit": commit, "abort": abort, "status": status})

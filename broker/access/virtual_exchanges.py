@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from clusterbroker.broker.session.leases import AMQ_LEASE
-from clusterbroker.broker.session.services import Service
-from clusterbroker.broker.streams.offsets import offsets, store, stored
-from clusterbroker.broker.transactions import requests
+from clusterbroker.broker.access.lease_service import AMQ_LEASE
+from clusterbroker.broker.access.services import Service
+from clusterbroker.broker.access.stream_service import AMQ_STREAM
+from clusterbroker.broker.access.transaction_service import AMQ_TXN
 
-VIRTUAL_EXCHANGES: Final[dict[str, Service]] = {
-    "amq.lease": AMQ_LEASE,
-    "amq.stream": Service(False, {"offsets": offsets, "store": store, "stored": stored}),
-    "amq.txn": requests.SERVICE,
-}
+VIRTUAL_EXCHANGES: Final[dict[str, Service]] = {"amq.lease": AMQ_LEASE, "amq.stream": AMQ_STREAM, "amq.txn": AMQ_TXN}
 """By name."""
 
 

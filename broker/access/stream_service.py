@@ -5,16 +5,15 @@ Readers keep their place themselves: what they store here is for who looks at th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
+from clusterbroker.broker.access.services import Request, Service
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.lease import LIFE_BYTES_MAX
 from clusterbroker.broker.stats.inspection import life_of
 from clusterbroker.broker.streams.messages import FIND, STORE, STORED, StreamTold
 from clusterbroker.cluster.stream_settings import STREAM
-
-if TYPE_CHECKING:
-    from clusterbroker.broker.session.services import Request
 
 NAME_BYTES_MAX: Final = 200
 
@@ -22,30 +21,27 @@ NAME_BYTES_MAX: Final = 200
 def _asked_for(request: Request) -> QueueHandle | None:
     """The stream, which may be read; None: the request is refused."""
     name = request.text("queue")
-    channel = request.channel
-    channel.check("read", "queue", name)
-    vhost = channel.connection.vhost
-    assert vhost is not None, "a channel is opened after its connection"
-    queue: QueueHandle | None = vhost.queues.get(name)
+    access = request.access
+    access.check("read", "queue", name)
+    queue: QueueHandle | None = access.vhost.queues.get(name)
     if queue is None:
-        request.refuse(404, f"no queue '{name}' in vhost '{vhost.name}'")
+        request.refuse(404, f"no queue '{name}' in vhost '{access.vhost.name}'")
     elif queue.settings.queue_type != STREAM:
-        request.refuse(406, f"queue '{name}' in vhost '{vhost.name}' is no stream")
+        request.refuse(406, f"queue '{name}' in vhost '{access.vhost.name}' is no stream")
         return None
     return queue
 
 
-def _late(request: Request, queue: QueueHandle) -> None:
-    """There is no answer; what raises costs the client that has asked."""
-    connection = request.channel.connection
-    connection.node.setting_aside.told(connection, _refuse, request, queue)
+def _late(request: Request, queue: QueueHandle) -> Callable[[], None]:
+    """Refuses the request; for when there is no answer."""
 
+    def refuse() -> None:
+        if queue.deleted:
+            request.refuse(404, f"no queue '{queue.name}' in vhost '{request.access.vhost.name}'")
+        else:
+            request.refuse(503, "unavailable, may be repeated")
 
-def _refuse(request: Request, queue: QueueHandle) -> None:
-    if queue.deleted:
-        request.refuse(404, f"no queue '{queue.name}' in vhost '{request.channel.vhost_name}'")
-    else:
-        request.refuse(503, "unavailable, may be repeated")
+    return request.answers(refuse)
 
 
 def offsets(request: Request) -> None:
@@ -71,7 +67,7 @@ def offsets(request: Request) -> None:
             }
         )
 
-    request.channel.connection.node.streams.ask(queue, FIND, told, lambda: _late(request, queue), since_ms=since_ms)
+    request.access.node.streams.ask(queue, FIND, told, _late(request, queue), since_ms=since_ms)
 
 
 def store(request: Request) -> None:
@@ -87,7 +83,7 @@ def store(request: Request) -> None:
         return
     now = life_of(queue.entity)
     if life not in (None, now):
-        where = f"queue '{queue.name}' in vhost '{request.channel.vhost_name}'"
+        where = f"queue '{queue.name}' in vhost '{request.access.vhost.name}'"
         request.refuse(410, f"{where} is not the one that the offset is of")
         return
 
@@ -97,8 +93,8 @@ def store(request: Request) -> None:
         else:
             request.answer({"outcome": "stored", "life": now, "offset": offset})
 
-    streams, place = request.channel.connection.node.streams, 0 if offset is None else offset + 1
-    streams.ask(queue, STORE, told, lambda: _late(request, queue), name=name, place=place)
+    streams, place = request.access.node.streams, 0 if offset is None else offset + 1
+    streams.ask(queue, STORE, told, _late(request, queue), name=name, place=place)
 
 
 def stored(request: Request) -> None:
@@ -121,4 +117,7 @@ def stored(request: Request) -> None:
             }
         )
 
-    request.channel.connection.node.streams.ask(queue, STORED, told, lambda: _late(request, queue))
+    request.access.node.streams.ask(queue, STORED, told, _late(request, queue))
+
+
+AMQ_STREAM: Final = Service(needs_write=False, handlers={"offsets": offsets, "store": store, "stored": stored})

@@ -4,12 +4,12 @@ Each is known to the sessions of every vhost and not in the map, so it cannot be
 is one message: the routing key says what is wanted, the body is one JSON object. In this order:
 
     rights      of the exchange, then those that the handler asks for
-    the body    what is no such object, or has fields that are not known, closes the channel with 406
+    the body    what is no such object, or has fields that are not known, is refused as a failed precondition
     the answer  to `reply_to`, with the request's correlation id; before the confirm
     the confirm ack, or nack for what was refused, when the answer is as safe as its queue makes a publish
 
-A key that the exchange does not know is a key without a queue: returned if mandatory. In tx mode nothing is asked, for
-an answer cannot be taken back. What is asked twice is answered twice: who repeats a request must be able to.
+A key that the exchange does not know is a key without a queue: returned if mandatory. In a transaction nothing is
+asked, for an answer cannot be taken back. What is asked twice is answered twice: who repeats a request must be able to.
 
 `virtual_exchanges` lists them. A handler reads its request, and may ask others before it calls `answer`, once.
 """
@@ -17,38 +17,70 @@ an answer cannot be taken back. What is asked twice is answered twice: who repea
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from clusterbroker.broker.access.errors import Refusal, precondition_failed
 from clusterbroker.broker.amqp import properties as codec
-from clusterbroker.broker.amqp.codec import Published
-from clusterbroker.broker.amqp.errors import AmqpError, precondition_failed
 from clusterbroker.broker.amqp.own_message import own_message
+from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.broker.session.declaring import REPLY_TO
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.session.channel import Channel
+    from clusterbroker.broker.access.authorization import Authorization
 
+REPLY_TO: Final = "amq.rabbitmq.reply-to"
+"""Direct reply-to: the address of a session itself, in place of a queue."""
 BODY_BYTES_MAX: Final = 1 << 20
 OPEN_MAX: Final = 256
-"""Requests of one channel that may wait for their answers."""
+"""Requests of one session that may wait for their answers."""
+
+
+class Requester(Protocol):
+    """The session that a request came from."""
+
+    requests: int
+    """That are not answered."""
+
+    @property
+    def access(self) -> Authorization: ...
+
+    @property
+    def reply_key(self) -> str:
+        """Its own address, in place of REPLY_TO; empty: it has none."""
+
+    @property
+    def is_transactional(self) -> bool: ...
+
+    @property
+    def counts(self) -> ChannelCounts: ...
+
+    @property
+    def deadlines(self) -> list[Callable[[int], bool]]:
+        """Called about twice a second with the time; True: it is over."""
+
+    def ticket(self, count: int) -> Ticket | None:
+        """For the next publishes; None: nobody is told."""
+
+    def answers(self, then: Callable[..., None]) -> Callable[..., None]:
+        """`then` for a later call: what it raises costs this client, not the caller."""
 
 
 class Request:
     """One request. `body` is the object; the handler looks into it by `text` and the like, or by itself."""
 
-    __slots__ = ("_answered", "_properties", "_ticket", "body", "channel", "exchange", "key")
+    __slots__ = ("_answered", "_properties", "_session", "_ticket", "access", "body", "exchange", "key")
 
     def __init__(
-        self, channel: Channel, exchange: str, key: str, body: dict[str, Any], properties: codec.Properties,
+        self, session: Requester, exchange: str, key: str, body: dict[str, Any], properties: codec.Properties,
         ticket: Ticket | None,
     ) -> None:  # fmt: skip
-        self.channel = channel
+        self.access = session.access
         self.exchange = exchange
         self.key = key
         self.body = body
+        self._session = session
         self._properties = properties
         self._ticket = ticket
         self._answered = False
@@ -61,9 +93,13 @@ class Request:
                 self.refuse(503, "unavailable, may be repeated")
             return self._answered
 
-        self.channel.deadlines.append(overdue)
+        self._session.deadlines.append(overdue)
 
-    def invalid(self, why: str) -> AmqpError:
+    def answers(self, then: Callable[..., None]) -> Callable[..., None]:
+        """`then` for a later call: what it raises costs the client that has asked."""
+        return self._session.answers(then)
+
+    def invalid(self, why: str) -> Refusal:
         """The error of a body that is not as it must be."""
         return invalid_body(self.exchange, self.key, why)
 
@@ -94,11 +130,11 @@ class Request:
         if self._answered:
             return
         self._answered = True
-        self.channel.requests -= 1
+        self._session.requests -= 1
         ticket = self._ticket
         if ticket is not None and refused:
             ticket.rejected = True
-        self.channel.answers(_reply)(self.channel, self._properties, outcome, ticket)
+        self.answers(_reply)(self.access, self._properties, outcome, ticket)
         if ticket is not None:
             ticket.pass_()
 
@@ -118,39 +154,38 @@ class Service(NamedTuple):
     """By routing key."""
 
 
-def requested(channel: Channel, event: Published, service: Service) -> bool:
-    """Whether the batch was requests: then they are under way. Raises the AMQP error that they deserve."""
+def requested(session: Requester, service: Service, exchange: str, key: str, messages: Sequence[Message]) -> bool:
+    """Whether the batch was requests: then they are under way. Raises Refusal."""
     if service.needs_write:
-        channel.check("write", "exchange", event.exchange)
-    handler = service.handlers.get(event.routing_key)
+        session.access.check("write", "exchange", exchange)
+    handler = service.handlers.get(key)
     if handler is None:
         return False
-    if channel.transaction is not None:
-        raise precondition_failed(f"'{event.exchange}' does not take requests on a transactional channel")
-    for message in event.messages:
-        _ask(channel, event, message, handler)
+    if session.is_transactional:
+        raise precondition_failed(f"'{exchange}' does not take requests on a transactional channel")
+    for message in messages:
+        handler(_read(session, exchange, key, message))
     return True
 
 
-def _ask(channel: Channel, event: Published, message: Message, handler: Handler) -> None:
-    exchange, key = event.exchange, event.routing_key
-    if channel.requests >= OPEN_MAX:
+def _read(session: Requester, exchange: str, key: str, message: Message) -> Request:
+    if session.requests >= OPEN_MAX:
         raise precondition_failed(f"{OPEN_MAX} requests to '{exchange}' wait for their answers on this channel")
     properties = codec.decode(message.header)
     if properties.reply_to == REPLY_TO:
-        if not channel.reply_key:
+        if not session.reply_key:
             raise precondition_failed("fast reply consumer does not exist")
-        properties.reply_to = channel.reply_key
+        properties.reply_to = session.reply_key
     elif properties.reply_to:
-        channel.check("write", "exchange", "")
+        session.access.check("write", "exchange", "")
     body = _parsed(exchange, key, message.body)
-    ticket = None if channel.confirms is None else channel.confirms.ticket(1)
-    channel.requests += 1
-    channel.counts.publish += 1
-    handler(Request(channel, exchange, key, body, properties, ticket))
+    ticket = session.ticket(1)
+    session.requests += 1
+    session.counts.publish += 1
+    return Request(session, exchange, key, body, properties, ticket)
 
 
-def invalid_body(exchange: str, key: str, why: str) -> AmqpError:
+def invalid_body(exchange: str, key: str, why: str) -> Refusal:
     return precondition_failed(f"invalid body of {exchange} '{key}': {why}")
 
 
@@ -166,10 +201,10 @@ def _parsed(exchange: str, key: str, body: bytes) -> dict[str, Any]:
     return parsed
 
 
-def _reply(channel: Channel, asked: codec.Properties, outcome: Mapping[str, Any], ticket: Ticket | None) -> None:
-    """To a requester's channel, or to the queue of that name; nobody there: nothing, as of any reply."""
-    key, node, vhost = asked.reply_to, channel.connection.node, channel.connection.vhost
-    if not key or vhost is None:
+def _reply(access: Authorization, asked: codec.Properties, outcome: Mapping[str, Any], ticket: Ticket | None) -> None:
+    """To a requester's session, or to the queue of that name; nobody there: nothing, as of any reply."""
+    key, node, vhost = asked.reply_to, access.node, access.vhost
+    if not key:
         return
     header = codec.encode(
         codec.Properties(content_type="application/json", correlation_id=asked.correlation_id, delivery_mode=2)

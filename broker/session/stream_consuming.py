@@ -49,23 +49,23 @@ def consume(channel: Channel, method: methods.BasicConsume, queue: QueueHandle, 
             reader.next = told.seq - 1
         else:
             if reader.exact and spec < first:
-                channel.refuse(gone(spec, queue.name, vhost, first), method)
+                channel.refuse(precondition_failed(gone(spec, queue.entity, first)), method)
                 return
             reader.next = max(spec, first)
         channel.consumers[tag] = reader.subscription
         if not method.nowait:
             channel.send(methods.BasicConsumeOk(tag))
         node.streams.open(reader)
-        if node.authorization_generation != generation or channel.connection.rights is not rights:
+        if node.authorization_generation != generation or channel.access.rights is not rights:
             channel.review_rights()  # they changed while the owner was asked
         channel.resume()
 
     @channel.answers
     def missing() -> None:
         if channel.awaits():
-            channel.refuse(channel.no_queue(queue.name), method)
+            channel.refuse(channel.access.no_queue(queue.name), method)
 
-    generation, rights = node.authorization_generation, channel.connection.rights
+    generation, rights = node.authorization_generation, channel.access.rights
     since_ms = -1
     if isinstance(spec, Timestamp):
         since_ms = min(int(spec) * 1000, TIME_MS_MAX)

@@ -1,0 +1,121 @@
+"""A client that has signed in: its user, what that may do in its virtual host, and which queues are its own.
+
+Verdicts are remembered until a permission of any user changes (`Node.authorization_generation`), or another token takes
+the place of the last one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from clusterbroker.broker.access.errors import Refusal, access_refused, not_found, precondition_failed, resource_locked
+from clusterbroker.cluster.authorization import PermissionKind, TopicPermissionKind, principal
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.access.rights import Rights
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.vhost import VirtualHost
+    from clusterbroker.broker.queues.handle import QueueHandle
+
+VERDICTS_MAX: Final = 4096
+TOPIC_VERDICTS_MAX: Final = 1024
+"""Remembered verdicts of one connection: on resources, and on routing keys."""
+
+
+class Authorization:
+    """Of one connection. Every check raises Refusal. `vhost` is set when the client has entered one."""
+
+    __slots__ = ("_topics", "_verdicts", "connection_id", "node", "rights", "until_ms", "user", "vhost")
+
+    vhost: VirtualHost
+
+    def __init__(self, node: Node, connection_id: str, user: str, rights: Rights, until_ms: int = 0) -> None:
+        """`until_ms`: when the token that the client signed in with is over, wall clock; 0: it has none."""
+        self.node = node
+        self.connection_id = connection_id
+        self.user = user
+        self.rights = rights
+        self.until_ms = until_ms
+        self._verdicts: dict[tuple[str, str], tuple[int, bool]] = {}
+        self._topics: dict[tuple[str, str, str], tuple[int, bool]] = {}
+
+    def renew(self, rights: Rights, until_ms: int) -> None:
+        """Another token has come for the same user: nothing that the old one allowed is remembered."""
+        self.rights, self.until_ms = rights, until_ms
+        self._verdicts.clear()
+        self._topics.clear()
+
+    @property
+    def by_token(self) -> bool:
+        """The client signed in with a token: its user is the authority's, and not the account of that name."""
+        return self.until_ms > 0
+
+    @property
+    def principal(self) -> str:
+        """The user's name where accounts and users of tokens are told apart: what is theirs stays theirs."""
+        return principal(self.user, self.by_token)
+
+    @property
+    def is_administrator(self) -> bool:
+        return "administrator" in self.rights.tags
+
+    def check(self, kind: PermissionKind, sort: Literal["queue", "exchange"], resource: str) -> None:
+        """Refuses unless the user may (amqp-rules 5.3). The default exchange is ""."""
+        generation = self.node.authorization_generation
+        known = self._verdicts.get((kind, resource))
+        if known is None or known[0] != generation:
+            known = (generation, self.rights.allowed(self.vhost.name, kind, resource))
+            if len(self._verdicts) >= VERDICTS_MAX:
+                self._verdicts.clear()
+            self._verdicts[(kind, resource)] = known
+        if not known[1]:
+            raise access_refused(
+                f"{kind} access to {sort} '{resource or 'amq.default'}' in vhost '{self.vhost.name}' refused for user "
+                f"'{self.user}'"
+            )
+
+    def check_topic(self, kind: TopicPermissionKind, exchange: str, key: str) -> None:
+        """Refuses unless the user may use the routing key on this exchange, if it is a topic exchange. Asked for each
+        key that a message is routed by, so for those of CC and BCC too."""
+        vhost = self.vhost
+        if vhost.router.exchange_type(exchange) != "topic":
+            return
+        generation = self.node.authorization_generation
+        known = self._topics.get((kind, exchange, key))
+        if known is None or known[0] != generation:
+            known = (generation, self.rights.topic_allowed(vhost.name, kind, exchange, key))
+            if len(self._topics) >= TOPIC_VERDICTS_MAX:
+                self._topics.clear()
+            self._topics[(kind, exchange, key)] = known
+        if not known[1]:
+            raise access_refused(
+                f"{kind} access to topic '{key}' in exchange '{exchange}' in vhost '{vhost.name}' refused for user "
+                f"'{self.user}'"
+            )
+
+    def queue(self, name: str) -> QueueHandle:
+        """Refuses when there is none, or when it is exclusive to another connection."""
+        queue = self.vhost.queues.get(name)
+        if queue is None:
+            raise self.no_queue(name)
+        self.check_exclusive(queue)
+        return queue
+
+    def no_queue(self, name: str) -> Refusal:
+        return not_found(f"no queue '{name}' in vhost '{self.vhost.name}'")
+
+    def check_exclusive(self, queue: QueueHandle) -> None:
+        owner = queue.entity.exclusive_owner
+        if owner is not None and owner != self.connection_id:
+            raise resource_locked(
+                f"cannot obtain exclusive access to locked queue '{queue.name}' in vhost '{self.vhost.name}'. It could "
+                "be originally declared on another connection or the exclusive property value does not match that of "
+                "the original declaration."
+            )
+
+    def check_memory(self, what: str) -> None:
+        """Refuses what would grow for good while the node's memory alarm is raised: what is declared stays in the
+        memory of all members, and who declares need not be a publisher, whom the alarm holds up. What is there already
+        may be declared again, so those who want to consume can."""
+        if self.node.low_on_memory:
+            raise precondition_failed(f"cannot {what}: node '{self.node.options.name}' is low on memory")

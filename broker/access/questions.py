@@ -1,0 +1,101 @@
+"""A session that waits for the answer of a queue's owner does not wait for ever (amqp-rules 5.1).
+
+An owner that dies has a successor within seconds, which is asked again. But a queue all of whose copies are away has no
+owner, perhaps for hours: then the client hears their names (404), as of a RabbitMQ queue whose home node is down,
+after a time that is long enough for nodes that are restarted together. What is answered later finds the session closed,
+and goes back to the queue; a consumer that nobody waits for any more is taken back, or an auto-delete queue would end
+with it. Only a purge, and a deletion that asks whether it may be, are carried out when they are answered: they are
+refused at once, or not at all. 541 says that nothing is known: there was an owner, and no answer; then they are not
+asked any more, for the queue may have new messages by the time that it answers (`broker.remote.questions`).
+
+An exclusive queue ends with its connection. A client of a node that is lost comes to another one sooner than the loss
+is known, and declares it again; 405, which tells it that somebody else has the queue, would be wrong. So the queue's
+node is asked first: when it answers, it lives, and the declaration gets its 405; when it is failed, the queue is gone,
+and the declaration makes a new one. It waits for LOCKED_MS at most: a node that stands still is failed sooner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+from clusterbroker.broker.access.errors import Refusal, internal_error, not_found
+from clusterbroker.broker.queues.handle import UNANSWERED_MS, QueueHandle
+from clusterbroker.cluster.errors import Unavailable, WiringError
+
+OWNERLESS_MS: Final = 10_000
+LOCKED_MS: Final = 3000
+
+
+class Asked(NamedTuple):
+    """What a session waits for."""
+
+    queue: QueueHandle
+    request: Any
+    """The session's own."""
+    lasting: bool
+    """The owner carries it out also when nobody waits for its answer any more."""
+    since_ms: int
+    withdraw: Callable[[], None] | None
+    """Takes the question back when the session ends."""
+    instead: Callable[[], None] | None = None
+    """What is done when there is no answer after LOCKED_MS."""
+
+
+class Waiting(Protocol):
+    """A session."""
+
+    @property
+    def closing(self) -> bool: ...
+
+    def resume(self) -> None:
+        """It goes on without the answer."""
+
+    def refuse(self, error: Refusal, request: Any) -> None:
+        """The answer is an error."""
+
+
+class Question(Protocol):
+    """A request of a session that waits for answers, of the wiring or of a queue's owner."""
+
+    def ask(
+        self, queue: QueueHandle, withdraw: Callable[[], None] | None = None, instead: Callable[[], None] | None = None
+    ) -> None:
+        """The owner of a queue is asked, which may be another node, or none (`Asked`)."""
+
+    def awaits(self) -> bool:
+        """Whether the answer is still of use."""
+
+    def refuse(self, error: Refusal | WiringError | Unavailable) -> None:
+        """The answer is an error."""
+
+    def answers(self, then: Callable[..., None]) -> Callable[..., None]:
+        """`then` for a later call: what it raises costs this client, not the caller."""
+
+
+def ownerless(queue: QueueHandle) -> Refusal | None:
+    """The refusal for a queue that nobody owns now: all copies that might are away."""
+    entity = queue.entity
+    if entity.owner is not None or not entity.replicas:
+        return None
+    nodes = " or ".join(f"'{name}'" for name in (*entity.in_sync, *entity.eligible))
+    return not_found(
+        f"home node {nodes} of durable queue '{entity.name}' in vhost '{entity.vhost}' is down or inaccessible"
+    )
+
+
+def review(session: Waiting, asked: Asked, now_ms: int) -> None:
+    """Refuses the request when the queue has no owner; a session that was closed meanwhile goes on, as its client waits
+    too. Raises Refusal when the owner does not answer."""
+    entity, waited_ms = asked.queue.entity, now_ms - asked.since_ms
+    if asked.instead is not None and waited_ms >= LOCKED_MS:
+        asked.instead()
+    elif session.closing:
+        if waited_ms >= UNANSWERED_MS or (waited_ms >= OWNERLESS_MS and ownerless(asked.queue)):
+            session.resume()
+    elif waited_ms >= OWNERLESS_MS and not asked.lasting and (error := ownerless(asked.queue)):
+        session.refuse(error, asked.request)
+    elif waited_ms >= UNANSWERED_MS:
+        asked.queue.ring.mark()  # it is not asked any more
+        what = f"timed out waiting for the owner of queue '{entity.name}' in vhost '{entity.vhost}'"
+        raise internal_error(what)

@@ -1,0 +1,84 @@
+"""Consumers that hold a delivery for too long are cancelled, and their messages return (amqp-rules, last section)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Protocol
+
+from clusterbroker.broker.access.receiver import give_back
+from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.ring import Consumer, Ledger
+from clusterbroker.broker.queues.subscription import Holder, Subscription
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.node.core import Node
+
+LIMIT_STEPS: Final = 3
+"""To see how long a consumer may hold a message."""
+TIME_OUT_STEPS: Final = 60
+"""A consumer that has held one for too long."""
+LISTED_IN_A_STEP: Final = 4
+SOUGHT_IN_A_STEP: Final = 64
+"""Of a session's unacknowledged messages: when their holders are listed, and one's are taken out."""
+
+
+class Session(Holder, Protocol):
+    """The session that holds deliveries."""
+
+    @property
+    def ledger(self) -> Ledger: ...
+
+    @property
+    def consumers(self) -> Mapping[str, Subscription]:
+        """By tag."""
+
+    @property
+    def closing(self) -> bool: ...
+
+    @property
+    def hears_cancels(self) -> bool:
+        """Its client understands that a consumer is cancelled; if not, the session ends instead."""
+
+    def timed_out(self, limit_ms: int) -> None:
+        """A delivery was held for too long: ends the session."""
+
+
+def check_timeouts(session: Session, node: Node, now_ms: int, until: int) -> bool:
+    """False: the node has done what is to be done at once (`until`, of `Labour.done`), and there may be more of
+    them."""
+    ledger, labour = session.ledger, node.labour
+    oldest = ledger.oldest()
+    default = node.options.consumer_timeout_ms
+    labour.done += LIMIT_STEPS * len(session.consumers)
+    limits = [_limit(subscription.queue, default) for subscription in session.consumers.values()]
+    shortest = min((limit for limit in (*limits, default) if limit), default=0)
+    if oldest is None or not shortest or now_ms - oldest[0] < shortest:
+        return True
+    labour.done += ledger.unacked // LISTED_IN_A_STEP
+    went = False
+    for at_ms, consumer in ledger.held():
+        limit = _limit(consumer.ring.owner, default)
+        if limit and now_ms - at_ms >= limit and not session.closing:
+            if went and labour.done > until:
+                return False
+            labour.done += TIME_OUT_STEPS + ledger.unacked // SOUGHT_IN_A_STEP
+            _time_out(session, node, consumer, limit, now_ms)
+            went = True
+    return True
+
+
+def _limit(queue: QueueHandle, default: int) -> int:
+    limit = queue.settings.consumer_timeout_ms
+    return default if limit is None else limit
+
+
+def _time_out(session: Session, node: Node, consumer: Consumer, limit: int, now_ms: int) -> None:
+    queue, subscription = consumer.ring.owner, consumer.owner
+    if subscription is None or not session.hears_cancels or subscription.reads_to_an_end:
+        session.timed_out(limit)
+        return
+    give_back(node, session.ledger.drain_of(consumer), requeue=True, counted=True)
+    known = session.consumers.get(subscription.tag)
+    if known is not None and known is subscription:  # a cancelled one's tag may be in use again
+        queue.unsubscribe(known, now_ms)
+        session.cancelled(known)

@@ -1,0 +1,92 @@
+"""Why a client that publishes is not read: alarms, a journal that cannot keep up, queues elsewhere that cannot.
+
+A client that only consumes makes room, so nothing of this holds it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Protocol
+
+from clusterbroker.broker.queues.handle import QueueHandle
+
+
+class Host(Protocol):
+    """The node."""
+
+    @property
+    def alarms(self) -> Mapping[str, None]:
+        """Resource alarms of this node."""
+
+    @property
+    def alarms_elsewhere(self) -> Mapping[str, tuple[str, ...]]:
+        """Of other nodes, by node."""
+
+    @property
+    def throttled(self) -> bool:
+        """Publishers wait for the journal."""
+
+
+class Client(Protocol):
+    """The client."""
+
+    def alarmed(self) -> None:
+        """The alarms that hold it up may have changed."""
+
+    def review_reading(self) -> None:
+        """A reason to read it, or not to, changed."""
+
+
+_NOTHING: Final[dict[Any, None]] = {}
+"""Of a client that has published nothing: there may be very many of those."""
+
+
+class Backpressure:
+    """Of one client. `publishes`: it has published; `fed`: queues that it has published to while their owner had an
+    alarm."""
+
+    __slots__ = ("_client", "_congested", "_node", "fed", "publishes")
+
+    def __init__(self, node: Host, client: Client) -> None:
+        self._node = node
+        self._client = client
+        self._congested = _NOTHING
+        self.publishes = False
+        self.fed: dict[QueueHandle, None] = _NOTHING
+
+    @property
+    def alarms(self) -> list[str]:
+        """Those for which this client has to wait."""
+        if not self.publishes:
+            return []
+        elsewhere = self._node.alarms_elsewhere
+        owners = dict.fromkeys(queue.entity.owner for queue in self.fed if not queue.deleted)
+        return [*self._node.alarms, *(f"{name} at node {at}" for at in owners if at for name in elsewhere.get(at, ()))]
+
+    @property
+    def holds(self) -> bool:
+        """The client is not read."""
+        return self.publishes and (bool(self.alarms) or self._node.throttled or bool(self._congested))
+
+    def begin(self) -> None:
+        """The client publishes from now on."""
+        self.publishes = True
+        self._congested, self.fed = {}, {}
+        self._client.alarmed()
+
+    def feeds(self, queues: Iterable[QueueHandle]) -> None:
+        """Published to these queues while a node has an alarm: the client waits as long as that node owns any."""
+        for queue in queues:
+            if queue.entity.owner in self._node.alarms_elsewhere and queue not in self.fed:
+                self.fed[queue] = None
+                self._client.alarmed()
+
+    def waits_for(self, queue: QueueHandle) -> None:
+        """Published to a queue that has too much uncommitted: the client is read again when it is relieved."""
+        self._congested[queue] = None
+        self._client.review_reading()
+
+    def relieved(self, queue: object) -> None:
+        """The queue has room again."""
+        if self._congested and self._congested.pop(queue, self) is None:
+            self._client.review_reading()

@@ -1,0 +1,245 @@
+"""A second protocol beside 0-9-1, in lines of text: what a front needs of the node, and no more.
+
+    TOY <user> <password> <vhost>    -> READY
+    PUB <number> <queue> <body>      -> OK <number> when the queue has it, NO <number> when it refuses or is missing
+    SUB <queue> <limit>              -> ON <queue>, then MSG <tag> <redelivered> <body> for each delivery
+    ACK <tag>                        the delivery is settled
+
+A refusal is answered ERR <kind> <text>, and ends the connection. Bodies have no line breaks. A connection is its own
+only session. Deliveries leave the ring as frames of 0-9-1, which `Lines` turns into lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from clusterbroker.broker.access.authorization import Authorization
+from clusterbroker.broker.access.errors import Refusal, access_refused, precondition_failed
+from clusterbroker.broker.access.publisher import Publisher
+from clusterbroker.broker.access.receiver import attach, give_back, let_go
+from clusterbroker.broker.access.rights import AccountRights
+from clusterbroker.broker.amqp import properties
+from clusterbroker.broker.amqp.own_message import own_message
+from clusterbroker.broker.node.alarms import MINORITY
+from clusterbroker.broker.node.backpressure import Backpressure
+from clusterbroker.broker.node.clients import Accepted
+from clusterbroker.broker.node.core import Node
+from clusterbroker.broker.node.counts import ChannelCounts
+from clusterbroker.broker.node.effects import Check, Verdict
+from clusterbroker.broker.queues.ring import Ledger
+from clusterbroker.broker.queues.subscription import Subscription
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.stats.totals import MessageTotals
+from clusterbroker.journal.record import Message
+from tests.fronts.lines import Lines
+
+FIRST = b"TOY "
+LASTING = properties.encode(properties.Properties(delivery_mode=2))
+
+
+class Toy:
+    """The core of a connection (`broker.node.clients.ClientCore`), and its session."""
+
+    number = 1
+    partial_bytes = 0
+    totals = MessageTotals()
+
+    def __init__(self, node: Node, accepted: Accepted) -> None:
+        self.node = node
+        self.id = node.connection_id()
+        self.peer = accepted.peer
+        self.trusted = accepted.trusted
+        self.out = Lines()
+        self.reading = True
+        self.ending: str | None = None
+        self.undecoded = b""
+        self.is_open = self.dismissed = False
+        self.access = Authorization(node, self.id, "", AccountRights(node.map, ""))
+        self.backpressure = Backpressure(node, self)
+        self.counts = ChannelCounts()
+        self.channels: Mapping[int, Toy] = {1: self}
+        self.connection = self
+        self.ledger = Ledger(1, self.out.frames)
+        self.consumers: dict[str, Subscription] = {}
+        self.publisher = Publisher(self)
+        self._unconfirmed = 0
+        node.clients[self.id] = self
+
+    @property
+    def user(self) -> str:
+        return self.access.user
+
+    @property
+    def vhost_name(self) -> str:
+        return self.access.vhost.name
+
+    # -- bytes in
+
+    def receive(self, data: bytes | bytearray | memoryview, now_ms: int) -> None:
+        self.node.now_ms = now_ms
+        *lines, self.undecoded = bytes(data).split(b"\n")
+        for place, line in enumerate(lines):
+            if not self.reading:  # the rest waits for a verdict, or for an alarm to end
+                self.undecoded = b"\n".join([*lines[place:], self.undecoded])
+                return
+            try:
+                self._do(*line.split(b" ", 1))
+            except Refusal as refusal:
+                self._close(refusal.kind, refusal.text)
+
+    def _do(self, word: bytes, rest: bytes = b"") -> None:
+        if word + b" " == FIRST:
+            self._enter(*rest.decode().split(" "))
+        elif not self.is_open:
+            raise access_refused("TOY comes first")
+        elif word == b"PUB":
+            number, queue, body = rest.split(b" ", 2)
+            self._publish(int(number), queue.decode(), body)
+        elif word == b"SUB":
+            queue_name, limit = rest.decode().split(" ")
+            self._subscribe(queue_name, int(limit))
+        elif word != b"ACK" or self.ledger.ack([int(rest) * 2]):
+            raise precondition_failed(f"{word.decode()} {rest.decode()} means nothing")
+
+    def _enter(self, user: str, password: str, vhost: str) -> None:
+        def verified(verdict: Verdict) -> None:
+            if self.ending is not None:
+                return
+            rights, entered = AccountRights(self.node.map, user), self.node.vhosts.get(vhost)
+            if verdict.refusal or entered is None or not rights.enters(vhost):
+                self._close("access_refused", "login")
+                return
+            self.access = Authorization(self.node, self.id, user, rights)
+            self.access.vhost = entered
+            self.publisher = Publisher(self)
+            self.is_open = True
+            self._say(b"READY")
+            self.review_reading()
+
+        self.reading = False
+        check = Check(user, self.node.map.user(user), password.encode(), self.peer, verified, lambda: not self.is_open)
+        self.node.checks.append(check)
+
+    def _publish(self, number: int, queue: str, body: bytes) -> None:
+        if not self.backpressure.publishes:
+            self.backpressure.begin()
+        message = own_message("", queue, LASTING, body, self.node.now_ms)
+        route = self.publisher.find(queue.encode(), "", queue)
+
+        def done(ticket: Ticket) -> None:
+            self._unconfirmed -= 1
+            self._say(b"NO" if ticket.rejected or not route.targets else b"OK", number)
+
+        self._unconfirmed += 1
+        self.publisher.publish(route, (message,), False, Ticket(number, number, done))
+
+    def _subscribe(self, name: str, limit: int) -> None:
+        self.access.check("read", "queue", name)
+        queue = self.access.queue(name)
+        consumer = Subscription(
+            self, self.ledger, queue, name, no_ack=False, exclusive=False, prefetch=limit, priority=0, arguments={}
+        )
+
+        def attached(refusal: Refusal | None) -> None:
+            if refusal is not None:
+                self._close(refusal.kind, refusal.text)
+            elif self.ending is not None:
+                queue.unsubscribe(consumer, self.node.now_ms)
+            else:
+                self.consumers[name] = consumer
+                self._say(b"ON", name)
+
+        attach(self.access, consumer, attached)
+
+    # -- what publisher and consumers ask
+
+    def returned(self, messages: Sequence[Message]) -> None: ...
+
+    def in_turns(self, step: Callable[[], bool]) -> None:
+        if not step():
+            self.node.soon(lambda: self.in_turns(step))
+
+    def cancelled(self, subscription: Subscription) -> None:
+        self.force_close(f"queue '{subscription.tag}' is gone")
+
+    def want_send(self) -> None:
+        self.node.sending[self] = None
+
+    # -- what node and shell tell
+
+    def alarmed(self) -> None:
+        if not self.backpressure.alarms:
+            self.backpressure.fed.clear()
+        self.review_reading()
+
+    def review_reading(self) -> None:
+        blocked = self.backpressure.holds or self.dismissed or self.out.paused or MINORITY in self.node.alarms
+        reading = self.is_open and self.ending is None and not blocked
+        if reading is not self.reading:
+            self.reading = reading
+            self.want_send()
+            if reading and self.undecoded:
+                self.node.soon(lambda: self.receive(self.undecoded, self.node.now_ms))
+
+    def review_rights(self) -> None:
+        if not all(self.access.rights.allowed(self.vhost_name, "read", name) for name in self.consumers):
+            self.force_close("rights changed")
+
+    def vhost_deleted(self, name: str) -> None:
+        if self.is_open and name == self.vhost_name:
+            self.force_close("vhost deleted")
+
+    def paused(self, paused: bool, now_ms: int) -> None:
+        self.out.frames.paused = paused
+        self.review_reading()
+        self.mark_consumers()
+
+    def mark_consumers(self) -> None:
+        for consumer in self.consumers.values():
+            consumer.queue.ring.mark()
+
+    def flush_confirms(self) -> None: ...
+
+    def give_up_partial(self) -> None: ...
+
+    def sent(self, now_ms: int) -> None: ...
+
+    def tick(self, now_ms: int, wall_ms: int = 0) -> None: ...
+
+    # -- the end
+
+    @property
+    def owed(self) -> bool:
+        return self._unconfirmed > 0
+
+    def dismiss(self) -> None:
+        self.dismissed = True
+        self.review_reading()
+
+    def force_close(self, text: str) -> None:
+        self._close("closed", text)
+
+    def crashed(self, error: Exception) -> None:
+        self.node.log.crashed(self.peer, error)
+        self._end("abort")
+
+    def lost(self, now_ms: int) -> None:
+        self.node.now_ms = now_ms
+        self._end("abort")
+        self.node.clients.pop(self.id, None)
+        self.node.sending.pop(self, None)
+
+    def _say(self, *words: object) -> None:
+        self.out.add(*words)
+        self.want_send()
+
+    def _close(self, kind: str, text: str) -> None:
+        self._say(b"ERR", kind, text)
+        self._end("flush")
+
+    def _end(self, how: str) -> None:
+        self.ending, self.reading, self.ledger.flowing = how, False, False
+        let_go(self.node, tuple(self.consumers.values()), self.node.labour.done + 1)
+        self.consumers.clear()
+        give_back(self.node, self.ledger.drain(), requeue=True, counted=True)
+        self.want_send()
