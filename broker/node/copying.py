@@ -42,8 +42,8 @@ from clusterbroker.replication.store import RecordMaker
 from clusterbroker.replication.sync import shorten
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.node.hub import Hub
+    from clusterbroker.broker.node.ports import NodeCore
     from clusterbroker.replication.messages import ReplicationMessage
 
 Bytes = bytes | memoryview
@@ -68,7 +68,9 @@ class Copying:
     told    how copies fare, for the log: (event, queue, node of the copy or heir, why)
     """
 
-    def __init__(self, node: Node, hub: Hub, name: str, records: RecordMaker, registered: Callable[[], bool]) -> None:
+    def __init__(
+        self, node: NodeCore, hub: Hub, name: str, records: RecordMaker, registered: Callable[[], bool]
+    ) -> None:
         """`registered()`: this incarnation is a member, alive in the map."""
         self._node = node
         self._hub = hub
