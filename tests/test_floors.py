@@ -54,18 +54,11 @@ UPWARD: dict[str, tuple[str, ...]] = {}
 KNOTS: tuple[tuple[str, ...], ...] = (
     (
         "broker.node.arrears",
-        "broker.node.copying",
         "broker.node.core",
-        "broker.node.damages",
-        "broker.node.failover",
-        "broker.node.grouping",
         "broker.node.queue_factory",
         "broker.node.mistakes",
         "broker.node.part",
-        "broker.node.postponed",
         "broker.node.reactions",
-        "broker.node.renewals",
-        "broker.node.setting_aside",
     ),
     (
         "broker.queues.burial",

@@ -25,17 +25,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from clusterbroker.broker.node import reactions
+from clusterbroker.broker.node.renewals import AT_ONCE, SLICE, SLICE_NS
 from clusterbroker.broker.remote.messages import Attach
 from clusterbroker.cluster import changes as told
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node
 
-AT_ONCE: Final = 256
-"""So many changes are carried out with their command, and so many queues look at changed policies (`renewals`)."""
-SLICE: Final = 128
-SLICE_NS: Final = 5_000_000
-"""A slice, there as well, ends with the first of these: so many queues, so much time."""
 REST: Final = 3
 
 OF_ONE_QUEUE: Final = (told.OwnerChanged, told.InSyncChanged, told.ReplicasChanged, told.CopyLost)

@@ -42,8 +42,8 @@ from clusterbroker.replication.store import RecordMaker
 from clusterbroker.replication.sync import shorten
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.node.hub import Hub
+    from clusterbroker.broker.node.ports import NodeCore
     from clusterbroker.replication.messages import ReplicationMessage
 
 Bytes = bytes | memoryview
@@ -63,7 +63,7 @@ class Copying:
 
     def __init__(
         self,
-        node: Node,
+        node: NodeCore,
         hub: Hub,
         name: str,
         records: RecordMaker,

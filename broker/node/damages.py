@@ -27,7 +27,7 @@ from clusterbroker.cluster.ids import Incarnation, NodeId, QueueId
 from clusterbroker.cluster.state import Applied
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.ports import NodeCore
 
 DAMAGED: Final = "message.damaged"
 FOLDED: Final = "queue.read_from_log"
@@ -52,7 +52,7 @@ class Hurt(NamedTuple):
 class Damages:
     """Of one node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeCore) -> None:
         self._node = node
         self._found: dict[int, dict[int, str]] = {}  # per queue, seq to what is wrong; 0: it is not known which
         self._asking: dict[int, list[Callable[[], None]]] = {}  # queues whose copy this node wants to give up

@@ -24,7 +24,7 @@ from clusterbroker.cluster.entities import Queue as QueueEntity
 from clusterbroker.cluster.exchange_rules import FAILOVER
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.ports import NodeCore
 
 JOINED: Final = "member_joined"
 LEFT: Final = "member_left"
@@ -56,7 +56,7 @@ class Failover:
 
     __slots__ = ("_node", "_seen")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeCore) -> None:
         self._node = node
         self._seen = self._now()
 

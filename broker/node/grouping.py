@@ -13,14 +13,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.ports import NodeCore
     from clusterbroker.broker.queues.queue import Queue
     from clusterbroker.journal.record import GroupWriter
 
 TOGETHER_BYTES_MAX: Final = 1 << 30
 
 
-def expected_bytes(node: Node, undivided: bool, room: int) -> int:
+def expected_bytes(node: NodeCore, undivided: bool, room: int) -> int:
     """About so many bytes the next group will take; at most so many if that surely fits `room`: no message is looked at
     then."""
     part = node.part
@@ -39,7 +39,7 @@ def expected_bytes(node: Node, undivided: bool, room: int) -> int:
 
 
 def fill(
-    node: Node, writer: GroupWriter, undivided: bool, patient: bool, now_ms: int
+    node: NodeCore, writer: GroupWriter, undivided: bool, patient: bool, now_ms: int
 ) -> tuple[list[tuple[Queue, int]], bool, bool]:
     """Puts into the group what queues have to write: queues with one copy and how far they are written with it; whether
     somebody waits for the disk; whether what belongs together is parted, so that who waits for all of it waits on.
@@ -69,6 +69,6 @@ def fill(
     return queues, sync, parted
 
 
-def _own_max(node: Node, undivided: bool) -> int:
+def _own_max(node: NodeCore, undivided: bool) -> int:
     """Of queues with one copy."""
     return TOGETHER_BYTES_MAX if undivided else node.options.group_bytes_max

@@ -1,39 +1,122 @@
-"""The node as its parts see it that need little of it; `core.Node` says what its attributes mean."""
+"""The node, and its part in a cluster, as those see them that need little of them.
+
+`core.Node`, `part.Part` and `copying.Copying` say what the attributes mean.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from clusterbroker.broker.node.alerts import Alerts
 from clusterbroker.broker.node.clients import ClientCore
 from clusterbroker.broker.node.effects import Load, StreamLoad
 from clusterbroker.broker.node.log import Log
 from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.node.vhost import VirtualHost
 from clusterbroker.broker.queues.effort import Effort
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.ring import Location, Ring
+from clusterbroker.broker.remote.owned_queues import OwnedQueues
+from clusterbroker.broker.routing.labour import Labour
+from clusterbroker.broker.transactions.moving import Moving
 from clusterbroker.cluster.commands import AnyCommand
+from clusterbroker.cluster.entities import Queue as QueueEntity
 from clusterbroker.cluster.state import Applied
 from clusterbroker.cluster.view import ClusterView
+from clusterbroker.journal.record import GroupWriter, Message
+
+
+class CopiesCore(Protocol):
+    """Copies of queues."""
+
+    replicas: dict[int, Ring]
+
+    @property
+    def volatile_bytes(self) -> int: ...
+
+    def begin_syncs_anew(self, queue_id: int) -> None: ...
+
+
+class ArrearsCore(Protocol):
+    """What is carried out later."""
+
+    def settle(self, queue_id: int) -> object: ...
+
+
+class MemberCore(Protocol):
+    """The node's part in a cluster."""
+
+    servings: OwnedQueues
+
+    @property
+    def arrears(self) -> ArrearsCore: ...
+
+    @property
+    def copying(self) -> CopiesCore: ...
+
+    @property
+    def copies_bytes(self) -> int: ...
+
+    def minimum_changed(self, entity: QueueEntity) -> None: ...
+
+    def owns(self, entity: QueueEntity) -> bool: ...
+
+    def replicates(self, queue: Queue) -> bool: ...
+
+    def write(self, queue: Queue, writer: GroupWriter) -> bool: ...
+
+
+class AsideCore(Protocol):
+    """Who pays for mistakes."""
+
+    def work(self, queue: QueueHandle, what: Callable[..., object], *given: Any) -> None: ...
 
 
 class NodeCore(Protocol):
-    """One node."""
+    """The node."""
 
     alarms: dict[str, None]
     alarms_elsewhere: dict[str, tuple[str, ...]]
+    alerts: Alerts
     clients: dict[str, ClientCore]
     congested: Mapping[Any, None]
     effort: Effort
+    labour: Labour
     loads: list[Load | StreamLoad]
     log: Log
     map: ClusterView
+    moving: Moving
     now_ms: int
     options: NodeOptions
     proposals: list[tuple[AnyCommand, Callable[[Applied], None]]]
     queues: dict[int, Queue]
+    stopwatch: Callable[[], int]
+    touched: dict[Ring, None]
     unwritten_bytes: int
+    urgent: bool
     vhosts: dict[str, VirtualHost]
+    writes: dict[Queue, None]
 
-    def set_alarms_elsewhere(self, node: str, names: tuple[str, ...]) -> None:
-        """Another node has these alarms, and no others."""
+    @property
+    def newest_group(self) -> int: ...
+
+    @property
+    def part(self) -> MemberCore | None: ...
+
+    @property
+    def setting_aside(self) -> AsideCore: ...
+
+    def fetch(
+        self, queue: Queue, locations: Sequence[Location], then: Callable[[Sequence[Message]], None],
+        otherwise: Callable[[], None] = ...,
+    ) -> None: ...  # fmt: skip
+
+    def propose(self, command: AnyCommand, done: Callable[[Applied], None]) -> None: ...
+
+    def set_alarms_elsewhere(self, node: str, names: tuple[str, ...]) -> None: ...
+
+    def soon(self, goes_on: Callable[[], None]) -> None: ...
+
+    def write(self, queue: Queue) -> None: ...

@@ -11,7 +11,7 @@ from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.routing.labour import METHODS_AT_ONCE, STEPS_AT_ONCE
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.ports import NodeCore
 
 
 class Postponed:
@@ -24,7 +24,7 @@ class Postponed:
 
     __slots__ = ("_node", "later", "renewals", "soon")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeCore) -> None:
         self._node = node
         self.soon: deque[Callable[[], None]] = deque()
         self.later: dict[Queue, None] = {}

@@ -9,14 +9,20 @@ as of what is owed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.node.arrears import AT_ONCE, SLICE, SLICE_NS
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.ports import NodeCore
     from clusterbroker.broker.node.vhost import VirtualHost
+
+
+AT_ONCE: Final = 256
+"""So many queues look at changed policies at once, and so many changes come with their command (`arrears`)."""
+SLICE: Final = 128
+SLICE_NS: Final = 5_000_000
+"""A slice, there as well, ends with the first of these: so many queues, so much time."""
 
 
 class Renewals:
@@ -28,7 +34,7 @@ class Renewals:
 
     __slots__ = ("_exchanges", "_node", "_queues", "at_once", "slice")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeCore) -> None:
         self._node = node
         self._queues: dict[tuple[str, str], None] = {}  # vhost and name
         self._exchanges: dict[tuple[str, str], None] = {}

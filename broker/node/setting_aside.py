@@ -26,7 +26,7 @@ from clusterbroker.cluster.entities import Queue as QueueEntity
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import ClientCore
-    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.ports import NodeCore
 
 ALERT: Final = "queue.paused_by_error"
 WHY_MAX: Final = 250
@@ -35,7 +35,7 @@ WHY_MAX: Final = 250
 class SettingAside:
     """Of one node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeCore) -> None:
         self._node = node
 
     def work(self, queue: QueueHandle, what: Callable[..., object], *given: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bench.many_queues import Defined, Pair
-from clusterbroker.broker.node.arrears import SLICE
+from clusterbroker.broker.node.renewals import SLICE
 from clusterbroker.broker.server.control.client import ask
 from tests.faults.fleet import until
 
