@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from build_backend import c_compiler  # noqa: E402
 
 COMPILED = (  # the longest first
-    "clusterbroker.broker.queues.ring_fast",
+    "clusterbroker.broker.queues.ring",
     "clusterbroker.journal.record",
     "clusterbroker.broker.amqp.codec",
     "clusterbroker.pipeline.records",

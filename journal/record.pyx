@@ -101,7 +101,11 @@ cdef extern from *:
             n -= 3 * (block); \\
         }
 
+    #if defined(__clang__) && __clang_major__ >= 14
+    __attribute__((target("sse4.2,crc32")))  /* which counts as one of its own */
+    #else
     __attribute__((target("sse4.2")))
+    #endif
     static uint32_t crc_sse42(uint32_t crc, const uint8_t *p, size_t n)
     {
         uint64_t a = (uint32_t)~crc;

@@ -13,7 +13,7 @@ from typing import Any
 from setuptools import build_meta
 from setuptools.build_meta import *  # noqa: F403
 
-ZIG = [sys.executable, "-m", "ziglang", "cc"]
+ZIG = [sys.executable, "-m", "ziglang", "cc", "-mcpu=baseline"]
 GLIBC = os.environ.get("CLUSTERBROKER_GLIBC", "")
 """A release such as 2.17: the modules are compiled by `ziglang`, to run on it and on later ones (scripts/wheels)."""
 
@@ -29,7 +29,7 @@ def c_compiler() -> list[str] | None:
 
 def missing() -> list[str]:
     """What a build needs beside pyproject.toml's list."""
-    return ["ziglang>=0.13"] if (c_compiler() or [])[:4] == ZIG else []
+    return ["ziglang>=0.13"] if (c_compiler() or [])[: len(ZIG)] == ZIG else []
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.amqp import codec
-from clusterbroker.broker.queues import ring_fast as module
+from clusterbroker.broker.queues import ring as module
 from clusterbroker.journal import record
 from clusterbroker.journal.layout import PERSISTENT
 

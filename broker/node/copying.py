@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clusterbroker.broker.node.pending import Pending, Portions
 from clusterbroker.broker.queues.queue import Queue
-from clusterbroker.broker.queues.ring import BUCKET_SEQS, Ring
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.states import BUCKET_SEQS
 from clusterbroker.broker.streams.store import store_of
 from clusterbroker.broker.streams.stream import Stream
 from clusterbroker.cluster.commands import ChangeInSync, GiveUpCopy, InSyncProposal, TransferOwner

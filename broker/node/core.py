@@ -45,7 +45,7 @@ from clusterbroker.broker.queues.deadletter import Reason
 from clusterbroker.broker.queues.effort import TURN, Effort
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.queue import Queue
-from clusterbroker.broker.queues.ring import Location, Ring
+from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.labour import Labour
 from clusterbroker.broker.streams.streams import Streams
@@ -65,6 +65,7 @@ from clusterbroker.cluster.exchange_rules import STAGING
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.state import Applied
 from clusterbroker.cluster.view import ClusterView
+from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import GroupWriter, Message, SegmentUse
 from clusterbroker.journal.stream_catalogue import Filing, Taken, Wish
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clusterbroker.broker.queues.queue import Queue
-from clusterbroker.broker.queues.ring import Location
 from clusterbroker.cluster.entities import User
+from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
 from clusterbroker.journal.stream_catalogue import Moved, StreamFile, Taken, Wish
 

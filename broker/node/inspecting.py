@@ -34,7 +34,7 @@ from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.node.origins import origin_of
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.queue import Queue
-from clusterbroker.broker.queues.ring import READY, UNACKED, Location
+from clusterbroker.broker.queues.states import READY, UNACKED
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.stats.inspection import (
     CONFIRM_MS_MAX,
@@ -56,6 +56,7 @@ from clusterbroker.broker.stats.message_filter import (
     Subject,
     parse,
 )
+from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:

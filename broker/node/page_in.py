@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterbroker.broker.node.effects import Load, StreamLoad
 from clusterbroker.broker.queues.queue import Queue
-from clusterbroker.broker.queues.ring import Location
+from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
 from clusterbroker.journal.stream_catalogue import Taken, Wish
 

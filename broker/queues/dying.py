@@ -20,7 +20,7 @@ from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
     from clusterbroker.broker.queues.queue import Queue
-    from clusterbroker.broker.queues.ring import Location
+    from clusterbroker.journal.layout import Location
 
 
 class Dying:

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from clusterbroker.broker.queues.handle import Taken
-from clusterbroker.broker.queues.ring import HEAD_NONE, HEAD_NOT_COMMITTED, HEAD_NOT_RESERVED, HEAD_OK, dispatch
+from clusterbroker.broker.queues.ring import dispatch
+from clusterbroker.broker.queues.states import HEAD_NONE, HEAD_NOT_COMMITTED, HEAD_NOT_RESERVED, HEAD_OK
 
 if TYPE_CHECKING:
     from clusterbroker.broker.queues.queue import Queue

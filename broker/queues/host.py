@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from clusterbroker.broker.queues.deadletter import Reason
 from clusterbroker.broker.queues.effort import Effort
-from clusterbroker.broker.queues.ring import Location
 from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
 from clusterbroker.journal.stream_catalogue import Taken, Wish
 

@@ -50,7 +50,8 @@ from clusterbroker.broker.queues.lease import (
     Take,
     Word,
 )
-from clusterbroker.broker.queues.ring import LEASED, Ring
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.states import LEASED
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.stats.inspection import life_of
 from clusterbroker.cluster.stream_settings import STREAM

@@ -1,4 +1,4 @@
-# Part of ring_fast.pyx: consumers, a channel's deliveries, and the hand-out; see ledger_pure.py.
+# Part of ring.pyx: consumers, a channel's deliveries, and the hand-out.
 
 cdef class Taker:
     # what `dispatch` wants to know first of either kind of consumer
@@ -12,7 +12,7 @@ cdef class Taker:
 
 @cython.final
 cdef class RemoteConsumer(Taker):
-    """A node that takes messages for one of its consumers; see ledger_pure.RemoteConsumer."""
+    """A node that takes messages for one of its consumers."""
 
     cdef readonly uint8_t holder
     cdef public bint no_ack
@@ -38,7 +38,7 @@ cdef class RemoteConsumer(Taker):
 
 @cython.final
 cdef class Consumer(Taker):
-    """A consumer as `dispatch` sees it; see ledger_pure.Consumer."""
+    """A consumer as `dispatch` sees it."""
 
     cdef readonly Ledger ledger
     cdef readonly bytes tag
@@ -80,7 +80,7 @@ cdef int compare_deliveries(const void *a, const void *b) noexcept nogil:
 
 @cython.final
 cdef class Ledger:
-    """A channel's unacknowledged deliveries by tag; see ring_pure.Ledger.
+    """A channel's unacknowledged deliveries by tag.
 
     Entries stand in tag order in entries[first:end], the first and the last of them alive. A consumer with a
     delivery here is kept alive by `sole` or `holders`, where the garbage collector sees it; entries borrow.

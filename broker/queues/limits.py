@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.queues.ring import HEAD_EXPIRED, HEAD_NOT_COMMITTED, HEAD_NOT_LOADED, HOLDER_MAX
+from clusterbroker.broker.queues.states import HEAD_EXPIRED, HEAD_NOT_COMMITTED, HEAD_NOT_LOADED, HOLDER_MAX
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:

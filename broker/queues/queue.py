@@ -33,14 +33,14 @@ from clusterbroker.broker.queues.limits import awaits_commit, exceeds, expire, r
 from clusterbroker.broker.queues.patience import Patience
 from clusterbroker.broker.queues.producers import HAD_CONSUMERS, Producers
 from clusterbroker.broker.queues.retries import retry_delay_ms
-from clusterbroker.broker.queues.ring import Location
+from clusterbroker.broker.queues.states import HEAD_EXPIRED, HEAD_NONE, HEAD_NOT_LOADED, NO_CREDIT
 from clusterbroker.broker.queues.stumble import Stumble
 from clusterbroker.broker.queues.subscription import Member, Subscription, Subscriptions, tell_ended
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.cluster.entities import Queue as QueueEntity
 from clusterbroker.cluster.queue_settings import QueueSettings
-from clusterbroker.journal.layout import HAS_BCC
+from clusterbroker.journal.layout import HAS_BCC, Location
 from clusterbroker.journal.record import Message
 
 LOAD_AHEAD: Final = 2048
@@ -416,7 +416,7 @@ class Queue:
             self._read_ahead(ring.missing())
             ring.load_ahead = min(2 * ring.load_ahead, LOAD_AHEAD_MAX)  # it is being drained: read further ahead
         elif not self.subscriptions:
-            if not ring.loading and ring.head(now_ms) == rings.HEAD_NOT_LOADED:
+            if not ring.loading and ring.head(now_ms) == HEAD_NOT_LOADED:
                 ring.load_ahead = 1  # the head alone: only its content tells whether it has a TTL of its own
                 self._read_ahead(ring.missing())
             ring.load_ahead = LOAD_AHEAD
@@ -438,12 +438,12 @@ class Queue:
                 count, why = rings.dispatch(self.ring, credits, now_ms - 1)
             except Stumble as error:
                 self.host.stumbled(self, error, error.seq)
-                count, why = 1, rings.HEAD_NONE  # those before it have theirs
+                count, why = 1, HEAD_NONE  # those before it have theirs
             if count:
                 for credit in credits:
                     credit.owner.flush()
-            self.subscriptions.served(why == rings.NO_CREDIT, now_ms)
-            if why != rings.HEAD_EXPIRED or not expire(self, now_ms):
+            self.subscriptions.served(why == NO_CREDIT, now_ms)
+            if why != HEAD_EXPIRED or not expire(self, now_ms):
                 self.ring.reserve()
                 return
 

@@ -1,8 +1,8 @@
-# Part of ring_fast.pyx: what a cluster needs of a ring; ring_cluster_pure.py is the specification.
+# Part of ring.pyx: what a cluster needs of a ring; tests/model/ring_cluster.py is the specification.
 
 @cython.final
 cdef class Ring(LeasedRing):
-    """The messages of one queue; see ring_pure."""
+    """The messages of one queue."""
 
     oldest_first = False
 
@@ -50,7 +50,7 @@ cdef class Ring(LeasedRing):
         return 0
 
     def append_records(self, data, int64_t now_ms) -> tuple:
-        """Appends the messages of ENQ records that `verify_records` has passed; see ring_cluster_pure."""
+        """Appends the messages of ENQ records that `verify_records` has passed."""
         cdef Py_buffer view
         cdef record_view record
         cdef Message message = None
@@ -196,7 +196,7 @@ cdef class Ring(LeasedRing):
     # -- owner: what an operator does with single messages -----------------------------------------------------------
 
     def living(self, uint64_t first, uint64_t last, size_t count_max) -> list:
-        """(seq, state, redelivered, delivery count, holder) of what is READY, UNACKED or DEAD; see ring_cluster_pure."""
+        """(seq, state, redelivered, delivery count, holder) of what is READY, UNACKED or DEAD."""
         cdef uint64_t seq = first, end = min(last, self.next_seq - 1) + 1, stop
         cdef block *place
         cdef slot *s
@@ -552,7 +552,7 @@ cdef class Ring(LeasedRing):
         self.loaded_to = 0
 
     def take_over(self, uint32_t epoch, bint seen = False) -> None:
-        """The queue is this node's from `epoch` on; see ring_cluster_pure."""
+        """The queue is this node's from `epoch` on."""
         cdef size_t i, k
         cdef uint64_t seq, lowest = NONE
         cdef block *place
@@ -590,7 +590,7 @@ cdef class Ring(LeasedRing):
     # -- replica -----------------------------------------------------------------------------------------------------
 
     def fold(self, data, uint32_t segment, uint64_t offset) -> None:
-        """Takes over what the owner wrote, now in the own journal at (segment, offset); see ring_cluster_pure."""
+        """Takes over what the owner wrote, now in the own journal at (segment, offset)."""
         cdef Py_buffer view
         cdef record_view r
         cdef uint64_t added = 0
@@ -740,7 +740,7 @@ cdef class Ring(LeasedRing):
             self.drop_range(first, last)
 
     def cut(self, uint64_t from_seq) -> None:
-        """Everything from there on is gone, and the seqs will be used anew; see ring_cluster_pure."""
+        """Everything from there on is gone, and the seqs will be used anew."""
         cdef size_t i, n = 0
         if self.past is not None:
             self.past.cut(from_seq)
@@ -818,7 +818,7 @@ cdef class Ring(LeasedRing):
     # -- proxy -------------------------------------------------------------------------------------------------------
 
     def receive(self, Consumer consumer not None, data, int64_t now_ms) -> tuple:
-        """Hands the records of a Deliver to a consumer of this node; see ring_cluster_pure."""
+        """Hands the records of a Deliver to a consumer of this node."""
         cdef Py_buffer view
         cdef record_view r
         cdef Ledger ledger = consumer.ledger

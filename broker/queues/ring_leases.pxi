@@ -1,11 +1,11 @@
-# Part of ring_fast.pyx: messages that a reader has by a lease; ring_leases_pure.py is the specification.
+# Part of ring.pyx: messages that a reader has by a lease; tests/model/ring_leases.py is the specification.
 
 cdef class LeasedRing(LocalRing):
-    """A queue's messages; see ring_pure."""
+    """A queue's messages."""
 
     def lease(self, uint64_t first, uint64_t end, uint64_t count_max, uint64_t bytes_max,
               uint64_t least=0) -> tuple:
-        """Leases what is ready of first to end - 1, until it is enough; see ring_leases_pure."""
+        """Leases what is ready of first to end - 1, until it is enough."""
         cdef uint64_t seq = first, upto = first, count = 0, size = 0, stop
         cdef block *place
         cdef slot *s
@@ -45,7 +45,7 @@ cdef class LeasedRing(LocalRing):
 
     def read_leased(self, uint64_t first, uint64_t end, uint64_t count_max, uint64_t bytes_max,
                     dict found not None) -> tuple:
-        """ENQ records of what is leased of first to end - 1, or what has to be read before; see ring_leases_pure."""
+        """ENQ records of what is leased of first to end - 1, or what has to be read before."""
         cdef RecordBuffer buffer = RecordBuffer()
         cdef list absent = []
         cdef uint64_t seq = first, last = min(end, self.next_seq), stop, count = 0, size = 0, length

@@ -18,7 +18,7 @@ import msgspec
 
 from clusterbroker.broker.content.properties import timestamp_of
 from clusterbroker.broker.node.alerts import ALERTS_TOLD_MAX
-from clusterbroker.broker.queues.ring import LEASED
+from clusterbroker.broker.queues.states import LEASED
 from clusterbroker.broker.queues.subscription import Subscription, Subscriptions
 from clusterbroker.broker.server.alarms import free_bytes, resident_bytes
 from clusterbroker.broker.server.certificates import shown

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clusterbroker.broker.queues.ring import BUCKET_SEQS, Ring, digest_of
+from clusterbroker.broker.queues.ring import Ring, digest_of
+from clusterbroker.broker.queues.states import BUCKET_SEQS
 from clusterbroker.journal.ranges import Range, merged
 from clusterbroker.replication.store import ReplicaStore
 

@@ -28,13 +28,13 @@ from typing import Any, Final, Protocol
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.handle import CommitPart, Moved, QueueHandle
 from clusterbroker.broker.queues.queue import Queue
-from clusterbroker.broker.queues.ring import Location
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.labour import STEPS_MAX
 from clusterbroker.broker.routing.router import Router
 from clusterbroker.broker.transactions.onward import route_of
 from clusterbroker.broker.transactions.rows import divide, next_rows, settle_rows
 from clusterbroker.cluster.entities import Segment
+from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message, size_of
 
 ROWS_MAX: Final = 8192

@@ -10,7 +10,7 @@ MODELS: Final = {
     "clusterbroker.journal.record": "record",
     "clusterbroker.journal.walk": "walk",
     "clusterbroker.broker.amqp.codec": "codec",
-    "clusterbroker.broker.queues.ring_fast": "ring",
+    "clusterbroker.broker.queues.ring": "ring",
     "clusterbroker.broker.transactions.rows": "rows",
     "clusterbroker.pipeline.records": "records",
 }

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from clusterbroker.broker.node import inspecting
 from clusterbroker.broker.node.inspecting import Inspection, Place, Transfer
 from clusterbroker.broker.queues.queue import Queue
-from clusterbroker.broker.queues.ring import READY, UNACKED
+from clusterbroker.broker.queues.states import READY, UNACKED
 from clusterbroker.broker.stats import inspection as i
 from clusterbroker.cluster import commands as c
 from clusterbroker.journal.record import Message

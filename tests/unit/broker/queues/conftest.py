@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.amqp import codec
-from clusterbroker.broker.queues import ring_fast
+from clusterbroker.broker.queues import ring
 from clusterbroker.journal import record
 from clusterbroker.journal.layout import PERSISTENT
 
@@ -17,7 +17,7 @@ class Half:
 
     record: Any = record
     codec: Any = codec
-    module: Any = ring_fast
+    module: Any = ring
 
     def message(
         self, body: bytes = b"body", *, transient: bool = False, priority: int = 0, time_ms: int = 0, ttl_ms: int = -1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.amqp.properties import Properties
-from clusterbroker.broker.queues.ring import DEAD, READY, UNACKED
+from clusterbroker.broker.queues.states import DEAD, READY, UNACKED
 from clusterbroker.broker.stats import message_filter
 from clusterbroker.broker.stats.message_filter import STEP_BYTES, BadFilter, Filter, Glob, Subject, finished, parse
 from clusterbroker.journal.record import Message

@@ -1,4 +1,4 @@
-# The compiled half of ring_pure.py, which is the specification and explains every name. What is here and not there:
+# A queue's messages in C. tests/model/ring.py is the specification and explains every name. What is here and not there:
 #
 # A message costs one slot of 24 bytes. Slots stand in blocks of 256 neighbouring seqs (one run of the journal's
 # index); a block exists while one of its slots is in use, so an empty queue owns none. `shelves` lists the blocks by
@@ -117,7 +117,7 @@ cdef slot nothing  # EMPTY for ever
 
 
 cdef inline uint64_t mixed(uint64_t seq, uint64_t delivery_count, uint64_t mark) noexcept:
-    # ring_cluster_pure.digest_of
+    # the model's digest_of
     cdef uint64_t x = (seq * <uint64_t>0x9E3779B97F4A7C15 + delivery_count * <uint64_t>0xC2B2AE3D27D4EB4F
                        + mark * <uint64_t>0x165667B19E3779F9)
     x ^= x >> 32
@@ -397,7 +397,7 @@ cdef class Places:
 
 
 cdef class LocalRing:
-    """The messages of one queue at their owner; see ring_local_pure. All its C methods are final: no table of them."""
+    """The messages of one queue at their owner. All its C methods are final: no table of them."""
 
     cdef readonly uint64_t queue_id
     cdef readonly bint journaled
@@ -439,7 +439,7 @@ cdef class LocalRing:
     cdef readonly bint proxy
     cdef bint is_volatile
 
-    # totals since this node owns the queue, for operators; see ring_local_pure
+    # totals since this node owns the queue, for operators.
     cdef public uint64_t published
     cdef public uint64_t handed
     cdef public uint64_t handed_no_ack
@@ -1064,7 +1064,7 @@ cdef class LocalRing:
 
     @property
     def unwritten_bytes(self) -> int:
-        """At most so many bytes `write` will add to a group; see ring_pure."""
+        """At most so many bytes `write` will add to a group."""
         cdef size_t i
         cdef uint64_t seq = self.unwritten, stop, records = 0
         cdef block *place
@@ -1092,7 +1092,7 @@ cdef class LocalRing:
 
     @property
     def unwritten_most(self) -> int:
-        """A bound of `unwritten_bytes`, found without a look at each message; see ring_pure."""
+        """A bound of `unwritten_bytes`, found without a look at each message."""
         if self.copied or self.unsaid or self.epochs_before is not None:
             return self.unwritten_bytes
         return (
@@ -1101,7 +1101,7 @@ cdef class LocalRing:
         )
 
     def write(self, GroupWriter writer not None, uint64_t upto=0) -> int:
-        """Puts what the journal has not heard into the group, messages below `upto`; see ring_pure.Ring.write."""
+        """Puts what the journal has not heard into the group, messages below `upto`."""
         cdef size_t i
         cdef uint64_t seq, offset
         cdef slot *s
@@ -1231,7 +1231,7 @@ cdef class LocalRing:
         self.advance_committed()
 
     def moved(self) -> None:
-        """The group that `write` returned from is durable here; see ring_local_pure."""
+        """The group that `write` returned from is durable here."""
         self.commit_moves()
 
     @cython.final
@@ -1516,7 +1516,7 @@ cdef class LocalRing:
         self.set_mark()
 
     def move_out(self) -> list:
-        """What is written leaves the ring, and is the past from now on; see ring_local_pure."""
+        """What is written leaves the ring, and is the past from now on."""
         cdef list parts = [], places = None
         cdef uint64_t first = 0, next_seq = 0, seq, at = 0, size = 0, number
         cdef uint32_t segment = 0
