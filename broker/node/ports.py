@@ -17,7 +17,8 @@ from clusterbroker.broker.node.vhost import VirtualHost
 from clusterbroker.broker.queues.effort import Effort
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.queue import Queue
-from clusterbroker.broker.queues.ring import Location, Ring
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.states import Location
 from clusterbroker.broker.remote.owned_queues import OwnedQueues
 from clusterbroker.broker.routing.labour import Labour
 from clusterbroker.broker.transactions.moving import Moving
