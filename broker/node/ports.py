@@ -18,7 +18,6 @@ from clusterbroker.broker.queues.effort import Effort
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
-from clusterbroker.broker.queues.states import Location
 from clusterbroker.broker.remote.owned_queues import OwnedQueues
 from clusterbroker.broker.routing.labour import Labour
 from clusterbroker.broker.transactions.moving import Moving
@@ -26,6 +25,7 @@ from clusterbroker.cluster.commands import AnyCommand
 from clusterbroker.cluster.entities import Queue as QueueEntity
 from clusterbroker.cluster.state import Applied
 from clusterbroker.cluster.view import ClusterView
+from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import GroupWriter, Message
 
 
