@@ -39,6 +39,12 @@ class Authorization:
         self._verdicts: dict[tuple[str, str], tuple[int, bool]] = {}
         self._topics: dict[tuple[str, str, str], tuple[int, bool]] = {}
 
+    @property
+    def entered(self) -> VirtualHost | None:
+        """None: no virtual host yet."""
+        vhost: VirtualHost | None = getattr(self, "vhost", None)
+        return vhost
+
     def renew(self, rights: Rights, until_ms: int) -> None:
         """Another token has come for the same user: nothing that the old one allowed is remembered."""
         self.rights, self.until_ms = rights, until_ms

@@ -6,6 +6,8 @@
     resource_locked       405     the queue is exclusive to another connection
     precondition_failed   406     a request that is not as it must be, or is more than a limit allows
     resource_error        506     more than the node has room for
+    not_allowed           530     a virtual host that the user may not enter, or a limit of connections or sessions
+    moved                 320     clients shall go to another node
     not_implemented       540     what this kind of queue does not offer
     internal_error        541     nothing is known of the outcome
 
@@ -19,7 +21,7 @@ from typing import Literal
 
 Kind = Literal[
     "access_refused", "not_found", "resource_locked", "precondition_failed", "resource_error", "not_implemented",
-    "internal_error",
+    "internal_error", "not_allowed", "moved",
 ]  # fmt: skip
 
 
@@ -39,3 +41,5 @@ precondition_failed = partial(Refusal, "precondition_failed")
 resource_error = partial(Refusal, "resource_error")
 not_implemented = partial(Refusal, "not_implemented")
 internal_error = partial(Refusal, "internal_error")
+not_allowed = partial(Refusal, "not_allowed")
+moved = partial(Refusal, "moved")

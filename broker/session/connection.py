@@ -18,7 +18,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.authorization import Authorization
+from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.rights import AccountRights, Rights
+from clusterbroker.broker.access.sign_in import check_session, enter, leave, session_began, session_ended
 from clusterbroker.broker.access.virtual_exchanges import only_asks
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.codec import Acked, FrameDecoder, MethodReceived, OutBuffer, Published
@@ -36,12 +38,12 @@ from clusterbroker.broker.amqp.errors import channel_error as channel_fault
 from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.node.alarms import MINORITY
 from clusterbroker.broker.node.backpressure import Backpressure
-from clusterbroker.broker.node.redirect import DRAINED, moving_text
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
 from clusterbroker.broker.session import handshake
 from clusterbroker.broker.session.channel import Channel
 from clusterbroker.broker.session.dividing import look, take
 from clusterbroker.broker.session.handlers import HANDLERS
+from clusterbroker.broker.session.reply_codes import amqp_error
 from clusterbroker.broker.session.state import State
 
 if TYPE_CHECKING:
@@ -126,8 +128,7 @@ class Connection:
     @property
     def vhost(self) -> VirtualHost | None:
         """None before connection.open."""
-        entered: VirtualHost | None = getattr(self.access, "vhost", None)
-        return entered
+        return self.access.entered
 
     @property
     def is_open(self) -> bool:
@@ -222,10 +223,16 @@ class Connection:
     def _open_channel(self, event: Published | Acked | MethodReceived) -> Channel:
         if type(event) is not MethodReceived or event.payload[:4] != b"\x00\x14\x00\x0a":
             raise channel_fault("expected 'channel.open'")
-        handshake.check_channel_limits(self)
+        try:
+            check_session(self.access)
+        except Refusal as refused:
+            raise amqp_error(refused) from None
+        count, limit = len(self.channels), self.channel_max
+        if count >= limit:
+            # amqp-rules 5.1: open channels count, not the highest number
+            raise not_allowed(f"number of channels opened ({count}) has reached the negotiated channel_max ({limit})")
         channel = Channel(self, event.channel, HANDLERS)
-        self.node.churn.channels += 1
-        self.node.occupancy.channel_began(self.user)
+        session_began(self.access)
         self.channels[event.channel] = channel
         return channel
 
@@ -245,6 +252,8 @@ class Connection:
             raise fault.at(method.CLASS_ID, method.METHOD_ID)
         try:
             known[1](self, method)
+        except Refusal as refused:
+            raise amqp_error(refused).at(method.CLASS_ID, method.METHOD_ID) from None
         except AmqpError as error:
             raise error.at(method.CLASS_ID, method.METHOD_ID) from None
 
@@ -263,15 +272,9 @@ class Connection:
         """Whether the client has shown who it is by the way that it came: EXTERNAL takes its word."""
         return self.trusted or self.peer_identity is not None
 
-    @property
-    def address(self) -> str:
-        """Where the client is, without its port; empty: it came by a way that only the node's owner has."""
-        return "" if self.trusted else self.peer.rpartition(":")[0].strip("[]") or self.peer
-
-    def authenticated(self, user: str, rights: Rights, until_ms: int = 0) -> None:
+    def authenticated(self, access: Authorization) -> None:
         """The handshake knows who it is."""
-        self.access = Authorization(self.node, self.id, user, rights, until_ms)
-        self.count_login(user, True)
+        self.access = access
         options = self.node.options
         self.state = State.TUNE
         self.send(0, methods.ConnectionTune(options.channel_max, options.frame_max_bytes, options.heartbeat_s))
@@ -280,13 +283,6 @@ class Connection:
             if not self.ended():
                 self.handle(event)
         self.review_reading()
-
-    def count_login(self, user: str, ok: bool) -> None:
-        """An attempt to sign in was answered. A name that is no user's is not told: somebody may have mistaken it for
-        the password."""
-        if not self.trusted:
-            known = ok or self.node.map.user(user) is not None
-            self.node.churn.logins.count(self.address, user if known else "", ok)
 
     def refused(self, text: str) -> None:
         """amqp-rules 5.1: a refused login is told only to clients that asked to be told."""
@@ -307,17 +303,7 @@ class Connection:
         self.state = State.VHOST
 
     def _open(self, method: methods.ConnectionOpen) -> None:
-        if self.node.turns_away and not self.trusted:
-            raise connection_forced(moving_text(DRAINED, self.node.map, self.node.options.name))
-        name = method.virtual_host
-        vhost = self.node.vhosts.get(name)
-        if vhost is None:
-            raise not_allowed(f"vhost {name} not found")
-        if not self.access.rights.enters(name):
-            raise not_allowed(f"access to vhost '{name}' refused for user '{self.user}'")
-        handshake.check_limits(self, name)
-        self.node.occupancy.entered(name, self.user)
-        self.access.vhost = vhost
+        enter(self.access, method.virtual_host, self.trusted)
         self.state = State.OPEN
         self.decoder.opened = True
         self.send(0, methods.ConnectionOpenOk())
@@ -401,8 +387,8 @@ class Connection:
         self.node.partial_bytes -= self.partial_bytes
         self.partial_bytes = 0
         self.out.take()
-        if self.node.clients.pop(self.id, None) is not None and self.vhost is not None:
-            self.node.occupancy.left(self.vhost.name, self.user)
+        if self.node.clients.pop(self.id, None) is not None:
+            leave(self.access)
         self.node.sending.pop(self, None)
 
     def _release(self, then: Callable[[], None] = lambda: None) -> None:
@@ -424,8 +410,7 @@ class Connection:
 
     def channel_gone(self, channel: Channel) -> None:
         """It is over, and so is what it counted for."""
-        self.node.churn.left(channel)
-        self.node.occupancy.channel_ended(self.user)
+        session_ended(self.access, channel)
 
     def renew_rights(self, rights: Rights, until_ms: int) -> None:
         """Another token has come for the same user: nothing that was allowed by the old one is remembered."""

@@ -1,4 +1,4 @@
-"""Who a client is: connection.start, the SASL mechanisms, and the limits on entering.
+"""The SASL mechanisms of 0-9-1, and what a handshake settles (`broker.access.sign_in` says who comes in).
 
     PLAIN      authorization id NUL user NUL password (RFC 4616); the authorization id is ignored
     AMQPLAIN   a field table without its length: LOGIN, PASSWORD
@@ -9,18 +9,13 @@
 A node that takes the tokens of an authority takes one in the place of a password, with any user name: user and rights
 are then the token's, and the connection ends with it unless connection.update-secret brings another one of the same
 user in time. Who signed in otherwise has nothing to refresh: connection.update-secret is answered, and changes nothing.
-
-Why a login was refused is in the node's log and never in the answer (amqp-rules 5.1). A user that does not exist
-costs the same time as a wrong password, and one that has to wait after too many failures is told the same as well. So
-is one that may not come from where the client is, whatever its password: nobody looks at that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.access.rights import AccountRights
+from clusterbroker.broker.access.sign_in import Outcome, address_of, by_identity, by_secret
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.errors import command_invalid, not_allowed, syntax_error
 from clusterbroker.broker.amqp.fields import decode_fields
@@ -32,7 +27,6 @@ from clusterbroker.broker.version import VERSION
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node
-    from clusterbroker.cluster.entities import User
 
 CAPABILITIES: Final = {
     "publisher_confirms": True,
@@ -48,7 +42,6 @@ CAPABILITIES: Final = {
 
 
 CLIENT_VALUES_MAX: Final = 256
-NOT_FROM_HERE: Final = "this user may only connect from a loopback address"
 
 
 def start(node: Node, external: bool = False) -> methods.ConnectionStart:
@@ -84,12 +77,7 @@ def login(connection: ConnectionCore, mechanism: str, response: bytes) -> None:
         _verify(connection, user.encode(), password.encode() if isinstance(password, str) else bytes(password))
     elif mechanism == "EXTERNAL" and connection.proved:
         name = connection.peer_identity or response.decode("utf-8", "replace")
-        if connection.node.map.user(name) is None:
-            _refuse(connection, name, "EXTERNAL", "no such user")
-        elif _is_elsewhere(connection, name):
-            _refuse(connection, name, "EXTERNAL", NOT_FROM_HERE)
-        else:
-            connection.authenticated(name, AccountRights(connection.node.map, name))
+        _answer(connection, by_identity(connection.node, connection, name, mechanism))
     else:
         raise command_invalid(f"unknown authentication mechanism '{mechanism}'")
 
@@ -108,52 +96,26 @@ def values(tree: Any) -> int:
     return 1 + sum(map(values, inner))
 
 
-def _is_elsewhere(connection: ConnectionCore, name: str) -> bool:
-    """ "guest only from loopback", by whatever mechanism."""
-    return name in connection.node.options.loopback_users and not connection.loopback
-
-
 def _verify(connection: ConnectionCore, raw_user: bytes, password: bytes) -> None:
-    user = raw_user.decode("utf-8", "replace")
-    mechanism = connection.mechanism
     connection.state = State.CHECKING
     connection.review_reading()
-
-    elsewhere = _is_elsewhere(connection, user)
-
-    def checked(verdict: Verdict) -> None:
-        if connection.state is not State.CHECKING:
-            return
-        token = verdict.token
-        name = user if token is None else token.name
-        if elsewhere and token is None:
-            _refuse(connection, name, mechanism, NOT_FROM_HERE)
-        elif verdict.refusal:
-            _refuse(connection, name, mechanism, verdict.refusal)
-        elif token is None and connection.node.map.user(name) is None:
-            _refuse(connection, name, mechanism, "the user was deleted just now")
-        elif _is_elsewhere(connection, name):
-            _refuse(connection, name, mechanism, NOT_FROM_HERE)
-        elif token is None:
-            connection.authenticated(name, AccountRights(connection.node.map, name))
-        else:
-            connection.authenticated(name, token.grants, verdict.until_ms)
-
-    known = None if elsewhere else connection.node.map.user(user)
-    _ask(connection, user, known, password, checked, lambda: connection.state is State.CHECKING)
+    by_secret(
+        connection.node,
+        connection,
+        raw_user.decode("utf-8", "replace"),
+        password,
+        connection.mechanism,
+        lambda: connection.state is State.CHECKING,
+        lambda outcome: _answer(connection, outcome),
+    )
 
 
-def _ask(
-    connection: ConnectionCore, name: str, user: User | None, secret: bytes, then: Callable[[Verdict], None],
-    wanted: Callable[[], bool],
-) -> None:  # fmt: skip
-    connection.node.checks.append(Check(name, user, secret, connection.address, then, wanted))
-
-
-def _refuse(connection: ConnectionCore, user: str, mechanism: str, why: str) -> None:
-    connection.count_login(user, False)
-    connection.node.log.refused(connection.peer, user, mechanism, why)
+def _answer(connection: ConnectionCore, outcome: Outcome) -> None:
+    if outcome.access is not None:
+        connection.authenticated(outcome.access)
+        return
     connection.state = State.START
+    mechanism = connection.mechanism
     connection.refused(
         f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
     )
@@ -169,41 +131,6 @@ def tuned(name: str, wanted: int, offered: int, least: int) -> int:
     if wanted and wanted < least:
         raise not_allowed(f"negotiated {name} = {wanted} is lower than the minimum allowed value ({least})")
     return wanted
-
-
-def check_limits(connection: ConnectionCore, vhost: str) -> None:
-    """530 when the vhost or the user has as many connections as it may have, at all members."""
-    node = connection.node
-    limit = node.map.vhost_limits(vhost).connections_max
-    if limit is not None and 0 <= limit <= node.occupancy.of_vhost(vhost):
-        raise not_allowed(
-            f"access to vhost '{vhost}' refused for user '{connection.user}': connection limit ({limit}) is reached"
-        )
-    known = node.map.user(connection.user)
-    limit = known.limits.connections_max if known is not None else None
-    if limit is not None and 0 <= limit <= node.occupancy.of_user(connection.user):
-        raise not_allowed(
-            f"Connection refused for user '{connection.user}': user connection limit ({limit}) is reached"
-        )
-
-
-def check_channel_limits(connection: ConnectionCore) -> None:
-    """530 when the connection, the node, or the user at this node has as many channels as it may have."""
-    node, user = connection.node, connection.user
-    count, limit = node.occupancy.channels, node.options.channels_max
-    if count >= limit:
-        at = f"node '{node.options.name}'"
-        raise not_allowed(f"number of channels opened on {at} has reached the maximum allowed limit of ({limit})")
-    known = node.map.user(user)
-    most = known.limits.channels_max if known is not None else None
-    if most is not None and 0 <= most <= node.occupancy.channels_of_user[user]:
-        raise not_allowed(
-            f"number of channels opened for user '{user}' has reached the maximum allowed user limit of ({most})"
-        )
-    count, limit = len(connection.channels), connection.channel_max
-    if count >= limit:
-        # amqp-rules 5.1: open channels count, not the highest number
-        raise not_allowed(f"number of channels opened ({count}) has reached the negotiated channel_max ({limit})")
 
 
 def update_secret(connection: ConnectionCore, secret: bytes) -> None:
@@ -234,4 +161,8 @@ def update_secret(connection: ConnectionCore, secret: bytes) -> None:
             connection.send(0, methods.ConnectionUpdateSecretOk())
 
     known = connection.node.map.user(connection.user)
-    _ask(connection, connection.user, known, secret, checked, lambda: connection.state is State.OPEN)
+
+    def wanted() -> bool:
+        return connection.state is State.OPEN
+
+    connection.node.checks.append(Check(connection.user, known, secret, address_of(connection), checked, wanted))

@@ -9,7 +9,9 @@ from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.amqp.errors import (
     AmqpError,
     access_refused,
+    connection_forced,
     internal_error,
+    not_allowed,
     not_found,
     not_implemented,
     precondition_failed,
@@ -36,6 +38,8 @@ _BY_KIND: Final[dict[str, Callable[[str], AmqpError]]] = {
     "limit": precondition_failed,
     "resource_error": resource_error,
     "not_implemented": not_implemented,
+    "not_allowed": not_allowed,
+    "moved": connection_forced,
     "internal_error": internal_error,
     "unavailable": resource_error,
 }

@@ -13,6 +13,7 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.shell import NodeShell
 from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.entities import UserLimits
 from tests.fronts.toy import Toy
 from tests.fronts.toy_actors import settle
 from tests.fronts.toy_client import FRONTS, ToyClient
@@ -65,6 +66,21 @@ def test_rights_limits_and_exclusive_owners_hold() -> None:
     assert reader.ended == "flush"
     refused = ToyClient(world).enter("eve", "eve").say("PUB 1 q c")
     assert refused == ["ERR access_refused write access to exchange 'amq.default' in vhost '/' refused for user 'eve'"]
+
+
+def test_limits_on_coming_in_hold() -> None:
+    world = World(loopback_users=("eve",))
+    limits = UserLimits(connections_max=1)
+    world.command(c.PutUser(name="guest", password_hash="guest", hash_algorithm="scrypt", limits=limits))
+    first = ToyClient(world).enter()
+    refused = ToyClient(world).say("TOY guest guest /")
+    assert refused == ["ERR not_allowed Connection refused for user 'guest': user connection limit (1) is reached"]
+    first.leave()
+    assert ToyClient(world).enter().core.user == "guest"
+    assert ToyClient(world).say("TOY eve eve /none") == ["ERR not_allowed vhost /none not found"]
+    assert [why for _, _, why in world.story.refusals] == []
+    assert ToyClient(world).say("TOY eve wrong /") == ["ERR access_refused login"]
+    assert world.story.refusals == [("eve", "TOY", "invalid credentials")]
 
 
 def test_alarms_hold_up_who_publishes_and_nobody_else() -> None:

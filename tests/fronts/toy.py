@@ -18,6 +18,7 @@ from clusterbroker.broker.access.errors import Refusal, access_refused, precondi
 from clusterbroker.broker.access.publisher import Publisher
 from clusterbroker.broker.access.receiver import attach, give_back, let_go
 from clusterbroker.broker.access.rights import AccountRights
+from clusterbroker.broker.access.sign_in import Outcome, by_secret, enter, leave
 from clusterbroker.broker.amqp import properties
 from clusterbroker.broker.amqp.own_message import own_message
 from clusterbroker.broker.node.alarms import MINORITY
@@ -25,7 +26,6 @@ from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.clients import Accepted
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.counts import ChannelCounts
-from clusterbroker.broker.node.effects import Check, Verdict
 from clusterbroker.broker.queues.ring import Ledger
 from clusterbroker.broker.queues.subscription import Subscription
 from clusterbroker.broker.queues.ticket import Ticket
@@ -48,7 +48,7 @@ class Toy:
         self.node = node
         self.id = node.connection_id()
         self.peer = accepted.peer
-        self.trusted = accepted.trusted
+        self.trusted, self.loopback = accepted.trusted, accepted.loopback
         self.out = Lines()
         self.reading = True
         self.ending: str | None = None
@@ -102,23 +102,24 @@ class Toy:
             raise precondition_failed(f"{word.decode()} {rest.decode()} means nothing")
 
     def _enter(self, user: str, password: str, vhost: str) -> None:
-        def verified(verdict: Verdict) -> None:
-            if self.ending is not None:
-                return
-            rights, entered = AccountRights(self.node.map, user), self.node.vhosts.get(vhost)
-            if verdict.refusal or entered is None or not rights.enters(vhost):
+        def answered(outcome: Outcome) -> None:
+            if outcome.access is None:
                 self._close("access_refused", "login")
                 return
-            self.access = Authorization(self.node, self.id, user, rights)
-            self.access.vhost = entered
+            self.access = outcome.access
+            try:
+                enter(self.access, vhost, self.trusted)
+            except Refusal as refusal:
+                self._close(refusal.kind, refusal.text)
+                return
             self.publisher = Publisher(self)
             self.is_open = True
             self._say(b"READY")
             self.review_reading()
 
         self.reading = False
-        check = Check(user, self.node.map.user(user), password.encode(), self.peer, verified, lambda: not self.is_open)
-        self.node.checks.append(check)
+        wanted = lambda: self.ending is None and not self.is_open  # noqa: E731
+        by_secret(self.node, self, user, password.encode(), "TOY", wanted, answered)
 
     def _publish(self, number: int, queue: str, body: bytes) -> None:
         if not self.backpressure.publishes:
@@ -226,7 +227,8 @@ class Toy:
     def lost(self, now_ms: int) -> None:
         self.node.now_ms = now_ms
         self._end("abort")
-        self.node.clients.pop(self.id, None)
+        if self.node.clients.pop(self.id, None) is not None:
+            leave(self.access)
         self.node.sending.pop(self, None)
 
     def _say(self, *words: object) -> None:

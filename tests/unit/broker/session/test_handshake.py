@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.access.sign_in import address_of
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp.domains import push_longstr
 from clusterbroker.broker.amqp.fields import push_table
@@ -245,5 +246,5 @@ def test_limits_of_connections(whose: str) -> None:
 def test_guesses_are_counted_by_address(peer: str, address: str) -> None:
     """Only the operator's own socket has none: nobody else may be without."""
     world = World()
-    assert Connection(world.node, peer, False, 0).address == address
-    assert TrustedConnection(world.node, "control.sock", True, 0).address == ""
+    assert address_of(Connection(world.node, peer, False, 0)) == address
+    assert address_of(TrustedConnection(world.node, "control.sock", True, 0)) == ""
