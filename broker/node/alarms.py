@@ -1,9 +1,9 @@
 """Resource alarms of other nodes: an owner short of memory or disk accepts no messages for its queues.
 
-A node tells all others when its alarms change, and whom it is linked to anew. While an owner has one, proxies send it
-no publishes: they wait where they are, unconfirmed and not refused. A client that publishes to one of its queues is
-told `connection.blocked` and not read any more until all is clear again; clients that publish elsewhere go on. A link
-that ends takes its node's alarms with it: without an owner publishes wait anyway.
+A node tells all others at each change of its alarms, and each newly linked one. While an owner has one, proxies send
+it no publishes: they wait where they are, unconfirmed and not refused. A client that publishes to one of its queues
+gets `connection.blocked` and is not read any more until all is clear again; clients that publish elsewhere go on. A
+link that ends takes its node's alarms with it: without an owner publishes wait anyway.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Conditions for operators that block nobody: a disk went back in time, a queue is set aside.
 
-An *alarm* (`broker.node.alarms`) is a resource that runs low, and publishers wait for it. An *alert* blocks nothing: it
-names something that is wrong and stays until that is mended. (kind, subject) is its identity; setting it again
-replaces its text. Each alert that begins or ends is logged once; `status`, the rows of the node, metrics and the web
-page show those that hold.
+An *alarm* (`broker.node.alarms`) is a resource that runs low, and publishers wait for it. An *alert* blocks nothing:
+it names a fault and stays until its repair. (kind, subject) is its identity; setting it again replaces its text.
+Begin and end of each alert are logged once; `status`, the rows of the node, metrics and the web page show the present
+ones.
 
-Kinds are words of the product's own, such as `replica.rolled_back`; subjects name what is meant: a queue, a member, a
-directory. At most ALERTS_MAX are kept one by one; further ones are counted, for what breaks thousands of queues at once
-is seen from the first thousand.
+Kinds are words of the product's own, such as `replica.rolled_back`; subjects name a queue, a member, a directory. At
+most ALERTS_MAX are kept one by one; further ones are counted, because a fault of thousands of queues at once shows in
+the first thousand.
 """
 
 from __future__ import annotations

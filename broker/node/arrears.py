@@ -1,22 +1,22 @@
 """One command's changes to thousands of queues, in slices; each queue at the latest when it is needed.
 
-Theory. A member that fails changes every queue of which it had a copy. The map changes at once, by the fold. What a
-node does about it (roles, attachments, in-sync sets) it does for each queue apart, so for each queue it may do it
-later: a node that is late for a queue is to all others a node that has applied the command late, which any node may.
-That holds as long as all of a queue's changes stay in order, and nobody can tell:
+Theory. A member that fails changes every queue of which it had a copy. The map changes at once, by the fold. The
+node's own changes (roles, attachments, in-sync sets) concern each queue apart, so they may come later for each queue:
+a node that is late for a queue is to all others a node that has applied the command late, which any node may. That
+holds as long as all of a queue's changes stay in order, and the delay is invisible:
 
-    a frame that concerns the queue     it is settled before the frame is looked at: its sender knew the change
+    a frame that concerns the queue     it is settled before the frame is handled: its sender knew the change
     an Attach of another node           stays behind the queue's changes (`behind`), and makes it come sooner
     a complete Attach to an owner       waits until nothing is owed (`RemoteQueues.turn`): it speaks for all queues
     another change of the queue         settles it first; a change of members settles all
     a change of policies                each queue looks for itself (`renewals`), which settles it first
-    what a take-over asks of the map    index and members are those of the command (`moment`), not of the slice
+    questions of a take-over to the map index and members are those of the command (`moment`), not of the slice
 
-The order is that of need: queues for which clients of this node wait; then those that have another owner, for which
-clients elsewhere may wait; then those of which a copy left. A turn carries out one slice, so what comes from sockets
-goes in between. Of queues for which nobody waits a slice is followed by a rest, REST times as long: all members have
-the same work at the same time, and clients of all other queues wait for them. A command that changes few queues is
-carried out at once, and then nothing here is asked.
+The order is that of need: queues for which clients of this node wait; then those with another owner, for which
+clients elsewhere may wait; then those of which a copy left. A turn carries out one slice, with input of sockets in
+between. For queues without waiting clients a slice is followed by a rest, REST times as long: all members have the
+same work at the same time, and clients of all other queues wait for them. A command that changes few queues is
+carried out at once, without any of this.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The copies of queues: between a node's group commits and the two cores of replication.
 
 Own queues: their records go into the node's group and, as the same bytes, to the backups. A queue has one group in
-flight (`flights`): it is written again when that one is committed. Queues of durability "memory" have their records in
-a group that no disk sees.
+flight (`flights`): it is written again when that one is committed. Queues of durability "memory" have their records
+in a group that no disk sees.
 
-Copies for other owners: what the backup's core wants written waits in `pending` for the node's next group; there it
-gets its place on the disk and is folded into the replica's ring. Its mark is the number of that group.
+Copies for other owners: writes of the backup's core wait in `pending` for the node's next group; there they get their
+place on the disk and are folded into the replica's ring. Their mark is the number of that group.
 """
 
 from __future__ import annotations

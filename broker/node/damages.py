@@ -4,14 +4,14 @@
     have all of the queue        it, and the copy begins anew, empty, and is synced
     nobody else, and this        the message is *held back*: unacknowledged, at no consumer and no node; everything else
     node owns it                 is served. An operator deletes it, or others return and the first row is tried
-    nobody else, and it is       nothing can be done but to say so; tried again
+    nobody else, and it is       only a report is possible; tried again
     a copy
 
-Which row it is, the wiring says when the command is applied, so two members that find damage cannot give up each
-other's last copy. Each queue that has damage here is an alert, `message.damaged`; it ends when the copy was made anew,
-when the last message that was held back has left, and with the queue or this node's copy of it; not when another member
-becomes the owner: the damage is the disk's. What is held back is known to this process
-alone: after a restart it is found again when it is read.
+The wiring decides the row when the command is applied, so two members with damage cannot give up each other's last
+copy. Each queue with damage here is an alert, `message.damaged`. It ends when the copy was made anew, when the last
+held-back message has left, and with the queue or this node's copy of it; not with another member's ownership: the
+damage is the disk's. Only this process knows the held-back messages: after a restart they are found again when they
+are read.
 """
 
 from __future__ import annotations

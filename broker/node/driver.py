@@ -1,18 +1,18 @@
 """A turn of a node: the core's effects on the world, carried out in one order everywhere.
 
     1. turn        marked queues hand out, expire, trim
-    2. order       proposals go to the wiring log; what it answers at once is worked on in the same turn
-    3. read        messages and parts of streams that are wanted back from the journal
+    2. order       proposals go to the wiring log; immediate answers are worked on in the same turn
+    3. read        messages and parts of streams wanted from the journal
        verify      passwords and tokens
-    4. persist     what queues have to write becomes one group commit, if none is under way
+    4. persist     queues' unwritten records become one group commit, if none is in progress
     5. send        buffers go to their sockets, if this node may say anything
     6. exchange    frames go to other nodes
 
-Persist comes before send: what stands in a buffer in step 5 promises nothing that the group of step 4 has not yet
-kept, because confirms are tickets until `group_committed`.
+Persist comes before send: a buffer in step 5 promises nothing that the group of step 4 has not yet kept, because
+confirms are tickets until `group_committed`.
 
-The shell, the simulation and the tests' worlds differ in their `World` and take their turns with this; so what holds
-in one holds in all of them.
+The shell, the simulation and the tests' worlds differ in their `World` and take their turns with this module, so a
+property of one holds in all of them.
 """
 
 from __future__ import annotations

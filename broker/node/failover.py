@@ -1,10 +1,10 @@
 """The exchange `amq.failover`: changes of members for bound queues.
 
-Theory. All nodes apply the same commands, so all of them see the same change of the members at the same index, and see
-there the same owner of each queue. Each node publishes to those of the bound queues that it owns at that index, so each
-queue gets each message from one node. The message is persistent and goes the way of any other; if the owner dies before
-it has committed it, it is lost: who must not miss a change asks for the members when it connects, they stand in the
-server's properties.
+Theory. All nodes apply the same commands, so all of them see the same change of the members at the same index, and
+there the same owner of each queue. Each node publishes to the bound queues that it owns at that index, so each queue
+gets each message from one node. The message is persistent and goes the way of any other; if the owner dies before its
+commit, it is lost: a client that must not miss a change asks for the members when it connects, in the server's
+properties.
 
     exchange "amq.failover", routing key = event, content type application/json
     {"event": "member_joined" | "member_left" | "member_drains", "member": "b",

@@ -5,9 +5,9 @@
     headers         exchange_name, routing_keys, properties, node, vhost, connection (the client's address), channel,
                     user; of a publish routed_queues, of a delivery redelivered (0 or 1)
 
-as RabbitMQ's, whose tools for it work ("Firehose tracer" in its documentation). Messages of `amq.rabbitmq.trace` itself
-are not told, or a queue that is bound there would tell of itself for ever. Whoever publishes waits for nobody here:
-what a queue of listeners cannot take now (an alarm, an owner that does not keep up) is left out.
+as RabbitMQ's, whose tools for it work ("Firehose tracer" in its documentation). Messages of `amq.rabbitmq.trace`
+itself are not traced, otherwise a queue bound there would trace itself for ever. Publishers wait for nobody here: a
+listening queue without room (an alarm, an owner that does not keep up) misses messages.
 """
 
 from __future__ import annotations

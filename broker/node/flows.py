@@ -1,7 +1,7 @@
 """Counts of publishes by exchange and by queue at this node, kept only on request.
 
-A batch adds one number to its channel, and one for each of its queues. Nobody counts while the node's census is not
-asked for: who asks says so (`asked`), and WANTED_MS after the last one did, counting ends and flows are forgotten.
+A batch adds one number to its channel, and one for each of its queues. Counting begins with a request for the node's
+census (`asked`); WANTED_MS after the last one counting ends and flows are forgotten.
 """
 
 from __future__ import annotations

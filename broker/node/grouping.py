@@ -1,11 +1,11 @@
 """The size of one group commit.
 
-A group is bytes that the loop puts together while nobody else is served, in one piece of memory, and a file has room
-for 4 GiB of it at most. One message may go to thousands of queues, and each of them writes it down. So a group is full
-at `group_bytes_max`, and one queue's records more; queues that are left out come with the next one.
+A group is bytes that the loop puts together without serving clients, in one piece of memory, and a file has room for
+4 GiB of it at most. One message may go to thousands of queues, and each of them writes it down. A group is therefore
+full at `group_bytes_max`, and one queue's records more; the other queues come with the next one.
 
-Only what belongs together (a transaction on a node that is alone, letters between queues with one copy) is not divided,
-but for more than TOGETHER_BYTES_MAX: no group would take it. A crash between two groups may then part it.
+Inseparable records (a transaction on a node that is alone, letters between queues with one copy) are not divided, up
+to TOGETHER_BYTES_MAX: no group would take more. A crash between two groups may then part them.
 """
 
 from __future__ import annotations

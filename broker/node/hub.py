@@ -1,22 +1,22 @@
 """Frames between this node and the others: receivers, and the moment of handling.
 
-A frame is looked at once this node has applied the wiring index that its sender had applied, and never before an
-earlier frame of the same link. So whoever handles it finds every queue, epoch and member that the sender knew. What a
-node sends to itself (a proxy to the owner next door) goes round here as well, without being encoded.
+A frame is handled after this node has applied the wiring index that its sender had applied, and never before an
+earlier frame of the same link. Its receiver therefore finds every queue, epoch and member that the sender knew.
+Frames of a node to itself (a proxy to the owner next door) go through here as well, without being encoded.
 
     out      frames for each peer, in order; the shell takes them after the group that they belong to is on its way
     held     frames that wait for the wiring, per peer: at most HELD_FRAMES_MAX and about HELD_BYTES_MAX
 
-A link that is lost takes its frames with it, those that wait here too: the cores attach and sync again.
+A lost link takes its frames with it, those that wait here too: the cores attach and sync again.
 
-*What a peer may get wrong.* Who is behind a link is a member and has the cluster's secret; it is not believed for all
-that. Nothing that a peer says ends this node, or holds more of its memory than the bounds above; what no correct member
-says ends the link (`bad`), before anything of the frame is carried out, and the next link begins from scratch.
+*Faults of a peer.* The other end of a link is a member and has the cluster's secret; it is not believed for that. No
+frame of a peer ends this node, or holds more of its memory than the bounds above. A frame that no correct member
+sends ends the link (`bad`), before anything of it is carried out, and the next link begins from scratch.
 
     torn, longer than 64 MiB, head longer than its frame              the link ends (cluster.link.frames)
     no head, unknown tag, wrong type, negative, beyond its field,     the link ends
       a range that ends before it begins, epochs that do not rise
-    parts that are not what their payload holds                       the link ends
+    parts that differ from their payload                              the link ends
     a record with a wrong checksum, kind, queue, or too high an       Publish, Deliver, Answer, Reply: the link ends
       epoch or seq                                                    Append, SyncBucket: refused, and synced anew
     a wiring index that this node does not reach                      frames wait, HELD_MS_MAX at most: the link ends
@@ -26,11 +26,11 @@ says ends the link (`bad`), before anything of the frame is carried out, and the
       that the map does not know                                      its owner hears of it
     the same frame again                                              nothing: numbers are taken once
     a gap in publishes                                                Detach: they are sent again in order
-    a settlement of what its node does not hold                       answered, and nothing else
+    a settlement of a message that its node does not hold             answered, and nothing else
     a queue that is not owned, not held, or does not exist            dropped, or refused
 
-A clock of a peer is never read: times in frames are those of messages. What cannot be seen is believed: a backup that
-acknowledges what it has not written, an owner that settles what nobody acknowledged. Members are not Byzantine.
+A clock of a peer is never read: times in frames are those of messages. Invisible lies are believed: a backup that
+acknowledges unwritten records, an owner that settles without an acknowledgement. Members are not Byzantine.
 """
 
 from __future__ import annotations

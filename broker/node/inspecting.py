@@ -1,23 +1,23 @@
 """An operator's view of a queue, and operations on single messages: at the queue's owner, in slices.
 
-Theory. An `Inspection` walks over a range of seqs, or a list of them, a slice at each `step`; between two steps the
-node does whatever else it has to do, so nothing that was true in one slice is believed in the next. What it needs to
-know of a message on disk it reads as a sync does (`Node.fetch`), and gives to nobody: the ring does not change by being
-looked at. Of a replicated queue only what is committed is there for it.
+Theory. An `Inspection` walks over a range of seqs, or a list of them, a slice at each `step`. Between two steps the
+node does its other work, so no slice relies on the state of an earlier one. Messages on disk are read as a sync does
+(`Node.fetch`), for nobody else: a look does not change the ring. Of a replicated queue only committed messages are
+visible.
 
     delete    a ready message is settled where it stands, as a purge does
     move      it is set aside (unacknowledged, at no node), published to its targets, and settled when all of them have
               confirmed it; put back, as it was, when one of them did not
     replay    it is published, and stays
 
-A move in doubt ends in the message being in both queues, never in neither: an owner that dies or steps down in between
-has it ready again. While some are set aside the queue is not handed over (`Queue.aside`). What is not confirmed within
-CONFIRM_MS_MAX is put back, and settled if the confirm comes while it still stands there: nothing may be kept from
-consumers because another queue has lost its majority. Who goes away before the end says so (`leave`): what is on its
-way then is put back at once.
+A move in doubt ends with the message in both queues, never in neither: an owner that dies or steps down in between
+has it ready again. While some are set aside the queue is not handed over (`Queue.aside`). A message without a confirm
+within CONFIRM_MS_MAX is put back, and settled if the confirm comes while it still stands there: a queue without its
+majority must not keep messages from another queue's consumers. A client that goes away before the end says so
+(`leave`): its messages on the way are put back at once.
 
-The end comes with the count that was asked for, the end of the range, LOOKED_MAX messages or `end_ms`, and for a deed
-only when what it settled is durable and what it published is answered, or with an error when that takes too long.
+The end comes with the requested count, the end of the range, LOOKED_MAX messages or `end_ms`. An operation also waits
+until its settlements are durable and its publishes are answered, or ends with an error when that takes too long.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The wiring log's time on this node, between two PassTime commands (`cluster.passing` has the theory).
 
-The node's own time runs with its monotonic clock, so what has passed since the last word is told by it. Its date is
-that of a wall clock, and may be wrong.
+The node's own time runs with its monotonic clock, so it gives the time since the last command. Its date is that of a
+wall clock, and may be wrong.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Payloads beyond the length of a frame: cut, and put together again.
 
-A group commit holds what all nodes have published since the last one, so what goes to a backup in one Append has no
-better bound than the windows of all proxies together; and a message may be as long as the configuration says. What does
-not fit goes ahead in frames that say nothing but `More`: the payload of the next frame of this link begins with it.
-Only a link that is lost can come between, and takes all of it along.
+A group commit holds the publishes of all nodes since the last one, so the payload of one Append to a backup has no
+better bound than the windows of all proxies together; and a message may be as long as the configuration says. The
+surplus goes ahead in frames with nothing but `More`: the payload of the next frame of this link begins with it. Only
+a lost link can come between, and takes all of it along.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The cost of a bug in replication, or in handling a member's message (decision 040).
 
-over a copy    it is given up and made anew, if somebody else has all of the queue; else the node begins again from
-               what it has written
-over a link    it ends: what was half done is said again on the next one. Over what this node says to itself, its
+over a copy    it is given up and made anew, if another member has all of the queue; else the node begins again from its
+               written data
+over a link    it ends: half-done work is repeated on the next one. For messages of this node to itself, its
                attachments to its own queues begin anew; that happens again and again only if nothing else helps
 """
 

@@ -3,11 +3,11 @@
     connections    by vhost and by user, from connection.open on until the socket is gone; here and at other members
     channels       by user and in all, at this node alone, as RabbitMQ counts them
 
-Members tell each other how many connections they have of each vhost and user that has a limit: what changed, at most
-once a tick (50 ms), and all of it over a new link. So a limit of connections holds for the whole cluster, but not at
-every moment: clients that come to several members within the same tick, or while members have no link, may be let in
-by each of them. Then there are more than the limit, and nobody else is let in until there are fewer. A member without a
-link is not counted: when it is gone its clients come here, and must not be refused because of who they were before.
+Members exchange their numbers of connections of each limited vhost and user: the changes, at most once a tick (50
+ms), and all numbers over a new link. A limit of connections thus holds for the whole cluster, but not at every
+moment: clients of several members within the same tick, or while members have no link, may be admitted by each of
+them. Then the number exceeds the limit, and no further one is admitted until it falls. A member without a link is not
+counted: after its death its clients come here, and must not be refused for their former connections.
 """
 
 from __future__ import annotations

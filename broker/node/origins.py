@@ -1,9 +1,9 @@
 """Origins of dead letters: the queue of the first death, if a return is possible.
 
-`x-first-death-queue` is a header, and a publisher may have written it. What is brought back (`to_origin`) is published
-with an operator's rights, so the header alone must not choose where to: the queue that it names must be one whose dead
-letters come here, by what the queues on the way are set to now. Then a stranger's message comes at most where the dead
-letters of this queue belong.
+`x-first-death-queue` is a header, and a publisher may have written it. A returned message (`to_origin`) is published
+with an operator's rights, so the header alone must not choose the target: the named queue must be one whose dead
+letters come here, by the present settings of the queues on the way. A stranger's message then comes at most to places
+where the dead letters of this queue belong.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """A node's part in a cluster: its role for each queue, and the cores that do the work.
 
-    role       when                                              what it has
+    role       when                                              contents
     OWNER      the map names this node, in this incarnation      the Queue, its OwnedQueue, its place in Primary
-    REPLICA    the map counts this node among the replicas       a Ring that folds what the owner writes (Backup)
-    NONE       otherwise                                         nothing but the face
+    REPLICA    the map counts this node among the replicas       a Ring that folds the owner's records (Backup)
+    NONE       otherwise                                         nothing but the handle
 
-Roles follow the map's changes, in log order, so every node changes its own at the same index. Every queue has one face
-for the sessions of this node: a RemoteQueue, whatever the role; only a transient queue that lives here is its own face.
+Roles follow the map's changes, in log order, so every node changes its own at the same index. Every queue has one
+handle for the sessions of this node: a RemoteQueue, in any role; only a transient queue that lives here is its own
+handle.
 
-A node that starts again finds what it held before as replicas, also what it owned: its old ownership ended with its
-process. It owns nothing before it has registered its new incarnation, and nothing any more once the map says that
-this incarnation has failed.
+A restarted node finds its former queues as replicas, also those that it owned: its ownership ended with its process.
+It owns nothing before its new incarnation is registered, and nothing after the map has failed that incarnation.
 """
 
 from __future__ import annotations

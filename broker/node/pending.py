@@ -1,8 +1,8 @@
 """Records for copies on their way to the disk, cut into groups.
 
-What owners write while this node's disk is slow comes together here, and one group commit would hold up the node for as
-long as all of it takes. So it goes in portions, one with each group. Who puts something in learns which group that
-will be, and nothing changes that: portions keep their places, also when nothing is left in them.
+Owners' records gather here while this node's disk is slow, and one group commit would hold up the node for the time
+of all of them. They therefore go in portions, one with each group. An addition learns the group of its portion, and
+nothing changes that: portions keep their places, also when nothing is left in them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Addresses for clients that should leave this node: the AMQP addresses of the members (pure).
 
-A member counts while it is alive, does not drain and is no witness (that one could not hold a queue of theirs).
+A member counts while it is alive, does not drain and is no witness (which cannot hold queues).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Links between members that cannot reach each other, through a third member that reaches both (pure).
 
-Theory. A cut between two living members that both reach the Raft leader fails neither of them, and the map knows
-nothing of it. Without a link between them a proxy at the one could not use the queues of the other, its copies would
-leave the in-sync sets, and the attach barrier of a queue that changes its owner would never fall. So the pair gets a
-*relayed link*, which is a link in every respect that counts to those above: first in, first out, and reset as a whole
-when anything is lost. They do not know the difference.
+Theory. A cut between two living members that both reach the Raft leader fails neither of them, and is absent from the
+map. Without a link between them a proxy at the one could not use the queues of the other, its copies would leave the
+in-sync sets, and the attach barrier of a queue with a new owner would never fall. The pair therefore gets a *relayed
+link*, which is a link in every respect that counts to those above: first in, first out, and reset as a whole when
+anything is lost. The difference is invisible to them.
 
     opener (the lower name)             relay                            the other (the higher name)
       apart --RelayOpen-->  route, if it is linked with the other  --RelayOpen--> standing
@@ -13,18 +13,18 @@ when anything is lost. They do not know the difference.
       any end, or the relay when it loses a link: RelayClose --> apart
 
 The relay is a member with direct links to both, as all members tell their neighbours (`Reach`): the Raft leader if it
-is one of them, else the lowest name. Nothing is relayed over two hops: an end must be the sender or the receiver of
-what the relay passes on. A direct link that comes up ends the relayed one first.
+is one of them, else the lowest name. Nothing is relayed over two hops: an end must be the sender or the receiver of a
+relayed frame. A direct link that comes up ends the relayed one first.
 
-What waits is bounded by a window: an end sends WINDOW_BYTES more than the other has taken, and the other takes no more
-while its frames wait for the wiring. The rest waits at the sender, in `backlog`, like what waits for a socket. So a
-relay holds at most a window per direction; who sends more loses the link.
+Waiting bytes are bounded by a window: an end sends WINDOW_BYTES more than the other has taken, and the other takes no
+more while its frames wait for the wiring. The rest waits at the sender, in `backlog`, as for a socket. A relay thus
+holds at most a window per direction; a sender beyond it loses the link.
 
-`Reach` comes every second, so its absence tells of a direct link that is dead before the kernel knows: `silent`.
+`Reach` comes every second, so its absence shows a dead direct link before the kernel does: `silent`.
 
-Invariants: (1) `relayed` and `lost` are told alternately for a peer, and never `relayed` while there is a direct link;
-(2) a frame is told between the two, in the order of sending; (3) what belongs to another number or another relay than
-the present one is dropped, or answered by RelayClose.
+Invariants: (1) `relayed` and `lost` are reported alternately for a peer, and never `relayed` while there is a direct
+link; (2) a frame is reported between the two, in the order of sending; (3) frames of another number or another relay
+than the present one are dropped, or answered by RelayClose.
 """
 
 from __future__ import annotations

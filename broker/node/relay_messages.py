@@ -1,6 +1,6 @@
 """Messages about links through a third node: heads of frames on the data channel.
 
-They are looked at when they come, whatever wiring index their sender has applied: what they carry has its own.
+They are handled on arrival, at any wiring index of their sender: their content has its own.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """New settings after a change of policies: queues and exchanges take them up, in slices.
 
-Theory. The map has the new policies at once. What holds for a queue is a function of the map, so a queue may take it up
-later, and once for several changes: nothing is owed but a look. A node that is late with that is to others one that has
-applied the command late. Of a queue for which something else is owed (`arrears`) that is carried out first. Few
-queues look at once; of many, some in each turn, so what comes from sockets goes in between: so many, and for as long,
-as of what is owed.
+Theory. The map has the new policies at once. A queue's settings are a function of the map, so a queue may take them
+up later, and once for several changes: only a look is owed. A node that is late with that is to others one that has
+applied the command late. For a queue with other owed changes (`arrears`) those are carried out first. Few queues look
+at once; of many, some in each turn, with input of sockets in between: in the same numbers and for the same time as
+owed changes.
 """
 
 from __future__ import annotations

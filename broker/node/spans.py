@@ -5,14 +5,15 @@
     deliver   it was handed to a client
     settle    from there until that client has acknowledged, rejected or returned it, or went
 
-A trace is that of the message's header `traceparent` (W3C Trace Context): its publisher began it, and said whether it
-is sampled. Publish and deliver are children of the publisher's span, commit of publish, settle of deliver. A message
+A trace is that of the message's header `traceparent` (W3C Trace Context): its publisher began it, and decided its
+sampling. Publish and deliver are children of the publisher's span, commit of publish, settle of deliver. A message
 without that header may be chosen by chance (`sampled`): then the trace begins here, and the message gets the header,
-so that all nodes and its consumers know. A chosen one also wears the flag HAS_BCC, for rings show such messages only
+for all nodes and its consumers. A chosen one also wears the flag HAS_BCC, because rings show flagged messages only
 (`broker.queues.watch`); the flag is stored with the message, so its deliveries are seen after a restart too.
 
-Publishers decide how much is sampled, so there is a bound: `messages_per_s_max`, counted at each publish and delivery.
-Ended spans are told to whoever sends them (`broker.server.spans`). Nothing here waits; time and chance come from there.
+Publishers decide the amount of sampling, so there is a bound: `messages_per_s_max`, counted at each publish and
+delivery. Ended spans are handed to their sender (`broker.server.spans`). Nothing here waits; time and chance come
+from there.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Observers of publishes and deliveries on this node, by vhost: none, as a rule.
 
-    watches     vhost -> whoever looks at it; what runs per batch asks this alone (`broker.queues.watch`)
+    watches     vhost -> its observer; code that runs per batch asks this alone (`broker.queues.watch`)
     spans       of sampled messages of all vhosts; None: off
 
-The map says which vhosts have their firehose open, so it is open at all nodes or at none, and each node tells of its
-own clients.
+The map has the vhosts with an open firehose, so it is open at all nodes or at none, and each node traces its own
+clients.
 """
 
 from __future__ import annotations
