@@ -135,17 +135,6 @@ KNOTS: tuple[tuple[str, ...], ...] = (
         "broker.server.expiry",
     ),
     (
-        "broker.queues.burial",
-        "broker.queues.committing",
-        "broker.queues.dying",
-        "broker.queues.getting",
-        "broker.queues.host",
-        "broker.queues.leasing",
-        "broker.queues.limits",
-        "broker.queues.moved",
-        "broker.queues.queue",
-    ),
-    (
         "cluster.importing",
         "cluster.imports",
         "cluster.leaving",
@@ -160,11 +149,6 @@ KNOTS: tuple[tuple[str, ...], ...] = (
         "broker.remote.ingest",
         "broker.remote.locality",
         "broker.remote.owned_queue",
-    ),
-    (
-        "broker.queues.handle",
-        "broker.queues.subscription",
-        "broker.queues.watch",
     ),
     (
         "broker.queues.ledger_pure",

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.amqp.codec import make_message
-from clusterbroker.broker.queues.deadletter import Reason, dead_letter_keys, death, is_cycle
+from clusterbroker.broker.queues.dead_lettering.death import Reason, dead_letter_keys, death, is_cycle
 from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.producers import dead_letter_producer
-from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.carbon_copy import copy_keys
 from clusterbroker.journal.record import Message
@@ -26,7 +26,7 @@ class DeadLetters:
         self.burying = False
         """A letter is on its way: asking a target whether it takes it may kill another message, which waits."""
 
-    def publish(self, queue: Queue, message: Message, reason: Reason) -> None:
+    def publish(self, queue: MessageLog, message: Message, reason: Reason) -> None:
         """Publishes the message to the queue's dead-letter exchange."""
         before, self.burying = self.burying, True
         try:
@@ -34,15 +34,15 @@ class DeadLetters:
         finally:
             self.burying = before
 
-    def _bury(self, queue: Queue, message: Message, reason: Reason) -> None:
+    def _bury(self, queue: MessageLog, message: Message, reason: Reason) -> None:
         """amqp-rules 5.6. A missing exchange, no route and a cycle drop the message silently."""
         copy, targets = self._dead_copy(queue, message, reason) or (message, [])
         for target in targets:
             if not target.rejects or target.accepts(copy, self._node.now_ms):
-                target.inherit(copy)
+                target.accept_dead_letter(copy)
                 self._node.unwritten_bytes += copy.size if target.ring.journaled else 0
 
-    def bury(self, queue: Queue, message: Message, reason: Reason, number: int, ticket: Ticket) -> bool:
+    def bury(self, queue: MessageLog, message: Message, reason: Reason, number: int, ticket: Ticket) -> bool:
         """A dead letter of a replicated queue: each target takes it once, under the queue's name and this number."""
         found = self._dead_copy(queue, message, reason)
         if found is None:
@@ -61,7 +61,9 @@ class DeadLetters:
             self.burying = before
         return True
 
-    def _dead_copy(self, queue: Queue, message: Message, reason: Reason) -> tuple[Message, list[QueueHandle]] | None:
+    def _dead_copy(
+        self, queue: MessageLog, message: Message, reason: Reason
+    ) -> tuple[Message, list[QueueHandle]] | None:
         """What is published when a queue gives a message up, and to whom: nobody, when it would go in a circle.
 
         None: there is no such exchange, or no route.

@@ -11,10 +11,10 @@ looked at. Of a replicated queue only what is committed is there for it.
     replay    it is published, and stays
 
 A move in doubt ends in the message being in both queues, never in neither: an owner that dies or steps down in between
-has it ready again. While some are set aside the queue is not handed over (`Queue.aside`). What is not confirmed within
-CONFIRM_MS_MAX is put back, and settled if the confirm comes while it still stands there: nothing may be kept from
-consumers because another queue has lost its majority. Who goes away before the end says so (`leave`): what is on its
-way then is put back at once.
+has it ready again. While some are set aside the queue is not handed over (`MessageLog.aside`). What is not confirmed
+within CONFIRM_MS_MAX is put back, and settled if the confirm comes while it still stands there: nothing may be kept
+from consumers because another queue has lost its majority. Who goes away before the end says so (`leave`): what is on
+its way then is put back at once.
 
 The end comes with the count that was asked for, the end of the range, LOOKED_MAX messages or `end_ms`, and for a deed
 only when what it settled is durable and what it published is answered, or with an error when that takes too long.
@@ -34,7 +34,7 @@ from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.node.dead_letters import short
 from clusterbroker.broker.node.origins import origin_of
 from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.ring import READY, UNACKED, Location
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.stats.inspection import (
@@ -95,7 +95,7 @@ class Inspection:
     error   why it could not go on; what it did before stays done
     """
 
-    def __init__(self, node: Node, queue: Queue, request: Request, end_ms: int) -> None:
+    def __init__(self, node: Node, queue: MessageLog, request: Request, end_ms: int) -> None:
         self.over = False
         self.error = ""
         self.queue = queue

@@ -201,7 +201,7 @@ class LeaseReader:
         self.ring.release(seq)
         self.ring.mark()
 
-    def bring(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
+    def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         then()
 
     def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clusterbroker.broker.queues.lease import (
     GONE,
@@ -50,14 +50,11 @@ from clusterbroker.broker.queues.lease import (
     Take,
     Word,
 )
-from clusterbroker.broker.queues.ring import LEASED, Ring
+from clusterbroker.broker.queues.log import SAFE, MessageLog
+from clusterbroker.broker.queues.ring import LEASED
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.stats.inspection import life_of
-from clusterbroker.cluster.stream_settings import STREAM
 from clusterbroker.journal.record import Message
-
-if TYPE_CHECKING:
-    from clusterbroker.broker.queues.queue import Queue
 
 LEASE: Final = b"l"
 ACKNOWLEDGED: Final = b"a"
@@ -74,8 +71,6 @@ SLICE_ROWS: Final = 16_384
 SLICE_SEQS: Final = 16_384
 SLICE_STEPS: Final = 256
 """So often it looks at so many seqs, of which few or none may live."""
-SAFE: Final = -2
-"""A mark that is always durable."""
 
 Then = Callable[[LeaseAnswer, bytes], None]
 Walk = Generator[None, None, LeaseAnswer]
@@ -117,10 +112,11 @@ class Lease:
 class Leasing:
     """Of one queue. `lease`: None while there is none."""
 
-    __slots__ = ("_behind", "_mark", "_queue", "_step_ms", "_waiting", "_walk", "lease")
+    __slots__ = ("_behind", "_mark", "_queue", "_step_ms", "_waiting", "_walk", "ended", "lease")
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: MessageLog) -> None:
         self.lease: Lease | None = None
+        self.ended = False  # another owner has the lease
         self._queue = queue
         self._mark = SAFE  # of the commit that the last change waits for
         self._waiting: deque[tuple[int, Callable[[], None], Then]] = deque()
@@ -222,8 +218,7 @@ class Leasing:
 
     @property
     def _place(self) -> str:
-        entity = self._queue.entity
-        return f"queue '{entity.name}' in vhost '{entity.vhost}'"
+        return self._queue.place
 
     @property
     def _moving(self) -> LeaseAnswer:
@@ -245,9 +240,7 @@ class Leasing:
         """Why the queue cannot be leased now."""
         queue = self._queue
         settings, why = queue.settings, ""
-        if settings.queue_type == STREAM:
-            why = "is a stream, which is read without a lease"
-        elif settings.max_priority:
+        if settings.max_priority:
             why = "has priorities, and a lease follows the order of the seqs"
         elif queue.subscriptions:
             why = f"has {len(queue.subscriptions)} consumers, and a lease needs it alone"
@@ -417,7 +410,7 @@ class Leasing:
             return
 
         def loaded(messages: Sequence[Message]) -> None:
-            if self._queue.leasing is self:
+            if not self.ended:
                 self._read(word, then, now_ms, dict(zip([seq for seq, *_ in absent], messages, strict=True)))
 
         def unread() -> None:
@@ -454,8 +447,9 @@ def run_key(name: str, run: str) -> bytes:
     return RUN + len(of).to_bytes(2) + of + run.encode()
 
 
-def resumed(queue: Queue, ring: Ring, now_ms: int) -> Leasing | None:
+def resumed(queue: MessageLog, now_ms: int) -> Leasing | None:
     """What the log knows of a lease, for an owner that begins."""
+    ring = queue.ring
     names = [key[1:] for key in ring.producers if key[:1] == LEASE]
     if not names:
         return None

@@ -10,12 +10,39 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
-from clusterbroker.broker.queues.ring import Consumer, Ledger
+from clusterbroker.broker.queues.ring import Consumer, Ledger, Ring
+from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.queue_settings import QueueSettings
 
-if TYPE_CHECKING:
-    from clusterbroker.broker.queues.handle import QueueHandle
+
+class Source(Protocol):
+    """What a consumer reads: a queue, or what stands in its place (`lease_reader`, `broker.streams.reader`)."""
+
+    @property
+    def entity(self) -> QueueEntity:
+        """What was declared, and who owns it."""
+
+    @property
+    def settings(self) -> QueueSettings:
+        """Arguments and policies together."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def ring(self) -> Ring:
+        """What consumers and ledgers hold on to; `ring.owner` is this, `ring.mark()` gives it a turn."""
+
+    @property
+    def deleted(self) -> bool: ...
+
+    def unsubscribe(self, subscription: Subscription, now_ms: int) -> None:
+        """The consumer is gone; what it holds stays with its channel."""
+
+    def limits_changed(self, subscription: Subscription) -> None:
+        """basic.qos: it may hold more or fewer messages from now on."""
 
 
 class Holder(Protocol):
@@ -91,7 +118,7 @@ class Subscription:
         self,
         holder: Holder,
         ledger: Ledger,
-        queue: QueueHandle,
+        queue: Source,
         tag: str,
         *,
         no_ack: bool,

@@ -12,21 +12,18 @@ may change is a message that a client publishes, before any queue has it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from clusterbroker.broker.queues.subscription import Source, Subscription
+from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.journal.record import Message, read_records
-
-if TYPE_CHECKING:
-    from clusterbroker.broker.queues.handle import QueueHandle
-    from clusterbroker.broker.queues.subscription import Subscription
-    from clusterbroker.broker.queues.ticket import Ticket
 
 
 class Delivery(NamedTuple):
     """A message on its way into a channel. `channel`: the session's; `consumer`: "" for a basic.get."""
 
     channel: Any
-    queue: QueueHandle
+    queue: Source
     consumer: str
     tag: int
     message: Message

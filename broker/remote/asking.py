@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY
 from clusterbroker.broker.queues.lease import LeaseAnswer, Take
+from clusterbroker.broker.queues.log import SAFE
 from clusterbroker.broker.queues.ring import RemoteConsumer
 from clusterbroker.broker.remote.attachment import Attachment
 from clusterbroker.broker.remote.messages import (
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 COUNT_PATIENCE_MS: Final = 1000
 PURGES_MAX: Final = 256
 """So many purges of one node are remembered."""
-NEEDS_NO_COMMIT: Final = -2
-"""A mark that is always durable."""
 
 
 class Asked(NamedTuple):
@@ -104,7 +103,7 @@ class Asking:
             return
         if ask.what == ASK_PURGE:
             count = queue.ring.purge()
-            mark = queue.commits if count and queue.ring.needs_write else NEEDS_NO_COMMIT
+            mark = queue.commits if count and queue.ring.needs_write else SAFE
             self._purges.append((attachment, ask, count, mark))
             attachment.purged[ask.request] = count, mark
             if len(attachment.purged) > PURGES_MAX:

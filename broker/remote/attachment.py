@@ -32,7 +32,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.queues.limits import kill
 from clusterbroker.broker.queues.producers import proxy_producer, refused_producer
 from clusterbroker.broker.queues.ring import RemoteConsumer
 from clusterbroker.broker.queues.ticket import Ticket
@@ -178,7 +177,7 @@ class Attachment:
 
     def kill(self, number: int, message: Message) -> None:
         """What is about to be refused dies for it."""
-        kill(self.serving.queue, message)
+        self.serving.queue.kill(message)
         self.serving.queue.ring.produced(self.killer, number)
         self.died = number
 

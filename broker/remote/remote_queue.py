@@ -178,7 +178,7 @@ class RemoteQueue:
             self.node.took(self, self._backlog.publish(self._shown((message,)), ticket, (producer, sequence)))
             self.ring.mark()
 
-    def inherit(self, message: Message) -> None:
+    def accept_dead_letter(self, message: Message) -> None:
         self.publish((message,), None, 0)
 
     # -- consuming --------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class RemoteQueue:
             self._settlements.add(seq, outcome, count if outcome == SETTLE_REQUEUE_COUNTED else 0)
             self.ring.mark()
 
-    def bring(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
+    def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         then()
 
     def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:

@@ -19,6 +19,7 @@ import msgspec
 from clusterbroker.broker.amqp import properties
 from clusterbroker.broker.node.alerts import ALERTS_TOLD_MAX
 from clusterbroker.broker.node.counts import totals
+from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import LEASED
 from clusterbroker.broker.queues.subscription import Subscription, Subscriptions
 from clusterbroker.broker.server.alarms import free_bytes, resident_bytes
@@ -57,7 +58,7 @@ from clusterbroker.replication.copies import State as CopyState
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.node.vhost import VirtualHost
-    from clusterbroker.broker.queues.queue import Queue
+    from clusterbroker.broker.queues.log import MessageLog
     from clusterbroker.broker.queues.ring import Ring
     from clusterbroker.broker.server.client import Client
     from clusterbroker.broker.server.shell import NodeShell
@@ -323,7 +324,7 @@ def exchange_row(vhost: VirtualHost, name: str) -> ExchangeRow:
     )
 
 
-def lags(node: Node, queue: Queue) -> tuple[CopyLag, ...]:
+def lags(node: Node, queue: MessageLog) -> tuple[CopyLag, ...]:
     """How much each copy of a queue may lack at most. One that has acknowledged all it was sent lacks nothing; one that
     owes an answer, what is not committed; and nobody knows what one has that is not synced yet."""
     if node.part is None:
@@ -356,7 +357,7 @@ def queue_totals(ring: Ring) -> MessageTotals:
     )
 
 
-def queue_row(queue: Queue, copies: tuple[CopyLag, ...] = (), held_back: tuple[int, ...] = ()) -> QueueRow:
+def queue_row(queue: MessageLog, copies: tuple[CopyLag, ...] = (), held_back: tuple[int, ...] = ()) -> QueueRow:
     """A queue that is owned here."""
     ring = queue.ring
     active = queue.subscriptions.active
@@ -391,8 +392,8 @@ def _stream(queue: Stream) -> StreamRow:
     return StreamRow(first, end, len(files), sum(part.size for part in files), files[0].first_ms if files else None)
 
 
-def _lease(queue: Queue) -> LeaseRow | None:
-    lease = None if queue.leasing is None else queue.leasing.lease
+def _lease(queue: MessageLog) -> LeaseRow | None:
+    lease = queue.leasing.lease if isinstance(queue, Queue) and queue.leasing is not None else None
     if lease is None:
         return None
     rows, until_ms = queue.ring.held_by(LEASED), lease.heard_ms + lease.ttl_ms

@@ -19,9 +19,9 @@ from clusterbroker.broker.amqp.errors import (
     resource_locked,
 )
 from clusterbroker.broker.amqp.layout import Method
-from clusterbroker.broker.queues.handle import GONE, QueueHandle, Taken
+from clusterbroker.broker.queues.handle import GONE, Taken
 from clusterbroker.broker.queues.ring import Consumer
-from clusterbroker.broker.queues.subscription import Subscription
+from clusterbroker.broker.queues.subscription import Source, Subscription
 from clusterbroker.broker.queues.watch import Delivery
 from clusterbroker.broker.session.declaring import MEMORY, REPLY_TO, check_memory, clean
 from clusterbroker.broker.session.dividing import give_back
@@ -307,7 +307,7 @@ def check_timeouts(channel: Channel, now_ms: int, until: int) -> bool:
     return True
 
 
-def _limit(queue: QueueHandle, default: int) -> int:
+def _limit(queue: Source, default: int) -> int:
     limit = queue.settings.consumer_timeout_ms
     return default if limit is None else limit
 

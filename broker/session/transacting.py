@@ -142,7 +142,7 @@ def _commit(channel: Channel, method: methods.TxCommit) -> None:
             _carry_out(channel, method, staged)
 
     for queue, seqs in rejected.items():
-        queue.bring(seqs, brought)
+        queue.preload(seqs, brought)
 
 
 def _rejected(staged: Transaction) -> dict[QueueHandle, list[int]]:

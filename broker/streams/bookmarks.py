@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.queues.queue import Queue
+    from clusterbroker.broker.queues.log import MessageLog
 
 PLACE: Final = b"o"
 """First byte of names in `ring.producers` (`broker.queues.producers`)."""
@@ -27,7 +27,7 @@ class Bookmarks:
 
     __slots__ = ("_queue", "_waiting", "seqs")
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: MessageLog) -> None:
         self._queue = queue
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self.seqs = {

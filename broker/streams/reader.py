@@ -12,7 +12,7 @@ Where it stands is known here alone, so another owner goes on with the next mess
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.amqp.errors import not_found, precondition_failed
@@ -70,7 +70,7 @@ class Reader:
         self.ring = Ring(face.entity.queue_id, agenda=channel.connection.node.agenda, proxy=True)
         self.ring.owner = self
         self.subscription = Subscription(
-            channel, channel.ledger, cast("QueueHandle", self), tag, no_ack=False, exclusive=False,
+            channel, channel.ledger, self, tag, no_ack=False, exclusive=False,
             prefetch=channel.prefetch, priority=0, arguments=arguments,
         )  # fmt: skip
         self.subscription.credit.numbered = OFFSET
@@ -178,7 +178,7 @@ class Reader:
         del counted
         self.settle(seq)
 
-    def bring(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
+    def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         """Nothing dies here."""
         del seqs
         then()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import msgspec
 
 from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.streams.messages import LEAVE, StreamAsk, StreamTold
 from clusterbroker.broker.streams.stream import Stream
 from clusterbroker.cluster.entities import Queue as QueueEntity
@@ -42,7 +42,7 @@ class Host(Protocol):
         """Time of what is being handled, wall clock."""
 
     @property
-    def queues(self) -> Mapping[int, Queue]:
+    def queues(self) -> Mapping[int, MessageLog]:
         """Those that live here, by id."""
 
     @property

@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol
 
 from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.queues.handle import CommitPart, Moved, QueueHandle
-from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.ring import Location
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.labour import STEPS_MAX
@@ -55,14 +55,14 @@ class Host(Protocol):
 
     def fetch(
         self,
-        queue: Queue,
+        queue: MessageLog,
         locations: Sequence[Location],
         then: Callable[[Sequence[Message]], None],
         otherwise: Callable[[], None] = ...,
     ) -> None:
         """Reads messages; `then` is called unless the queue goes away, `otherwise` when some cannot be read."""
 
-    def wake(self, queue: Queue, at_ms: int) -> None:
+    def wake(self, queue: MessageLog, at_ms: int) -> None:
         """Gives the queue a turn at this time."""
 
     def published(self, size: int) -> None:
@@ -142,7 +142,7 @@ class Mover:
         "ended", "finished", "host", "queue", "router", "segment", "since_ms", "unroutable",
     )  # fmt: skip
 
-    def __init__(self, queue: Queue, segment: Segment, router: Router[QueueHandle], host: Host) -> None:
+    def __init__(self, queue: MessageLog, segment: Segment, router: Router[QueueHandle], host: Host) -> None:
         assert segment.place is not None, "rows are moved when they are committed"
         self.queue = queue
         self.segment = segment

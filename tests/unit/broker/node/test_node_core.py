@@ -310,7 +310,7 @@ def test_a_mistake_while_burying_does_not_end_all_dying(monkeypatch: pytest.Monk
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr(Queue, "inherit", fails)
+        patch.setattr(Queue, "accept_dead_letter", fails)
         world.wait(20)
     ((queue, seq, error),) = world.story.mistakes
     assert (queue, seq, type(error)) == ("q", 1, ZeroDivisionError)
