@@ -20,6 +20,7 @@ COMPILED = [
     "clusterbroker.journal.walk_fast",
     "clusterbroker.broker.amqp.codec_fast",
     "clusterbroker.broker.queues.ring_fast",
+    "clusterbroker.broker.session.delivery_fast",
     "clusterbroker.broker.transactions.rows_fast",
     "clusterbroker.pipeline.records_fast",
 ]

@@ -14,6 +14,7 @@ COMPILED_MODULES = (
     "clusterbroker.journal.walk_fast",
     "clusterbroker.broker.amqp.codec_fast",
     "clusterbroker.broker.queues.ring_fast",
+    "clusterbroker.broker.session.delivery_fast",
 )
 
 

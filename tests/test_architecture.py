@@ -120,7 +120,7 @@ CIRCLES: dict[tuple[str, str], str] = {}
 LINES_MAX = 600
 LONG = {
     "broker/amqp/codec_fast.pyx": "all that runs per frame, in one unit of translation: calls between units cost",
-    "broker/queues/ring_fast.pyx": "ring, ledger and hand-out share C structs that no Python may see",
+    "broker/queues/ring_fast.pyx": "ring and hand-out share C structs that no Python may see",
     "broker/queues/ring_local_pure.py": "the specification of ring_fast.pyx, method for method beside it",
     "journal/record_fast.pyx": "message, group writer and scanner share C structs and one checksum",
 }

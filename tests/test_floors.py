@@ -150,10 +150,6 @@ KNOTS: tuple[tuple[str, ...], ...] = (
         "broker.remote.locality",
         "broker.remote.owned_queue",
     ),
-    (
-        "broker.queues.ledger_pure",
-        "broker.queues.ring_cluster_pure",
-    ),
 )
 """Modules that import each other in circles."""
 

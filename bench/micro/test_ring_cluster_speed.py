@@ -17,6 +17,7 @@ pytest.importorskip("pytest_benchmark")
 record = pytest.importorskip("clusterbroker.journal.record_fast")
 codec = pytest.importorskip("clusterbroker.broker.amqp.codec_fast")
 module = pytest.importorskip("clusterbroker.broker.queues.ring_fast")
+delivery = pytest.importorskip("clusterbroker.broker.session.delivery_fast")
 
 MESSAGES = 20_000
 BATCH = 100
@@ -128,7 +129,7 @@ def test_receive(benchmark: Any, no_ack: bool) -> None:
     def proxied() -> Work:
         ring = module.Ring(1, agenda=[], proxy=True)
         out = codec.OutBuffer(0, 1 << 40)
-        consumer = module.Consumer(ring, module.Ledger(1, out), b"\x03tag", no_ack, 0)
+        consumer = delivery.BasicConsumer(ring, delivery.Ledger(1, out), b"\x03tag", no_ack, 0)
         return (ring, consumer, out), {}
 
     def receive(ring: Any, consumer: Any, out: Any) -> None:

@@ -17,6 +17,7 @@ pytest.importorskip("pytest_benchmark")
 record = pytest.importorskip("clusterbroker.journal.record_fast")
 codec = pytest.importorskip("clusterbroker.broker.amqp.codec_fast")
 module = pytest.importorskip("clusterbroker.broker.queues.ring_fast")
+delivery = pytest.importorskip("clusterbroker.broker.session.delivery_fast")
 
 MESSAGES = 20_000
 BATCH = 100
@@ -37,8 +38,10 @@ class Scene:
         self.ring = module.Ring(1, True, 0, record.SegmentUse(), [])
         self.ring.append(messages)
         self.out = codec.OutBuffer(0, 1 << 40)
-        self.ledger = module.Ledger(1, self.out)
-        self.consumers = [module.Consumer(self.ring, self.ledger, b"\x03tag", no_ack, 0) for _ in range(consumers)]
+        self.ledger = delivery.Ledger(1, self.out)
+        self.consumers = [
+            delivery.BasicConsumer(self.ring, self.ledger, b"\x03tag", no_ack, 0) for _ in range(consumers)
+        ]
 
     def dispatch(self) -> None:
         while module.dispatch(self.ring, self.consumers, 0, 1000)[0]:

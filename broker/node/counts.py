@@ -6,12 +6,22 @@ which of them needed no acknowledgement or were redelivered. So `totals` takes b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from clusterbroker.broker.stats.totals import MessageTotals
 
-if TYPE_CHECKING:
-    from clusterbroker.broker.queues.ring import Ledger
+
+class Ledger(Protocol):
+    """A channel's (`broker.session.delivery`)."""
+
+    @property
+    def next_tag(self) -> int: ...
+
+    @property
+    def skipped(self) -> int: ...
+
+    @property
+    def redelivered(self) -> int: ...
 
 
 class ChannelCounts:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from clusterbroker.broker.queues.lease import LeaseAnswer, Word
-from clusterbroker.broker.queues.subscription import Source, Subscription
+from clusterbroker.broker.queues.subscription import LocalConsumer, Source
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.cluster.queue_settings import QueueSettings
@@ -88,7 +88,7 @@ class QueueHandle(Source, Protocol):
 
     # -- consuming
 
-    def subscribe(self, subscription: Subscription, now_ms: int, then: Callable[[str], None]) -> None:
+    def subscribe(self, subscription: LocalConsumer, now_ms: int, then: Callable[[str], None]) -> None:
         """`then("")`: the consumer stands in line, deliveries follow; otherwise EXCLUSIVE, GONE, or who leases it."""
 
     def get(self, now_ms: int, then: Callable[[Taken | str | None], None], *, no_ack: bool = False) -> None:

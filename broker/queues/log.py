@@ -19,7 +19,7 @@ from clusterbroker.broker.queues.lease import LeaseAnswer, Word
 from clusterbroker.broker.queues.moved import moved_producer, moved_segments
 from clusterbroker.broker.queues.producers import Producers
 from clusterbroker.broker.queues.ring import Location, Ring
-from clusterbroker.broker.queues.subscription import Member, Subscription, Subscriptions, tell_ended
+from clusterbroker.broker.queues.subscription import LocalConsumer, Member, Subscriptions, tell_ended
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.cluster.entities import Queue as QueueEntity
@@ -435,7 +435,7 @@ class MessageLog:
     def _untaken(self) -> str:
         return "is a stream, which is read by offsets"
 
-    def subscribe(self, subscription: Subscription, now_ms: int, then: Callable[[str], None]) -> None:  # noqa: ARG002
+    def subscribe(self, subscription: LocalConsumer, now_ms: int, then: Callable[[str], None]) -> None:  # noqa: ARG002
         """Refused: nothing is handed out."""
         then(self._untaken)
 
@@ -462,11 +462,11 @@ class MessageLog:
         self.last_used_ms = now_ms
         self.ring.mark()
 
-    def unsubscribe(self, subscription: Subscription, now_ms: int) -> None:
+    def unsubscribe(self, subscription: LocalConsumer, now_ms: int) -> None:
         """The consumer is gone; what it holds stays with its channel (amqp-rules 5.5: cancel does not requeue)."""
         self.remove_consumer(subscription, now_ms)
 
-    def limits_changed(self, subscription: Subscription) -> None:
+    def limits_changed(self, subscription: LocalConsumer) -> None:
         subscription.credit.ring.mark()
 
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:  # noqa: ARG002

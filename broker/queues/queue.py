@@ -26,7 +26,7 @@ from clusterbroker.broker.queues.limits import Limits
 from clusterbroker.broker.queues.log import Host, MessageLog
 from clusterbroker.broker.queues.producers import HAD_CONSUMERS
 from clusterbroker.broker.queues.ring import Ring
-from clusterbroker.broker.queues.subscription import Member, Subscription
+from clusterbroker.broker.queues.subscription import LocalConsumer, Member
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.cluster.entities import Queue as QueueEntity
@@ -121,7 +121,7 @@ class Queue(MessageLog):
 
     # -- consuming --------------------------------------------------------------------------------------------
 
-    def subscribe(self, subscription: Subscription, now_ms: int, then: Callable[[str], None]) -> None:
+    def subscribe(self, subscription: LocalConsumer, now_ms: int, then: Callable[[str], None]) -> None:
         if self.deleted or self.leased:
             then(GONE if self.deleted else self.leased)
             return
@@ -138,7 +138,7 @@ class Queue(MessageLog):
         self._had_consumers = True
         super().add_consumer(member, now_ms)
 
-    def unsubscribe(self, subscription: Subscription, now_ms: int) -> None:
+    def unsubscribe(self, subscription: LocalConsumer, now_ms: int) -> None:
         super().unsubscribe(subscription, now_ms)
         if self.entity.auto_delete and not self.subscriptions:
             self._end()

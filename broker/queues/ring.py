@@ -1,5 +1,4 @@
-"""A queue's messages, a channel's unacknowledged deliveries, and the hand-out between them: the compiled half or
-its twin (`journal.build`).
+"""A queue's messages, and the hand-out of them: the compiled half or its twin (`journal.build`).
 
 `ring_pure.py` explains the states and is the specification; `ring_fast.pyx` does the same per message in C.
 """
@@ -28,9 +27,9 @@ from clusterbroker.broker.queues.ring_pure import (
 from clusterbroker.journal.build import COMPILED
 
 if TYPE_CHECKING or not COMPILED:
-    from clusterbroker.broker.queues.ring_pure import Consumer, Ledger, RemoteConsumer, Ring, digest_of, dispatch
+    from clusterbroker.broker.queues.ring_pure import RemoteConsumer, Ring, Taker, digest_of, dispatch
 else:
-    from clusterbroker.broker.queues.ring_fast import Consumer, Ledger, RemoteConsumer, Ring, digest_of, dispatch
+    from clusterbroker.broker.queues.ring_fast import RemoteConsumer, Ring, Taker, digest_of, dispatch
 
 __all__ = [
     "BUCKET_SEQS",
@@ -47,11 +46,10 @@ __all__ = [
     "NO_CREDIT",
     "READY",
     "UNACKED",
-    "Consumer",
-    "Ledger",
     "Location",
     "RemoteConsumer",
     "Ring",
+    "Taker",
     "digest_of",
     "dispatch",
 ]

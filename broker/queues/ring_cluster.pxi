@@ -818,14 +818,13 @@ cdef class Ring(LeasedRing):
 
     # -- proxy -------------------------------------------------------------------------------------------------------
 
-    def receive(self, Consumer consumer not None, data, int64_t now_ms) -> tuple:
+    def receive(self, Taker taker not None, data, int64_t now_ms) -> tuple:
         """Hands the records of a Deliver to a consumer of this node; see ring_cluster_pure."""
         cdef Py_buffer view
         cdef record_view r
-        cdef Ledger ledger = consumer.ledger
-        cdef bint flowing = consumer.active and ledger.flowing, no_ack = consumer.no_ack
-        cdef Message message = None, shown
-        cdef uint64_t count = 0, tag
+        cdef bint flows = taker.flows()
+        cdef Message message = None
+        cdef uint64_t count = 0
         cdef words refused
         if not self.proxy:
             raise AssertionError("only a proxy receives")
@@ -837,26 +836,15 @@ cdef class Ring(LeasedRing):
             while next_record(<const uint8_t *>view.buf, view.len, &r, False):
                 if self.find(r.seq).bits:
                     continue
-                if not flowing:
+                if not flows:
                     push(&refused, r.seq)
                     push(&refused, r.seq)
                     continue
                 self.hold_seq(r.seq, r.delivery_count)
                 message = view_message(&r, message)
-                if no_ack:
-                    tag = ledger.next_tag
-                    ledger.next_tag = tag + 1
-                    ledger.skipped += 1
-                else:
-                    tag = ledger.put(consumer, r.seq, now_ms)
-                ledger.redelivered += r.flags & REDELIVERED_BIT != 0
-                if consumer.numbered:
-                    shown = with_number(message, consumer.numbered, <int64_t>r.seq + consumer.shift)
-                ledger.out.put_deliver(ledger.number, consumer.tag, tag, r.flags & REDELIVERED_BIT != 0,
-                                       shown if consumer.numbered else message)
-                consumer.delivered += 1
-                if no_ack:
+                if taker.hand(r.seq, message, r.flags & REDELIVERED_BIT != 0, r.delivery_count, now_ms):
                     self.settle_seq(r.seq, False)
+                taker.delivered += 1
                 count += 1
             if count:
                 self.set_mark()

@@ -45,7 +45,7 @@ from clusterbroker.journal.record_pure import (
 )
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.queues.ledger_pure import Consumer
+    from clusterbroker.broker.queues.ring_taker_pure import Taker
 
     Bytes: TypeAlias = bytes | bytearray | memoryview
 
@@ -524,7 +524,7 @@ class Ring(LeasedRing):
 
     # -- proxy ------------------------------------------------------------------------------------------------
 
-    def receive(self, consumer: Consumer, data: Bytes, now_ms: int) -> tuple[int, list[Range]]:
+    def receive(self, taker: Taker, data: Bytes, now_ms: int) -> tuple[int, list[Range]]:
         """Hands the records of a Deliver to a consumer of this node; returns how many, and ranges of seqs that it may
         not get any more (cancelled, channel closing). What is outstanding here already is passed over.
 
@@ -532,23 +532,19 @@ class Ring(LeasedRing):
         """
         assert self.proxy, "only a proxy receives"
         verify_records(data, self.queue_id, 0xFFFFFFFF)
-        ledger = consumer.ledger
-        flowing = consumer.active and ledger.flowing
+        flows = taker.flows
         refused: list[int] = []
         count = 0
         for seq, message, delivery_count, redelivered in read_records(data):
             if seq in self._slots:
                 continue
-            if not flowing:
+            if not flows:
                 refused.append(seq)
                 continue
             self.hold(seq, delivery_count)
-            tag = ledger.skip() if consumer.no_ack else ledger.add(consumer, seq, now_ms)
-            ledger.redelivered += redelivered
-            ledger.out.deliver(ledger.number, consumer.tag, tag, redelivered, consumer.shown(seq, message))
-            consumer.delivered += 1
-            if consumer.no_ack:
+            if taker.hand(seq, message, redelivered, delivery_count, now_ms):
                 self.settle(seq)
+            taker.delivered += 1
             count += 1
         if count:
             self.mark()

@@ -4,10 +4,9 @@
 # index); a block exists while one of its slots is in use, so an empty queue owns none. `shelves` lists the blocks by
 # number, in order, without the blocks that went: one old message and a billion passed ones cost two blocks. A seq is
 # found through the block used last, or by a binary search whose first guess is exact unless blocks are missing.
-# A channel's deliveries are kept in the same way, by tag.
 #
 # A block of a replicated queue has a byte per slot for who holds it, from the first hand-out to another node on.
-# What a cluster needs of the ring is in ring_cluster.pxi, the ledger and the hand-out are in ledger.pxi.
+# What a cluster needs of the ring is in ring_cluster.pxi, the hand-out is in ring_dispatch.pxi.
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -18,7 +17,6 @@ from libc.string cimport memcpy, memmove, memset
 
 from struct import error as StructError
 
-from clusterbroker.broker.amqp.codec_fast cimport Acked, OutBuffer, with_number
 from clusterbroker.journal.queue_state import PRODUCERS_OWN, QueueState
 from clusterbroker.journal.record_pure import DamagedRecord
 from clusterbroker.journal.layout import KIND_NAMES
@@ -329,8 +327,6 @@ cdef inline void set_state(slot *s, uint8_t state) noexcept:
 cdef inline uint64_t heap_key(slot *s, uint64_t seq) noexcept:
     return <uint64_t>(255 - s.priority) << SEQ_BITS | seq
 
-
-cdef class Ledger
 
 
 cdef struct spot:
@@ -1879,4 +1875,4 @@ cdef class LocalRing:
 
 include "ring_leases.pxi"
 include "ring_cluster.pxi"
-include "ledger.pxi"
+include "ring_dispatch.pxi"

@@ -27,13 +27,13 @@ In a cluster a ring is the owner's, a replica's or a proxy's (`ring_cluster_pure
     UNACKED      of a replicated queue: with the number of the node that holds it
 
 `dispatch` hands ready messages to consumers with credit, highest consumer priority first, round robin among
-equals. It is the only place where messages, ledgers and output buffers meet, once per message.
+equals. What a consumer is, and what becomes of what it is handed, is its protocol's affair (`ring_taker_pure`).
 """
 
 from __future__ import annotations
 
-from clusterbroker.broker.queues.ledger_pure import Consumer, Ledger, RemoteConsumer, dispatch
 from clusterbroker.broker.queues.ring_cluster_pure import BUCKET_SEQS, HOLDER_MAX, Ring, digest_of
+from clusterbroker.broker.queues.ring_dispatch_pure import RemoteConsumer, dispatch
 from clusterbroker.broker.queues.ring_leases_pure import LEASED
 from clusterbroker.broker.queues.ring_local_pure import (
     DEAD,
@@ -53,6 +53,7 @@ from clusterbroker.broker.queues.ring_local_pure import (
     UNACKED,
     Location,
 )
+from clusterbroker.broker.queues.ring_taker_pure import Taker
 
 __all__ = [
     "BUCKET_SEQS",
@@ -73,11 +74,10 @@ __all__ = [
     "RESERVE_FIRST",
     "RESERVE_MAX",
     "UNACKED",
-    "Consumer",
-    "Ledger",
     "Location",
     "RemoteConsumer",
     "Ring",
+    "Taker",
     "digest_of",
     "dispatch",
 ]

@@ -21,11 +21,12 @@ from clusterbroker.broker.node.alerts import ALERTS_TOLD_MAX
 from clusterbroker.broker.node.counts import totals
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import LEASED
-from clusterbroker.broker.queues.subscription import Subscription, Subscriptions
+from clusterbroker.broker.queues.subscription import Subscriptions
 from clusterbroker.broker.server.alarms import free_bytes, resident_bytes
 from clusterbroker.broker.server.certificates import shown
 from clusterbroker.broker.server.copying_control import copying_facts
 from clusterbroker.broker.session.state import State
+from clusterbroker.broker.session.subscription import Subscription
 from clusterbroker.broker.stats.rows import (
     FLUSH_BOUNDS_MS,
     AlertRow,

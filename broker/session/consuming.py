@@ -20,12 +20,13 @@ from clusterbroker.broker.amqp.errors import (
 )
 from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.queues.handle import GONE, Taken
-from clusterbroker.broker.queues.ring import Consumer
-from clusterbroker.broker.queues.subscription import Source, Subscription
+from clusterbroker.broker.queues.subscription import Source
 from clusterbroker.broker.queues.watch import Delivery
 from clusterbroker.broker.session.declaring import MEMORY, REPLY_TO, check_memory, clean
+from clusterbroker.broker.session.delivery import BasicConsumer
 from clusterbroker.broker.session.dividing import give_back
 from clusterbroker.broker.session.leases import boolean, reader
+from clusterbroker.broker.session.subscription import Subscription
 from clusterbroker.broker.streams import consuming as streams
 from clusterbroker.cluster.stream_settings import STREAM
 
@@ -263,10 +264,10 @@ def _get(channel: Channel, method: methods.BasicGet) -> None:
                 channel.counts.got += 1
                 queue.ring.got += 1
                 if channel.getter is None or channel.getter.ring is not queue.ring:
-                    channel.getter = Consumer(queue.ring, channel.ledger, b"\0", False, 0)
+                    channel.getter = BasicConsumer(queue.ring, channel.ledger, b"\0", False, 0)
                 tag = channel.ledger.add(channel.getter, seq, node.now_ms)
             if node.watches and (watch := node.watches.get(channel.vhost_name)) is not None:
-                watch.delivered(Delivery(channel, queue, "", tag, message, redelivered, not method.no_ack))
+                watch.delivered(Delivery(channel, name, "", tag, message, redelivered, not method.no_ack))
             channel.connection.out.get_ok(channel.number, tag, redelivered, message, queue.ready)
             node.sending[channel.connection] = None
         channel.resume()
@@ -312,7 +313,7 @@ def _limit(queue: Source, default: int) -> int:
     return default if limit is None else limit
 
 
-def _time_out(channel: Channel, consumer: Consumer, limit: int, now_ms: int) -> None:
+def _time_out(channel: Channel, consumer: BasicConsumer, limit: int, now_ms: int) -> None:
     queue = consumer.ring.owner
     subscription = consumer.owner
     able = channel.connection.capabilities.get("consumer_cancel_notify") is True

@@ -19,9 +19,9 @@ from clusterbroker.broker.session.state import State
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node
-    from clusterbroker.broker.queues.subscription import Subscription
     from clusterbroker.broker.session.channel import Channel
     from clusterbroker.broker.session.connection import Connection
+    from clusterbroker.broker.session.subscription import Subscription
 
 DELIVERY_STEPS: Final = 2
 """A message that goes into a queue."""

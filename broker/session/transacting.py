@@ -23,17 +23,17 @@ from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.errors import internal_error, precondition_failed, resource_error
 from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.queues.handle import CommitPart, QueueHandle
-from clusterbroker.broker.queues.ring import Consumer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.session import publishing
+from clusterbroker.broker.session.delivery import BasicConsumer
 from clusterbroker.broker.session.dividing import DELIVERY_STEPS
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
     from clusterbroker.broker.session.channel import Channel
 
-Entry = tuple[int, Consumer, int]  # delivery tag, consumer, seq
+Entry = tuple[int, BasicConsumer, int]  # delivery tag, consumer, seq
 
 
 TRANSACTION_BYTES_MAX: Final = 32 << 20

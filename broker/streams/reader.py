@@ -20,9 +20,10 @@ from clusterbroker.broker.amqp.fields import FieldTable
 from clusterbroker.broker.amqp.own_message import own_message
 from clusterbroker.broker.queues.handle import CommitPart, QueueHandle
 from clusterbroker.broker.queues.ring import Ring
-from clusterbroker.broker.queues.subscription import Subscription
+from clusterbroker.broker.queues.subscription import LocalConsumer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.session.declaring import MEMORY
+from clusterbroker.broker.session.subscription import Subscription
 from clusterbroker.broker.streams.messages import READ, StreamTold
 from clusterbroker.cluster.entities import Queue as QueueEntity
 from clusterbroker.cluster.queue_settings import QueueSettings
@@ -154,13 +155,14 @@ class Reader:
 
     # -- what its channel asks of a queue
 
-    def unsubscribe(self, _: Subscription, now_ms: int) -> None:
+    def unsubscribe(self, subscription: LocalConsumer, now_ms: int) -> None:
         """basic.cancel, or the end of the channel."""
-        del now_ms
+        del subscription, now_ms
         self._streams.close(self)
 
-    def limits_changed(self, _: Subscription) -> None:
+    def limits_changed(self, subscription: LocalConsumer) -> None:
         """basic.qos"""
+        del subscription
         self.ring.mark()
 
     def settle(self, seq: int, held: bool = False) -> None:

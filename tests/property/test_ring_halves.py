@@ -19,12 +19,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from clusterbroker.broker.amqp import codec_pure
 from clusterbroker.broker.queues import ring_pure
 from clusterbroker.broker.queues.ring_pure import HEAD_EXPIRED, HEAD_NONE, HEAD_NOT_LOADED, HEAD_OK
+from clusterbroker.broker.session import delivery_pure
 from clusterbroker.journal import layout, record_pure
 from tests.budget import examples
 
 record_fast = pytest.importorskip("clusterbroker.journal.record_fast")
 codec_fast = pytest.importorskip("clusterbroker.broker.amqp.codec_fast")
 ring_fast = pytest.importorskip("clusterbroker.broker.queues.ring_fast")
+delivery_fast = pytest.importorskip("clusterbroker.broker.session.delivery_fast")
 
 QUEUE_ID = 77
 ADDRESS = b"\x02ex\x03key"
@@ -41,8 +43,8 @@ ATTRIBUTES = (
 class Half:
     """One half's modules, and all that a queue and two channels need of them."""
 
-    def __init__(self, record: Any, codec: Any, ring: Any, config: dict[str, Any]) -> None:
-        self.record, self.codec, self.module, self.config = record, codec, ring, config
+    def __init__(self, record: Any, codec: Any, ring: Any, delivery: Any, config: dict[str, Any]) -> None:
+        self.record, self.codec, self.module, self.delivery, self.config = record, codec, ring, delivery, config
         self.fresh()
 
     def fresh(self) -> None:
@@ -55,10 +57,10 @@ class Half:
         self.ring.annotate = self._annotate
         self.ring.annotates_redelivered = True
         self.outs = [self.codec.OutBuffer(8192, 2000) for _ in range(2)]
-        self.ledgers = [self.module.Ledger(number + 1, out) for number, out in enumerate(self.outs)]
+        self.ledgers = [self.delivery.Ledger(number + 1, out) for number, out in enumerate(self.outs)]
         self.ledgers[1].prefetch = self.config["channel_prefetch"]
         self.consumers = [
-            self.module.Consumer(self.ring, self.ledgers[at], b"\x01%d" % n, no_ack, prefetch, priority, n)
+            self.delivery.BasicConsumer(self.ring, self.ledgers[at], b"\x01%d" % n, no_ack, prefetch, priority, n)
             for n, (at, no_ack, prefetch, priority) in enumerate(self.config["consumers"])
         ]
         for consumer in self.consumers[1::2]:
@@ -76,7 +78,7 @@ class Half:
         """The value with messages and consumers as what makes them comparable."""
         if isinstance(value, (self.record.Message)):
             return value.payload
-        if isinstance(value, self.module.Consumer):
+        if isinstance(value, self.delivery.BasicConsumer):
             return f"consumer {value.owner}"
         if isinstance(value, (tuple, list)):
             return [self.plain(part) for part in value]
@@ -120,8 +122,8 @@ class RingHalves(RuleBasedStateMachine):
     def start(self, first_seq: int, consumers: list[Any], **config: Any) -> None:
         config["consumers"] = sorted(consumers, key=lambda consumer: -consumer[3])
         self.halves = [
-            Half(record_pure, codec_pure, ring_pure, config),
-            Half(record_fast, codec_fast, ring_fast, config),
+            Half(record_pure, codec_pure, ring_pure, delivery_pure, config),
+            Half(record_fast, codec_fast, ring_fast, delivery_fast, config),
         ]
         self.now_ms = 1000
         self.both(lambda half: half.ring.restore_end(first_seq, 0))

@@ -1,4 +1,4 @@
-"""Both halves of the ring, each with the record and codec halves that belong to it."""
+"""Both halves of the ring and of deliveries, each with the record and codec halves that belong to it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class Half:
         self.record: Any = importlib.import_module(f"clusterbroker.journal.record_{kind}")
         self.codec: Any = importlib.import_module(f"clusterbroker.broker.amqp.codec_{kind}")
         self.module: Any = importlib.import_module(f"clusterbroker.broker.queues.ring_{kind}")
+        self.delivery: Any = importlib.import_module(f"clusterbroker.broker.session.delivery_{kind}")
         self.compiled = kind == "fast"
 
     def message(
@@ -34,10 +35,10 @@ class Half:
         return ring
 
     def ledger(self, number: int = 1, size_max: int = 1 << 20) -> Any:
-        return self.module.Ledger(number, self.codec.OutBuffer(8192, size_max))
+        return self.delivery.Ledger(number, self.codec.OutBuffer(8192, size_max))
 
     def consumer(self, ring: Any, ledger: Any, *, no_ack: bool = False, prefetch: int = 0, **more: Any) -> Any:
-        return self.module.Consumer(ring, ledger, b"\x01c", no_ack, prefetch, **more)
+        return self.delivery.BasicConsumer(ring, ledger, b"\x01c", no_ack, prefetch, **more)
 
     def write(self, ring: Any, segment: int = 3, offset: int = 0, upto: int = 0) -> tuple[int, list[Any]]:
         """One group: what `write` returned, and its records."""
