@@ -7,9 +7,10 @@ be nowhere. So the first of them begins a second table, in memory alone, that kn
 
 from __future__ import annotations
 
-import struct
 from bisect import insort
 from typing import Final, Protocol
+
+from clusterbroker.broker.queues.attributes import CLIENT, CLIENT_FLOOR, CLIENT_REFUSED
 
 NAMED_MAX: Final = 10_000
 REFUSED_BUCKETS: Final = 64
@@ -19,7 +20,9 @@ REFUSED_BITS: Final = 31
 REFUSED: Final = 1
 TAKEN_SINCE: Final = 2
 """What the two bits of a refused number say."""
-_BUCKET: Final = struct.Struct(">Q")
+_UPTO: Final = CLIENT.prefix
+_FLOOR: Final = CLIENT_FLOOR.prefix
+CLIENTS: Final = (_UPTO, _FLOOR, CLIENT_REFUSED.prefix)
 
 
 class Table(Protocol):
@@ -38,7 +41,7 @@ class MemoryTable:
     __slots__ = ("producers",)
 
     def __init__(self, table: Table) -> None:
-        self.producers = {name: value for name, value in table.producers.items() if name[:1] in (b"p", b"h", b"f")}
+        self.producers = {name: value for name, value in table.producers.items() if name[:1] in CLIENTS}
 
     def produced(self, producer: bytes, upto: int) -> None:
         self.producers.pop(producer, None)
@@ -47,7 +50,7 @@ class MemoryTable:
 
 
 class ClientNumbers:
-    """The numbers of one table: names with the prefixes p, h and f."""
+    """The numbers of one table: the attributes CLIENT, CLIENT_REFUSED and CLIENT_FLOOR."""
 
     __slots__ = ("_named", "_refused", "_refused_buckets", "_table")
 
@@ -56,18 +59,18 @@ class ClientNumbers:
         self._refused: dict[bytes, list[int]] = {}  # client to its buckets, ascending; who was refused last at the end
         self._named: dict[bytes, None] = {}  # clients, the longest silent first
         for name in table.producers:  # who was heard later stands behind, by whichever of his names
-            if name[:1] == b"p":
+            if name[:1] == _UPTO:
                 self._named.pop(name[1:], None)
                 self._named[name[1:]] = None
-            elif name[:1] == b"h":
-                (bucket,), client = _BUCKET.unpack_from(name, 1), name[1 + _BUCKET.size :]
+            elif name[:1] == CLIENT_REFUSED.prefix:
+                bucket, client = CLIENT_REFUSED.key(name)
                 self._named.pop(client, None)
                 self._named[client] = None
                 self._refused[client] = self._refused.pop(client, [])
                 insort(self._refused[client], bucket)
         self._refused_buckets = sum(map(len, self._refused.values()))
         # of whom nothing but a floor is left, nothing can be confirmed in error: they go first
-        floors = [name[1:] for name in table.producers if name[:1] == b"f" and name[1:] not in self._named]
+        floors = [client for client, _ in CLIENT_FLOOR.of(table.producers) if client not in self._named]
         if floors:
             self._named = dict.fromkeys(floors) | self._named
 
@@ -80,7 +83,7 @@ class ClientNumbers:
 
     def upto(self, client: bytes) -> int:
         """One more than the client's highest number."""
-        return self._table.producers.get(b"p" + client, 0)
+        return self._table.producers.get(_UPTO + client, 0)
 
     def note(self, client: bytes, number: int) -> None:
         """A publish that is not known is appended in this turn."""
@@ -88,7 +91,7 @@ class ClientNumbers:
         if self._refusal(client, number) == REFUSED or number < self._floor(client):
             self._say(client, number, REFUSED | TAKEN_SINCE)
         if number >= self.upto(client):
-            self._table.produced(b"p" + client, number + 1)
+            self._table.produced(_UPTO + client, number + 1)
         self._heard(client)
 
     def refuse(self, client: bytes, number: int) -> bool:
@@ -111,7 +114,7 @@ class ClientNumbers:
             self._say(client, number, REFUSED)
 
     def _floor(self, client: bytes) -> int:
-        return self._table.producers.get(b"f" + client, 0)
+        return self._table.producers.get(_FLOOR + client, 0)
 
     def _refusal(self, client: bytes, number: int) -> int:
         if client not in self._refused:
@@ -137,7 +140,7 @@ class ClientNumbers:
 
     def _raise_floor(self, client: bytes, number: int) -> None:
         if number > self._floor(client):
-            self._table.produced(b"f" + client, number)
+            self._table.produced(_FLOOR + client, number)
 
     def _forget_refused(self, client: bytes, count: int) -> None:
         """Takes out so many of the client's buckets, the lowest first."""
@@ -156,7 +159,7 @@ class ClientNumbers:
         if len(self._named) > NAMED_MAX:
             oldest = next(iter(self._named))
             del self._named[oldest]
-            for name in (b"p" + oldest, b"f" + oldest):
+            for name in (_UPTO + oldest, _FLOOR + oldest):
                 if name in self._table.producers:
                     self._table.produced(name, 0)
             if oldest in self._refused:
@@ -166,4 +169,4 @@ class ClientNumbers:
 def _refused_bucket(client: bytes, number: int) -> tuple[bytes, int]:
     """The name of a refused number's bucket, and the first of its two bits there."""
     bucket, place = divmod(number, REFUSED_BITS)
-    return b"h" + _BUCKET.pack(bucket) + client, 2 * place
+    return CLIENT_REFUSED.name((bucket, client)), 2 * place

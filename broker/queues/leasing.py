@@ -17,8 +17,8 @@ the opposite. Its lease is a range of seqs with a name:
 *Alone.* The first `take` needs a queue without consumers and unacknowledged messages, and from then on nobody else is
 handed anything: so what is ready stands behind the range, and every live message below `end` is leased.
 
-*In the log.* PRD with the keys LEASE + name (upto = end), ACKNOWLEDGED + name, and RUN + name + run (its number); an
-end of 0 ends the lease, and its runs go with it. What is settled is a SET as ever, what was shown is covered by a
+*In the log.* The attributes LEASE (its end), LEASE_ACKNOWLEDGED and LEASE_RUN (numbers of runs); an end of 0 ends the
+lease, and its runs go with it. What is settled is a SET as ever, what was shown is covered by a
 reservation. The next owner folds that and has the lease again, whole; it does not know when anything was heard last:
 the time begins anew. An answer, a refusal too, waits until all that it says is committed.
 
@@ -38,6 +38,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Final
 
+from clusterbroker.broker.queues.attributes import LEASE, LEASE_ACKNOWLEDGED, LEASE_RUN
 from clusterbroker.broker.queues.lease import (
     GONE,
     READ_BYTES_MAX,
@@ -56,10 +57,6 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.stats.inspection import life_of
 from clusterbroker.journal.record import Message
 
-LEASE: Final = b"l"
-ACKNOWLEDGED: Final = b"a"
-RUN: Final = b"u"
-"""First bytes of names in `ring.producers` (`broker.queues.producers`)."""
 REPLACED_MAX: Final = 16
 ALL: Final = 2**62
 WAITING_MAX: Final = 4096
@@ -304,7 +301,7 @@ class Leasing:
             oldest = next(iter(lease.runs))
             del lease.runs[oldest]
             told[oldest] = 0
-        self._log({run_key(lease.name, run): number for run, number in told.items()})
+        self._log({LEASE_RUN.name((lease.name, run)): number for run, number in told.items()})
 
     def _add(
         self, lease: Lease, top: int, rows_max: int, bytes_max: int, least: int = 0
@@ -362,14 +359,12 @@ class Leasing:
                 self._tell(lease)
                 yield
         self.lease = None
-        name = lease.name.encode()
-        runs = [key for key in ring.producers if key[:1] == RUN]
-        self._log(dict.fromkeys([LEASE + name, ACKNOWLEDGED + name, *runs], 0))
+        name, runs = lease.name, LEASE_RUN.names(ring.producers)
+        self._log(dict.fromkeys([LEASE.name(name), LEASE_ACKNOWLEDGED.name(name), *runs], 0))
         return self._answer(None)
 
     def _tell(self, lease: Lease) -> None:
-        name = lease.name.encode()
-        self._log({LEASE + name: lease.end, ACKNOWLEDGED + name: lease.acknowledged})
+        self._log({LEASE.name(lease.name): lease.end, LEASE_ACKNOWLEDGED.name(lease.name): lease.acknowledged})
 
     def _log(self, told: Mapping[bytes, int]) -> None:
         """The log has to know where the lease stands and whose it is, if the queue has one."""
@@ -441,25 +436,18 @@ def _nobody(_: LeaseAnswer, __: bytes) -> None:
     """A lease that ends by itself is told to nobody."""
 
 
-def run_key(name: str, run: str) -> bytes:
-    """The key of a run of the lease of that name."""
-    of = name.encode()
-    return RUN + len(of).to_bytes(2) + of + run.encode()
-
-
 def resumed(queue: MessageLog, now_ms: int) -> Leasing | None:
     """What the log knows of a lease, for an owner that begins."""
     ring = queue.ring
-    names = [key[1:] for key in ring.producers if key[:1] == LEASE]
-    if not names:
+    leases = LEASE.of(ring.producers)
+    if not leases:
         return None
-    *forgotten, name = names
-    for other in forgotten:  # the start of a release before has not known a lease of a queue that never had a message
-        ring.produced(LEASE + other, 0)
-        ring.produced(ACKNOWLEDGED + other, 0)
-    end = ring.producers[LEASE + name]
+    *forgotten, (name, end) = leases
+    for other, _ in forgotten:  # a release before has not known a lease of a queue that never had a message
+        ring.produced(LEASE.name(other), 0)
+        ring.produced(LEASE_ACKNOWLEDGED.name(other), 0)
     leasing = Leasing(queue)
-    known, before = name.decode(), run_key(name.decode(), "")
+    before = LEASE_RUN.name((name, ""))
     runs = {key[len(before) :].decode(): value for key, value in ring.producers.items() if key.startswith(before)}
-    leasing.resume(known, ring.producers.get(ACKNOWLEDGED + name, 1), end, runs, now_ms)
+    leasing.resume(name, ring.producers.get(LEASE_ACKNOWLEDGED.name(name), 1), end, runs, now_ms)
     return leasing

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+from clusterbroker.broker.queues.attributes import MOVED
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.effort import Effort
 from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY, CommitPart, Moved, Taken
 from clusterbroker.broker.queues.lease import LeaseAnswer, Word
-from clusterbroker.broker.queues.moved import moved_producer, moved_segments
 from clusterbroker.broker.queues.producers import Producers
 from clusterbroker.broker.queues.ring import Location, Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer, Member, Subscriptions, tell_ended
@@ -252,7 +252,12 @@ class MessageLog:
         self._producers = self._producers or Producers(self.ring)
         return self._producers
 
-    # -- transactions -----------------------------------------------------------------------------------------
+    # -- transactions: all that belongs together, or nothing --------------------------------------------------
+    #
+    # Rows of a committed segment come in ascending order of their seqs there, with gaps for rows of other queues, and
+    # each part is taken as a whole. So one number per segment says what is here (`attributes.MOVED`); it goes when the
+    # map has no such segment any more. A part of a segment that is gone was sent by somebody who has not heard: all of
+    # its rows came before, or it would still be there. These names have no bound: there are as many as segments.
 
     def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
         """All that happens here stands in the node's next group, which the node's barrier waits for. What is refused is
@@ -302,20 +307,20 @@ class MessageLog:
         """How many of these rows are here already: they are the first ones."""
         if not self.host.moves(moved.segment):
             return len(moved.seqs)
-        return bisect_left(moved.seqs, self.ring.producers.get(moved_producer(moved.segment), 0))
+        return bisect_left(moved.seqs, self.ring.producers.get(MOVED.name(moved.segment), 0))
 
     def note_moved(self, moved: Moved) -> None:
         """They are appended in this turn."""
-        self.ring.produced(moved_producer(moved.segment), moved.seqs[-1] + 1)
+        self.ring.produced(MOVED.name(moved.segment), moved.seqs[-1] + 1)
         self.host.keeps(self, moved.segment)
 
     def moved_segments(self) -> list[int]:
         """Segments of which it knows what it has."""
-        return moved_segments(self.ring)
+        return [segment_id for segment_id, _ in MOVED.of(self.ring.producers)]
 
     def forget_moved(self, segment_id: int) -> None:
         """The segment is gone."""
-        name = moved_producer(segment_id)
+        name = MOVED.name(segment_id)
         if not self.deleted and name in self.ring.producers:
             self.ring.produced(name, 0)
 

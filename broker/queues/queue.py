@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from clusterbroker.broker.queues.attributes import HAD_CONSUMERS
 from clusterbroker.broker.queues.dead_lettering.dead_lettering import DeadLettering
 from clusterbroker.broker.queues.dispatch import Dispatch
 from clusterbroker.broker.queues.handle import EXCLUSIVE, GONE, CommitPart, Taken
@@ -24,7 +25,6 @@ from clusterbroker.broker.queues.lease import BROKEN, LeaseAnswer, Word
 from clusterbroker.broker.queues.leasing import Leasing, resumed
 from clusterbroker.broker.queues.limits import Limits
 from clusterbroker.broker.queues.log import Host, MessageLog
-from clusterbroker.broker.queues.producers import HAD_CONSUMERS
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer, Member
 from clusterbroker.broker.queues.ticket import Ticket

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.queues.producers import proxy_producer, refused_producer
+from clusterbroker.broker.queues.attributes import PROXY, PROXY_REFUSED
 from clusterbroker.broker.queues.ring import RemoteConsumer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.messages import ConsumerHead
@@ -109,12 +109,12 @@ class Attachment:
         self.node = node
         self.incarnation = incarnation
         self.holder = holder
-        self.producer = proxy_producer(node, incarnation)
+        self.producer = PROXY.name((node, incarnation))
         self.gen = 0
         self.attached = False
         self.members: dict[int, RemoteSubscription] = {}
         self.accepted = serving.queue.ring.producers.get(self.producer, 0)
-        self.killer = refused_producer(node, incarnation)
+        self.killer = PROXY_REFUSED.name((node, incarnation))
         self.died = serving.queue.ring.producers.get(self.killer, 0)
         self.unlogged = 0
         """Refusals that wait for the commit of what the log says of them."""

@@ -6,7 +6,7 @@
     nothing is left             the segment is finished
 
 Nothing of this is remembered by an owner: the next one begins at the lowest seq that is not settled, and targets pass
-over what they have (`broker.queues.moved`). That is right because of three things. A segment that is committed takes
+over what they have (`broker.queues.log`). That is right because of three things. A segment that is committed takes
 no rows; parts of one segment reach a queue in ascending order of seqs, one after the other, since a group is begun when
 the one before is answered; and a part is taken as a whole, so what a queue knows of a segment is always a beginning.
 

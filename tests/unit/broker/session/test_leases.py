@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.queues.leasing import RUN
+from clusterbroker.broker.queues.attributes import LEASE_RUN
 from clusterbroker.broker.stats.inspection import life_of
 from clusterbroker.cluster import commands as c
 from clusterbroker.journal.record import read_records
@@ -317,7 +317,7 @@ def test_the_runs_that_a_log_remembers_have_a_bound_and_end_with_the_lease(monke
     for run in runs:
         assert Reader(world.client(), run, name).take(rows=1)["rows"] == 1
         told = world.queue("q").ring.producers
-        assert sum(key[:1] == RUN for key in told) <= 4
+        assert len(LEASE_RUN.names(told)) <= 4
     world.checkpoint()
     world.crash()
     said = [Reader(world.client(), run, name).word("settle", upto=1).get("code", 0) for run in runs]
@@ -336,7 +336,7 @@ def test_a_lease_of_a_release_before_belongs_to_the_first_run_that_speaks() -> N
     world = client.world
     reader.take(rows=6)
     ring = world.queue("q").ring
-    for key in [key for key in ring.producers if key[:1] == RUN]:
+    for key in LEASE_RUN.names(ring.producers):
         ring.produced(key, 0)  # as its journal had it
     world.turn()
     world.crash()
