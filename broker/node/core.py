@@ -376,8 +376,8 @@ class Node:
         self.setting_aside.stumbled(queue, error, seq)
 
     @property
-    def burying(self) -> bool:
-        return self._dead_letters.burying
+    def dead_lettering(self) -> bool:
+        return self._dead_letters.dead_lettering
 
     def wake(self, queue: MessageLog, at_ms: int) -> None:
         self._wakes.wish(queue, at_ms)
@@ -410,9 +410,11 @@ class Node:
         self._undivided = True
         self._dead_letters.publish(queue, message, reason)
 
-    def bury(self, queue: MessageLog, message: Message, reason: Reason, number: int, ticket: Ticket) -> bool:
+    def dead_letter_once(
+        self, queue: MessageLog, message: Message, reason: Reason, number: int, ticket: Ticket
+    ) -> bool:
         """A dead letter of a replicated queue, which each target takes once. False: there is no target."""
-        return self._dead_letters.bury(queue, message, reason, number, ticket)
+        return self._dead_letters.publish_once(queue, message, reason, number, ticket)
 
     # -- the turn ---------------------------------------------------------------------------------------------
 

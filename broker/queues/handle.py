@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from clusterbroker.broker.queues.lease import LeaseAnswer, Word
+from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.subscription import LocalConsumer, Source
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
@@ -95,7 +95,7 @@ class QueueHandle(Source, Protocol):
         """The head, unacknowledged (`no_ack`: the caller settles it at once), or None; `ready` counts what is left when
         `then` is called. A text says why nobody gets anything: the queue is leased."""
 
-    def tend(self, word: Word, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
+    def lease(self, request: LeaseRequest, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
         """Something is said about the lease on the queue (`leasing`); `then` hears what came of it, and ENQ records."""
 
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:

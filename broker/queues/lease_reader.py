@@ -142,8 +142,8 @@ class LeaseReader:
         if not room and self._accepted is None:
             return
         self.asked_ms = now_ms
-        word = Read(self._lease, self._next, self._end, max(1, room))
-        self._source.tend(word, lambda answer, records: self._came(now_ms, answer, records), now_ms)
+        request = Read(self._lease, self._next, self._end, max(1, room))
+        self._source.lease(request, lambda answer, records: self._came(now_ms, answer, records), now_ms)
 
     def _came(self, asked_ms: int, answer: LeaseAnswer, records: bytes) -> None:
         subscription = self._subscription

@@ -16,7 +16,7 @@ from clusterbroker.broker.queues.attributes import MOVED
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.effort import Effort
 from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY, CommitPart, Moved, Taken
-from clusterbroker.broker.queues.lease import LeaseAnswer, Word
+from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.producers import Producers
 from clusterbroker.broker.queues.ring import Location, Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer, Member, Subscriptions, tell_ended
@@ -52,7 +52,7 @@ class Host(Protocol):
         """What the node has left for dead letters in this turn."""
 
     @property
-    def burying(self) -> bool:
+    def dead_lettering(self) -> bool:
         """A dead letter is being published: no other one is now."""
 
     def later(self, queue: MessageLog) -> None:
@@ -67,7 +67,9 @@ class Host(Protocol):
     def dead_letter(self, queue: MessageLog, message: Message, reason: Reason) -> None:
         """Publish the message to the queue's dead-letter exchange."""
 
-    def bury(self, queue: MessageLog, message: Message, reason: Reason, number: int, ticket: Ticket) -> bool:
+    def dead_letter_once(
+        self, queue: MessageLog, message: Message, reason: Reason, number: int, ticket: Ticket
+    ) -> bool:
         """As `dead_letter`, to queues wherever they are: `publish_named` under the queue's dead-letter name and this
         number; the ticket is held by each target. False: no exchange, or no route (a cycle is a route)."""
 
@@ -451,7 +453,7 @@ class MessageLog:
         del now_ms, credit, no_ack
         then(self._untaken)
 
-    def tend(self, word: Word, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:  # noqa: ARG002
+    def lease(self, request: LeaseRequest, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:  # noqa: ARG002
         """Refused: nothing is handed out."""
         then(LeaseAnswer(406, f"{self.place} {self._untaken}"), b"")
 

@@ -21,7 +21,7 @@ from clusterbroker.broker.queues.attributes import HAD_CONSUMERS
 from clusterbroker.broker.queues.dead_lettering.dead_lettering import DeadLettering
 from clusterbroker.broker.queues.dispatch import Dispatch
 from clusterbroker.broker.queues.handle import EXCLUSIVE, GONE, CommitPart, Taken
-from clusterbroker.broker.queues.lease import BROKEN, LeaseAnswer, Word
+from clusterbroker.broker.queues.lease import BROKEN, LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.leasing import Leasing, resumed
 from clusterbroker.broker.queues.limits import Limits
 from clusterbroker.broker.queues.log import Host, MessageLog
@@ -147,10 +147,10 @@ class Queue(MessageLog):
     def leased(self) -> str:
         return "" if self.leasing is None else self.leasing.of_others
 
-    def tend(self, word: Word, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
+    def lease(self, request: LeaseRequest, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
         self.leasing = self.leasing or Leasing(self)
         try:
-            self.leasing.hear(word, then, now_ms)
+            self.leasing.hear(request, then, now_ms)
         except Exception as error:
             self.host.stumbled(self, error)
             then(BROKEN, b"")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY
-from clusterbroker.broker.queues.lease import LeaseAnswer, Take
+from clusterbroker.broker.queues.lease import Acquire, LeaseAnswer
 from clusterbroker.broker.queues.log import SAFE
 from clusterbroker.broker.queues.ring import RemoteConsumer
 from clusterbroker.broker.remote.attachment import Attachment
@@ -80,7 +80,7 @@ class Asking:
             if not self._serving.answers:
                 break  # perhaps the one before was a deletion
             asked = self._asked.pop(0)
-            counts = asked.ask.what in (ASK_COUNTS, ASK_TOUCH, ASK_DELETE) or isinstance(asked.ask.word, Take)
+            counts = asked.ask.what in (ASK_COUNTS, ASK_TOUCH, ASK_DELETE) or isinstance(asked.ask.word, Acquire)
             if counts and queue.ring.advance() < asked.seq and now_ms < asked.due_ms:
                 self._asked.append(asked)
                 queue.host.wake(queue, asked.due_ms)
@@ -133,7 +133,7 @@ class Asking:
                 self._say(attachment, Answer(queue.entity.queue_id, gen, ask.request, lease=told), records)
 
         assert ask.word is not None, "a question about a lease says what"
-        queue.tend(ask.word, heard, now_ms)
+        queue.lease(ask.word, heard, now_ms)
 
     @property
     def _ready(self) -> int:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.queues.handle import GONE, CommitPart, Taken
 from clusterbroker.broker.queues.lease import GONE as LOST
-from clusterbroker.broker.queues.lease import LeaseAnswer, Word
+from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import tell_ended
 from clusterbroker.broker.queues.ticket import Ticket
@@ -229,8 +229,8 @@ class RemoteQueue:
 
         self._ask(ASK_GET, answered, no_ack=no_ack)
 
-    def tend(self, word: Word, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
-        self._ask(ASK_LEASE, lambda answer, records: then(answer.lease or LOST, bytes(records)), word=word)
+    def lease(self, request: LeaseRequest, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
+        self._ask(ASK_LEASE, lambda answer, records: then(answer.lease or LOST, bytes(records)), word=request)
 
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
         return message  # the owner has changed in it what a consumer shall see
@@ -338,7 +338,7 @@ class RemoteQueue:
 
     def _ask(
         self, what: int, then: Then, if_unused: bool = False, if_empty: bool = False, no_ack: bool = False,
-        word: Word | None = None,
+        word: LeaseRequest | None = None,
     ) -> None:  # fmt: skip
         if self.deleted:
             then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))

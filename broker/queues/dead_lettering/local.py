@@ -79,7 +79,7 @@ class LocalDeadLetters:
             if host.effort.spent:
                 host.later(log)
                 return
-            if host.burying:  # it was a letter that found no room: chains of queues must not nest
+            if host.dead_lettering:  # it was a letter that found no room: chains of queues must not nest
                 log.ring.mark()
                 return
             try:

@@ -3,7 +3,7 @@
 One group commit cannot hold both halves here, so a message dies in four steps, each of which a new owner can take up:
 
     held      a DEAD record: the message has left the queue's order but not the queue; it has a number
-    buried    once that record is committed, not before (or a new owner would hand the message out and its copy be
+    published once that record is committed, not before (or a new owner would hand the message out and its copy be
               read elsewhere), it is published to its targets, with the queue's name as producer and that number
     answered  every target has committed its copy, or has it already, or refused it
     settled   SET
@@ -64,7 +64,7 @@ class ReplicatedDeadLetters:
         self._leaving: deque[tuple[int, int]] | tuple[()] = ()  # (number, mark of the commit of its SET) of the settled
         self._due: deque[Dead] | tuple[()] = ()  # not tried yet, in order
         self._again: list[tuple[int, int, Dead]] = []  # heap of those to be tried again: when, number
-        self._line: list[Dead] = []  # to be buried next, in this order; WINDOW at most
+        self._line: list[Dead] = []  # to be published next, in this order; WINDOW at most
         self._loading: dict[int, Dead] = {}  # of the line, by seq: content on its way from the disk
         self._underway = 0
         self.ended = False
@@ -94,7 +94,7 @@ class ReplicatedDeadLetters:
         return self._again[0][0] if self._again and self._again[0][0] > now_ms else 0
 
     def turn(self, now_ms: int) -> None:
-        """Buries what is durable and due."""
+        """Publishes what is durable and due."""
         self._go_on()
         while self._leaving and self._log.durable(self._leaving[0][1]):
             del self._open[self._leaving.popleft()[0]]
@@ -144,7 +144,7 @@ class ReplicatedDeadLetters:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Buries what stands in front, is here, and finds room in this turn."""
+        """Publishes what stands in front, is here, and finds room in this turn."""
         log, host = self._log, self._log.host
         while self._line and (message := self._line[0].message) is not None and not log.broken:
             if host.effort.spent:
@@ -153,18 +153,18 @@ class ReplicatedDeadLetters:
             dead = self._line.pop(0)
             dead.message = None
             try:
-                self._bury(dead, message)
+                self._publish(dead, message)
             except Exception as error:
                 dead.message = message
                 self._line.insert(0, dead)
                 self._underway -= 1
                 host.stumbled(log, error, dead.seq)
 
-    def _bury(self, dead: Dead, message: Message) -> None:
+    def _publish(self, dead: Dead, message: Message) -> None:
         ticket = Ticket(dead.number, dead.number, lambda ticket: self._answered(dead, ticket))
         self._underway += 1
         dead.tries += 1
-        if not self._log.host.bury(self._log, message, dead.reason, dead.number, ticket):
+        if not self._log.host.dead_letter_once(self._log, message, dead.reason, dead.number, ticket):
             ticket.rejected = True  # no exchange, or no route
         ticket.pass_()
 

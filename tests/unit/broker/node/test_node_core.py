@@ -298,7 +298,7 @@ def test_names_are_given_once() -> None:
     assert len(names) == 12
 
 
-def test_a_mistake_while_burying_does_not_end_all_dying(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_while_dead_lettering_does_not_end_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.story.forgives = True
     client = world.client()

@@ -355,7 +355,7 @@ def test_letters_of_a_replicated_queue_wait_in_their_line(monkeypatch: pytest.Mo
     for site in cluster.sites.values():
         site.story.forgives = True
     client = cluster["b"].client()
-    with mistaken(monkeypatch, ReplicatedDeadLetters, "_bury", lambda *_: True):
+    with mistaken(monkeypatch, ReplicatedDeadLetters, "_publish", lambda *_: True):
         client.publish("", "q", b"1", b"2", b"3")
         cluster.wait(1000)
     is_aside(cluster["a"])

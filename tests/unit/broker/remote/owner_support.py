@@ -94,7 +94,7 @@ class Stage:
         self.loads: list[tuple[list[Location], Loaded]] = []
         self.agenda: list[Any] = []
         self.effort = Effort()
-        self.burying = False
+        self.dead_lettering = False
         self.ring = self.new_ring()
         self.replica = self.new_ring(replica=True)
         self.begin(alive={} if attached else self.incarnations)
@@ -139,7 +139,7 @@ class Stage:
     def dead_letter(self, queue: MessageLog, dead: Message, reason: Any) -> None:
         self.dead.append((dead.body, reason))
 
-    def bury(self, queue: MessageLog, dead: Message, reason: Any, number: int, ticket: Ticket) -> bool:
+    def dead_letter_once(self, queue: MessageLog, dead: Message, reason: Any, number: int, ticket: Ticket) -> bool:
         if self.finds_targets:
             ticket.hold()
             self.buried.append((number, reason, dead.body, ticket))

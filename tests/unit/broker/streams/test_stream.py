@@ -358,6 +358,6 @@ def test_nobody_takes_from_a_stream() -> None:
     stream = world.queue("s")
     said: list[Any] = []
     stream.get(world.now_ms, said.append)
-    stream.tend(End(""), lambda answer, _: said.append(answer.code), world.now_ms)
+    stream.lease(End(""), lambda answer, _: said.append(answer.code), world.now_ms)
     assert said == ["is a stream, which is read by offsets", 406]
     assert (stream.ready, stream.ring.unacked) == (10, 0)
