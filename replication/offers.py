@@ -4,7 +4,7 @@ A peer has at most ACTIVE_MAX syncs under way and one large one; queues that can
 and a quarter of the room to themselves: the others may stand still, when an operator has paused them (rate.py).
 The backup asks for few buckets at a time, at the pace of pacing.py; an answer holds about BODIES_BYTES_MAX, and it asks
 again for what did not fit: so what is under way to one peer stays small. Answers are short because both sides compose
-and check them in their loops, and live records wait meanwhile. Offers name all producers of
+and check them in their loops, and live records wait meanwhile. Offers name all attributes of
 their queue, 10,000 perhaps, and the backup remembers them to the end of the sync: those of the syncs under way are
 together no more than 8 MiB and one offer.
 
@@ -131,7 +131,7 @@ class Offers:
             copy.next_seq,
             store.emitted_reserved(),
             tuple(store.epochs),
-            tuple(store.emitted_producers().items()),
+            tuple(store.emitted_attributes().items()),
             buckets,
             queue.unproven,
             copy.behind,
@@ -189,5 +189,5 @@ class Offers:
 
 def _size(offer: SyncOffer) -> int:
     """About how many bytes its frame has."""
-    names = sum(len(producer) for producer, _ in offer.producers)
-    return names + 16 * (len(offer.producers) + len(offer.buckets) + len(offer.epochs) + 4)
+    names = sum(len(name) for name, _ in offer.attributes)
+    return names + 16 * (len(offer.attributes) + len(offer.buckets) + len(offer.epochs) + 4)

@@ -28,8 +28,8 @@ from clusterbroker.journal.record import (
     GroupWriter,
     Message,
     RecordBuffer,
+    attributes_named,
     enqueued,
-    producers_named,
     verify_records,
 )
 from clusterbroker.replication.backup import Backup
@@ -189,7 +189,7 @@ class Copying:
         start = target.size
         try:
             if ring.needs_write:
-                ring.produced(PLACE, place_of(ring.producers) + 1, False)  # it is written now, and needs no turn
+                ring.set_attribute(PLACE, place_of(ring.attributes) + 1, False)  # it is written now, and needs no turn
             upto = ring.write(target)
         except Exception as error:
             self.primary.stumbled(queue_id, error)
@@ -427,8 +427,8 @@ class Copying:
             return False
         return True
 
-    def producers_named(self, records: memoryview) -> set[bytes]:
-        return producers_named(records)
+    def attributes_named(self, records: memoryview) -> set[bytes]:
+        return attributes_named(records)
 
     def verify(self, queue_id: int, records: memoryview) -> Sequence[Range] | None:
         try:

@@ -1,7 +1,7 @@
 """What the log says of a queue besides its messages: names with a number each, on disk and in every copy.
 
-An attribute stands in `ring.producers`, and a PRD record in the group of what it follows from tells it to the disk and
-to the other replicas. A value of 0 takes a name out. Names begin with a byte that says of which kind they are; the
+An attribute stands in `ring.attributes`, and an ATTR record in the group of what it follows from tells it to the disk
+and to the other replicas. A value of 0 takes a name out. Names begin with a byte that says of which kind they are; the
 kinds are here, and nowhere else. Names that begin with a zero byte are the log's own (`journal.queue_state`,
 `replication.places`).
 """

@@ -359,7 +359,7 @@ class Leasing:
                 self._tell(lease)
                 yield
         self.lease = None
-        name, runs = lease.name, LEASE_RUN.names(ring.producers)
+        name, runs = lease.name, LEASE_RUN.names(ring.attributes)
         self._log(dict.fromkeys([LEASE.name(name), LEASE_ACKNOWLEDGED.name(name), *runs], 0))
         return self._answer(None)
 
@@ -371,7 +371,7 @@ class Leasing:
         ring = self._queue.ring
         if ring.journaled or ring.replicated:
             for key, value in told.items():
-                ring.produced(key, value)
+                ring.set_attribute(key, value)
             self._mark = self._queue.commits
         ring.mark()
 
@@ -439,15 +439,15 @@ def _nobody(_: LeaseAnswer, __: bytes) -> None:
 def resumed(queue: MessageLog, now_ms: int) -> Leasing | None:
     """What the log knows of a lease, for an owner that begins."""
     ring = queue.ring
-    leases = LEASE.of(ring.producers)
+    leases = LEASE.of(ring.attributes)
     if not leases:
         return None
     *forgotten, (name, end) = leases
     for other, _ in forgotten:  # a release before has not known a lease of a queue that never had a message
-        ring.produced(LEASE.name(other), 0)
-        ring.produced(LEASE_ACKNOWLEDGED.name(other), 0)
+        ring.set_attribute(LEASE.name(other), 0)
+        ring.set_attribute(LEASE_ACKNOWLEDGED.name(other), 0)
     leasing = Leasing(queue)
     before = LEASE_RUN.name((name, ""))
-    runs = {key[len(before) :].decode(): value for key, value in ring.producers.items() if key.startswith(before)}
-    leasing.resume(name, ring.producers.get(LEASE_ACKNOWLEDGED.name(name), 1), end, runs, now_ms)
+    runs = {key[len(before) :].decode(): value for key, value in ring.attributes.items() if key.startswith(before)}
+    leasing.resume(name, ring.attributes.get(LEASE_ACKNOWLEDGED.name(name), 1), end, runs, now_ms)
     return leasing

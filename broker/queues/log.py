@@ -309,22 +309,22 @@ class MessageLog:
         """How many of these rows are here already: they are the first ones."""
         if not self.host.moves(moved.segment):
             return len(moved.seqs)
-        return bisect_left(moved.seqs, self.ring.producers.get(MOVED.name(moved.segment), 0))
+        return bisect_left(moved.seqs, self.ring.attributes.get(MOVED.name(moved.segment), 0))
 
     def note_moved(self, moved: Moved) -> None:
         """They are appended in this turn."""
-        self.ring.produced(MOVED.name(moved.segment), moved.seqs[-1] + 1)
+        self.ring.set_attribute(MOVED.name(moved.segment), moved.seqs[-1] + 1)
         self.host.keeps(self, moved.segment)
 
     def moved_segments(self) -> list[int]:
         """Segments of which it knows what it has."""
-        return [segment_id for segment_id, _ in MOVED.of(self.ring.producers)]
+        return [segment_id for segment_id, _ in MOVED.of(self.ring.attributes)]
 
     def forget_moved(self, segment_id: int) -> None:
         """The segment is gone."""
         name = MOVED.name(segment_id)
-        if not self.deleted and name in self.ring.producers:
-            self.ring.produced(name, 0)
+        if not self.deleted and name in self.ring.attributes:
+            self.ring.set_attribute(name, 0)
 
     def new_rows(self, part: CommitPart) -> list[Row]:
         """Those of the part that are not here: neither by their segment nor by their producers' numbers."""

@@ -51,9 +51,9 @@ def forget_proxies(ring: Ring, alive: Mapping[str, int]) -> None:
     """Takes out the proxies of starts that are over: an owner that dies cannot say that its own one is gone."""
     for kind in (PROXY, PROXY_REFUSED):
         known = {kind.name(start) for start in alive.items()}
-        for name in kind.names(ring.producers):
+        for name in kind.names(ring.attributes):
             if name not in known:
-                ring.produced(name, 0)
+                ring.set_attribute(name, 0)
 
 
 class Producers:
@@ -69,7 +69,7 @@ class Producers:
         self._fleeting: dict[bytes, list[list[int]]] = {}
         """Client to the ranges (first, last) of such numbers above what the log has of it."""
         self._dying: dict[bytes, list[int]] = {}  # queues to their buckets, ascending; the longest silent first
-        for (source, bucket), _ in DEAD_LETTERS.of(ring.producers):
+        for (source, bucket), _ in DEAD_LETTERS.of(ring.attributes):
             self._dying[source] = self._dying.pop(source, [])
             insort(self._dying[source], bucket)
 
@@ -77,7 +77,7 @@ class Producers:
         """Whether this publish is in the queue, or was."""
         if is_dead_letter(producer):
             name, bit = _bucket(producer, number)
-            return bool(self._ring.producers.get(name, 0) >> bit & 1)
+            return bool(self._ring.attributes.get(name, 0) >> bit & 1)
         return (self._memory or self._logged).knows(producer, number)
 
     def note(self, producer: bytes, number: int, fleeting: bool = False) -> None:
@@ -134,15 +134,15 @@ class Producers:
         name, bit = _bucket(producer, number)
         source = producer[len(LETTERS) :]
         buckets = self._dying[source] = self._dying.pop(source, [])
-        if name not in self._ring.producers:
+        if name not in self._ring.attributes:
             insort(buckets, number // BUCKET_BITS)
-        self._ring.produced(name, self._ring.producers.get(name, 0) | 1 << bit)
+        self._ring.set_attribute(name, self._ring.attributes.get(name, 0) | 1 << bit)
         while buckets[0] <= buckets[-1] - DEAD_BUCKETS:
-            self._ring.produced(DEAD_LETTERS.name((source, buckets.pop(0))), 0)
+            self._ring.set_attribute(DEAD_LETTERS.name((source, buckets.pop(0))), 0)
         if len(self._dying) > DYING_MAX:
             oldest = next(iter(self._dying))
             for bucket in self._dying.pop(oldest):
-                self._ring.produced(DEAD_LETTERS.name((oldest, bucket)), 0)
+                self._ring.set_attribute(DEAD_LETTERS.name((oldest, bucket)), 0)
 
 
 def is_dead_letter(producer: bytes) -> bool:

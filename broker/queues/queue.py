@@ -134,7 +134,7 @@ class Queue(MessageLog):
 
     def add_consumer(self, member: Member, now_ms: int) -> None:
         if not self._had_consumers and self.entity.auto_delete and self.replicated:
-            self.ring.produced(HAD_CONSUMERS, 1)  # the next owner must know
+            self.ring.set_attribute(HAD_CONSUMERS, 1)  # the next owner must know
         self._had_consumers = True
         super().add_consumer(member, now_ms)
 
@@ -248,7 +248,7 @@ class Queue(MessageLog):
     def begin_epoch(self, now_ms: int) -> None:
         super().begin_epoch(now_ms)
         self.dead_letters.begin_epoch()
-        self._had_consumers = HAD_CONSUMERS in self.ring.producers
+        self._had_consumers = HAD_CONSUMERS in self.ring.attributes
         self.resume_lease(now_ms)
 
     def resume_lease(self, now_ms: int) -> None:

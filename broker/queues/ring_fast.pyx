@@ -17,7 +17,7 @@ from libc.string cimport memcpy, memmove, memset
 
 from struct import error as StructError
 
-from clusterbroker.journal.queue_state import PRODUCERS_OWN, QueueState
+from clusterbroker.journal.queue_state import LAST_DEAD, QueueState
 from clusterbroker.journal.record_pure import DamagedRecord
 from clusterbroker.journal.layout import KIND_NAMES
 from clusterbroker.journal.record_fast cimport (
@@ -75,7 +75,7 @@ cdef enum:
     REQ = 4
     DEAD_RECORD = 5
     CUT = 6
-    PRD = 7
+    ATTR = 7
     EPO = 8
 
 cdef uint64_t NONE = 0xFFFFFFFFFFFFFFFF
@@ -467,7 +467,7 @@ cdef class LocalRing:
 
     cdef object known_state  # QueueState, None while there is nothing to say
     cdef list epochs_before  # as the log knows them, while it has to hear more
-    cdef dict unsaid  # what the log knows of producers whose PRD is unlogged
+    cdef dict unsaid  # the values that the log knows of attributes whose ATTR is unlogged
     cdef dict dying  # seqs, DEAD unlogged
     cdef dict buried  # seq -> mark of the dead whose SET is unlogged
     cdef uint64_t *held_counts  # by holder, NULL: none
@@ -1080,8 +1080,8 @@ cdef class LocalRing:
             s = self.find(self.copies.at[i])
             if s.bits & COPIED and in_memory(s):
                 records += record_bytes(<Message><PyObject *>s.message)
-        for producer in self.unsaid:
-            records += 48 + len(producer)
+        for name in self.unsaid:
+            records += 48 + len(name)
         if self.epochs_before is not None:
             records += 32 * len(self.known_state.epochs)
         return 192 + records + 56 * (self.settled.n // 2 + self.counted + len(self.dying))
@@ -1128,14 +1128,14 @@ cdef class LocalRing:
         self.copied = 0
         reset(&self.copies)
         self.write_new(writer, min(upto, self.next_seq) if upto else self.next_seq)
-        if self.unsaid and PRODUCERS_OWN in self.unsaid:
-            number = self.unsaid.pop(PRODUCERS_OWN)
+        if self.unsaid and LAST_DEAD in self.unsaid:
+            number = self.unsaid.pop(LAST_DEAD)
             for dead_seq in self.dying:
                 mark = self.known_state.dead[dead_seq]
                 writer.put_dead(self.queue_id, self.epoch, dead_seq, mark)
                 number = mark >> 8
             self.dying.clear()
-            self.known_state.produced(PRODUCERS_OWN, number)
+            self.known_state.set_attribute(LAST_DEAD, number)
         if self.settled.n:
             join_ranges(&self.settled)
             writer.put_settle(self.queue_id, self.epoch, self.settled.at, self.settled.n // 2, 0)
@@ -1165,8 +1165,8 @@ cdef class LocalRing:
         if self.buried:
             self.buried.clear()
         if self.unsaid:
-            for producer in self.unsaid:
-                writer.produced(self.queue_id, self.epoch, producer, self.known_state.producers.get(producer, 0))
+            for name in self.unsaid:
+                writer.set_attribute(self.queue_id, self.epoch, name, self.known_state.attributes.get(name, 0))
             self.unsaid.clear()
         return self.unwritten
 
@@ -1791,8 +1791,8 @@ cdef class LocalRing:
         return self.made_state().epochs
 
     @property
-    def producers(self) -> dict:
-        return self.made_state().producers
+    def attributes(self) -> dict:
+        return self.made_state().attributes
 
     @property
     def volatile(self) -> bool:

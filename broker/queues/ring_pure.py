@@ -5,7 +5,7 @@ Theory. A message's identity in its queue is `seq`, given by `append` in order. 
     READY -> UNACKED -> (SETTLED | HELD) -> EMPTY            requeue: UNACKED -> READY, at its old place
 
 The queue's log is written lazily: `write` puts into a group commit all that the journal has not heard, in the
-order EPO, RSV, ENQ, DEAD, SET, REQ, PRD. A message that was settled before its group was written is never written.
+order EPO, RSV, ENQ, DEAD, SET, REQ, ATTR. A message that was settled before its group was written is never written.
 
     committed    all below it is decided: durable, or not to be kept, or settled by an acknowledgement before it
                  was written. Publisher confirms follow it.

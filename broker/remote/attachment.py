@@ -7,7 +7,7 @@ says which of its attaches is in force: everything of an older one is dropped, o
     void        the link broke, or the owner asked for a new attach: nothing counts but the next Attach. What the node
                 holds stays held, its consumers keep their places, and its publishes are answered after that attach
 
-*Publishes.* `accepted` is the last number that is in the queue (and, with its PRD record, in every copy of it),
+*Publishes.* `accepted` is the last number that is in the queue (and, with its ATTR record, in every copy of it),
 `published` the last one that is committed. The owner takes accepted + 1 only; a gap voids the attachment. Below
 `next_number`, which the Attach named, numbers may be left out: they were answered before.
 
@@ -113,9 +113,9 @@ class Attachment:
         self.gen = 0
         self.attached = False
         self.members: dict[int, RemoteSubscription] = {}
-        self.accepted = serving.queue.ring.producers.get(self.producer, 0)
+        self.accepted = serving.queue.ring.attributes.get(self.producer, 0)
         self.killer = PROXY_REFUSED.name((node, incarnation))
-        self.died = serving.queue.ring.producers.get(self.killer, 0)
+        self.died = serving.queue.ring.attributes.get(self.killer, 0)
         self.unlogged = 0
         """Refusals that wait for the commit of what the log says of them."""
         self.published = 0
@@ -178,7 +178,7 @@ class Attachment:
     def kill(self, number: int, message: Message) -> None:
         """What is about to be refused dies for it."""
         self.serving.queue.kill(message)
-        self.serving.queue.ring.produced(self.killer, number)
+        self.serving.queue.ring.set_attribute(self.killer, number)
         self.died = number
 
     def _logged(self, _: Ticket) -> None:

@@ -251,7 +251,7 @@ class Ingest:
 
     def _accepted(self, attachment: Attachment, last: int, ticket: Ticket) -> None:
         attachment.accepted = last
-        self._serving.queue.ring.produced(attachment.producer, last)
+        self._serving.queue.ring.set_attribute(attachment.producer, last)
         ticket.pass_()
 
     # -- settlements ----------------------------------------------------------------------------------------------

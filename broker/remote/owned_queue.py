@@ -331,8 +331,8 @@ class OwnedQueue:
                 self.cancel(attachment, number)
             self.queue.ring.requeue_all_held(attachment.holder)
             for producer in (attachment.producer, attachment.killer):
-                if producer in self.queue.ring.producers:
-                    self.queue.ring.produced(producer, 0)
+                if producer in self.queue.ring.attributes:
+                    self.queue.ring.set_attribute(producer, 0)
             self._passed_over.pop(attachment, None)
             del self._attachments[node]
             self._free_holders.append(attachment.holder)

@@ -30,7 +30,7 @@ class Bookmarks:
     def __init__(self, queue: MessageLog) -> None:
         self._queue = queue
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
-        self.seqs = dict(BOOKMARK.of(queue.ring.producers))
+        self.seqs = dict(BOOKMARK.of(queue.ring.attributes))
 
     def keep(self, name: str, seq: int, end: int, then: Callable[[str], None]) -> None:
         """`then` hears why not, or "" when it is committed. seq: 0 forgets the name; end: the stream's."""
@@ -53,7 +53,7 @@ class Bookmarks:
         if not (ring.journaled or ring.replicated):
             then("")
             return
-        ring.produced(BOOKMARK.name(name), seq)
+        ring.set_attribute(BOOKMARK.name(name), seq)
         self._waiting.append((self._queue.commits, lambda: then("")))
         ring.mark()
 

@@ -137,7 +137,7 @@ def test_a_run_that_was_replaced_is_refused_by_the_next_owner_too(how: str) -> N
         queue = site.node.queues.get(queue_id)
         known = site.node.part.copying.replicas[queue_id] if queue is None else queue.ring
         kinds = (LEASE, LEASE_ACKNOWLEDGED, LEASE_RUN)
-        assert not any(kind.names(known.producers) for kind in kinds), "the lease and its runs are gone"
+        assert not any(kind.names(known.attributes) for kind in kinds), "the lease and its runs are gone"
 
 
 def test_a_copy_that_was_synced_from_scratch_knows_the_runs() -> None:
