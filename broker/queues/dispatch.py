@@ -36,31 +36,31 @@ Getter = tuple[Any, Callable[[Taken | str | None], None]]
 
 
 class Dispatch:
-    """Of one queue."""
+    """Of one queue.
 
-    __slots__ = ("_ahead", "_annotation", "_came_ms", "_dead_letters", "_delayed", "_getters", "_log", "_patience")
+    came_ms  when the first message came since the last turn, 0: none has
+    delayed  heap of (when, seq, counted): messages that wait to return
+    """
+
+    __slots__ = ("_ahead", "_annotation", "_dead_letters", "_getters", "_log", "_patience", "came_ms", "delayed")
 
     def __init__(self, log: MessageLog, dead_letters: DeadLettering, now_ms: int) -> None:
         self._log = log
         self._dead_letters = dead_letters
-        self._came_ms = 0  # when the first message came since the last turn, 0: none has
+        self.came_ms = 0
         self._getters: deque[Getter] | None = None
         self._ahead: list[Location] | None = None  # what is being read from the journal, to be handed out soon
-        self._delayed: list[tuple[int, int, bool]] | None = None  # heap of (when, seq, counted): waiting to return
+        self.delayed: list[tuple[int, int, bool]] | None = None
         self._annotation = Annotation(log.ring)
         self._patience = Patience(now_ms)
         log.ring.annotate = self._annotation.annotate
 
     # -- out --------------------------------------------------------------------------------------------------
 
-    def came(self, now_ms: int) -> None:
-        """Messages were appended."""
-        self._came_ms = self._came_ms or now_ms
-
     def serve(self, now_ms: int) -> bool:
-        """A turn: what returns, consumers, what has expired, those who ask for one message. Whether any expired."""
+        """A turn: consumers, what has expired, those who ask for one message. Whether any expired."""
         self._log.subscriptions.settle()
-        came_ms, self._came_ms = self._came_ms or now_ms, 0
+        came_ms, self.came_ms = self.came_ms or now_ms, 0
         # amqp-rules 5.6: with TTL 0 it is now or never, and on a busy machine this turn may come some ms after them
         self.hand_out(min(now_ms, max(came_ms, now_ms - TURN_MS_MAX)))
         expired = self.expire(now_ms)
@@ -216,27 +216,29 @@ class Dispatch:
             self._annotation.count(seq)
         delay_ms = retry_delay_ms(log.settings, log.ring.delivery_count(seq), counted)
         if delay_ms:
-            if self._delayed is None:
-                self._delayed = []
-            heapq.heappush(self._delayed, (log.host.now_ms + delay_ms, seq, counted))
+            if self.delayed is None:
+                self.delayed = []
+            heapq.heappush(self.delayed, (log.host.now_ms + delay_ms, seq, counted))
             log.ring.mark()
         else:
             log.ring.requeue(seq, counted)
 
     def end_delays(self, now_ms: int) -> None:
         """What was to return by now returns."""
-        while self._delayed and self._delayed[0][0] <= now_ms:
-            _, seq, counted = heapq.heappop(self._delayed)
+        while self.delayed and self.delayed[0][0] <= now_ms:
+            _, seq, counted = heapq.heappop(self.delayed)
             self._log.ring.requeue(seq, counted)
 
     @property
-    def due_ms(self) -> tuple[int, int]:
-        """When the head expires, and when something returns; 0: never, or not while the log stands still."""
+    def due_ms(self) -> int:
+        """When the head expires, or something returns; 0: never, or not while the log stands still."""
         log = self._log
-        expires = log.ring.head_expiry_ms() + 1
-        if expires and (log.paused or log.entity.staging or self.awaits_commit):
-            expires = 0
-        return expires, self._delayed[0][0] if self._delayed else 0
+        due = log.ring.head_expiry_ms() + 1
+        if due and (log.paused or log.entity.staging or self.awaits_commit):
+            due = 0
+        if self.delayed and not 0 < due < self.delayed[0][0]:
+            due = self.delayed[0][0]
+        return due
 
     # -- who looks --------------------------------------------------------------------------------------------
 
@@ -254,7 +256,7 @@ class Dispatch:
 
     def end_epoch(self) -> None:
         """Nobody is answered, and nothing returns."""
-        self._getters = self._ahead = self._delayed = None
+        self._getters = self._ahead = self.delayed = None
 
     def drop(self) -> None:
         """The queue is deleted."""

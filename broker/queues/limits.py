@@ -22,7 +22,7 @@ class Limits:
     rejects  beyond it publishes are refused; otherwise the oldest messages go
     """
 
-    __slots__ = ("_bytes_max", "_count_max", "_dead_letters", "_dispatch", "_log", "any", "rejects")
+    __slots__ = ("_dead_letters", "_dispatch", "_log", "any", "rejects")
 
     def __init__(self, log: MessageLog, dispatch: Dispatch, dead_letters: DeadLettering) -> None:
         self._log = log
@@ -32,8 +32,7 @@ class Limits:
 
     def adopt(self, settings: QueueSettings) -> None:
         """New settings."""
-        self._count_max, self._bytes_max = settings.max_length, settings.max_length_bytes
-        self.any = self._count_max is not None or self._bytes_max is not None
+        self.any = settings.max_length is not None or settings.max_length_bytes is not None
         self.rejects = self.any and settings.overflow != "drop-head"
 
     def _exceeds(self, more: int, more_bytes: int) -> bool:
@@ -45,7 +44,7 @@ class Limits:
         log = self._log
         if log.sealed is not None:
             return True
-        ring, length, size = log.ring, self._count_max, self._bytes_max
+        ring, length, size = log.ring, log.settings.max_length, log.settings.max_length_bytes
         ready, ready_bytes = ring.ready, ring.ready_bytes
         if log.replicated and ready and not log.halted and (delayed := self._delayed):
             credit = sum(max(0, credit.limit - credit.delivered) for credit in log.subscriptions.credits)

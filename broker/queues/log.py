@@ -369,7 +369,8 @@ class MessageLog:
         self.commits += 1
         if not ring.needs_write:
             self._clean = self.commits
-        self._answer()
+        if self._waiting:
+            self._answer()
         if self.listener is not None:
             self.listener()
         # a group that held nothing of this log (it was patient) must not wake it: the next one would do so again
@@ -403,14 +404,18 @@ class MessageLog:
 
     def turn(self, now_ms: int) -> None:
         """Does what is due. The ring's mark is taken off first, so that what happens here may set it again."""
-        self.ring.marked = False
+        ring = self.ring
+        ring.marked = False
         if self.deleted:
             return
         self._serve(now_ms)
-        self._write()
-        self._answer()
+        if ring.journaled:
+            ring.advance()
+            if ring.needs_write:
+                self.host.write(self)
+        if self._waiting:
+            self._answer()
         self._follow(now_ms)
-        self._schedule(now_ms)
         if self.listener is not None:
             self.listener()
         if self.sealed is not None:
@@ -420,16 +425,7 @@ class MessageLog:
         """What may append or settle."""
 
     def _follow(self, now_ms: int) -> None:
-        """What waits for commits."""
-
-    def _schedule(self, now_ms: int) -> None:
-        """Asks for the turn that is due next."""
-
-    def _write(self) -> None:
-        if self.ring.journaled:
-            self.ring.advance()
-            if self.ring.needs_write:
-                self.host.write(self)
+        """What waits for commits; asks for the turn that is due next."""
 
     # -- consumers --------------------------------------------------------------------------------------------
 

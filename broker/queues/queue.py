@@ -61,14 +61,15 @@ class Queue(MessageLog):
     # -- publishing -------------------------------------------------------------------------------------------
 
     def _published(self, ticket: Ticket | None, now_ms: int, count: int) -> None:
-        self.dispatch.came(now_ms)
-        super()._published(ticket, now_ms, count)
+        self.dispatch.came_ms = self.dispatch.came_ms or now_ms
+        if ticket is not None:
+            self.promise(ticket)
         if self.limits.any:
             self.limits.trim(now_ms, count)
 
     def accept_dead_letter(self, message: Message) -> None:
         super().accept_dead_letter(message)
-        self.dispatch.came(self.host.now_ms)
+        self.dispatch.came_ms = self.dispatch.came_ms or self.host.now_ms
 
     @property
     def rejects(self) -> bool:
@@ -182,24 +183,29 @@ class Queue(MessageLog):
     # -- the turn ---------------------------------------------------------------------------------------------
 
     def _serve(self, now_ms: int) -> None:
-        self.dispatch.end_delays(now_ms)
-        self.ring.marked = False
+        dispatch = self.dispatch
+        if dispatch.delayed:
+            dispatch.end_delays(now_ms)
+            self.ring.marked = False
         if self.paused:
             return
-        expired = self.dispatch.serve(now_ms)
-        self.limits.trim(now_ms)
-        self.dispatch.read_ahead(now_ms, expired)
+        expired = dispatch.serve(now_ms)
+        if self.limits.any:
+            self.limits.trim(now_ms)
+        dispatch.read_ahead(now_ms, expired)
         if self.entity.auto_delete and self._had_consumers and not self.subscriptions:
             self._end()  # its deletion was refused once, or a consumer of another node was the last
-        self.dead_letters.go_on()
+        if self.dead_letters.local is not None:
+            self.dead_letters.local.go_on()
 
     def _follow(self, now_ms: int) -> None:
-        if self.replicated and not self.paused:
-            self.dead_letters.turn(now_ms)
+        if self.dead_letters.replicated is not None and not self.paused:
+            self.dead_letters.replicated.turn(now_ms)
             if self.ring.needs_write:
                 self.host.write(self)
         if self.leasing is not None and not self.broken:
             self.leasing.turn(now_ms)
+        self._schedule(now_ms)
 
     def _end(self) -> None:
         if not self._ended:
@@ -216,9 +222,11 @@ class Queue(MessageLog):
             if unused <= now_ms:
                 unused = 0
                 self._end()
-        again = 0 if self.paused else self.dead_letters.wake_ms(now_ms)
-        leased = self.leasing.due_ms if self.leasing is not None and not self.paused else 0
-        if wishes := [at_ms for at_ms in (*self.dispatch.due_ms, unused, again, leased) if at_ms]:
+        again = leased = 0
+        if not self.paused:
+            again = self.dead_letters.replicated.wake_ms(now_ms) if self.dead_letters.replicated is not None else 0
+            leased = self.leasing.due_ms if self.leasing is not None else 0
+        if wishes := [at_ms for at_ms in (self.dispatch.due_ms, unused, again, leased) if at_ms]:
             self.host.wake(self, min(wishes))
 
     def survived(self) -> None:
@@ -237,7 +245,7 @@ class Queue(MessageLog):
             super()._wants_turn(advanced)
             or (advanced and self.dispatch.is_asked)
             or (self.leasing is not None and self.leasing.waits)
-            or self.dead_letters.awaits_commit
+            or (self.dead_letters.replicated is not None and len(self.dead_letters.replicated) > 0)
         )
 
     def ripe(self, now_ms: int) -> int:

@@ -100,6 +100,8 @@ class LocalConsumer(Member, Protocol):
 
 ENDED_AT_ONCE: Final = 5_000
 NOBODY: Final[frozenset[Member]] = frozenset()
+NOTHING: Final[list[Any]] = []
+"""Of every queue that has no consumers: such a queue is small. It stays empty."""
 
 
 class Subscriptions:
@@ -118,9 +120,9 @@ class Subscriptions:
     def __init__(self, single_active: bool) -> None:
         self.single_active = single_active
         self.waiting: frozenset[str] = frozenset()
-        self._credits: list[Any] | None = []  # None: to be listed anew
+        self._credits: list[Any] | None = NOTHING  # None: to be listed anew
         self._exclusives = 0
-        self._members: list[Member] = []  # in order of their ranks, with some that have gone
+        self._members: list[Member] = NOTHING  # in order of their ranks, with some that have gone
         self._gone: Set[Member] = NOBODY
         self._first = 0  # all before it in the line have gone
         self._active: Member | None = None
@@ -145,7 +147,7 @@ class Subscriptions:
         """What dispatch walks."""
         if self._credits is None:
             self._strike_out()
-            self._credits = [member.credit for member in self._members if member.node not in self.waiting]
+            self._credits = [one.credit for one in self._members if one.node not in self.waiting] or NOTHING
         return self._credits
 
     @property
@@ -157,7 +159,10 @@ class Subscriptions:
         """Consumers come in any order when a queue has a new owner: each knows since when it is there."""
         assert member not in self._gone, "who has gone comes again as another"
         place = bisect_right(self._members, _rank(member), key=_rank)
-        self._members.insert(place, member)
+        if self._members:
+            self._members.insert(place, member)
+        else:
+            self._members = [member]
         self._first = min(self._first, place)
         self._exclusives += member.exclusive
         if self.single_active:

@@ -15,13 +15,17 @@ from clusterbroker.journal.record import Message
 
 
 class DeadLettering:
-    """Of one queue. `replicated`: while this node owns the replicated queue."""
+    """Of one queue.
 
-    __slots__ = ("_local", "_log", "replicated")
+    local       what dies here; None: nothing has
+    replicated  in its place while this node owns the replicated queue
+    """
+
+    __slots__ = ("_log", "local", "replicated")
 
     def __init__(self, log: MessageLog) -> None:
         self._log = log
-        self._local: LocalDeadLetters | None = None
+        self.local: LocalDeadLetters | None = None
         self.replicated: ReplicatedDeadLetters | None = None
 
     def give_up(self, seq: int, message: Message | None, reason: Reason, at_once: bool = False) -> None:
@@ -36,8 +40,8 @@ class DeadLettering:
 
     @property
     def _here(self) -> LocalDeadLetters:
-        self._local = self._local or LocalDeadLetters(self._log)
-        return self._local
+        self.local = self.local or LocalDeadLetters(self._log)
+        return self.local
 
     @property
     def kills(self) -> bool:
@@ -74,27 +78,6 @@ class DeadLettering:
 
         log.host.load(log, [log.ring.location(seq) for seq in missing], loaded)
 
-    # -- turns ------------------------------------------------------------------------------------------------
-
-    def go_on(self) -> None:
-        """Publishes what dies here, as far as there is room in this turn."""
-        if self._local is not None:
-            self._local.go_on()
-
-    def turn(self, now_ms: int) -> None:
-        """Publishes what may be published because it is committed that it dies."""
-        if self.replicated is not None:
-            self.replicated.turn(now_ms)
-
-    def wake_ms(self, now_ms: int) -> int:
-        """When something is to be tried again; 0: nothing is."""
-        return 0 if self.replicated is None else self.replicated.wake_ms(now_ms)
-
-    @property
-    def awaits_commit(self) -> bool:
-        """The next commit may let something go on."""
-        return self.replicated is not None and len(self.replicated) > 0
-
     # -- ownership, and the end -------------------------------------------------------------------------------
 
     def begin_epoch(self) -> None:
@@ -106,11 +89,11 @@ class DeadLettering:
         """What is open is the next owner's."""
         if self.replicated is not None:
             self.replicated.ended = True
-        self.replicated = self._local = None
+        self.replicated = self.local = None
 
     def drop(self) -> None:
         """The queue is deleted."""
         if self.replicated is not None:
             self.replicated.ended = True
-        if self._local is not None:
-            self._local.drop()
+        if self.local is not None:
+            self.local.drop()
