@@ -23,6 +23,7 @@ COMPILED = (  # the longest first
     "clusterbroker.broker.queues.ring",
     "clusterbroker.journal.record",
     "clusterbroker.broker.amqp.codec",
+    "clusterbroker.broker.session.delivery",
     "clusterbroker.pipeline.records",
     "clusterbroker.broker.transactions.rows",
     "clusterbroker.journal.walk",

@@ -72,7 +72,7 @@ class Fold:
         return max(known if isinstance(known, int) else 0, self._reserved.get(queue_id, 0))
 
     def state_of(self, queue_id: int) -> QueueState:
-        """Epochs, producers and the dead set, to the log's end."""
+        """Epochs, attributes and the dead set, to the log's end."""
         state = self._states.get(queue_id)
         if state is None:
             state = self._states[queue_id] = QueueState.of_meta(self.meta_of(queue_id))
@@ -208,8 +208,8 @@ class Fold:
             left = [part._replace(first=low, end=end) for part, *two in ends for low, end in two if low < end]
         self._metas[queue_id] = {**meta, "first": lowest, "files": [part.entry() for part in left]}
 
-    def produced(self, queue_id: int, producer: bytes, upto: int) -> None:
-        self.state_of(queue_id).produced(producer, upto)
+    def set_attribute(self, queue_id: int, name: bytes, upto: int) -> None:
+        self.state_of(queue_id).set_attribute(name, upto)
 
     def began(self, queue_id: int, epoch: int, first_seq: int) -> None:
         self.state_of(queue_id).began(epoch, first_seq)

@@ -33,7 +33,7 @@
     DEAD u64 number: seq left its queue's order and is held for its dead-letter targets; the queue's dead are
          numbered 1, 2, 3 ... in the order of these records, over all epochs
     CUT  everything from seq on is gone, its numbers will be used anew (a replica had what its owner has not)
-    PRD  u64 upto | producer: all that this producer published up to this number is in the log; 0: it is forgotten
+    ATTR  u64 upto | name: the value of an attribute (broker/queues/attributes.py); 0: it is taken out
     EPO  the record's epoch begins: messages from seq on are of it, until the next EPO
 
 A run is one index entry: up to 256 messages of a queue whose seq share all but the low 8 bits. Everybody handles it
@@ -58,7 +58,7 @@ COUNT: Final = struct.Struct("<H")
 NUMBER: Final = struct.Struct("<Q")
 REASON_BITS: Final = 8
 """A dead message's mark is `number << 8 | reason`."""
-PRODUCER_BYTES_MAX: Final = 1024
+ATTRIBUTE_BYTES_MAX: Final = 1024
 RUN_ENTRY: Final = struct.Struct("<BBBBIIII")
 
 SEQ_MAX: Final = 2**62 - 1
@@ -77,10 +77,10 @@ RSV: Final = 3
 REQ: Final = 4
 DEAD: Final = 5
 CUT: Final = 6
-PRD: Final = 7
+ATTR: Final = 7
 EPO: Final = 8
 KIND_NAMES: Final = {
-    ENQ: "ENQ", SET: "SET", RSV: "RSV", REQ: "REQ", DEAD: "DEAD", CUT: "CUT", PRD: "PRD", EPO: "EPO",
+    ENQ: "ENQ", SET: "SET", RSV: "RSV", REQ: "REQ", DEAD: "DEAD", CUT: "CUT", ATTR: "ATTR", EPO: "EPO",
 }  # fmt: skip
 
 # Message flags (Message.flags, ENQ flags)
@@ -102,7 +102,7 @@ REDELIVERED: Final = 1
 class Record(NamedTuple):
     """One record of a group as `scan_group` reads it; `offset` counts from the start of the segment.
 
-    `value` is a DEAD's mark (number << 8 | reason) and a PRD's upto.
+    `value` is a DEAD's mark (number << 8 | reason) and an ATTR's upto.
     """
 
     kind: int
@@ -117,7 +117,7 @@ class Record(NamedTuple):
     delivery_count: int
     ranges: tuple[tuple[int, int], ...]
     value: int = 0
-    producer: bytes = b""
+    name: bytes = b""
 
 
 Location: TypeAlias = tuple[int, int, int, int]

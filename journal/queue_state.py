@@ -1,28 +1,28 @@
-"""What a replicated queue's log says besides its messages, as a fold: epochs, producers, the dead set.
+"""What a replicated queue's log says besides its messages, as a fold: epochs, attributes, the dead set.
 
 It stands in the queue's meta at a checkpoint and goes on from there with the tail's records. A queue that was never
-replicated has producers only.
+replicated has attributes only.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-PRODUCERS_OWN = b"\x00dead"
-"""Under this producer's name stands the highest number that a DEAD record of the queue has had."""
+LAST_DEAD = b"\x00dead"
+"""Under this name stands the highest number that a DEAD record of the queue has had."""
 
 
 class QueueState:
     """epochs     (epoch, its first seq), ascending in both
-    producers  the number up to which all publishes of a producer are in the log; the longest silent first
+    attributes  name to value (broker/queues/attributes.py); what was set last stands last
     dead       seq -> mark (number << 8 | reason) of what is held for dead-letter targets
     """
 
-    __slots__ = ("dead", "epochs", "producers")
+    __slots__ = ("attributes", "dead", "epochs")
 
     def __init__(self) -> None:
         self.epochs: list[tuple[int, int]] = []
-        self.producers: dict[bytes, int] = {}
+        self.attributes: dict[bytes, int] = {}
         self.dead: dict[int, int] = {}
 
     @classmethod
@@ -30,7 +30,7 @@ class QueueState:
         """Metas of older nodes know nothing of these."""
         state = cls()
         state.epochs = [(epoch, first) for epoch, first in meta.get("epochs", ())]
-        state.producers = {bytes(producer): upto for producer, upto in meta.get("producers", ())}
+        state.attributes = {bytes(name): upto for name, upto in meta.get("producers", ())}
         state.dead = dict(meta.get("dead", ()))
         return state
 
@@ -38,7 +38,7 @@ class QueueState:
         """Writes itself into a meta, as `of_meta` reads it."""
         for name, value in (
             ("epochs", [list(entry) for entry in self.epochs]),
-            ("producers", [list(entry) for entry in self.producers.items()]),
+            ("producers", [list(entry) for entry in self.attributes.items()]),
             ("dead", [list(entry) for entry in self.dead.items()]),
         ):
             if value:
@@ -53,24 +53,24 @@ class QueueState:
         self.epochs.append((epoch, first_seq))
 
     def cut(self, from_seq: int) -> None:
-        """The log ends before that seq. Cut at the first one it begins anew, and what producers had in it is gone."""
+        """The log ends before that seq. Cut at the first one it begins anew, and the attributes in it are gone."""
         if from_seq <= 1:
-            self.producers.clear()
+            self.attributes.clear()
         while self.epochs and self.epochs[-1][1] >= from_seq:
             self.epochs.pop()
         self.dead = {seq: mark for seq, mark in self.dead.items() if seq < from_seq}
 
-    def produced(self, producer: bytes, upto: int) -> None:
-        """0: the producer is forgotten."""
-        self.producers.pop(producer, None)
+    def set_attribute(self, name: bytes, upto: int) -> None:
+        """0 takes the name out."""
+        self.attributes.pop(name, None)
         if upto:
-            self.producers[producer] = upto
+            self.attributes[name] = upto
 
     def died(self, seq: int, mark: int) -> None:
         self.dead[seq] = mark
         number = mark >> 8
-        if number > self.producers.get(PRODUCERS_OWN, 0):
-            self.producers[PRODUCERS_OWN] = number
+        if number > self.attributes.get(LAST_DEAD, 0):
+            self.attributes[LAST_DEAD] = number
 
     def settled(self, first: int, last: int) -> None:
         if last - first < len(self.dead):

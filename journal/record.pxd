@@ -78,17 +78,17 @@ cdef struct record_view:
     uint32_t epoch
     uint64_t queue_id
     uint64_t seq
-    uint64_t value  # DEAD: mark, PRD: upto
+    uint64_t value  # DEAD: mark, ATTR: upto
     int64_t at  # where it stands in the span
     int64_t next  # where the next one does
     uint32_t length
-    uint32_t body_length  # ENQ: of the message; SET: ranges; PRD: bytes of the producer's name
+    uint32_t body_length  # ENQ: of the message; SET: ranges; ATTR: bytes of the attribute's name
     uint32_t header_length
     uint16_t address_length
     uint16_t delivery_count
     int64_t time_ms
     int64_t ttl_ms
-    const uint8_t *body  # ENQ: address | header | body; SET: pairs of u64; PRD: the producer's name
+    const uint8_t *body  # ENQ: address | header | body; SET: pairs of u64; ATTR: the attribute's name
 
 # Reads the record at view.next of data[:end], which is never left; `proved` asks for the checksum too.
 cdef int next_record(const uint8_t *data, int64_t end, record_view *view, bint proved) except -1

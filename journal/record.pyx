@@ -234,10 +234,10 @@ cdef enum:
     REQ = 4
     DEAD = 5
     CUT = 6
-    PRD = 7
+    ATTR = 7
     EPO = 8
     REDELIVERED_BIT = 0x80
-    PRODUCER_BYTES_MAX = 1024
+    ATTRIBUTE_BYTES_MAX = 1024
     PERSISTENT = 1
     FIRST_CAPACITY = 16384
 
@@ -440,15 +440,15 @@ cdef class GroupWriter:
         close_record(self, open_record(self, RECORD_HEADER_BYTES, CUT, 0, queue_id, epoch, from_seq),
                      RECORD_HEADER_BYTES)
 
-    def produced(self, uint64_t queue_id, uint32_t epoch, bytes producer not None, uint64_t upto) -> None:
-        cdef size_t size = PyBytes_GET_SIZE(producer)
+    def set_attribute(self, uint64_t queue_id, uint32_t epoch, bytes name not None, uint64_t upto) -> None:
+        cdef size_t size = PyBytes_GET_SIZE(name)
         cdef uint64_t length = RECORD_HEADER_BYTES + 8 + size
         cdef uint8_t *at
-        if not 0 < size <= PRODUCER_BYTES_MAX:
-            raise ValueError(f"a producer's name has 1 to {PRODUCER_BYTES_MAX} bytes")
-        at = open_record(self, length, PRD, 0, queue_id, epoch, 0)
+        if not 0 < size <= ATTRIBUTE_BYTES_MAX:
+            raise ValueError(f"an attribute's name has 1 to {ATTRIBUTE_BYTES_MAX} bytes")
+        at = open_record(self, length, ATTR, 0, queue_id, epoch, 0)
         memcpy(at + RECORD_HEADER_BYTES, &upto, 8)
-        memcpy(at + RECORD_HEADER_BYTES + 8, PyBytes_AS_STRING(producer), size)
+        memcpy(at + RECORD_HEADER_BYTES + 8, PyBytes_AS_STRING(name), size)
         close_record(self, at, length)
 
     def begin_epoch(self, uint64_t queue_id, uint32_t epoch, uint64_t first_seq) -> None:
@@ -700,7 +700,7 @@ cdef enum fault:
     REQ_LENGTH
     DEAD_LENGTH
     DEAD_NUMBER
-    PRD_LENGTH
+    ATTR_LENGTH
     UNKNOWN_KIND
     PADDING
 
@@ -732,9 +732,9 @@ cdef int fault_of(const uint8_t *data, int64_t at, int64_t end, record_head *hea
             return DEAD_LENGTH
         if data[at + RECORD_HEADER_BYTES + 7]:
             return DEAD_NUMBER
-    elif head.kind == PRD:
-        if not RECORD_HEADER_BYTES + 8 < head.length <= RECORD_HEADER_BYTES + 8 + PRODUCER_BYTES_MAX:
-            return PRD_LENGTH
+    elif head.kind == ATTR:
+        if not RECORD_HEADER_BYTES + 8 < head.length <= RECORD_HEADER_BYTES + 8 + ATTRIBUTE_BYTES_MAX:
+            return ATTR_LENGTH
     elif head.kind != RSV and head.kind != CUT and head.kind != EPO:
         return UNKNOWN_KIND
     return SOUND
@@ -767,8 +767,8 @@ cdef str told(int fault, record_head *head):
         return "a DEAD record has a wrong length"
     if fault == DEAD_NUMBER:
         return "a DEAD record's number is too high"
-    if fault == PRD_LENGTH:
-        return "a PRD record has a wrong length"
+    if fault == ATTR_LENGTH:
+        return "an ATTR record has a wrong length"
     if fault == PADDING:
         return "a record's padding is not zero"
     return f"record kind {head.kind} is unknown"
@@ -812,13 +812,13 @@ cdef list scan_records(const uint8_t *data, int64_t at, int64_t end, uint32_t co
     cdef int64_t position = at, i
     cdef uint32_t k
     cdef uint64_t value
-    cdef bytes producer
+    cdef bytes name
     make = tuple.__new__
     for k in range(count):
         scan_record(data, position, end, base, &head)
         body_length = delivery_count = 0
         value = 0
-        producer = b""
+        name = b""
         ranges = ()
         if head.kind == ENQ:
             memcpy(&fields, data + position + RECORD_HEADER_BYTES, sizeof(enq_head))
@@ -835,12 +835,12 @@ cdef list scan_records(const uint8_t *data, int64_t at, int64_t end, uint32_t co
         elif head.kind == DEAD:
             memcpy(&value, data + position + RECORD_HEADER_BYTES, 8)
             value = value << 8 | head.flags
-        elif head.kind == PRD:
+        elif head.kind == ATTR:
             memcpy(&value, data + position + RECORD_HEADER_BYTES, 8)
-            producer = PyBytes_FromStringAndSize(<const char *>data + position + RECORD_HEADER_BYTES + 8,
+            name = PyBytes_FromStringAndSize(<const char *>data + position + RECORD_HEADER_BYTES + 8,
                                                  head.length - RECORD_HEADER_BYTES - 8)
         records.append(make(Record, (head.kind, head.flags, head.priority, head.epoch, head.queue_id, head.seq,
-                                     base + position, head.length, body_length, delivery_count, ranges, value, producer)))
+                                     base + position, head.length, body_length, delivery_count, ranges, value, name)))
         if padding_fault(data, position, end, head.length):
             raise DamagedRecord(base + position, told(PADDING, &head))
         position += <int64_t>padded(head.length)
@@ -943,9 +943,9 @@ cdef int next_record(const uint8_t *data, int64_t end, record_view *view, bint p
         if head.length < RECORD_HEADER_BYTES + 2:
             raise DamagedRecord(at, "a REQ record has a wrong length")
         memcpy(&view.delivery_count, view.body, 2)
-    elif head.kind == DEAD or head.kind == PRD:
+    elif head.kind == DEAD or head.kind == ATTR:
         if head.length < RECORD_HEADER_BYTES + 8:
-            raise DamagedRecord(at, f"a {'DEAD' if head.kind == DEAD else 'PRD'} record has a wrong length")
+            raise DamagedRecord(at, f"a {'DEAD' if head.kind == DEAD else 'ATTR'} record has a wrong length")
         memcpy(&view.value, view.body, 8)
         if head.kind == DEAD:
             view.value = view.value << 8 | head.flags
@@ -1031,8 +1031,8 @@ def bodies_but_last(data) -> int:
     return before
 
 
-def producers_named(data) -> set:
-    """Of whom the PRD records of a proved span speak."""
+def attributes_named(data) -> set:
+    """Of whom the ATTR records of a proved span speak."""
     cdef Py_buffer view
     cdef record_view record
     cdef set named = set()
@@ -1040,7 +1040,7 @@ def producers_named(data) -> set:
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         while next_record(<const uint8_t *>view.buf, view.len, &record, False):
-            if record.kind == PRD:
+            if record.kind == ATTR:
                 named.add(PyBytes_FromStringAndSize(<const char *>record.body, record.body_length))
     finally:
         PyBuffer_Release(&view)

@@ -5,7 +5,7 @@ the log says after the checkpoint, in the order in which it happened, whatever t
 there already is a message that was copied forward: it moves, it does not come twice.
 
 A queue's meta is a map: next_seq, reserved, epoch, and of a replicated queue (absent before there was one) also
-epochs [[epoch, first seq]], producers [[name, upto]] and dead [[seq, mark]], as journal/queue_state.py folds them. A
+epochs [[epoch, first seq]], attributes [[name, upto]] and dead [[seq, mark]], as journal/queue_state.py folds them. A
 stream's has first and files, as journal/stream_files.py says.
 """
 
@@ -21,7 +21,7 @@ import msgspec
 from clusterbroker.journal.durable import sync, sync_directory
 from clusterbroker.journal.errors import DamagedJournal
 from clusterbroker.journal.index import META_KEY, RUN_KEY, Index
-from clusterbroker.journal.layout import CUT, DEAD, ENQ, EPO, PRD, REQ, RSV, RUN_ENTRY, SET
+from clusterbroker.journal.layout import ATTR, CUT, DEAD, ENQ, EPO, REQ, RSV, RUN_ENTRY, SET
 from clusterbroker.journal.record import Record, checksum
 from clusterbroker.journal.replay import Tail, first_head, replay
 from clusterbroker.journal.salvage import Care, HurtRecord, believed_beside, fold_again
@@ -54,7 +54,7 @@ class RecoverySink(Protocol):
 
     def cut(self, queue_id: int, from_seq: int) -> object: ...
 
-    def produced(self, queue_id: int, producer: bytes, upto: int) -> object: ...
+    def set_attribute(self, queue_id: int, name: bytes, upto: int) -> object: ...
 
     def began(self, queue_id: int, epoch: int, first_seq: int) -> object: ...
 
@@ -123,7 +123,7 @@ class _Ahead:
     def _nothing(self, *_: Any) -> None:
         """All else is told when its time has come."""
 
-    meta = run = settled = reserved = counted = dead = cut = produced = began = _nothing
+    meta = run = settled = reserved = counted = dead = cut = set_attribute = began = _nothing
 
 
 class _Missing:
@@ -201,8 +201,8 @@ def tell(sink: RecoverySink, segment: int, records: Iterable[Record]) -> None:
             sink.dead(record.queue_id, record.seq, record.value)
         elif record.kind == CUT:
             sink.cut(record.queue_id, record.seq)
-        elif record.kind == PRD:
-            sink.produced(record.queue_id, record.producer, record.value)
+        elif record.kind == ATTR:
+            sink.set_attribute(record.queue_id, record.name, record.value)
         elif record.kind == EPO:
             sink.began(record.queue_id, record.epoch, record.seq)
 

@@ -25,6 +25,7 @@ import msgspec
 
 from clusterbroker.journal.index import META_KEY, Index
 from clusterbroker.journal.layout import (
+    ATTR,
     CUT,
     DEAD,
     ENQ,
@@ -35,7 +36,6 @@ from clusterbroker.journal.layout import (
     GROUP_HEADER_BYTES,
     KIND_NAMES,
     MAGIC,
-    PRD,
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
     REQ,
@@ -213,8 +213,8 @@ class _Queue:
             self._settled(seq, self.newest)
             self.state.cut(seq)
             self.newest = min(self.newest, seq - 1)
-        elif kind == PRD:
-            self.state.produced(record.producer, record.value)
+        elif kind == ATTR:
+            self.state.set_attribute(record.name, record.value)
         elif kind == EPO:
             self.state.began(record.epoch, seq)
 

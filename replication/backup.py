@@ -9,10 +9,10 @@ of a sync that nobody waits for are requested at the pace of pacing.py.
 A queue here either *follows* (its owner's offer came over the present link, at the map's epoch) or not. Parts for a
 queue that does not follow are refused; a refused queue does not follow until the next offer.
 
-    offer     1. cut foreign records, remove foreign seqs, lower producers' numbers to the owner's; take its epochs
+    offer     1. cut foreign records, remove foreign seqs, lower attributes to the owner's; take its epochs
               2. compare bucket digests, request different ones, newest first (a stream's: oldest first)
     bucket    add missing records, set counts and dead; removals are remembered
-    end       3. carry out the removals, raise producers' numbers, except those that Appends have named since the offer;
+    end       3. carry out the removals, raise attributes, except those that Appends have named since the offer;
                  when that is durable: SyncDone
 
 A copy that may be elected (in the in-sync or eligible set) lacks at most the records of one group. Its sync is
@@ -172,7 +172,7 @@ class Backup:
             if self._knows_all(following.queue_id):  # the owner writes a group when the one before is committed
                 self.ends[following.queue_id] = store.emitted_end()
             if following.syncing:
-                following.named |= self._host.producers_named(part)
+                following.named |= self._host.attributes_named(part)
             answer.mark = max(answer.mark, self._write(following.queue_id, part))
 
     def _refuse(self, link: Link, answer: Answer, queue_id: int, epoch: int) -> None:
@@ -218,7 +218,7 @@ class Backup:
 
     def _judge(self, offer: SyncOffer, replica: Replica, store: ReplicaStore) -> tuple[int, str]:
         """Whether one of the two disks went back (places.py): the ground to refuse the offer, if there is one."""
-        held, offered = place_of(store.emitted_producers()), offered_place(offer.producers)
+        held, offered = place_of(store.emitted_attributes()), offered_place(offer.attributes)
         if claims(store.epochs, replica.gap_epoch):
             if lacks(held, offered):
                 return AHEAD, f"its owner's log ends at group {offered}, and up to {held - 1} all was committed"
@@ -242,7 +242,7 @@ class Backup:
 
     def _proceed(self, link: Link, queue_id: int) -> None:
         """The steps of a sync that ask the store, each once it knows all that was written: what waited behind an offer
-        is written by its first step, and the last one would lower the producers' numbers that came with it."""
+        is written by its first step, and the last one would lower the attributes that came with it."""
         following = link.following.get(queue_id)
         if following is not None and following.offer is not None and self._knows_all(queue_id):
             self._begin(link, following, following.offer)
@@ -288,10 +288,10 @@ class Backup:
         gone = [part for bucket in sorted(own) for part in intersect(list(store.emitted_live(bucket)), inner)]
         if gone:
             out.append(self._records.settle(queue_id, epoch, merged(gone)))
-        producers = dict(offer.producers)  # in their order: the longest silent first
-        for producer, upto in lowered(store.emitted_producers(), producers):
-            producers[producer] = upto
-            out.append(self._records.produced(queue_id, epoch, producer, upto))
+        attributes = dict(offer.attributes)  # in their order: the longest silent first
+        for name, upto in lowered(store.emitted_attributes(), attributes):
+            attributes[name] = upto
+            out.append(self._records.set_attribute(queue_id, epoch, name, upto))
         if offer.reserved > store.emitted_reserved():
             out.append(self._records.reserve(queue_id, epoch, offer.reserved))
         if out or tuple(store.epochs) != offer.epochs:
@@ -301,7 +301,7 @@ class Backup:
         link.wanting[queue_id] = None
         for bucket in ended:
             following.remove[bucket] = subtract(list(store.emitted_live(bucket)), following.alien)
-        following.producers = producers
+        following.attributes = attributes
         following.next_seq = offer.next_seq
         following.known_end = store.next_seq if cut is None else cut
         following.offer = None
@@ -489,14 +489,14 @@ class Backup:
         end = following.known_end if following.atomic else max(following.known_end, store.next_seq)
         if end < following.next_seq:  # the last ones are gone at the owner: nobody gives their seqs again
             out.append(self._records.reserve(queue_id, epoch, following.next_seq - 1))
-        known = {} if following.emptied else dict(store.emitted_producers())
+        known = {} if following.emptied else dict(store.emitted_attributes())
         if following.atomic:  # what lowers them is written with this
-            for producer, upto in lowered(known, following.producers):
-                del known[producer]
+            for name, upto in lowered(known, following.attributes):
+                del known[name]
                 if upto:
-                    known[producer] = upto
-        for producer, upto in told_again(known, following.producers, following.named):
-            out.append(self._records.produced(queue_id, epoch, producer, upto))
+                    known[name] = upto
+        for name, upto in told_again(known, following.attributes, following.named):
+            out.append(self._records.set_attribute(queue_id, epoch, name, upto))
         if out or following.kept_epochs is not None:
             self._write(queue_id, b"".join(out), following.kept_epochs)
         following.end_sync()

@@ -58,7 +58,7 @@ class Following:
     kept_epochs: tuple[tuple[int, int], ...] | None = None
     """What an atomic sync is going to write."""
     emptied: bool = False
-    """It begins with a cut at the first seq, which no producer's number outlives."""
+    """It begins with a cut at the first seq, which no attribute outlives."""
     next_seq: int = 0
     """The owner's, at the offer."""
     known_end: int = 0
@@ -72,7 +72,7 @@ class Following:
     """Wanted again, for what did not fit."""
     remove: dict[int, list[Range]] = field(default_factory=dict)
     """Per bucket what must go at the end."""
-    producers: dict[bytes, int] = field(default_factory=dict)
+    attributes: dict[bytes, int] = field(default_factory=dict)
     """Of the offer."""
     named: set[bytes] = field(default_factory=set)
     """Of whom Appends have spoken since."""
@@ -96,7 +96,7 @@ class Following:
         """What the sync remembered is not needed any more."""
         self.syncing = False
         self.remove.clear()
-        self.producers.clear()
+        self.attributes.clear()
         self.named.clear()
         self.alien.clear()
         self.kept.clear()

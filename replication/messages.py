@@ -48,8 +48,8 @@ class SyncOffer(ReplicationMessage, frozen=True, tag=3):
     reserved: Whole
     epochs: tuple[tuple[Term, Whole], ...]
     """(epoch, its first seq), ascending."""
-    producers: tuple[tuple[Producer, Word], ...]
-    """(producer, highest number in the log), the longest silent first."""
+    attributes: tuple[tuple[Producer, Word], ...]
+    """(name, highest number in the log), the longest silent first."""
     buckets: tuple[tuple[Bucket, Word], ...]
     """(number, digest) of every bucket of BUCKET_SEQS seqs with a live message."""
     unproven: bool = False

@@ -4,7 +4,7 @@ A peer has at most ACTIVE_MAX syncs in progress and one large one. Queues that c
 first, and have a quarter of the room to themselves: the others may stand still during an operator's pause (rate.py).
 The backup requests few buckets at a time, at the pace of pacing.py. An answer holds about BODIES_BYTES_MAX, and the
 backup requests the rest again, so little is in flight to one peer. Answers are short because both sides compose and
-check them in their loops, while live records wait. Offers name all producers of their queue, possibly 10,000, and the
+check them in their loops, while live records wait. Offers name all attributes of their queue, possibly 10,000, and the
 backup remembers them to the end of the sync: those of the syncs in progress are together at most 8 MiB and one offer.
 
 A bucket's answer is composed when it is sent, after its bodies were read. Link order then makes it exact, because
@@ -130,7 +130,7 @@ class Offers:
             copy.next_seq,
             store.emitted_reserved(),
             tuple(store.epochs),
-            tuple(store.emitted_producers().items()),
+            tuple(store.emitted_attributes().items()),
             buckets,
             queue.unproven,
             copy.behind,
@@ -188,5 +188,5 @@ class Offers:
 
 def _size(offer: SyncOffer) -> int:
     """About how many bytes its frame has."""
-    names = sum(len(producer) for producer, _ in offer.producers)
-    return names + 16 * (len(offer.producers) + len(offer.buckets) + len(offer.epochs) + 4)
+    names = sum(len(name) for name, _ in offer.attributes)
+    return names + 16 * (len(offer.attributes) + len(offer.buckets) + len(offer.epochs) + 4)

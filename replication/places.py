@@ -1,7 +1,7 @@
 """Places: the reach of a copy's log, and its proof of a disk's state. Pure functions.
 
 Theory. Every group of a queue carries its *place* in the queue's log: one more than the group before, over the
-queue's whole life. The place stands in the log itself (a PRD record of the name PLACE, verbatim in every copy). Each
+queue's whole life. The place stands in the log itself (an ATTR record of the name PLACE, verbatim in every copy). Each
 Append therefore carries it, each copy keeps it as durably as the messages, and an offer names its owner's. A group is
 written only after the commit of the one before (primary.py), which makes a place a proof:
 
@@ -36,17 +36,17 @@ from .messages import Range
 from .sync import Epochs, epoch_at
 
 PLACE: Final = b"\x00log"
-"""Under this producer's name stands the place of the newest group."""
+"""Under this name stands the place of the newest group."""
 
 
-def place_of(producers: Mapping[bytes, int]) -> int:
+def place_of(attributes: Mapping[bytes, int]) -> int:
     """The place of the newest group in a log; 0: it has none, or is of a release that did not count."""
-    return producers.get(PLACE, 0)
+    return attributes.get(PLACE, 0)
 
 
-def offered_place(producers: Iterable[tuple[bytes, int]]) -> int:
+def offered_place(attributes: Iterable[tuple[bytes, int]]) -> int:
     """The same of an offer."""
-    return place_of(dict(producers))
+    return place_of(dict(attributes))
 
 
 def lacks(held: int, offered: int) -> bool:

@@ -40,8 +40,8 @@ class Host(Protocol):
     def sound(self, queue_id: int, records: memoryview) -> bool:
         """Whether these are whole, sound records of that queue, of whatever kind."""
 
-    def producers_named(self, records: memoryview) -> Set[bytes]:
-        """Of whom these sound records say a number, or that they are forgotten (PRD)."""
+    def attributes_named(self, records: memoryview) -> Set[bytes]:
+        """Of whom these sound records say a number, or that they are forgotten (ATTR)."""
 
     def verify(self, queue_id: int, records: memoryview) -> Sequence[Range] | None:
         """The seqs of the ENQ records; None when these are not whole, sound ENQ records of that queue."""

@@ -25,7 +25,7 @@ class OwnerStore(Protocol):
     def emitted_reserved(self) -> int:
         """Newest reservation in a group."""
 
-    def emitted_producers(self) -> Mapping[bytes, int]:
+    def emitted_attributes(self) -> Mapping[bytes, int]:
         """Producer to the highest number of it that a group holds."""
 
     def emitted_buckets(self) -> Iterable[tuple[int, int]]:
@@ -57,7 +57,7 @@ class RecordMaker(Protocol):
     """Encodes single records with their checksums, ready to stand in a group of the own journal."""
 
     def cut(self, queue_id: int, epoch: int, from_seq: int) -> bytes:
-        """CUT: nothing from this seq on is in the log any more; from 1: nor anything of producers."""
+        """CUT: nothing from this seq on is in the log any more; from 1: nor any attribute."""
 
     def settle(self, queue_id: int, epoch: int, ranges: Sequence[Range]) -> bytes:
         """SET: the messages have left. Seqs that are not there are passed over by the fold."""
@@ -71,5 +71,5 @@ class RecordMaker(Protocol):
     def dead(self, queue_id: int, epoch: int, seq: int, reason: int) -> bytes:
         """DEAD: held for its dead-letter targets."""
 
-    def produced(self, queue_id: int, epoch: int, producer: bytes, upto: int) -> bytes:
-        """PRD: the fold takes this number, higher or lower than before; 0 forgets the producer."""
+    def set_attribute(self, queue_id: int, epoch: int, name: bytes, upto: int) -> bytes:
+        """ATTR: the fold takes this number, higher or lower than before; 0 takes the name out."""

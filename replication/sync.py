@@ -80,14 +80,14 @@ def compare(
 
 
 def lowered(known: Mapping[bytes, int], offered: Mapping[bytes, int]) -> list[tuple[bytes, int]]:
-    """Producers of whom a copy knows more than its owner, with the owner's number; 0: they are to be forgotten."""
+    """Attributes of which a copy knows more than its owner, with the owner's number; 0: they are to be forgotten."""
     return [(name, offered.get(name, 0)) for name, upto in known.items() if offered.get(name, 0) < upto]
 
 
 def told_again(
     known: Mapping[bytes, int], offered: Mapping[bytes, int], named: Set[bytes] = frozenset()
 ) -> list[tuple[bytes, int]]:
-    """What is to be said of producers at the end of a sync, so that their copy has the numbers and the order of the
+    """What is to be said of attributes at the end of a sync, so that their copy has the numbers and the order of the
     owner: the longest silent first. Both mappings are in such an order; `offered` is of the sync's beginning, and of
     those in `named` the owner has spoken since: what is known of them is right, also that they were forgotten. So it is
     of whoever is known with a higher number (a DEAD record raises one). Whoever is told stands at the end."""

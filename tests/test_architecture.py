@@ -119,7 +119,7 @@ CIRCLES: dict[tuple[str, str], str] = {}
 LINES_MAX = 600
 LONG = {
     "broker/amqp/codec.pyx": "all that runs per frame, in one unit of translation: calls between units cost",
-    "broker/queues/ring.pyx": "ring, ledger and hand-out share C structs that no Python may see",
+    "broker/queues/ring.pyx": "ring and hand-out share C structs that no Python may see",
     "journal/record.pyx": "message, group writer and scanner share C structs and one checksum",
 }
 """Files above LINES_MAX lines, and why."""

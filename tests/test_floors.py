@@ -60,22 +60,6 @@ KNOTS: tuple[tuple[str, ...], ...] = (
         "broker.node.part",
         "broker.node.reactions",
     ),
-    (
-        "broker.queues.burial",
-        "broker.queues.committing",
-        "broker.queues.dying",
-        "broker.queues.getting",
-        "broker.queues.host",
-        "broker.queues.leasing",
-        "broker.queues.limits",
-        "broker.queues.moved",
-        "broker.queues.queue",
-    ),
-    (
-        "broker.queues.handle",
-        "broker.queues.subscription",
-        "broker.queues.watch",
-    ),
 )
 """Modules that import each other in circles."""
 

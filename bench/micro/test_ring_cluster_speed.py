@@ -13,6 +13,7 @@ import pytest
 
 from clusterbroker.broker.amqp import codec
 from clusterbroker.broker.queues import ring as module
+from clusterbroker.broker.session import delivery
 from clusterbroker.journal import record
 from clusterbroker.journal.layout import PERSISTENT
 
@@ -128,7 +129,7 @@ def test_receive(benchmark: Any, no_ack: bool) -> None:
     def proxied() -> Work:
         ring = module.Ring(1, agenda=[], proxy=True)
         out = codec.OutBuffer(0, 1 << 40)
-        consumer = module.Consumer(ring, module.Ledger(1, out), b"\x03tag", no_ack, 0)
+        consumer = delivery.BasicConsumer(ring, delivery.Ledger(1, out), b"\x03tag", no_ack, 0)
         return (ring, consumer, out), {}
 
     def receive(ring: Any, consumer: Any, out: Any) -> None:

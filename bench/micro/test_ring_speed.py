@@ -13,6 +13,7 @@ import pytest
 
 from clusterbroker.broker.amqp import codec
 from clusterbroker.broker.queues import ring as module
+from clusterbroker.broker.session import delivery
 from clusterbroker.journal import record
 from clusterbroker.journal.layout import PERSISTENT
 
@@ -37,8 +38,10 @@ class Scene:
         self.ring = module.Ring(1, True, 0, record.SegmentUse(), [])
         self.ring.append(messages)
         self.out = codec.OutBuffer(0, 1 << 40)
-        self.ledger = module.Ledger(1, self.out)
-        self.consumers = [module.Consumer(self.ring, self.ledger, b"\x03tag", no_ack, 0) for _ in range(consumers)]
+        self.ledger = delivery.Ledger(1, self.out)
+        self.consumers = [
+            delivery.BasicConsumer(self.ring, self.ledger, b"\x03tag", no_ack, 0) for _ in range(consumers)
+        ]
 
     def dispatch(self) -> None:
         while module.dispatch(self.ring, self.consumers, 0, 1000)[0]:

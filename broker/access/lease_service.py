@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 from clusterbroker.broker.access.services import Request, Service
 from clusterbroker.broker.queues.lease import (
     BYTES_MAX,
-    LIFE_BYTES_MAX,
+    GENERATION_BYTES_MAX,
     NAME_BYTES_MAX,
     ROWS_MAX,
     RUN_BYTES_MAX,
     TTL_MS_DEFAULT,
     TTL_MS_MAX,
     TTL_MS_MIN,
+    Acquire,
     End,
     LeaseAnswer,
     Release,
     Settle,
-    Take,
 )
 from clusterbroker.cluster.stream_settings import STREAM
 
@@ -39,7 +39,7 @@ ANSWER_MS: Final = 20_000
 def _take(request: Request) -> None:
     request.only("queue", "name", "run", "life", "from", "rows_max", "bytes_max", "ttl_ms")
     start = 0 if request.body.get("from") is None else request.integer("from", 0, SEQ_MAX)
-    word = Take(
+    word = Acquire(
         *_who(request),
         start,
         request.integer("rows_max", 1, ROWS_MAX, ROWS_DEFAULT),
@@ -67,11 +67,13 @@ def _end(request: Request) -> None:
 
 def _who(request: Request) -> tuple[str, str, str]:
     """Name, run and life."""
-    life = "" if request.body.get("life") is None else request.text("life", LIFE_BYTES_MAX)
+    life = "" if request.body.get("life") is None else request.text("life", GENERATION_BYTES_MAX)
     return request.text("name", NAME_BYTES_MAX), request.text("run", RUN_BYTES_MAX), life
 
 
-def _say(request: Request, word: Take | Settle | Release | End, outcome: str, right: PermissionKind = "read") -> None:
+def _say(
+    request: Request, word: Acquire | Settle | Release | End, outcome: str, right: PermissionKind = "read"
+) -> None:
     access, name = request.access, request.text("queue")
     vhost, now_ms = access.vhost, access.node.now_ms
     access.check(right, "queue", name)
@@ -88,10 +90,10 @@ def _say(request: Request, word: Take | Settle | Release | End, outcome: str, ri
         if answer.code:
             request.refuse(answer.code, answer.reason)
         else:
-            request.answer({"outcome": outcome, "life": answer.life, **_range(answer, outcome)})
+            request.answer({"outcome": outcome, "life": answer.generation, **_range(answer, outcome)})
 
     request.patient(now_ms + ANSWER_MS)
-    queue.tend(word, told, now_ms)
+    queue.lease(word, told, now_ms)
 
 
 def _range(answer: LeaseAnswer, outcome: str) -> dict[str, Any]:

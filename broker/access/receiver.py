@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.access.errors import Refusal, access_refused
-from clusterbroker.broker.queues.handle import GONE
+from clusterbroker.broker.queues.handle import GONE, QueueHandle
+from clusterbroker.broker.queues.subscription import LocalConsumer, Source
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
 
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
     from clusterbroker.broker.node.core import Node
-    from clusterbroker.broker.queues.subscription import Subscription
 
 RETURNS_AT_ONCE: Final = 5_000
 RETURN_STEPS: Final = 6
@@ -21,10 +21,23 @@ CONSUMER_STEPS: Final = 20
 """A consumer that goes."""
 
 
-def attach(access: Authorization, subscription: Subscription, then: Callable[[Refusal | None], None]) -> None:
-    """Asks the owner of the subscription's queue, which may be read (`Authorization.check`). `then(None)`: deliveries
-    follow. A session that does not want the consumer any more by then has to unsubscribe it."""
-    queue = subscription.queue
+class Consumer(LocalConsumer, Protocol):
+    """A consumer of a session."""
+
+    @property
+    def queue(self) -> Source:
+        """Its deliveries come from there."""
+
+    @property
+    def reads_to_an_end(self) -> bool:
+        """The broker cancels it when it has had everything: so whatever else ends it must be told otherwise."""
+
+
+def attach(
+    access: Authorization, queue: QueueHandle, consumer: Consumer, then: Callable[[Refusal | None], None]
+) -> None:
+    """Asks the owner of the queue, which may be read (`Authorization.check`). `then(None)`: deliveries follow. A
+    session that does not want the consumer any more by then has to unsubscribe it."""
 
     def subscribed(refused: str) -> None:
         if refused == GONE:
@@ -34,7 +47,7 @@ def attach(access: Authorization, subscription: Subscription, then: Callable[[Re
         else:
             then(None)
 
-    queue.subscribe(subscription, access.node.now_ms, subscribed)
+    queue.subscribe(consumer, access.node.now_ms, subscribed)
 
 
 def give_back(
@@ -57,7 +70,7 @@ def give_back(
         node.soon(lambda: give_back(node, rest, requeue=requeue, counted=counted))
 
 
-def let_go(node: Node, consumers: Sequence[Subscription], until: int) -> None:
+def let_go(node: Node, consumers: Sequence[Consumer], until: int) -> None:
     """Consumers of a session that has ended leave their queues; later, when the node has done so much. They get nothing
     meanwhile, for the ledger of such a session does not flow."""
     if node.labour.done < until:

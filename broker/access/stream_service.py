@@ -10,7 +10,7 @@ from typing import Final
 
 from clusterbroker.broker.access.services import Request, Service
 from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.lease import LIFE_BYTES_MAX
+from clusterbroker.broker.queues.lease import GENERATION_BYTES_MAX
 from clusterbroker.broker.stats.inspection import life_of
 from clusterbroker.broker.streams.messages import FIND, STORE, STORED, StreamTold
 from clusterbroker.cluster.stream_settings import STREAM
@@ -75,7 +75,7 @@ def store(request: Request) -> None:
     {"outcome": "stored", "life", "offset"}, when it is committed; read permission on the queue."""
     request.only("queue", "name", "offset", "life")
     name = request.text("name", NAME_BYTES_MAX)
-    life = request.text("life", LIFE_BYTES_MAX) if request.body.get("life") is not None else None
+    life = request.text("life", GENERATION_BYTES_MAX) if request.body.get("life") is not None else None
     forgets = "offset" in request.body and request.body["offset"] is None
     offset = None if forgets else request.integer("offset", 0, 2**61)
     queue = _asked_for(request)

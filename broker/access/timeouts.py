@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from clusterbroker.broker.access.receiver import give_back
-from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.ring import Consumer, Ledger
-from clusterbroker.broker.queues.subscription import Holder, Subscription
+from clusterbroker.broker.access.receiver import Consumer, give_back
+from clusterbroker.broker.queues.ring import Taker
+from clusterbroker.broker.queues.subscription import Source
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node
@@ -22,14 +21,29 @@ SOUGHT_IN_A_STEP: Final = 64
 """Of a session's unacknowledged messages: when their holders are listed, and one's are taken out."""
 
 
-class Session(Holder, Protocol):
+class Ledger(Protocol):
+    """A session's unacknowledged deliveries: (delivery time in ms, taker), (tag, taker, seq)."""
+
+    @property
+    def unacked(self) -> int: ...
+
+    def oldest(self) -> tuple[int, Taker, int] | None: ...
+
+    def held(self) -> Sequence[tuple[int, Taker]]:
+        """Each taker that holds one, with the time of its oldest."""
+
+    def drain_of(self, consumer: Any) -> Sequence[tuple[int, Taker, int]]:
+        """Takes all deliveries of a taker out."""
+
+
+class Session(Protocol):
     """The session that holds deliveries."""
 
     @property
     def ledger(self) -> Ledger: ...
 
     @property
-    def consumers(self) -> Mapping[str, Subscription]:
+    def consumers(self) -> Mapping[str, Consumer]:
         """By tag."""
 
     @property
@@ -38,6 +52,9 @@ class Session(Holder, Protocol):
     @property
     def hears_cancels(self) -> bool:
         """Its client understands that a consumer is cancelled; if not, the session ends instead."""
+
+    def cancelled(self, subscription: Any) -> None:
+        """The broker ended this consumer of the session."""
 
     def timed_out(self, limit_ms: int) -> None:
         """A delivery was held for too long: ends the session."""
@@ -67,12 +84,12 @@ def check_timeouts(session: Session, node: Node, now_ms: int, until: int) -> boo
     return True
 
 
-def _limit(queue: QueueHandle, default: int) -> int:
+def _limit(queue: Source, default: int) -> int:
     limit = queue.settings.consumer_timeout_ms
     return default if limit is None else limit
 
 
-def _time_out(session: Session, node: Node, consumer: Consumer, limit: int, now_ms: int) -> None:
+def _time_out(session: Session, node: Node, consumer: Taker, limit: int, now_ms: int) -> None:
     queue, subscription = consumer.ring.owner, consumer.owner
     if subscription is None or not session.hears_cancels or subscription.reads_to_an_end:
         session.timed_out(limit)

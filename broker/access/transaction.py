@@ -15,17 +15,16 @@ commit, some queues may have their parts and others not.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from clusterbroker.broker.access.errors import resource_error
 from clusterbroker.broker.access.publisher import DELIVERY_STEPS, Named, Publisher, is_reply
 from clusterbroker.broker.queues.handle import CommitPart, QueueHandle
-from clusterbroker.broker.queues.ring import Consumer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.journal.record import Message
 
-Entry = tuple[int, Consumer, int]  # delivery tag, consumer, seq
+Entry = tuple[int, Any, int]  # delivery tag, consumer (a taker of the ring), seq
 
 TRANSACTION_BYTES_MAX: Final = 32 << 20
 """Staged messages are in memory and cannot be slowed down: they wait for a commit that the publisher alone can send.

@@ -6,6 +6,21 @@ which of them needed no acknowledgement or were redelivered. So a channel's `tot
 
 from __future__ import annotations
 
+from typing import Protocol
+
+
+class Ledger(Protocol):
+    """A channel's (`broker.session.delivery`)."""
+
+    @property
+    def next_tag(self) -> int: ...
+
+    @property
+    def skipped(self) -> int: ...
+
+    @property
+    def redelivered(self) -> int: ...
+
 
 class ChannelCounts:
     """Of one channel. `got`: what basic.get found, to be acknowledged; other names as in `MessageTotals`."""

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from clusterbroker.broker.content.message import key_of, republished
 from clusterbroker.broker.content.properties import properties_of
-from clusterbroker.broker.queues.deadletter import Reason, dead_letter_keys, death, is_cycle
+from clusterbroker.broker.queues.dead_lettering.death import Reason, dead_letter_keys, death, is_cycle
 from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.producers import dead_letter_producer
-from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.carbon_copy import copy_keys
 from clusterbroker.journal.record import Message
@@ -23,33 +23,33 @@ class DeadLetters:
 
     def __init__(self, node: NodeCore) -> None:
         self._node = node
-        self.burying = False
+        self.dead_lettering = False
         """A letter is on its way: asking a target whether it takes it may kill another message, which waits."""
 
-    def publish(self, queue: Queue, message: Message, reason: Reason) -> None:
+    def publish(self, queue: MessageLog, message: Message, reason: Reason) -> None:
         """Publishes the message to the queue's dead-letter exchange."""
-        before, self.burying = self.burying, True
+        before, self.dead_lettering = self.dead_lettering, True
         try:
-            self._bury(queue, message, reason)
+            self._publish(queue, message, reason)
         finally:
-            self.burying = before
+            self.dead_lettering = before
 
-    def _bury(self, queue: Queue, message: Message, reason: Reason) -> None:
+    def _publish(self, queue: MessageLog, message: Message, reason: Reason) -> None:
         """amqp-rules 5.6. A missing exchange, no route and a cycle drop the message silently."""
         copy, targets = self._dead_copy(queue, message, reason) or (message, [])
         for target in targets:
             if not target.rejects or target.accepts(copy, self._node.now_ms):
-                target.inherit(copy)
+                target.accept_dead_letter(copy)
                 self._node.unwritten_bytes += copy.size if target.ring.journaled else 0
 
-    def bury(self, queue: Queue, message: Message, reason: Reason, number: int, ticket: Ticket) -> bool:
+    def publish_once(self, queue: MessageLog, message: Message, reason: Reason, number: int, ticket: Ticket) -> bool:
         """A dead letter of a replicated queue: each target takes it once, under the queue's name and this number."""
         found = self._dead_copy(queue, message, reason)
         if found is None:
             return False
         copy, targets = found
         producer = dead_letter_producer(queue.entity.queue_id, queue.entity.gap_epoch)
-        before, self.burying = self.burying, True
+        before, self.dead_lettering = self.dead_lettering, True
         try:
             for target in targets:
                 if target.rejects and not target.accepts(copy, self._node.now_ms):
@@ -58,10 +58,12 @@ class DeadLetters:
                 target.publish_named(producer, number, copy, ticket, self._node.now_ms)
                 self._node.unwritten_bytes += copy.size if target.ring.journaled else 0
         finally:
-            self.burying = before
+            self.dead_lettering = before
         return True
 
-    def _dead_copy(self, queue: Queue, message: Message, reason: Reason) -> tuple[Message, list[QueueHandle]] | None:
+    def _dead_copy(
+        self, queue: MessageLog, message: Message, reason: Reason
+    ) -> tuple[Message, list[QueueHandle]] | None:
         """What is published when a queue gives a message up, and to whom: nobody, when it would go in a circle.
 
         None: there is no such exchange, or no route.

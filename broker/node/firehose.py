@@ -59,7 +59,7 @@ class Firehose:
 
     def delivered(self, delivery: Delivery) -> None:
         about = {"redelivered": int(delivery.redelivered), **self._about(delivery.channel)}
-        self._note(f"deliver.{delivery.queue.name}", delivery.message, about)
+        self._note(f"deliver.{delivery.queue}", delivery.message, about)
 
     def _about(self, channel: Any) -> FieldTable:
         connection = channel.connection

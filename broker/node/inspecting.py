@@ -11,10 +11,10 @@ visible.
     replay    it is published, and stays
 
 A move in doubt ends with the message in both queues, never in neither: an owner that dies or steps down in between
-has it ready again. While some are set aside the queue is not handed over (`Queue.aside`). A message without a confirm
-within CONFIRM_MS_MAX is put back, and settled if the confirm comes while it still stands there: a queue without its
-majority must not keep messages from another queue's consumers. A client that goes away before the end says so
-(`leave`): its messages on the way are put back at once.
+has it ready again. While some are set aside the queue is not handed over (`MessageLog.aside`). A message without a
+confirm within CONFIRM_MS_MAX is put back, and settled if the confirm comes while it still stands there: a queue
+without its majority must not keep messages from another queue's consumers. A client that goes away before the end says
+so (`leave`): its messages on the way are put back at once.
 
 The end comes with the requested count, the end of the range, LOOKED_MAX messages or `end_ms`. An operation also waits
 until its settlements are durable and its publishes are answered, or ends with an error when that takes too long.
@@ -33,7 +33,7 @@ from clusterbroker.broker.content.message import republished
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.node.origins import origin_of
 from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.states import READY, UNACKED
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.stats.inspection import (
@@ -95,7 +95,7 @@ class Inspection:
     error   why it could not go on; what it did before stays done
     """
 
-    def __init__(self, node: Node, queue: Queue, request: Request, end_ms: int) -> None:
+    def __init__(self, node: Node, queue: MessageLog, request: Request, end_ms: int) -> None:
         self.over = False
         self.error = ""
         self.queue = queue

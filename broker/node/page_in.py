@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from clusterbroker.broker.node.effects import Load, StreamLoad
-from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.log import Loaded, MessageLog
 from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
 from clusterbroker.journal.stream_catalogue import Taken, Wish
@@ -16,21 +15,23 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.ports import NodeCore
 
 
-def load(node: NodeCore, queue: Queue, locations: list[Location]) -> None:
-    """For the queue's ring."""
-    loaded = partial(queue.loaded, locations)
+def load(node: NodeCore, queue: MessageLog, locations: list[Location], loaded: Loaded) -> None:
+    """For the queue itself."""
+
+    def read(messages: Sequence[Message]) -> None:
+        loaded(locations, messages, locations)
 
     def unread(messages: Sequence[Message | None]) -> None:
         found = zip(locations, messages, strict=True)
         sound = [(where, message) for where, message in found if message is not None]
-        queue.loaded([where for where, _ in sound], [message for _, message in sound], locations)
+        loaded([where for where, _ in sound], [message for _, message in sound], locations)
 
-    node.loads.append(Load(queue.entity.queue_id, queue.name, locations, loaded, lambda: not queue.deleted, unread))
+    node.loads.append(Load(queue.entity.queue_id, queue.name, locations, read, lambda: not queue.deleted, unread))
 
 
 def fetch(
     node: NodeCore,
-    queue: Queue,
+    queue: MessageLog,
     locations: Sequence[Location],
     then: Callable[[Sequence[Message]], None],
     otherwise: Callable[[], None] = lambda: None,
@@ -52,7 +53,7 @@ def fetch(
     )  # fmt: skip
 
 
-def read_stream(node: NodeCore, queue: Queue, wish: Wish, then: Callable[[Taken], None]) -> None:
+def read_stream(node: NodeCore, queue: MessageLog, wish: Wish, then: Callable[[Taken], None]) -> None:
     """Records of a stream that are not in its ring; `then` is not called when the queue goes away."""
 
     def loaded(taken: Taken) -> None:

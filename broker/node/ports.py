@@ -16,7 +16,7 @@ from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.node.vhost import VirtualHost
 from clusterbroker.broker.queues.effort import Effort
 from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.remote.owned_queues import OwnedQueues
 from clusterbroker.broker.routing.labour import Labour
@@ -64,9 +64,9 @@ class MemberCore(Protocol):
 
     def owns(self, entity: QueueEntity) -> bool: ...
 
-    def replicates(self, queue: Queue) -> bool: ...
+    def replicates(self, queue: MessageLog) -> bool: ...
 
-    def write(self, queue: Queue, writer: GroupWriter) -> bool: ...
+    def write(self, queue: MessageLog, writer: GroupWriter) -> bool: ...
 
 
 class AsideCore(Protocol):
@@ -92,13 +92,13 @@ class NodeCore(Protocol):
     now_ms: int
     options: NodeOptions
     proposals: list[tuple[AnyCommand, Callable[[Applied], None]]]
-    queues: dict[int, Queue]
+    queues: dict[int, MessageLog]
     stopwatch: Callable[[], int]
     touched: dict[Ring, None]
     unwritten_bytes: int
     urgent: bool
     vhosts: dict[str, VirtualHost]
-    writes: dict[Queue, None]
+    writes: dict[MessageLog, None]
 
     @property
     def newest_group(self) -> int: ...
@@ -110,7 +110,7 @@ class NodeCore(Protocol):
     def setting_aside(self) -> AsideCore: ...
 
     def fetch(
-        self, queue: Queue, locations: Sequence[Location], then: Callable[[Sequence[Message]], None],
+        self, queue: MessageLog, locations: Sequence[Location], then: Callable[[Sequence[Message]], None],
         otherwise: Callable[[], None] = ...,
     ) -> None: ...  # fmt: skip
 
@@ -120,4 +120,4 @@ class NodeCore(Protocol):
 
     def soon(self, goes_on: Callable[[], None]) -> None: ...
 
-    def write(self, queue: Queue) -> None: ...
+    def write(self, queue: MessageLog) -> None: ...

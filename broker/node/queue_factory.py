@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clusterbroker.broker.queues.leasing import resumed
+from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.streams.past import Past
@@ -30,14 +30,15 @@ def new_ring(node: Node, entity: QueueEntity, replica: bool = False) -> Ring:
     return ring
 
 
-def new_queue(node: Node, entity: QueueEntity, found: Ring | None = None) -> Queue:
+def new_queue(node: Node, entity: QueueEntity, found: Ring | None = None) -> MessageLog:
     """What its owner has of it; `found`: what there is of it, in the journal or as a copy."""
     settings = node.map.effective(entity)
     ring = found or node.new_ring(entity)
-    kind = Queue if ring.past is None else Stream
-    queue = kind(entity, settings, ring, node, node.now_ms)
+    if ring.past is not None:
+        return Stream(entity, settings, ring, node, node.now_ms)
+    queue = Queue(entity, settings, ring, node, node.now_ms)
     if found is not None and not found.replica:  # a replicated queue's epoch begins with it
-        queue.leasing = resumed(queue, ring, node.now_ms)
+        queue.resume_lease(node.now_ms)
     return queue
 
 

@@ -33,5 +33,5 @@ class Records:
     def dead(self, queue_id: int, epoch: int, seq: int, reason: int) -> bytes:
         return _record(lambda writer: writer.dead(queue_id, epoch, seq, reason))
 
-    def produced(self, queue_id: int, epoch: int, producer: bytes, upto: int) -> bytes:
-        return _record(lambda writer: writer.produced(queue_id, epoch, producer, upto))
+    def set_attribute(self, queue_id: int, epoch: int, name: bytes, upto: int) -> bytes:
+        return _record(lambda writer: writer.set_attribute(queue_id, epoch, name, upto))

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.stumble import Stumble
+from clusterbroker.broker.queues.subscription import Source
 from clusterbroker.cluster.commands import PauseQueue
 from clusterbroker.cluster.entities import Queue as QueueEntity
 
@@ -38,7 +38,7 @@ class SettingAside:
     def __init__(self, node: NodeCore) -> None:
         self._node = node
 
-    def work(self, queue: QueueHandle, what: Callable[..., object], *given: Any) -> None:
+    def work(self, queue: Source, what: Callable[..., object], *given: Any) -> None:
         """Does something of the queue's; what raises sets it aside."""
         try:
             what(*given)
@@ -52,9 +52,9 @@ class SettingAside:
         except Exception as error:
             client.crashed(error)
 
-    def stumbled(self, queue: QueueHandle, error: Exception, seq: int = 0) -> None:
+    def stumbled(self, queue: Source, error: Exception, seq: int = 0) -> None:
         """Sets the queue aside; of one that is elsewhere this node can only say what happened."""
-        if not isinstance(queue, Queue):
+        if not isinstance(queue, MessageLog):
             self._node.log.set_aside(queue.entity, seq, error)
             return
         if queue.deleted or queue.broken:
@@ -77,12 +77,12 @@ class SettingAside:
         text = f"{why}; see the log, then: clusterbroker queues resume {which}'{entity.name}'{where}"
         self._node.alerts.set(ALERT, subject(entity), text)
 
-    def began(self, queue: Queue) -> None:
+    def began(self, queue: MessageLog) -> None:
         """This node owns the queue from now on: what an earlier owner, or an earlier process, has met is told here."""
         if queue.entity.paused and queue.entity.paused_why:
             self._alert(queue.entity, queue.entity.paused_why)
 
-    def is_closed(self, queue: Queue) -> bool:
+    def is_closed(self, queue: MessageLog) -> bool:
         """Whether an operator may take nothing out of it now: its owner is about to change, or others have not said
         what they hold. One that is set aside is open for that."""
         if not queue.broken:
@@ -91,7 +91,7 @@ class SettingAside:
         serving = None if part is None else part.servings.queues.get(queue.entity.queue_id)
         return serving is not None and not serving.answers
 
-    def resumed(self, queue: Queue) -> None:
+    def resumed(self, queue: MessageLog) -> None:
         """An operator wants it to try again."""
         self.forget(queue)
         if queue.entity.staging:
@@ -103,7 +103,7 @@ class SettingAside:
         if part is not None:
             part.servings.resumed(queue.entity.queue_id)
 
-    def forget(self, queue: Queue) -> None:
+    def forget(self, queue: MessageLog) -> None:
         """It is deleted, or somebody else's now."""
         self._node.alerts.clear(ALERT, subject(queue.entity))
 

@@ -184,7 +184,7 @@ class Spans:
         context = _context(message) if HEADER in message.header else None
         if context is None or not self._allowed():
             return
-        now_ns, span_id, queue = self._world.now_ns(), self._id(64), delivery.queue.name
+        now_ns, span_id, queue = self._world.now_ns(), self._id(64), delivery.queue
         attributes = self._about(delivery.channel, "deliver", message, properties_of(message)) | {
             "messaging.destination.name": queue,
             "messaging.rabbitmq.message.delivery_tag": delivery.tag,

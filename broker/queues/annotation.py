@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from clusterbroker.broker.amqp import properties as codec
-from clusterbroker.broker.queues.ring import Consumer, Ring
+from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.stumble import Stumble
-from clusterbroker.broker.queues.watch import Delivery, Watch
+from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.journal.layout import HAS_BCC
 from clusterbroker.journal.record import Message
 
@@ -44,7 +44,7 @@ class Annotation:
     ) -> Message:
         """What a consumer sees: x-delivery-count and x-acquired-count on a redelivery, never BCC. Raises Stumble.
 
-        `taker`: who will have it as its ledger's next delivery; None for a basic.get.
+        `taker`: who will have it next; None for a basic.get.
         """
         try:
             return self._annotated(message, seq, delivery_count, taker, redelivered)
@@ -55,14 +55,9 @@ class Annotation:
         acquired = self._acquired.get(seq) if self._acquired is not None else None
         if message.flags & HAS_BCC or delivery_count or acquired is not None:
             message = self._changed(message, delivery_count, acquired)
-        if self._watch is not None and type(taker) is Consumer and taker.owner is not None:
-            subscription = taker.owner
-            self._watch.delivered(
-                Delivery(
-                    subscription.holder, subscription.queue, subscription.tag, taker.ledger.next_tag, message,
-                    redelivered, not taker.no_ack,
-                )
-            )  # fmt: skip
+        consumer = None if taker is None else taker.owner
+        if self._watch is not None and consumer is not None and not consumer.node:
+            consumer.show(self._watch, message, redelivered, handed=False)
         return message
 
     def _changed(self, message: Message, delivery_count: int, acquired: int | None) -> Message:

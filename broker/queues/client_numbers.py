@@ -7,9 +7,10 @@ be nowhere. So the first of them begins a second table, in memory alone, that kn
 
 from __future__ import annotations
 
-import struct
 from bisect import insort
 from typing import Final, Protocol
+
+from clusterbroker.broker.queues.attributes import CLIENT, CLIENT_FLOOR, CLIENT_REFUSED
 
 NAMED_MAX: Final = 10_000
 REFUSED_BUCKETS: Final = 64
@@ -19,35 +20,37 @@ REFUSED_BITS: Final = 31
 REFUSED: Final = 1
 TAKEN_SINCE: Final = 2
 """What the two bits of a refused number say."""
-_BUCKET: Final = struct.Struct(">Q")
+_UPTO: Final = CLIENT.prefix
+_FLOOR: Final = CLIENT_FLOOR.prefix
+CLIENTS: Final = (_UPTO, _FLOOR, CLIENT_REFUSED.prefix)
 
 
 class Table(Protocol):
     """Names and their values; the name that was set last stands last."""
 
     @property
-    def producers(self) -> dict[bytes, int]: ...
+    def attributes(self) -> dict[bytes, int]: ...
 
-    def produced(self, producer: bytes, upto: int) -> None:
+    def set_attribute(self, name: bytes, upto: int) -> None:
         """Sets a name; 0 takes it out."""
 
 
 class MemoryTable:
     """The clients' part of another table, to go on by itself."""
 
-    __slots__ = ("producers",)
+    __slots__ = ("attributes",)
 
     def __init__(self, table: Table) -> None:
-        self.producers = {name: value for name, value in table.producers.items() if name[:1] in (b"p", b"h", b"f")}
+        self.attributes = {name: value for name, value in table.attributes.items() if name[:1] in CLIENTS}
 
-    def produced(self, producer: bytes, upto: int) -> None:
-        self.producers.pop(producer, None)
+    def set_attribute(self, name: bytes, upto: int) -> None:
+        self.attributes.pop(name, None)
         if upto:
-            self.producers[producer] = upto
+            self.attributes[name] = upto
 
 
 class ClientNumbers:
-    """The numbers of one table: names with the prefixes p, h and f."""
+    """The numbers of one table: the attributes CLIENT, CLIENT_REFUSED and CLIENT_FLOOR."""
 
     __slots__ = ("_named", "_refused", "_refused_buckets", "_table")
 
@@ -55,19 +58,19 @@ class ClientNumbers:
         self._table = table
         self._refused: dict[bytes, list[int]] = {}  # client to its buckets, ascending; who was refused last at the end
         self._named: dict[bytes, None] = {}  # clients, the longest silent first
-        for name in table.producers:  # who was heard later stands behind, by whichever of his names
-            if name[:1] == b"p":
+        for name in table.attributes:  # who was heard later stands behind, by whichever of his names
+            if name[:1] == _UPTO:
                 self._named.pop(name[1:], None)
                 self._named[name[1:]] = None
-            elif name[:1] == b"h":
-                (bucket,), client = _BUCKET.unpack_from(name, 1), name[1 + _BUCKET.size :]
+            elif name[:1] == CLIENT_REFUSED.prefix:
+                bucket, client = CLIENT_REFUSED.key(name)
                 self._named.pop(client, None)
                 self._named[client] = None
                 self._refused[client] = self._refused.pop(client, [])
                 insort(self._refused[client], bucket)
         self._refused_buckets = sum(map(len, self._refused.values()))
         # of whom nothing but a floor is left, nothing can be confirmed in error: they go first
-        floors = [name[1:] for name in table.producers if name[:1] == b"f" and name[1:] not in self._named]
+        floors = [client for client, _ in CLIENT_FLOOR.of(table.attributes) if client not in self._named]
         if floors:
             self._named = dict.fromkeys(floors) | self._named
 
@@ -80,7 +83,7 @@ class ClientNumbers:
 
     def upto(self, client: bytes) -> int:
         """One more than the client's highest number."""
-        return self._table.producers.get(b"p" + client, 0)
+        return self._table.attributes.get(_UPTO + client, 0)
 
     def note(self, client: bytes, number: int) -> None:
         """A publish that is not known is appended in this turn."""
@@ -88,7 +91,7 @@ class ClientNumbers:
         if self._refusal(client, number) == REFUSED or number < self._floor(client):
             self._say(client, number, REFUSED | TAKEN_SINCE)
         if number >= self.upto(client):
-            self._table.produced(b"p" + client, number + 1)
+            self._table.set_attribute(_UPTO + client, number + 1)
         self._heard(client)
 
     def refuse(self, client: bytes, number: int) -> bool:
@@ -111,22 +114,22 @@ class ClientNumbers:
             self._say(client, number, REFUSED)
 
     def _floor(self, client: bytes) -> int:
-        return self._table.producers.get(b"f" + client, 0)
+        return self._table.attributes.get(_FLOOR + client, 0)
 
     def _refusal(self, client: bytes, number: int) -> int:
         if client not in self._refused:
             return 0
         name, bit = _refused_bucket(client, number)
-        return self._table.producers.get(name, 0) >> bit & 3
+        return self._table.attributes.get(name, 0) >> bit & 3
 
     def _say(self, client: bytes, number: int, bits: int) -> None:
         """Adds the bits to what is said of one number."""
         name, bit = _refused_bucket(client, number)
         buckets = self._refused[client] = self._refused.pop(client, [])
-        if name not in self._table.producers:
+        if name not in self._table.attributes:
             insort(buckets, number // REFUSED_BITS)
             self._refused_buckets += 1
-        self._table.produced(name, self._table.producers.get(name, 0) | bits << bit)
+        self._table.set_attribute(name, self._table.attributes.get(name, 0) | bits << bit)
         if len(buckets) > REFUSED_BUCKETS:
             self._raise_floor(client, (buckets[0] + 1) * REFUSED_BITS)
             self._forget_refused(client, 1)
@@ -137,13 +140,13 @@ class ClientNumbers:
 
     def _raise_floor(self, client: bytes, number: int) -> None:
         if number > self._floor(client):
-            self._table.produced(b"f" + client, number)
+            self._table.set_attribute(_FLOOR + client, number)
 
     def _forget_refused(self, client: bytes, count: int) -> None:
         """Takes out so many of the client's buckets, the lowest first."""
         buckets = self._refused[client]
         for bucket in buckets[:count]:
-            self._table.produced(_refused_bucket(client, bucket * REFUSED_BITS)[0], 0)
+            self._table.set_attribute(_refused_bucket(client, bucket * REFUSED_BITS)[0], 0)
             self._refused_buckets -= 1
         del buckets[:count]
         if not buckets:
@@ -156,9 +159,9 @@ class ClientNumbers:
         if len(self._named) > NAMED_MAX:
             oldest = next(iter(self._named))
             del self._named[oldest]
-            for name in (b"p" + oldest, b"f" + oldest):
-                if name in self._table.producers:
-                    self._table.produced(name, 0)
+            for name in (_UPTO + oldest, _FLOOR + oldest):
+                if name in self._table.attributes:
+                    self._table.set_attribute(name, 0)
             if oldest in self._refused:
                 self._forget_refused(oldest, REFUSED_BUCKETS)
 
@@ -166,4 +169,4 @@ class ClientNumbers:
 def _refused_bucket(client: bytes, number: int) -> tuple[bytes, int]:
     """The name of a refused number's bucket, and the first of its two bits there."""
     bucket, place = divmod(number, REFUSED_BITS)
-    return b"h" + _BUCKET.pack(bucket) + client, 2 * place
+    return CLIENT_REFUSED.name((bucket, client)), 2 * place

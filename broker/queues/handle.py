@@ -1,4 +1,4 @@
-"""What a session asks of a queue, wherever the queue is: here (`queue.Queue`) or at its owner (`proxy.RemoteQueue`).
+"""What a session asks of a queue, wherever the queue is: here (`queue.Queue`) or at its owner (`remote.RemoteQueue`).
 
 A queue that is here answers at once; one that is elsewhere answers when its owner has. Therefore every question takes
 a `then`, which is called exactly once, perhaps before the question returns, and the one who asks parks its channel. A
@@ -12,18 +12,14 @@ ledgers into the ring, and a publish is answered through its ticket.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from clusterbroker.broker.queues.lease import LeaseAnswer, Word
-from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
+from clusterbroker.broker.queues.subscription import LocalConsumer, Source
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.cluster.queue_settings import QueueSettings
 from clusterbroker.journal.record import Message
-
-if TYPE_CHECKING:
-    from clusterbroker.broker.queues.subscription import Subscription
-    from clusterbroker.broker.queues.watch import Watch
 
 Taken = tuple[int, Message, bool, int]  # seq, message, redelivered, delivery count
 
@@ -59,30 +55,12 @@ class CommitPart:
         """(seq, "ack", "reject" or "requeue")"""
 
 
-class QueueHandle(Protocol):
+class QueueHandle(Source, Protocol):
     """One queue, as sessions and routers see it."""
-
-    @property
-    def entity(self) -> QueueEntity:
-        """What was declared, and who owns it."""
-
-    @property
-    def settings(self) -> QueueSettings:
-        """Arguments and policies together."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def ring(self) -> Ring:
-        """What consumers and ledgers hold on to; `ring.owner` is this queue, `ring.mark()` gives it a turn."""
 
     @property
     def ready(self) -> int:
         """Messages ready; of a queue elsewhere, as its last answer said."""
-
-    @property
-    def deleted(self) -> bool: ...
 
     # -- publishing
 
@@ -105,25 +83,19 @@ class QueueHandle(Protocol):
     ) -> None:
         """One message of a producer that numbers its own (`producers`): the queue stores each number once."""
 
-    def inherit(self, message: Message) -> None:
+    def accept_dead_letter(self, message: Message) -> None:
         """Takes a dead letter."""
 
     # -- consuming
 
-    def subscribe(self, subscription: Subscription, now_ms: int, then: Callable[[str], None]) -> None:
+    def subscribe(self, subscription: LocalConsumer, now_ms: int, then: Callable[[str], None]) -> None:
         """`then("")`: the consumer stands in line, deliveries follow; otherwise EXCLUSIVE, GONE, or who leases it."""
-
-    def unsubscribe(self, subscription: Subscription, now_ms: int) -> None:
-        """The consumer is gone; what it holds stays with its channel."""
-
-    def limits_changed(self, subscription: Subscription) -> None:
-        """basic.qos: it may hold more or fewer messages from now on."""
 
     def get(self, now_ms: int, then: Callable[[Taken | str | None], None], *, no_ack: bool = False) -> None:
         """The head, unacknowledged (`no_ack`: the caller settles it at once), or None; `ready` counts what is left when
         `then` is called. A text says why nobody gets anything: the queue is leased."""
 
-    def tend(self, word: Word, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
+    def lease(self, request: LeaseRequest, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
         """Something is said about the lease on the queue (`leasing`); `then` hears what came of it, and ENQ records."""
 
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
@@ -141,7 +113,7 @@ class QueueHandle(Protocol):
     def requeue(self, seq: int, counted: bool) -> None:
         """Returns to its place; `counted`: the consumer failed at it."""
 
-    def bring(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
+    def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         """`then()` when these unacknowledged messages can be rejected within one turn."""
 
     def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:

@@ -1,7 +1,7 @@
 """What is said about a lease on a queue, between who reads and the queue's owner: values only.
 
-`broker.queues.leasing` explains it. Words and answers are msgpack where they go between nodes; new fields go to the end
-and carry a default.
+`broker.queues.leasing` explains it. Requests and answers are msgpack where they go between nodes; new fields go to the
+end and carry a default.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Name = Annotated[str, msgspec.Meta(max_length=200)]
 
 NAME_BYTES_MAX: Final = 200
 RUN_BYTES_MAX: Final = 64
-LIFE_BYTES_MAX: Final = 64
+GENERATION_BYTES_MAX: Final = 64
 ROWS_MAX: Final = 1_000_000
 """Messages that a lease may hold open at once."""
 BYTES_MAX: Final = 1 << 40
@@ -27,16 +27,16 @@ READ_BYTES_MAX: Final = 1 << 20
 """Of one `Read`; one message may be longer."""
 
 
-class Take(msgspec.Struct, frozen=True, array_like=True, tag="take"):
+class Acquire(msgspec.Struct, frozen=True, array_like=True, tag="take"):
     """Makes the lease, takes it over for another run, settles what is below `start`, and holds as much open as it may.
 
-    life   of the queue that `start` is of; empty: whatever it is
+    generation   of the queue that `start` is of; empty: whatever it is
     start  seq; 0: nothing is settled
     """
 
     name: Name
     run: Name
-    life: Name
+    generation: Name
     start: Seq
     rows_max: Annotated[int, msgspec.Meta(ge=1, le=ROWS_MAX)]
     bytes_max: Annotated[int, msgspec.Meta(ge=1, le=BYTES_MAX)]
@@ -48,7 +48,7 @@ class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
 
     name: Name
     run: Name
-    life: Name
+    generation: Name
     upto: Seq
 
 
@@ -57,7 +57,7 @@ class Release(msgspec.Struct, frozen=True, array_like=True, tag="release"):
 
     name: Name
     run: Name
-    life: Name
+    generation: Name
 
 
 class End(msgspec.Struct, frozen=True, array_like=True, tag="end"):
@@ -75,11 +75,11 @@ class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
     rows_max: Annotated[int, msgspec.Meta(ge=1, le=READ_ROWS_MAX)] = READ_ROWS_MAX
 
 
-Word = Take | Settle | Release | End | Read
+LeaseRequest = Acquire | Settle | Release | End | Read
 
 
 class LeaseAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """Answer to a word.
+    """Answer to a request.
 
     code          0, or why it is refused: 403 leased by another name, 404 no queue or no lease, 406 it cannot be, 409
                   another run has it, 410 the messages are not there any more, 503 not now
@@ -90,7 +90,7 @@ class LeaseAnswer(msgspec.Struct, frozen=True, array_like=True):
 
     code: int = 0
     reason: str = ""
-    life: str = ""
+    generation: str = ""
     start: int = 0
     end: int = 0
     rows: int = 0

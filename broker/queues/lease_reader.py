@@ -30,7 +30,7 @@ from clusterbroker.cluster.queue_settings import QueueSettings
 from clusterbroker.journal.record import verify_records
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.queues.subscription import Subscription
+    from clusterbroker.broker.queues.subscription import LocalConsumer
 
 Failed = Callable[[LeaseAnswer], None]
 EPOCH_MAX: Final = 2**32 - 1
@@ -58,7 +58,7 @@ class LeaseReader:
         self._next = first
         self._end = end
         self._failed = failed
-        self._subscription: Subscription | None = None
+        self._subscription: LocalConsumer | None = None
         self._accepted: Callable[[str], None] | None = None
         self.asked_ms: int | None = None
         self.chunks = False
@@ -87,16 +87,16 @@ class LeaseReader:
 
     # -- the consumer -----------------------------------------------------------------------------------------
 
-    def subscribe(self, subscription: Subscription, now_ms: int, then: Callable[[str], None]) -> None:
+    def subscribe(self, subscription: LocalConsumer, now_ms: int, then: Callable[[str], None]) -> None:
         """`then("")` comes with the first part; a refusal goes to `failed`."""
         self._subscription, self._accepted = subscription, then
         self._ask(now_ms)
 
-    def unsubscribe(self, subscription: Subscription, now_ms: int) -> None:
+    def unsubscribe(self, subscription: LocalConsumer, now_ms: int) -> None:
         subscription.credit.active = False
         self._subscription = None
 
-    def limits_changed(self, subscription: Subscription) -> None:
+    def limits_changed(self, subscription: LocalConsumer) -> None:
         self.ring.mark()
 
     def turn(self, now_ms: int) -> None:
@@ -116,7 +116,7 @@ class LeaseReader:
         self._refused(LeaseAnswer(503, f"timed out waiting for the owner of {queue}"))
         return True
 
-    def _room(self, subscription: Subscription) -> int:
+    def _room(self, subscription: LocalConsumer) -> int:
         """How many messages are worth asking for now."""
         credit = subscription.credit
         ledger = credit.ledger
@@ -136,14 +136,14 @@ class LeaseReader:
         if self._accepted is None and self._next >= self._end:
             self._subscription = None
             subscription.credit.active = False
-            subscription.holder.cancelled(subscription)
+            subscription.ended()
             return
         room = self._room(subscription)
         if not room and self._accepted is None:
             return
         self.asked_ms = now_ms
-        word = Read(self._lease, self._next, self._end, max(1, room))
-        self._source.tend(word, lambda answer, records: self._came(now_ms, answer, records), now_ms)
+        request = Read(self._lease, self._next, self._end, max(1, room))
+        self._source.lease(request, lambda answer, records: self._came(now_ms, answer, records), now_ms)
 
     def _came(self, asked_ms: int, answer: LeaseAnswer, records: bytes) -> None:
         subscription = self._subscription
@@ -167,10 +167,10 @@ class LeaseReader:
         elif records:
             self.ring.receive(subscription.credit, records, asked_ms)
         if records:
-            subscription.holder.want_send()
+            subscription.flush()
         self.ring.mark()
 
-    def _deliver(self, subscription: Subscription, answer: LeaseAnswer, records: bytes, now_ms: int) -> None:
+    def _deliver(self, subscription: LocalConsumer, answer: LeaseAnswer, records: bytes, now_ms: int) -> None:
         """A part as one message, from the default exchange with the queue's name; its number is that of the range."""
         count = verify_records(records, self.ring.queue_id, EPOCH_MAX)
         headers: FieldTable = {"x-queue-seq": answer.start, "x-stream-count": count}
@@ -201,7 +201,7 @@ class LeaseReader:
         self.ring.release(seq)
         self.ring.mark()
 
-    def bring(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
+    def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         then()
 
     def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:

@@ -17,15 +17,15 @@ the opposite. Its lease is a range of seqs with a name:
 *Alone.* The first `take` needs a queue without consumers and unacknowledged messages, and from then on nobody else is
 handed anything: so what is ready stands behind the range, and every live message below `end` is leased.
 
-*In the log.* PRD with the keys LEASE + name (upto = end), ACKNOWLEDGED + name, and RUN + name + run (its number); an
-end of 0 ends the lease, and its runs go with it. What is settled is a SET as ever, what was shown is covered by a
+*In the log.* The attributes LEASE (its end), LEASE_ACKNOWLEDGED and LEASE_RUN (numbers of runs); an end of 0 ends the
+lease, and its runs go with it. What is settled is a SET as ever, what was shown is covered by a
 reservation. The next owner folds that and has the lease again, whole; it does not know when anything was heard last:
 the time begins anew. An answer, a refusal too, waits until all that it says is committed.
 
-*In slices.* A range may be long, and others have their turns: a word that walks more than SLICE_ROWS goes on a
-millisecond later, and the words behind it wait. After each slice the log has a lease again that is one: its range has
-grown, has lost a part at its beginning (settled), or at its end (released), so an owner that dies in the middle leaves
-a reader whose word was not answered, as ever.
+*In slices.* A range may be long, and others have their turns: a request that walks more than SLICE_ROWS goes on a
+millisecond later, and the requests behind it wait. After each slice the log has a lease again that is one: its range
+has grown, has lost a part at its beginning (settled), or at its end (released), so an owner that dies in the middle
+leaves a reader whose request was not answered, as ever.
 
 *Runs.* A reader that starts again takes its lease over under another run; the one before is refused from then on, by
 every owner. Runs are numbered in the order in which they took the lease: the highest has it, and REPLACED_MAX of those
@@ -36,38 +36,31 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from clusterbroker.broker.queues.attributes import LEASE, LEASE_ACKNOWLEDGED, LEASE_RUN
 from clusterbroker.broker.queues.lease import (
     GONE,
     READ_BYTES_MAX,
     TTL_MS_DEFAULT,
+    Acquire,
     End,
     LeaseAnswer,
+    LeaseRequest,
     Read,
     Release,
     Settle,
-    Take,
-    Word,
 )
-from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.log import SAFE, MessageLog
 from clusterbroker.broker.queues.states import LEASED
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.stats.inspection import life_of
-from clusterbroker.cluster.stream_settings import STREAM
 from clusterbroker.journal.record import Message
 
-if TYPE_CHECKING:
-    from clusterbroker.broker.queues.queue import Queue
-
-LEASE: Final = b"l"
-ACKNOWLEDGED: Final = b"a"
-RUN: Final = b"u"
-"""First bytes of names in `ring.producers` (`broker.queues.producers`)."""
 REPLACED_MAX: Final = 16
 ALL: Final = 2**62
 WAITING_MAX: Final = 4096
-"""Words that wait for a commit, which may not come for long."""
+"""Requests that wait for a commit, which may not come for long."""
 PIECES_MAX: Final = 1024
 """Of a range; later ones are counted as one."""
 SLICE_ROWS: Final = 16_384
@@ -75,12 +68,10 @@ SLICE_ROWS: Final = 16_384
 SLICE_SEQS: Final = 16_384
 SLICE_STEPS: Final = 256
 """So often it looks at so many seqs, of which few or none may live."""
-SAFE: Final = -2
-"""A mark that is always durable."""
 
 Then = Callable[[LeaseAnswer, bytes], None]
 Walk = Generator[None, None, LeaseAnswer]
-"""A word that is carried out in slices."""
+"""A request that is carried out in slices."""
 
 
 class Lease:
@@ -118,31 +109,32 @@ class Lease:
 class Leasing:
     """Of one queue. `lease`: None while there is none."""
 
-    __slots__ = ("_behind", "_mark", "_queue", "_step_ms", "_waiting", "_walk", "lease")
+    __slots__ = ("_behind", "_mark", "_queue", "_step_ms", "_waiting", "_walk", "ended", "lease")
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: MessageLog) -> None:
         self.lease: Lease | None = None
+        self.ended = False  # another owner has the lease
         self._queue = queue
         self._mark = SAFE  # of the commit that the last change waits for
         self._waiting: deque[tuple[int, Callable[[], None], Then]] = deque()
         self._walk: tuple[Walk, Then] | None = None
         self._step_ms = 0  # not before then it goes on
-        self._behind: deque[tuple[Word, Then]] = deque()  # words that wait for the end of the walk
+        self._behind: deque[tuple[LeaseRequest, Then]] = deque()  # requests that wait for the end of the walk
 
-    # -- words ------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------
 
-    def hear(self, word: Word, then: Then, now_ms: int) -> None:
-        """Carries the word out; `then` hears of it when what it is told is committed. A take sees all that was
+    def hear(self, request: LeaseRequest, then: Then, now_ms: int) -> None:
+        """Carries the request out; `then` hears of it when what it is told is committed. A take sees all that was
         published before it to a queue of this node."""
         queue, ring = self._queue, self._queue.ring
-        if isinstance(word, Take) and ring.journaled and not ring.replicated and ring.advance() < ring.next_seq:
-            ticket = Ticket(0, 0, lambda _: self._carry_out(word, then, now_ms))
+        if isinstance(request, Acquire) and ring.journaled and not ring.replicated and ring.advance() < ring.next_seq:
+            ticket = Ticket(0, 0, lambda _: self._carry_out(request, then, now_ms))
             queue.promise(ticket)
             ticket.pass_()
         else:
-            self._carry_out(word, then, now_ms)
+            self._carry_out(request, then, now_ms)
 
-    def _carry_out(self, word: Word, then: Then, now_ms: int) -> None:
+    def _carry_out(self, request: LeaseRequest, then: Then, now_ms: int) -> None:
         queue = self._queue
         if queue.deleted:
             then(GONE, b"")
@@ -150,20 +142,20 @@ class Leasing:
         queue.last_used_ms = now_ms
         if self._walk is not None:
             if len(self._behind) < WAITING_MAX:
-                self._behind.append((word, then))
+                self._behind.append((request, then))
             else:
                 then(LeaseAnswer(503, f"unavailable, may be repeated: {self._place} is busy"), b"")
-        elif isinstance(word, Read):
-            self._when_safe(lambda: self._read(word, then, now_ms, {}), then)
+        elif isinstance(request, Read):
+            self._when_safe(lambda: self._read(request, then, now_ms, {}), then)
         else:
-            self._begin(self._judged(word, now_ms), then)
+            self._begin(self._judged(request, now_ms), then)
 
     def _begin(self, walk: Walk, then: Then) -> None:
         self._walk = walk, then
         self._step()
 
     def _step(self) -> None:
-        """The next slice of a walk; at its end the words behind it."""
+        """The next slice of a walk; at its end the requests behind it."""
         assert self._walk is not None, "a walk is under way"
         walk, then = self._walk
         try:
@@ -175,10 +167,10 @@ class Leasing:
         self._step_ms = self._queue.host.now_ms + 1
         self._queue.ring.mark()
 
-    def _judged(self, word: Take | Settle | Release | End, now_ms: int) -> Walk:
-        if isinstance(word, End):
-            return (yield from self._end_for_all(word))
-        return self._judge(word) or (yield from self._obey(word, now_ms))
+    def _judged(self, request: Acquire | Settle | Release | End, now_ms: int) -> Walk:
+        if isinstance(request, End):
+            return (yield from self._end_for_all(request))
+        return self._judge(request) or (yield from self._obey(request, now_ms))
 
     def _when_safe(self, act: Callable[[], None], then: Then) -> None:
         if not self._waiting and self._queue.durable(self._mark):
@@ -223,22 +215,21 @@ class Leasing:
 
     @property
     def _place(self) -> str:
-        entity = self._queue.entity
-        return f"queue '{entity.name}' in vhost '{entity.vhost}'"
+        return self._queue.place
 
     @property
     def _moving(self) -> LeaseAnswer:
         return LeaseAnswer(503, f"unavailable, may be repeated: an operator moves messages of {self._place}")
 
-    def _judge(self, word: Take | Settle | Release) -> LeaseAnswer | None:
+    def _judge(self, request: Acquire | Settle | Release) -> LeaseAnswer | None:
         lease = self.lease
-        if word.life and word.life != life_of(self._queue.entity):
+        if request.generation and request.generation != life_of(self._queue.entity):
             return LeaseAnswer(410, f"{self._place} is not the one that the offsets are of")
         if lease is None:
-            return self._unfit() if isinstance(word, Take) else None
-        if lease.name != word.name:
+            return self._unfit() if isinstance(request, Acquire) else None
+        if lease.name != request.name:
             return LeaseAnswer(403, f"{self._place} {self.of_others}")
-        if lease.replaced(word.run) or (lease.run not in ("", word.run) and not isinstance(word, Take)):
+        if lease.replaced(request.run) or (lease.run not in ("", request.run) and not isinstance(request, Acquire)):
             return LeaseAnswer(409, f"lease '{lease.name}' of {self._place} was taken over by run '{lease.run}'")
         return None
 
@@ -246,9 +237,7 @@ class Leasing:
         """Why the queue cannot be leased now."""
         queue = self._queue
         settings, why = queue.settings, ""
-        if settings.queue_type == STREAM:
-            why = "is a stream, which is read without a lease"
-        elif settings.max_priority:
+        if settings.max_priority:
             why = "has priorities, and a lease follows the order of the seqs"
         elif queue.subscriptions:
             why = f"has {len(queue.subscriptions)} consumers, and a lease needs it alone"
@@ -258,47 +247,47 @@ class Leasing:
 
     # -- what is done -----------------------------------------------------------------------------------------
 
-    def _obey(self, word: Take | Settle | Release, now_ms: int) -> Walk:
+    def _obey(self, request: Acquire | Settle | Release, now_ms: int) -> Walk:
         lease = self.lease
-        if lease is None and not isinstance(word, Take):
-            if isinstance(word, Release):
+        if lease is None and not isinstance(request, Acquire):
+            if isinstance(request, Release):
                 return self._answer(None)  # it is over, as was asked for
-            return LeaseAnswer(404, f"{self._place} is not leased by '{word.name}'")
-        if isinstance(word, Take):
-            return (yield from self._take(lease, word, now_ms))
+            return LeaseAnswer(404, f"{self._place} is not leased by '{request.name}'")
+        if isinstance(request, Acquire):
+            return (yield from self._take(lease, request, now_ms))
         assert lease is not None, "there is a lease"
-        self._heard(lease, word.run, now_ms)
-        if isinstance(word, Release):
+        self._heard(lease, request.run, now_ms)
+        if isinstance(request, Release):
             return (yield from self._end(lease))
-        if word.upto > lease.end:
-            return LeaseAnswer(406, f"{word.upto} is beyond the lease of {self._place}, which ends at {lease.end}")
-        yield from self._settle(lease, word.upto)
+        if request.upto > lease.end:
+            return LeaseAnswer(406, f"{request.upto} is beyond the lease of {self._place}, which ends at {lease.end}")
+        yield from self._settle(lease, request.upto)
         return self._answer(lease)
 
-    def _take(self, lease: Lease | None, word: Take, now_ms: int) -> Walk:
+    def _take(self, lease: Lease | None, request: Acquire, now_ms: int) -> Walk:
         queue, ring = self._queue, self._queue.ring
         top = ring.advance()
         end = lease.end if lease is not None else 0
-        if word.start > max(top, end):
-            return LeaseAnswer(406, f"{word.start} is beyond {self._place}, which ends at {top}")
-        if queue.aside and word.start > end:
+        if request.start > max(top, end):
+            return LeaseAnswer(406, f"{request.start} is beyond {self._place}, which ends at {top}")
+        if queue.aside and request.start > end:
             return self._moving
         if lease is None:
             first = min((seq for seq, *_ in ring.living(1, top - 1, 1)), default=top)
-            lease = self.lease = Lease(word.name, first, first, now_ms)
+            lease = self.lease = Lease(request.name, first, first, now_ms)
             self._tell(lease)
-        self._heard(lease, word.run, now_ms)
-        lease.ttl_ms = word.ttl_ms
-        if word.start > lease.end:
-            yield from self._add(lease, word.start, ALL, ALL)
+        self._heard(lease, request.run, now_ms)
+        lease.ttl_ms = request.ttl_ms
+        if request.start > lease.end:
+            yield from self._add(lease, request.start, ALL, ALL)
             if queue.aside:  # since the walk began: what is aside, and behind it, may return, and is not leased
                 return self._moving
-            lease.end = word.start
-        yield from self._settle(lease, word.start)
+            lease.end = request.start
+        yield from self._settle(lease, request.start)
         if not queue.halted:
             held, size = ring.held_by(LEASED), lease.taken_bytes
-            if held < word.rows_max and size < word.bytes_max:
-                yield from self._add(lease, top, word.rows_max - held, word.bytes_max - size, 0 if held else 1)
+            if held < request.rows_max and size < request.bytes_max:
+                yield from self._add(lease, top, request.rows_max - held, request.bytes_max - size, 0 if held else 1)
         return self._answer(lease)
 
     def _heard(self, lease: Lease, run: str, now_ms: int) -> None:
@@ -312,7 +301,7 @@ class Leasing:
             oldest = next(iter(lease.runs))
             del lease.runs[oldest]
             told[oldest] = 0
-        self._log({run_key(lease.name, run): number for run, number in told.items()})
+        self._log({LEASE_RUN.name((lease.name, run)): number for run, number in told.items()})
 
     def _add(
         self, lease: Lease, top: int, rows_max: int, bytes_max: int, least: int = 0
@@ -348,11 +337,11 @@ class Leasing:
                 return
             yield
 
-    def _end_for_all(self, word: End) -> Walk:
+    def _end_for_all(self, request: End) -> Walk:
         lease = self.lease
         if lease is None:
             return self._answer(None)
-        if word.name not in ("", lease.name):
+        if request.name not in ("", lease.name):
             return LeaseAnswer(403, f"{self._place} {self.of_others}")
         return (yield from self._end(lease))
 
@@ -370,56 +359,54 @@ class Leasing:
                 self._tell(lease)
                 yield
         self.lease = None
-        name = lease.name.encode()
-        runs = [key for key in ring.producers if key[:1] == RUN]
-        self._log(dict.fromkeys([LEASE + name, ACKNOWLEDGED + name, *runs], 0))
+        name, runs = lease.name, LEASE_RUN.names(ring.attributes)
+        self._log(dict.fromkeys([LEASE.name(name), LEASE_ACKNOWLEDGED.name(name), *runs], 0))
         return self._answer(None)
 
     def _tell(self, lease: Lease) -> None:
-        name = lease.name.encode()
-        self._log({LEASE + name: lease.end, ACKNOWLEDGED + name: lease.acknowledged})
+        self._log({LEASE.name(lease.name): lease.end, LEASE_ACKNOWLEDGED.name(lease.name): lease.acknowledged})
 
     def _log(self, told: Mapping[bytes, int]) -> None:
         """The log has to know where the lease stands and whose it is, if the queue has one."""
         ring = self._queue.ring
         if ring.journaled or ring.replicated:
             for key, value in told.items():
-                ring.produced(key, value)
+                ring.set_attribute(key, value)
             self._mark = self._queue.commits
         ring.mark()
 
     def _answer(self, lease: Lease | None) -> LeaseAnswer:
-        life = life_of(self._queue.entity)
+        generation = life_of(self._queue.entity)
         if lease is None:
-            return LeaseAnswer(life=life)
+            return LeaseAnswer(generation=generation)
         ring = self._queue.ring
-        return LeaseAnswer(0, "", life, lease.acknowledged, lease.end, ring.held_by(LEASED), ring.committed)
+        return LeaseAnswer(0, "", generation, lease.acknowledged, lease.end, ring.held_by(LEASED), ring.committed)
 
     # -- reading ----------------------------------------------------------------------------------------------
 
-    def _read(self, word: Read, then: Then, now_ms: int, found: Mapping[int, Message]) -> None:
+    def _read(self, request: Read, then: Then, now_ms: int, found: Mapping[int, Message]) -> None:
         lease = self.lease
-        if lease is None or lease.name != word.name:
-            then(LeaseAnswer(404, f"{self._place} is not leased by '{word.name}'"), b"")
+        if lease is None or lease.name != request.name:
+            then(LeaseAnswer(404, f"{self._place} is not leased by '{request.name}'"), b"")
             return
-        if word.first < lease.acknowledged:
+        if request.first < lease.acknowledged:
             first = lease.acknowledged
-            then(LeaseAnswer(410, f"{word.first} of {self._place} is gone, the lease begins at {first}"), b"")
+            then(LeaseAnswer(410, f"{request.first} of {self._place} is gone, the lease begins at {first}"), b"")
             return
-        if word.end > lease.end:
+        if request.end > lease.end:
             end = lease.end
-            then(LeaseAnswer(406, f"{word.end} is beyond the lease of {self._place}, which ends at {end}"), b"")
+            then(LeaseAnswer(406, f"{request.end} is beyond the lease of {self._place}, which ends at {end}"), b"")
             return
         lease.heard_ms = max(lease.heard_ms, now_ms)
         ring = self._queue.ring
-        data, end, absent = ring.read_leased(word.first, word.end, word.rows_max, READ_BYTES_MAX, dict(found))
+        data, end, absent = ring.read_leased(request.first, request.end, request.rows_max, READ_BYTES_MAX, dict(found))
         if not absent:
-            then(LeaseAnswer(0, "", life_of(self._queue.entity), word.first, end), data)
+            then(LeaseAnswer(0, "", life_of(self._queue.entity), request.first, end), data)
             return
 
         def loaded(messages: Sequence[Message]) -> None:
-            if self._queue.leasing is self:
-                self._read(word, then, now_ms, dict(zip([seq for seq, *_ in absent], messages, strict=True)))
+            if not self.ended:
+                self._read(request, then, now_ms, dict(zip([seq for seq, *_ in absent], messages, strict=True)))
 
         def unread() -> None:
             then(LeaseAnswer(503, f"some of {self._place} cannot be read from the disk: see message.damaged"), b"")
@@ -449,24 +436,18 @@ def _nobody(_: LeaseAnswer, __: bytes) -> None:
     """A lease that ends by itself is told to nobody."""
 
 
-def run_key(name: str, run: str) -> bytes:
-    """The key of a run of the lease of that name."""
-    of = name.encode()
-    return RUN + len(of).to_bytes(2) + of + run.encode()
-
-
-def resumed(queue: Queue, ring: Ring, now_ms: int) -> Leasing | None:
+def resumed(queue: MessageLog, now_ms: int) -> Leasing | None:
     """What the log knows of a lease, for an owner that begins."""
-    names = [key[1:] for key in ring.producers if key[:1] == LEASE]
-    if not names:
+    ring = queue.ring
+    leases = LEASE.of(ring.attributes)
+    if not leases:
         return None
-    *forgotten, name = names
-    for other in forgotten:  # the start of a release before has not known a lease of a queue that never had a message
-        ring.produced(LEASE + other, 0)
-        ring.produced(ACKNOWLEDGED + other, 0)
-    end = ring.producers[LEASE + name]
+    *forgotten, (name, end) = leases
+    for other, _ in forgotten:  # a release before has not known a lease of a queue that never had a message
+        ring.set_attribute(LEASE.name(other), 0)
+        ring.set_attribute(LEASE_ACKNOWLEDGED.name(other), 0)
     leasing = Leasing(queue)
-    known, before = name.decode(), run_key(name.decode(), "")
-    runs = {key[len(before) :].decode(): value for key, value in ring.producers.items() if key.startswith(before)}
-    leasing.resume(known, ring.producers.get(ACKNOWLEDGED + name, 1), end, runs, now_ms)
+    before = LEASE_RUN.name((name, ""))
+    runs = {key[len(before) :].decode(): value for key, value in ring.attributes.items() if key.startswith(before)}
+    leasing.resume(name, ring.attributes.get(LEASE_ACKNOWLEDGED.name(name), 1), end, runs, now_ms)
     return leasing

@@ -11,15 +11,15 @@ PATIENCE_MS: Final = 10
 class Patience:
     """Of one queue: which of its messages are younger than PATIENCE_MS."""
 
-    __slots__ = ("_ripe_seq", "_young")
+    __slots__ = ("_ripe_seq", "_young_ms", "_young_seq")
 
     def __init__(self, now_ms: int) -> None:
-        self._young: tuple[int, int] = (1, now_ms)  # a seq, and when it was the next one
+        self._young_seq, self._young_ms = 1, now_ms  # a seq, and when it was the next one
         self._ripe_seq = 1  # all below it are older than PATIENCE_MS
 
     def ripe(self, next_seq: int, now_ms: int) -> int:
         """A seq below which all are PATIENCE_MS old or older; `next_seq` is the one that comes next."""
-        if now_ms - self._young[1] >= PATIENCE_MS:
-            self._ripe_seq = self._young[0]
-            self._young = (next_seq, now_ms)
+        if now_ms - self._young_ms >= PATIENCE_MS:
+            self._ripe_seq = self._young_seq
+            self._young_seq, self._young_ms = next_seq, now_ms
         return self._ripe_seq

@@ -1,31 +1,7 @@
 """Which numbered publishes a queue has: so that one that is sent again is confirmed and not stored twice.
 
-What is known stands in `ring.producers`, and a PRD record in the group of the message itself tells it to the disk and
-to the other replicas. The names that share that table are told apart by their first byte:
-
-    b"n" + node/incarnation   a proxy: its publishes are numbered without a gap, the value is the last number that is
-                              in the log (`broker.remote.attachment`)
-    b"r" + node/incarnation   the same proxy: the highest number that was refused and died for it (reject-publish-dlx)
-    b"p" + name               a client that numbers its messages (x-producer, x-seq): the value is the highest number
-                              plus one; what is below is known. Numbers rise, from 0 or 1, gaps are allowed
-    b"h" + bucket + name      numbers of that client that were refused for want of room: they are not known, though
-                              higher ones are. Bit 2i stands for number 31 * bucket + i, the bit above it says that it
-                              came again and was taken. Bits are only added, so values only rise
-    b"f" + name               a floor: of that client's numbers below it the queue knows only those that its buckets say
-                              were taken. It rises above what was refused and forgotten
-    b"d" + queue id [+ gap epoch] + bucket
-                              dead letters of a queue, numbered in the order of its DEAD records. They may come in any
-                              order (one may be tried again later), so the value is a set: bit i stands for number
-                              63 * bucket + i. Bits are only added, so values only rise. A queue that lost what was
-                              committed has lost its numbers too, so its next letters have another name
-    b"l" + name, b"a" + name  a lease, its end and what of it has left (`broker.queues.leasing`)
-    b"u" + u16 length + name + run
-                              a start of that lease's reader: its number, in the order in which they took the lease
-    b"t" + queue id           rows of a committed segment (`moved`): the highest seq that came, and one
-    b"o" + name               how far a stream's reader says it is (`broker.streams.bookmarks`)
-    b"c"                      1: the queue has had a consumer (auto-delete survives a failover)
-
-A value of 0 takes a name out of the table.
+What is known stands in attributes (`attributes`), which are written in the group of the message itself: PROXY and
+PROXY_REFUSED, CLIENT, CLIENT_REFUSED and CLIENT_FLOOR, DEAD_LETTERS.
 
 A number follows its message. That of a client's message which never comes to the log (a transient one, or any in a
 queue of durability "memory") does not either: from then on there is a second table in memory (`ClientNumbers`), and a
@@ -46,6 +22,7 @@ from bisect import insort
 from collections.abc import Mapping
 from typing import Final
 
+from clusterbroker.broker.queues.attributes import DEAD_LETTERS, PROXY, PROXY_REFUSED
 from clusterbroker.broker.queues.client_numbers import NAMED_MAX, ClientNumbers, MemoryTable
 from clusterbroker.broker.queues.ring import Ring
 
@@ -57,8 +34,7 @@ DEAD_SPREAD: Final = BUCKET_BITS * (DEAD_BUCKETS - 1)
 FLEETING_RANGES: Final = 64
 """So many ranges of numbers that are in memory alone are remembered of a client, for the next of its numbers that comes
 to the log; beyond them the lowest are taken for one."""
-DEAD_LETTERS: Final = b"\0dlx"
-HAD_CONSUMERS: Final = b"c"
+LETTERS: Final = b"\0dlx"
 _QUEUE_ID: Final = struct.Struct(">Q")
 _GAP: Final = struct.Struct(">I")
 
@@ -68,24 +44,16 @@ def dead_letter_producer(queue_id: int, gap_epoch: int = 0) -> bytes:
 
     `gap_epoch`: the newest epoch that may have begun without all that was committed, and so counts anew; 0: none.
     """
-    return DEAD_LETTERS + _QUEUE_ID.pack(queue_id) + (_GAP.pack(gap_epoch) if gap_epoch else b"")
-
-
-def proxy_producer(node: str, incarnation: int) -> bytes:
-    """The key of a proxy."""
-    return b"n" + f"{node}/{incarnation}".encode()
-
-
-def refused_producer(node: str, incarnation: int) -> bytes:
-    """The key of what a proxy has published and the queue has killed."""
-    return b"r" + f"{node}/{incarnation}".encode()
+    return LETTERS + _QUEUE_ID.pack(queue_id) + (_GAP.pack(gap_epoch) if gap_epoch else b"")
 
 
 def forget_proxies(ring: Ring, alive: Mapping[str, int]) -> None:
     """Takes out the proxies of starts that are over: an owner that dies cannot say that its own one is gone."""
-    known = {name(*start) for start in alive.items() for name in (proxy_producer, refused_producer)}
-    for producer in [name for name in ring.producers if name[:1] in (b"n", b"r") and name not in known]:
-        ring.produced(producer, 0)
+    for kind in (PROXY, PROXY_REFUSED):
+        known = {kind.name(start) for start in alive.items()}
+        for name in kind.names(ring.attributes):
+            if name not in known:
+                ring.set_attribute(name, 0)
 
 
 class Producers:
@@ -101,17 +69,15 @@ class Producers:
         self._fleeting: dict[bytes, list[list[int]]] = {}
         """Client to the ranges (first, last) of such numbers above what the log has of it."""
         self._dying: dict[bytes, list[int]] = {}  # queues to their buckets, ascending; the longest silent first
-        for name in ring.producers:
-            if name[:1] == b"d":
-                source, (bucket,) = name[1 : -_QUEUE_ID.size], _QUEUE_ID.unpack(name[-_QUEUE_ID.size :])
-                self._dying[source] = self._dying.pop(source, [])
-                insort(self._dying[source], bucket)
+        for (source, bucket), _ in DEAD_LETTERS.of(ring.attributes):
+            self._dying[source] = self._dying.pop(source, [])
+            insort(self._dying[source], bucket)
 
     def knows(self, producer: bytes, number: int) -> bool:
         """Whether this publish is in the queue, or was."""
         if is_dead_letter(producer):
             name, bit = _bucket(producer, number)
-            return bool(self._ring.producers.get(name, 0) >> bit & 1)
+            return bool(self._ring.attributes.get(name, 0) >> bit & 1)
         return (self._memory or self._logged).knows(producer, number)
 
     def note(self, producer: bytes, number: int, fleeting: bool = False) -> None:
@@ -166,26 +132,26 @@ class Producers:
 
     def _note_dead(self, producer: bytes, number: int) -> None:
         name, bit = _bucket(producer, number)
-        source = producer[len(DEAD_LETTERS) :]
+        source = producer[len(LETTERS) :]
         buckets = self._dying[source] = self._dying.pop(source, [])
-        if name not in self._ring.producers:
+        if name not in self._ring.attributes:
             insort(buckets, number // BUCKET_BITS)
-        self._ring.produced(name, self._ring.producers.get(name, 0) | 1 << bit)
+        self._ring.set_attribute(name, self._ring.attributes.get(name, 0) | 1 << bit)
         while buckets[0] <= buckets[-1] - DEAD_BUCKETS:
-            self._ring.produced(b"d" + source + _QUEUE_ID.pack(buckets.pop(0)), 0)
+            self._ring.set_attribute(DEAD_LETTERS.name((source, buckets.pop(0))), 0)
         if len(self._dying) > DYING_MAX:
             oldest = next(iter(self._dying))
             for bucket in self._dying.pop(oldest):
-                self._ring.produced(b"d" + oldest + _QUEUE_ID.pack(bucket), 0)
+                self._ring.set_attribute(DEAD_LETTERS.name((oldest, bucket)), 0)
 
 
 def is_dead_letter(producer: bytes) -> bool:
     """Whether it is a queue that publishes its dead letters."""
-    source = len(producer) - len(DEAD_LETTERS)
-    return producer.startswith(DEAD_LETTERS) and source in (_QUEUE_ID.size, _QUEUE_ID.size + _GAP.size)
+    source = len(producer) - len(LETTERS)
+    return producer.startswith(LETTERS) and source in (_QUEUE_ID.size, _QUEUE_ID.size + _GAP.size)
 
 
 def _bucket(producer: bytes, number: int) -> tuple[bytes, int]:
     """The name of a dead letter's bucket, and its bit there."""
     bucket, bit = divmod(number, BUCKET_BITS)
-    return b"d" + producer[len(DEAD_LETTERS) :] + _QUEUE_ID.pack(bucket), bit
+    return DEAD_LETTERS.name((producer[len(LETTERS) :], bucket)), bit

@@ -4,10 +4,9 @@
 # index); a block exists while one of its slots is in use, so an empty queue owns none. `shelves` lists the blocks by
 # number, in order, without the blocks that went: one old message and a billion passed ones cost two blocks. A seq is
 # found through the block used last, or by a binary search whose first guess is exact unless blocks are missing.
-# A channel's deliveries are kept in the same way, by tag.
 #
 # A block of a replicated queue has a byte per slot for who holds it, from the first hand-out to another node on.
-# What a cluster needs of the ring is in ring_cluster.pxi, the ledger and the hand-out are in ledger.pxi.
+# What a cluster needs of the ring is in ring_cluster.pxi, the hand-out is in ring_dispatch.pxi.
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -18,9 +17,8 @@ from libc.string cimport memcpy, memmove, memset
 
 from struct import error as StructError
 
-from clusterbroker.broker.amqp.codec cimport Acked, OutBuffer, with_number
-from clusterbroker.journal.queue_state import PRODUCERS_OWN, QueueState
 from clusterbroker.journal.errors import DamagedRecord
+from clusterbroker.journal.queue_state import LAST_DEAD, QueueState
 from clusterbroker.journal.layout import KIND_NAMES
 from clusterbroker.journal.record cimport (
     GroupWriter, Message, RecordBuffer, SegmentUse, address_size, next_record, payload_size, record_view, view_message,
@@ -77,7 +75,7 @@ cdef enum:
     REQ = 4
     DEAD_RECORD = 5
     CUT = 6
-    PRD = 7
+    ATTR = 7
     EPO = 8
 
 cdef uint64_t NONE = 0xFFFFFFFFFFFFFFFF
@@ -330,8 +328,6 @@ cdef inline uint64_t heap_key(slot *s, uint64_t seq) noexcept:
     return <uint64_t>(255 - s.priority) << SEQ_BITS | seq
 
 
-cdef class Ledger
-
 
 cdef struct spot:
     uint64_t seq
@@ -471,7 +467,7 @@ cdef class LocalRing:
 
     cdef object known_state  # QueueState, None while there is nothing to say
     cdef list epochs_before  # as the log knows them, while it has to hear more
-    cdef dict unsaid  # what the log knows of producers whose PRD is unlogged
+    cdef dict unsaid  # the values that the log knows of attributes whose ATTR is unlogged
     cdef dict dying  # seqs, DEAD unlogged
     cdef dict buried  # seq -> mark of the dead whose SET is unlogged
     cdef uint64_t *held_counts  # by holder, NULL: none
@@ -1084,8 +1080,8 @@ cdef class LocalRing:
             s = self.find(self.copies.at[i])
             if s.bits & COPIED and in_memory(s):
                 records += record_bytes(<Message><PyObject *>s.message)
-        for producer in self.unsaid:
-            records += 48 + len(producer)
+        for name in self.unsaid:
+            records += 48 + len(name)
         if self.epochs_before is not None:
             records += 32 * len(self.known_state.epochs)
         return 192 + records + 56 * (self.settled.n // 2 + self.counted + len(self.dying))
@@ -1132,14 +1128,14 @@ cdef class LocalRing:
         self.copied = 0
         reset(&self.copies)
         self.write_new(writer, min(upto, self.next_seq) if upto else self.next_seq)
-        if self.unsaid and PRODUCERS_OWN in self.unsaid:
-            number = self.unsaid.pop(PRODUCERS_OWN)
+        if self.unsaid and LAST_DEAD in self.unsaid:
+            number = self.unsaid.pop(LAST_DEAD)
             for dead_seq in self.dying:
                 mark = self.known_state.dead[dead_seq]
                 writer.put_dead(self.queue_id, self.epoch, dead_seq, mark)
                 number = mark >> 8
             self.dying.clear()
-            self.known_state.produced(PRODUCERS_OWN, number)
+            self.known_state.set_attribute(LAST_DEAD, number)
         if self.settled.n:
             join_ranges(&self.settled)
             writer.put_settle(self.queue_id, self.epoch, self.settled.at, self.settled.n // 2, 0)
@@ -1169,8 +1165,8 @@ cdef class LocalRing:
         if self.buried:
             self.buried.clear()
         if self.unsaid:
-            for producer in self.unsaid:
-                writer.produced(self.queue_id, self.epoch, producer, self.known_state.producers.get(producer, 0))
+            for name in self.unsaid:
+                writer.set_attribute(self.queue_id, self.epoch, name, self.known_state.attributes.get(name, 0))
             self.unsaid.clear()
         return self.unwritten
 
@@ -1795,8 +1791,8 @@ cdef class LocalRing:
         return self.made_state().epochs
 
     @property
-    def producers(self) -> dict:
-        return self.made_state().producers
+    def attributes(self) -> dict:
+        return self.made_state().attributes
 
     @property
     def volatile(self) -> bool:
@@ -1879,4 +1875,4 @@ cdef class LocalRing:
 
 include "ring_leases.pxi"
 include "ring_cluster.pxi"
-include "ledger.pxi"
+include "ring_dispatch.pxi"

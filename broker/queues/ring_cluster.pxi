@@ -6,7 +6,7 @@ cdef class Ring(LeasedRing):
 
     oldest_first = False
 
-    # -- owner: epochs, producers, the dead --------------------------------------------------------------------------
+    # -- owner: epochs, attributes, the dead --------------------------------------------------------------------------
 
     def begin_epoch(self, uint32_t epoch) -> None:
         """This node owns the queue in `epoch`: what is written from now on is of it. Known already: nothing."""
@@ -25,10 +25,10 @@ cdef class Ring(LeasedRing):
         self.epoch = epoch
         self.set_mark()
 
-    def produced(self, bytes producer not None, uint64_t upto, bint marks=True) -> None:
-        """All publishes of the producer up to this number were appended; 0: it is forgotten."""
-        self.unsaid[producer] = self.unsaid.pop(producer, self.made_state().producers.get(producer, 0))
-        self.known_state.produced(producer, upto)
+    def set_attribute(self, bytes name not None, uint64_t upto, bint marks=True) -> None:
+        """An attribute of the log (`attributes`); 0 takes it out."""
+        self.unsaid[name] = self.unsaid.pop(name, self.made_state().attributes.get(name, 0))
+        self.known_state.set_attribute(name, upto)
         if marks:
             self.set_mark()
 
@@ -75,8 +75,8 @@ cdef class Ring(LeasedRing):
         cdef slot *s = self.known(seq)
         if s.bits & STATE != UNACKED:
             raise AssertionError(f"only an unacknowledged message dies, {seq} of {self.queue_id} does not")
-        known = self.made_state().producers.get(PRODUCERS_OWN, 0)
-        self.unsaid.setdefault(PRODUCERS_OWN, known)
+        known = self.made_state().attributes.get(LAST_DEAD, 0)
+        self.unsaid.setdefault(LAST_DEAD, known)
         if self.held_counts != NULL:
             self.let_go(seq)
         set_state(s, DEAD)
@@ -248,19 +248,19 @@ cdef class Ring(LeasedRing):
     def emitted_reserved(self) -> int:
         return self.reserved_written
 
-    def emitted_producers(self) -> dict:
-        return self.emitted_state().producers
+    def emitted_attributes(self) -> dict:
+        return self.emitted_state().attributes
 
     cdef object emitted_state(self):
         state = QueueState()
         known = self.known_state
         if known is not None:
             state.epochs = list(known.epochs if self.epochs_before is None else self.epochs_before)
-            state.producers = dict(known.producers)
+            state.attributes = dict(known.attributes)
             state.dead = {seq: mark for seq, mark in known.dead.items() if seq not in self.dying}
             state.dead.update(self.buried)
-        for producer, upto in self.unsaid.items():
-            state.produced(producer, upto)
+        for name, upto in self.unsaid.items():
+            state.set_attribute(name, upto)
         return state
 
     cdef inline bint is_emitted(self, slot *s, uint64_t seq) noexcept:
@@ -626,8 +626,8 @@ cdef class Ring(LeasedRing):
                 elif r.kind == CUT:
                     self.account(segment, &added)
                     self.cut(r.seq)
-                elif r.kind == PRD:
-                    self.restore_produced(PyBytes_FromStringAndSize(<const char *>r.body, r.body_length), r.value)
+                elif r.kind == ATTR:
+                    self.restore_attribute(PyBytes_FromStringAndSize(<const char *>r.body, r.body_length), r.value)
                 elif r.kind == EPO:
                     self.restore_epoch(r.epoch, r.seq)
         finally:
@@ -766,7 +766,7 @@ cdef class Ring(LeasedRing):
     # -- replica and recovery: what the log says besides messages ----------------------------------------------------
 
     def restore_state(self, state) -> None:
-        """Replaces epochs, producers and the dead set, before the runs (recovery) or at the offer of a sync."""
+        """Replaces epochs, attributes and the dead set, before the runs (recovery) or at the offer of a sync."""
         cdef slot *s
         for seq in self.made_state().dead:
             if seq not in state.dead:
@@ -780,7 +780,7 @@ cdef class Ring(LeasedRing):
                             self.absent += 1
         fresh = QueueState()
         fresh.epochs = list(state.epochs)
-        fresh.producers = dict(state.producers)
+        fresh.attributes = dict(state.attributes)
         fresh.dead = dict(state.dead)
         self.known_state = fresh
         for seq in fresh.dead:
@@ -807,8 +807,8 @@ cdef class Ring(LeasedRing):
         else:
             del self.known_state.dead[seq]
 
-    def restore_produced(self, bytes producer not None, uint64_t upto) -> None:
-        self.made_state().produced(producer, upto)
+    def restore_attribute(self, bytes name not None, uint64_t upto) -> None:
+        self.made_state().set_attribute(name, upto)
 
     def restore_epoch(self, uint32_t epoch, uint64_t first_seq) -> None:
         self.made_state().began(epoch, first_seq)
@@ -817,14 +817,13 @@ cdef class Ring(LeasedRing):
 
     # -- proxy -------------------------------------------------------------------------------------------------------
 
-    def receive(self, Consumer consumer not None, data, int64_t now_ms) -> tuple:
+    def receive(self, Taker taker not None, data, int64_t now_ms) -> tuple:
         """Hands the records of a Deliver to a consumer of this node."""
         cdef Py_buffer view
         cdef record_view r
-        cdef Ledger ledger = consumer.ledger
-        cdef bint flowing = consumer.active and ledger.flowing, no_ack = consumer.no_ack
-        cdef Message message = None, shown
-        cdef uint64_t count = 0, tag
+        cdef bint flows = taker.flows()
+        cdef Message message = None
+        cdef uint64_t count = 0
         cdef words refused
         if not self.proxy:
             raise AssertionError("only a proxy receives")
@@ -836,26 +835,15 @@ cdef class Ring(LeasedRing):
             while next_record(<const uint8_t *>view.buf, view.len, &r, False):
                 if self.find(r.seq).bits:
                     continue
-                if not flowing:
+                if not flows:
                     push(&refused, r.seq)
                     push(&refused, r.seq)
                     continue
                 self.hold_seq(r.seq, r.delivery_count)
                 message = view_message(&r, message)
-                if no_ack:
-                    tag = ledger.next_tag
-                    ledger.next_tag = tag + 1
-                    ledger.skipped += 1
-                else:
-                    tag = ledger.put(consumer, r.seq, now_ms)
-                ledger.redelivered += r.flags & REDELIVERED_BIT != 0
-                if consumer.numbered:
-                    shown = with_number(message, consumer.numbered, <int64_t>r.seq + consumer.shift)
-                ledger.out.put_deliver(ledger.number, consumer.tag, tag, r.flags & REDELIVERED_BIT != 0,
-                                       shown if consumer.numbered else message)
-                consumer.delivered += 1
-                if no_ack:
+                if taker.hand(r.seq, message, r.flags & REDELIVERED_BIT != 0, r.delivery_count, now_ms):
                     self.settle_seq(r.seq, False)
+                taker.delivered += 1
                 count += 1
             if count:
                 self.set_mark()

@@ -10,8 +10,8 @@ is its log, which the ring's operations make. So what was published is written, 
 acknowledged is settled. What a queue does with a message between two operations keeps the message where the next try
 finds it:
 
-    shown       a message that cannot be shown to who shall have it returns to its place (`deliver`, `getting`)
-    dying       it stands in its line until its letter is published (`dying`, `burial`): the letter may come twice to a
+    shown       a message that cannot be shown to who shall have it returns to its place (`dispatch`)
+    dying       it stands in its line until its letter is published (`dead_lettering`): the letter may come twice to a
                 target, never not at all
     answered    tickets are passed by commits, which go on
 

@@ -9,31 +9,50 @@ consumer", quorum queues).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from typing import Any, Final, Protocol
 
-from clusterbroker.broker.queues.ring import Consumer, Ledger
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.watch import Watch
+from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.queue_settings import QueueSettings
+from clusterbroker.journal.record import Message
 
-if TYPE_CHECKING:
-    from clusterbroker.broker.queues.handle import QueueHandle
 
+class Source(Protocol):
+    """What a consumer reads: a queue, or what stands in its place (`lease_reader`, `broker.session.stream_reader`)."""
 
-class Holder(Protocol):
-    """The channel behind a subscription."""
+    @property
+    def entity(self) -> QueueEntity:
+        """What was declared, and who owns it."""
 
-    def cancelled(self, subscription: Subscription) -> None:
-        """The broker ended the subscription (the queue went, or the consumer took too long)."""
+    @property
+    def settings(self) -> QueueSettings:
+        """Arguments and policies together."""
 
-    def want_send(self) -> None:
-        """Deliveries wait in the channel's output buffer."""
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def ring(self) -> Ring:
+        """What consumers and ledgers hold on to; `ring.owner` is this, `ring.mark()` gives it a turn."""
+
+    @property
+    def deleted(self) -> bool: ...
+
+    def unsubscribe(self, subscription: LocalConsumer, now_ms: int) -> None:
+        """The consumer is gone; what it holds stays with its channel."""
+
+    def limits_changed(self, subscription: LocalConsumer) -> None:
+        """basic.qos: it may hold more or fewer messages from now on."""
 
 
 class Member(Protocol):
-    """A consumer as its queue sees it: a `Subscription` here, or one of another node (`proxy.attachment`)."""
+    """A consumer as its queue sees it: a `LocalConsumer`, or one of another node (`remote.attachment`)."""
 
     @property
     def credit(self) -> Any:
-        """What `dispatch` walks: a Consumer or a RemoteConsumer, whose `owner` is this."""
+        """What `dispatch` walks: a `ring.Taker`, whose `owner` is this."""
 
     @property
     def exclusive(self) -> bool: ...
@@ -61,74 +80,28 @@ class Member(Protocol):
         """The broker ended it: the queue is deleted."""
 
 
-ARGUMENTS: Final = frozenset({
-    "x-cancel-on-ha-failover", "x-lease", "x-priority", "x-queue-seq", "x-stream-chunks", "x-stream-count",
-    "x-stream-end", "x-stream-exact", "x-stream-offset",
-})  # fmt: skip
-"""What means something, here or to RabbitMQ. A channel may have thousands of consumers, each for as long as it likes,
-and no alarm stops them: so nothing else that a client says is kept of them."""
-ARGUMENT_LENGTH_MAX: Final = 255
+class LocalConsumer(Member, Protocol):
+    """A consumer whose client is at this node."""
+
+    order: tuple[int, str, int]
+    """The queue says when."""
+
+    @property
+    def tag(self) -> str:
+        """What its client calls it."""
+
+    @property
+    def no_ack(self) -> bool:
+        """What it is handed is settled at once."""
+
+    def show(self, watch: Watch, message: Message, redelivered: bool, handed: bool) -> None:
+        """Somebody looks at its deliveries: at the one that was `handed` last, or at the next one."""
+
+
 ENDED_AT_ONCE: Final = 5_000
 NOBODY: Final[frozenset[Member]] = frozenset()
-
-
-def _kept(name: str, value: object) -> bool:
-    if isinstance(value, (str, bytes)):
-        return name in ARGUMENTS and len(value) <= ARGUMENT_LENGTH_MAX
-    return name in ARGUMENTS and not isinstance(value, (list, dict))
-
-
-class Subscription:
-    """One basic.consume.
-
-    `credit` is what `dispatch` sees of it.
-    """
-
-    __slots__ = ("arguments", "credit", "exclusive", "holder", "no_ack", "order", "queue", "tag")
-    node = ""
-
-    def __init__(
-        self,
-        holder: Holder,
-        ledger: Ledger,
-        queue: QueueHandle,
-        tag: str,
-        *,
-        no_ack: bool,
-        exclusive: bool,
-        prefetch: int,
-        priority: int,
-        arguments: Mapping[str, Any],
-    ) -> None:
-        self.holder = holder
-        self.queue = queue
-        self.tag = tag
-        self.no_ack = no_ack
-        self.exclusive = exclusive
-        self.arguments = {name: value for name, value in arguments.items() if _kept(name, value)}
-        self.order = (0, "", 0)  # the queue says when
-        raw = tag.encode()
-        self.credit = Consumer(queue.ring, ledger, bytes((len(raw),)) + raw, no_ack, prefetch, priority, self)
-
-    @property
-    def holds(self) -> bool:
-        return self.credit.unacked > 0
-
-    @property
-    def held(self) -> int:
-        return self.credit.unacked
-
-    @property
-    def reads_to_an_end(self) -> bool:
-        """The broker cancels it when it has had everything: so whatever else ends it must be told otherwise."""
-        return "x-stream-end" in self.arguments
-
-    def flush(self) -> None:
-        if self.credit.ledger.out.size:
-            self.holder.want_send()
-
-    def ended(self) -> None:
-        self.holder.cancelled(self)
+NOTHING: Final[list[Any]] = []
+"""Of every queue that has no consumers: such a queue is small. It stays empty."""
 
 
 class Subscriptions:
@@ -147,9 +120,9 @@ class Subscriptions:
     def __init__(self, single_active: bool) -> None:
         self.single_active = single_active
         self.waiting: frozenset[str] = frozenset()
-        self._credits: list[Any] | None = []  # None: to be listed anew
+        self._credits: list[Any] | None = NOTHING  # None: to be listed anew
         self._exclusives = 0
-        self._members: list[Member] = []  # in order of their ranks, with some that have gone
+        self._members: list[Member] = NOTHING  # in order of their ranks, with some that have gone
         self._gone: Set[Member] = NOBODY
         self._first = 0  # all before it in the line have gone
         self._active: Member | None = None
@@ -174,7 +147,7 @@ class Subscriptions:
         """What dispatch walks."""
         if self._credits is None:
             self._strike_out()
-            self._credits = [member.credit for member in self._members if member.node not in self.waiting]
+            self._credits = [one.credit for one in self._members if one.node not in self.waiting] or NOTHING
         return self._credits
 
     @property
@@ -186,7 +159,10 @@ class Subscriptions:
         """Consumers come in any order when a queue has a new owner: each knows since when it is there."""
         assert member not in self._gone, "who has gone comes again as another"
         place = bisect_right(self._members, _rank(member), key=_rank)
-        self._members.insert(place, member)
+        if self._members:
+            self._members.insert(place, member)
+        else:
+            self._members = [member]
         self._first = min(self._first, place)
         self._exclusives += member.exclusive
         if self.single_active:

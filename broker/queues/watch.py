@@ -11,22 +11,21 @@ may change is a message that a client publishes, before any queue has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
-from clusterbroker.journal.record import Message, read_records
-
-if TYPE_CHECKING:
-    from clusterbroker.broker.queues.handle import QueueHandle
-    from clusterbroker.broker.queues.subscription import Subscription
-    from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.journal.record import Message
 
 
 class Delivery(NamedTuple):
-    """A message on its way into a channel. `channel`: the session's; `consumer`: "" for a basic.get."""
+    """A message on its way into a channel.
+
+    `channel`: the session's; `queue`: its name; `consumer`: "" for a basic.get.
+    """
 
     channel: Any
-    queue: QueueHandle
+    queue: str
     consumer: str
     tag: int
     message: Message
@@ -60,25 +59,3 @@ class Watch(Protocol):
 
     def delivered(self, delivery: Delivery) -> None:
         """A message goes to a client."""
-
-
-def show(
-    watch: Watch, subscription: Subscription, records: Iterable[memoryview], now_ms: int
-) -> tuple[int, list[tuple[int, int]]]:
-    """Hands records to a consumer as `Ring.receive` does, and shows each that it gets."""
-    credit = subscription.credit
-    ring, ledger = subscription.queue.ring, credit.ledger
-    count, refused = 0, []
-    for record in records:
-        came, not_taken = ring.receive(credit, bytes(record), now_ms)
-        count += came
-        refused += not_taken
-        if came:
-            ((_, message, _, redelivered),) = read_records(record)
-            watch.delivered(
-                Delivery(
-                    subscription.holder, subscription.queue, subscription.tag, ledger.next_tag - 1, message,
-                    bool(redelivered), not subscription.no_ack,
-                )
-            )  # fmt: skip
-    return count, refused

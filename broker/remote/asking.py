@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol
 
 from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY
-from clusterbroker.broker.queues.lease import LeaseAnswer, Take
-from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.lease import Acquire, LeaseAnswer
+from clusterbroker.broker.queues.log import SAFE, MessageLog
 from clusterbroker.broker.queues.ring import RemoteConsumer
 from clusterbroker.broker.remote.attachment import Attachment
 from clusterbroker.broker.remote.host import OwnedQueueHost
@@ -31,8 +31,6 @@ from clusterbroker.broker.remote.messages import (
 COUNT_PATIENCE_MS: Final = 1000
 PURGES_MAX: Final = 256
 """So many purges of one node are remembered."""
-NEEDS_NO_COMMIT: Final = -2
-"""A mark that is always durable."""
 
 
 class Asked(NamedTuple):
@@ -48,7 +46,7 @@ class Asked(NamedTuple):
 class AskedQueue(Protocol):
     """What questions need of the owned queue."""
 
-    queue: Queue
+    queue: MessageLog
     host: OwnedQueueHost
 
     @property
@@ -97,7 +95,7 @@ class Asking:
             if not self._serving.answers:
                 break  # perhaps the one before was a deletion
             asked = self._asked.pop(0)
-            counts = asked.ask.what in (ASK_COUNTS, ASK_TOUCH, ASK_DELETE) or isinstance(asked.ask.word, Take)
+            counts = asked.ask.what in (ASK_COUNTS, ASK_TOUCH, ASK_DELETE) or isinstance(asked.ask.word, Acquire)
             if counts and queue.ring.advance() < asked.seq and now_ms < asked.due_ms:
                 self._asked.append(asked)
                 queue.host.wake(queue, asked.due_ms)
@@ -120,7 +118,7 @@ class Asking:
             return
         if ask.what == ASK_PURGE:
             count = queue.ring.purge()
-            mark = queue.commits if count and queue.ring.needs_write else NEEDS_NO_COMMIT
+            mark = queue.commits if count and queue.ring.needs_write else SAFE
             self._purges.append((attachment, ask, count, mark))
             attachment.purged[ask.request] = count, mark
             if len(attachment.purged) > PURGES_MAX:
@@ -150,7 +148,7 @@ class Asking:
                 self._say(attachment, Answer(queue.entity.queue_id, gen, ask.request, lease=told), records)
 
         assert ask.word is not None, "a question about a lease says what"
-        queue.tend(ask.word, heard, now_ms)
+        queue.lease(ask.word, heard, now_ms)
 
     @property
     def _ready(self) -> int:

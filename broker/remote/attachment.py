@@ -7,7 +7,7 @@ identifies the attach in force: frames of an older one are dropped, on both side
     void        the link broke, or the owner asked for a new attach: nothing counts but the next Attach. Held
                 messages stay held, consumers keep their places, and publishes are answered after that attach
 
-*Publishes.* `accepted` is the last number that is in the queue (and, with its PRD record, in every copy of it),
+*Publishes.* `accepted` is the last number that is in the queue (and, with its ATTR record, in every copy of it),
 `published` the last one that is committed. The owner takes accepted + 1 only; a gap voids the attachment. Below
 `next_number`, which the Attach named, numbers may be left out: they were answered before.
 
@@ -33,9 +33,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Protocol
 
-from clusterbroker.broker.queues.limits import kill
-from clusterbroker.broker.queues.producers import proxy_producer, refused_producer
-from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.attributes import PROXY, PROXY_REFUSED
+from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.ring import RemoteConsumer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.messages import ConsumerHead
@@ -48,7 +47,7 @@ OUT_BYTES_MAX: Final = 256 << 10
 class AttachedTo(Protocol):
     """What attachments and their consumers need of the owned queue."""
 
-    queue: Queue
+    queue: MessageLog
     outgoing: dict[RemoteSubscription, None]
 
     def touch(self) -> None:
@@ -119,13 +118,13 @@ class Attachment:
         self.node = node
         self.incarnation = incarnation
         self.holder = holder
-        self.producer = proxy_producer(node, incarnation)
+        self.producer = PROXY.name((node, incarnation))
         self.gen = 0
         self.attached = False
         self.members: dict[int, RemoteSubscription] = {}
-        self.accepted = serving.queue.ring.producers.get(self.producer, 0)
-        self.killer = refused_producer(node, incarnation)
-        self.died = serving.queue.ring.producers.get(self.killer, 0)
+        self.accepted = serving.queue.ring.attributes.get(self.producer, 0)
+        self.killer = PROXY_REFUSED.name((node, incarnation))
+        self.died = serving.queue.ring.attributes.get(self.killer, 0)
         self.unlogged = 0
         """Refusals that wait for the commit of what the log says of them."""
         self.published = 0
@@ -187,8 +186,8 @@ class Attachment:
 
     def kill(self, number: int, message: Message) -> None:
         """What is about to be refused dies for it."""
-        kill(self.serving.queue, message)
-        self.serving.queue.ring.produced(self.killer, number)
+        self.serving.queue.kill(message)
+        self.serving.queue.ring.set_attribute(self.killer, number)
         self.died = number
 
     def _logged(self, _: Ticket) -> None:

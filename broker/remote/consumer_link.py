@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.queues.handle import GONE
 from clusterbroker.broker.remote.messages import ConsumerHead
-from clusterbroker.journal.record import DamagedRecord
+from clusterbroker.journal.record import DamagedRecord, read_records
 from clusterbroker.replication.errors import BadMessage
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.queues.subscription import Subscription
+    from clusterbroker.broker.queues.ring import Ring
+    from clusterbroker.broker.queues.subscription import LocalConsumer
+    from clusterbroker.broker.queues.watch import Watch
 
 WINDOW_FIRST: Final = 32
 """Messages, as long as their size is not known."""
@@ -45,7 +47,7 @@ class Line:
         "came", "granted", "number", "order_ms", "subscription", "surplus", "then", "told", "window",
     )  # fmt: skip
 
-    def __init__(self, number: int, subscription: Subscription, order_ms: int, then: Callable[[str], None]) -> None:
+    def __init__(self, number: int, subscription: LocalConsumer, order_ms: int, then: Callable[[str], None]) -> None:
         self.number = number
         self.subscription = subscription
         self.order_ms = order_ms
@@ -58,7 +60,8 @@ class Line:
 
     @property
     def held(self) -> int:
-        return self.subscription.credit.unacked + len(self.surplus)
+        unacked: int = self.subscription.credit.unacked
+        return unacked + len(self.surplus)
 
     @property
     def channel_room(self) -> int:
@@ -66,7 +69,8 @@ class Line:
         ledger = self.subscription.credit.ledger
         if not ledger.prefetch or self.subscription.no_ack:
             return WINDOW_MAX
-        return max(0, ledger.prefetch - ledger.unacked)
+        room: int = ledger.prefetch - ledger.unacked
+        return max(0, room)
 
     def attach(self) -> None:
         """A new attachment counts from nothing."""
@@ -116,12 +120,26 @@ class Line:
             then, self.then = self.then, None
             then(GONE)
         else:
-            self.subscription.holder.cancelled(self.subscription)
+            self.subscription.ended()
 
     def check_credit(self) -> None:
         """Raises BadMessage when far more came than the owner was promised room for: nobody bounds what waits here."""
         if self.came > self.granted + WINDOW_MAX:
             raise BadMessage(f"{self.came} deliveries to consumer {self.number}, with credit for {self.granted}")
+
+    def show(
+        self, watch: Watch, ring: Ring, data: bytes | memoryview, now_ms: int
+    ) -> tuple[int, list[tuple[int, int]]]:
+        """As `Ring.receive`; each message that the consumer gets is shown."""
+        count, refused = 0, []
+        for record in split(memoryview(data)):
+            came, not_taken = ring.receive(self.subscription.credit, bytes(record), now_ms)
+            count += came
+            refused += not_taken
+            if came:
+                ((_, message, _, redelivered),) = read_records(record)
+                self.subscription.show(watch, message, bool(redelivered), handed=True)
+        return count, refused
 
     def measure(self, count: int, size: int) -> None:
         """Deliveries came: the window follows their size."""

@@ -15,10 +15,8 @@ from typing import Protocol
 
 from clusterbroker.broker.content.message import taken_at
 from clusterbroker.broker.queues.handle import CommitPart, Moved
-from clusterbroker.broker.queues.limits import kill, kills
-from clusterbroker.broker.queues.moved import Row, known_rows, new_rows, note_moved, put_rows
+from clusterbroker.broker.queues.log import MessageLog, Row
 from clusterbroker.broker.queues.producers import is_dead_letter
-from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.attachment import Attachment
 from clusterbroker.broker.remote.host import OwnedQueueHost
@@ -38,7 +36,7 @@ from clusterbroker.replication.errors import BadMessage
 class IngestedQueue(Protocol):
     """What ingest needs of the owned queue."""
 
-    queue: Queue
+    queue: MessageLog
     host: OwnedQueueHost
 
     @property
@@ -68,7 +66,7 @@ class Ingest:
 
     def __init__(self, serving: IngestedQueue) -> None:
         self._serving = serving
-        self._noted: int | None = None  # as `Queue.durable` has it: when a refusal was last noted that is not committed
+        self._noted: int | None = None  # a mark (`durable`): when a refusal was last noted that is not committed
 
     # -- publishes ------------------------------------------------------------------------------------------------
 
@@ -106,7 +104,7 @@ class Ingest:
         (message,) = self._came(records)
         self._serving.host.published(len(records))
         known = queue.producers.knows(named.producer, named.sequence)
-        letter = is_dead_letter(named.producer) and kills(queue)
+        letter = is_dead_letter(named.producer) and queue.kills
         if not known and not letter and not self._accepts(attachment, named.number, message):
             self._remember(attachment, [(named.producer, named.sequence)])
             return
@@ -116,7 +114,7 @@ class Ingest:
         seq = queue.ring.next_seq
         if letter and not known and queue.rejects and not queue.has_room(self._serving.host.now_ms):
             queue.producers.note(named.producer, named.sequence)
-            kill(queue, message)  # it was dead already, and goes on to the next targets: refused, it would come again
+            queue.kill(message)  # it was dead already, and goes on to the next targets: refused, it would come again
             queue.promise(ticket)
         else:
             queue.publish_named(named.producer, named.sequence, message, ticket, self._serving.host.now_ms)
@@ -177,13 +175,13 @@ class Ingest:
         queue, now_ms = self._serving.queue, self._serving.host.now_ms
         last = commit.first + commit.count - 1
         rows: list[Row] = []
-        whole = not commit.named and not known_rows(queue, moved)
+        whole = not commit.named and not queue.known_rows(moved)
         if not whole:
             named = {number: (producer, sequence) for number, producer, sequence in commit.named}
             part = CommitPart()
             part.moved = moved
             part.publishes = [((m,), named.get(number)) for number, m in enumerate(self._came(records), commit.first)]
-            rows = new_rows(queue, part)
+            rows = queue.new_rows(part)
         count = commit.count if whole else len(rows)
         fits = not queue.rejects or queue.has_room_for(count, bodies_but_last(records), now_ms)
         if last <= attachment.died or not fits:
@@ -195,10 +193,10 @@ class Ingest:
         ticket = attachment.ticket(last)
         seq = queue.ring.next_seq
         if whole:
-            note_moved(queue, moved)
+            queue.note_moved(moved)
             queue.publish_records(records, ticket, now_ms)
         else:
-            put_rows(queue, moved, rows, ticket, now_ms)
+            queue.put_rows(moved, rows, ticket, now_ms)
         self._came_before(attachment, last + 1 - count, seq)
         self._accepted(attachment, last, ticket)
         queue.ring.mark()
@@ -267,7 +265,7 @@ class Ingest:
         if number > attachment.died:
             if not queue.rejects or queue.has_room(self._serving.host.now_ms):
                 return True
-            if kills(queue):
+            if queue.kills:
                 attachment.kill(number, message)
         attachment.refuse(number, number)
         self._serving.touch()
@@ -275,7 +273,7 @@ class Ingest:
 
     def _accepted(self, attachment: Attachment, last: int, ticket: Ticket) -> None:
         attachment.accepted = last
-        self._serving.queue.ring.produced(attachment.producer, last)
+        self._serving.queue.ring.set_attribute(attachment.producer, last)
         ticket.pass_()
 
     # -- settlements ----------------------------------------------------------------------------------------------

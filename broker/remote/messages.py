@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from clusterbroker.broker.queues.lease import LeaseAnswer, Word
+from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.cluster.link.fields import Producer, Short, Signed, Term, Whole, check_ranges
 from clusterbroker.cluster.link.fields import Range as Range
 
@@ -163,7 +163,7 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     if_empty: bool = False
     no_ack: bool = False
     """Of ASK_GET: the client will not acknowledge, its node does; for the totals."""
-    word: Word | None = None
+    word: LeaseRequest | None = None
     """Of ASK_LEASE, and there it is."""
 
     def __post_init__(self) -> None:

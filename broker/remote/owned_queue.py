@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.queues.handle import EXCLUSIVE
-from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.remote.asking import Asking
 from clusterbroker.broker.remote.attachment import Attachment, RemoteSubscription
 from clusterbroker.broker.remote.ingest import Ingest
@@ -59,7 +59,7 @@ class OwnedQueue:
     """
 
     def __init__(
-        self, queue: Queue, host: OwnedQueueHost, touch: Callable[[OwnedQueue], None], granted_index: int,
+        self, queue: MessageLog, host: OwnedQueueHost, touch: Callable[[OwnedQueue], None], granted_index: int,
         alive: Mapping[str, int], synced: bool, leased: bool,
     ) -> None:  # fmt: skip
         self.queue = queue
@@ -332,8 +332,8 @@ class OwnedQueue:
                 self.cancel(attachment, number)
             self.queue.ring.requeue_all_held(attachment.holder)
             for producer in (attachment.producer, attachment.killer):
-                if producer in self.queue.ring.producers:
-                    self.queue.ring.produced(producer, 0)
+                if producer in self.queue.ring.attributes:
+                    self.queue.ring.set_attribute(producer, 0)
             self._passed_over.pop(attachment, None)
             del self._attachments[node]
             self._free_holders.append(attachment.holder)
@@ -376,7 +376,7 @@ class OwnedQueue:
     def _enlist(self, attachment: Attachment, head: ConsumerHead) -> None:
         member = RemoteSubscription(self, attachment, head)
         attachment.members[head.consumer] = member
-        self.queue.enlist(member, self.host.now_ms)
+        self.queue.add_consumer(member, self.host.now_ms)
 
     def cancel(self, attachment: Attachment, number: int) -> None:
         """What it holds is still outstanding at its node."""
@@ -390,7 +390,7 @@ class OwnedQueue:
         self.outgoing.pop(member, None)
         for seq, _, _, _ in read_records(member.credit.out.take()):  # not sent yet
             self.queue.ring.requeue_held(seq, seq, attachment.holder, False)
-        self.queue.strike(member, self.host.now_ms)
+        self.queue.remove_consumer(member, self.host.now_ms)
 
     def credit(self, attachment: Attachment, number: int, upto: int, held: int) -> None:
         member = attachment.members.get(number)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from clusterbroker.broker.queues.handle import UNANSWERED_MS
-from clusterbroker.broker.queues.lease import Word
+from clusterbroker.broker.queues.lease import LeaseRequest
 from clusterbroker.broker.remote.messages import ASK_DELETE, Answer, Ask
 
 Then = Callable[[Answer, memoryview], None]
@@ -32,7 +32,7 @@ class Question:
     """Number of the publish before which it must not be asked: who publishes and then counts, counts his own."""
     since_ms: int
     then: Then
-    word: Word | None = None
+    word: LeaseRequest | None = None
     told: bool = False
 
 

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.queues.handle import GONE, CommitPart, Taken
 from clusterbroker.broker.queues.lease import GONE as LOST
-from clusterbroker.broker.queues.lease import LeaseAnswer, Word
+from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import tell_ended
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.broker.queues.watch import Watch, show
+from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.broker.remote.backlog import Backlog, Committing, Named
 from clusterbroker.broker.remote.consumer_link import Line, seq_of, split
 from clusterbroker.broker.remote.host import ProxyHost
@@ -68,7 +68,7 @@ from clusterbroker.journal.record import Message, read_records, verify_records
 from clusterbroker.replication.errors import BadMessage
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.queues.subscription import Subscription
+    from clusterbroker.broker.queues.subscription import LocalConsumer
 
 
 _OUTCOMES: Final = {"ack": SETTLE_ACK, "reject": SETTLE_REJECT, "requeue": SETTLE_REQUEUE}
@@ -130,7 +130,7 @@ class RemoteQueue:
         """To the present owner; None: there is none."""
         self._lines: dict[int, Line] = {}
         self._busy: dict[Line, None] = {}  # those whose credit may change without a delivery
-        self._by_subscription: dict[Subscription, Line] = {}
+        self._by_subscription: dict[LocalConsumer, Line] = {}
         self._cancels: list[int] = []  # consumers whose end the owner does not know in this attachment
         self._backlog = Backlog()
         self._settlements = Settlements()
@@ -179,12 +179,12 @@ class RemoteQueue:
             self.node.took(self, self._backlog.publish(self._shown((message,)), ticket, (producer, sequence)))
             self.ring.mark()
 
-    def inherit(self, message: Message) -> None:
+    def accept_dead_letter(self, message: Message) -> None:
         self.publish((message,), None, 0)
 
     # -- consuming --------------------------------------------------------------------------------------------
 
-    def subscribe(self, subscription: Subscription, now_ms: int, then: Callable[[str], None]) -> None:
+    def subscribe(self, subscription: LocalConsumer, now_ms: int, then: Callable[[str], None]) -> None:
         if self.deleted:
             then(GONE)
             return
@@ -193,12 +193,12 @@ class RemoteQueue:
         self._busy[line] = None
         self.ring.mark()
 
-    def unsubscribe(self, subscription: Subscription, now_ms: int) -> None:
+    def unsubscribe(self, subscription: LocalConsumer, now_ms: int) -> None:
         line = self._by_subscription.get(subscription)
         if line is not None:
             self._end(line)
 
-    def limits_changed(self, subscription: Subscription) -> None:
+    def limits_changed(self, subscription: LocalConsumer) -> None:
         line = self._by_subscription.get(subscription)
         if line is not None:
             self._busy[line] = None
@@ -230,8 +230,8 @@ class RemoteQueue:
 
         self._ask(ASK_GET, answered, no_ack=no_ack)
 
-    def tend(self, word: Word, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
-        self._ask(ASK_LEASE, lambda answer, records: then(answer.lease or LOST, bytes(records)), word=word)
+    def lease(self, request: LeaseRequest, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
+        self._ask(ASK_LEASE, lambda answer, records: then(answer.lease or LOST, bytes(records)), word=request)
 
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
         return message  # the owner has changed in it what a consumer shall see
@@ -258,7 +258,7 @@ class RemoteQueue:
             self._settlements.add(seq, outcome, count if outcome == SETTLE_REQUEUE_COUNTED else 0)
             self.ring.mark()
 
-    def bring(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
+    def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         then()
 
     def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
@@ -339,7 +339,7 @@ class RemoteQueue:
 
     def _ask(
         self, what: int, then: Then, if_unused: bool = False, if_empty: bool = False, no_ack: bool = False,
-        word: Word | None = None,
+        word: LeaseRequest | None = None,
     ) -> None:  # fmt: skip
         if self.deleted:
             then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
@@ -492,7 +492,7 @@ class RemoteQueue:
             line.told = False  # the owner knows that it is not there
             self._end(line)
             if then is None:
-                line.subscription.holder.cancelled(line.subscription)
+                line.subscription.ended()
         if then is not None:
             then(message.refused)
 
@@ -541,11 +541,11 @@ class RemoteQueue:
     def _receive(self, line: Line, data: bytes | memoryview, now_ms: int) -> int:
         """How many messages came."""
         if self._watch is not None and self._watch.wants(data):
-            count, refused = show(self._watch, line.subscription, split(memoryview(data)), now_ms)
+            count, refused = line.show(self._watch, self.ring, data, now_ms)
         else:
             count, refused = self.ring.receive(line.subscription.credit, bytes(data), now_ms)
         if count:
-            line.subscription.holder.want_send()
+            line.subscription.flush()
         for first, last in refused:  # its channel is closing
             for seq in range(first, last + 1):
                 self._settlements.add(seq, SETTLE_REQUEUE)

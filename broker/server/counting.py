@@ -18,13 +18,15 @@ import msgspec
 
 from clusterbroker.broker.content.properties import timestamp_of
 from clusterbroker.broker.node.alerts import ALERTS_TOLD_MAX
+from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.states import LEASED
-from clusterbroker.broker.queues.subscription import Subscription, Subscriptions
+from clusterbroker.broker.queues.subscription import Subscriptions
 from clusterbroker.broker.server.alarms import free_bytes, resident_bytes
 from clusterbroker.broker.server.certificates import shown
 from clusterbroker.broker.server.control.copying_operations import copying_facts
 from clusterbroker.broker.session.connection import Connection
 from clusterbroker.broker.session.state import State
+from clusterbroker.broker.session.subscription import Subscription
 from clusterbroker.broker.stats.rows import (
     FLUSH_BOUNDS_MS,
     AlertRow,
@@ -57,7 +59,7 @@ from clusterbroker.replication.copies import State as CopyState
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.node.vhost import VirtualHost
-    from clusterbroker.broker.queues.queue import Queue
+    from clusterbroker.broker.queues.log import MessageLog
     from clusterbroker.broker.queues.ring import Ring
     from clusterbroker.broker.server.client import Client
     from clusterbroker.broker.server.ports import ServerPort
@@ -326,7 +328,7 @@ def exchange_row(vhost: VirtualHost, name: str) -> ExchangeRow:
     )
 
 
-def lags(node: Node, queue: Queue) -> tuple[CopyLag, ...]:
+def lags(node: Node, queue: MessageLog) -> tuple[CopyLag, ...]:
     """How much each copy of a queue may lack at most. One that has acknowledged all it was sent lacks nothing; one that
     owes an answer, what is not committed; and nobody knows what one has that is not synced yet."""
     if node.part is None:
@@ -359,7 +361,7 @@ def queue_totals(ring: Ring) -> MessageTotals:
     )
 
 
-def queue_row(queue: Queue, copies: tuple[CopyLag, ...] = (), held_back: tuple[int, ...] = ()) -> QueueRow:
+def queue_row(queue: MessageLog, copies: tuple[CopyLag, ...] = (), held_back: tuple[int, ...] = ()) -> QueueRow:
     """A queue that is owned here."""
     ring = queue.ring
     active = queue.subscriptions.active
@@ -394,8 +396,8 @@ def _stream(queue: Stream) -> StreamRow:
     return StreamRow(first, end, len(files), sum(part.size for part in files), files[0].first_ms if files else None)
 
 
-def _lease(queue: Queue) -> LeaseRow | None:
-    lease = None if queue.leasing is None else queue.leasing.lease
+def _lease(queue: MessageLog) -> LeaseRow | None:
+    lease = queue.leasing.lease if isinstance(queue, Queue) and queue.leasing is not None else None
     if lease is None:
         return None
     rows, until_ms = queue.ring.held_by(LEASED), lease.heard_ms + lease.ttl_ms

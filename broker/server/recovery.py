@@ -161,10 +161,10 @@ class Recovery:
             self._ends[queue_id] = min(next_seq, from_seq), reserved
             self._committed[queue_id] = min(self._committed.get(queue_id, 0), from_seq)
 
-    def produced(self, queue_id: int, producer: bytes, upto: int) -> None:
+    def set_attribute(self, queue_id: int, name: bytes, upto: int) -> None:
         ring = self._tail_ring(queue_id)
         if ring is not None:
-            ring.restore_produced(producer, upto)
+            ring.restore_attribute(name, upto)
 
     def began(self, queue_id: int, epoch: int, first_seq: int) -> None:
         ring = self._tail_ring(queue_id)

@@ -37,14 +37,14 @@ from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.ring import Consumer, Ledger
-from clusterbroker.broker.queues.subscription import Subscription
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Traced
 from clusterbroker.broker.session.confirms import Confirms
+from clusterbroker.broker.session.delivery import BasicConsumer, Ledger
 from clusterbroker.broker.session.dividing import WAITED_STEPS, divided
 from clusterbroker.broker.session.ports import ConnectionCore
 from clusterbroker.broker.session.reply_codes import Refused, amqp_error
+from clusterbroker.broker.session.subscription import Subscription
 from clusterbroker.broker.stats.totals import MessageTotals
 from clusterbroker.journal.record import Message
 
@@ -81,7 +81,7 @@ class Channel:
         """Who waits for others: asked about twice a second whether it has waited for too long; True: it is over."""
         self.deletes: tuple[int, list[methods.BasicCancel]] | None = None
         """The id of the queue that is being deleted here, and what its consumers here are told after the answer."""
-        self.getter: Consumer | None = None
+        self.getter: BasicConsumer | None = None
         """Of the last basic.get: very many deliveries of one queue share it."""
         self.opened = False
         self.closing = False

@@ -23,12 +23,12 @@ from clusterbroker.broker.amqp.errors import (
 )
 from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.queues.handle import Taken
-from clusterbroker.broker.queues.ring import Consumer
-from clusterbroker.broker.queues.subscription import Subscription
 from clusterbroker.broker.queues.watch import Delivery
 from clusterbroker.broker.session import stream_consuming
 from clusterbroker.broker.session.declaring import clean
+from clusterbroker.broker.session.delivery import BasicConsumer
 from clusterbroker.broker.session.leases import boolean, reader
+from clusterbroker.broker.session.subscription import Subscription
 from clusterbroker.cluster.stream_settings import STREAM
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
 
     generation, rights = node.authorization_generation, channel.access.rights
     channel.ask(queue, method, lambda: queue.unsubscribe(subscription, node.now_ms))
-    attach(channel.access, subscription, attached)
+    attach(channel.access, queue, subscription, attached)
 
 
 def _consume_replies(channel: Channel, method: methods.BasicConsume, tag: str) -> None:
@@ -261,10 +261,10 @@ def _get(channel: Channel, method: methods.BasicGet) -> None:
                 channel.counts.got += 1
                 queue.ring.got += 1
                 if channel.getter is None or channel.getter.ring is not queue.ring:
-                    channel.getter = Consumer(queue.ring, channel.ledger, b"\0", False, 0)
+                    channel.getter = BasicConsumer(queue.ring, channel.ledger, b"\0", False, 0)
                 tag = channel.ledger.add(channel.getter, seq, node.now_ms)
             if node.watches and (watch := node.watches.get(channel.vhost_name)) is not None:
-                watch.delivered(Delivery(channel, queue, "", tag, message, redelivered, not method.no_ack))
+                watch.delivered(Delivery(channel, name, "", tag, message, redelivered, not method.no_ack))
             channel.connection.out.get_ok(channel.number, tag, redelivered, message, queue.ready)
             node.sending[channel.connection] = None
         channel.resume()

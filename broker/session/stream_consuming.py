@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.errors import access_refused, not_implemented, precondition_failed
 from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.session.stream_reader import CHUNK_COUNT, Reader, gone
 from clusterbroker.broker.streams.messages import FIND, StreamTold
-from clusterbroker.broker.streams.reader import CHUNK_COUNT, Reader, gone
 from clusterbroker.journal.values import Timestamp
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ def _commit(channel: Channel, method: methods.TxCommit) -> None:
             _carry_out(channel, method, staged)
 
     for queue, seqs in rejected.items():
-        queue.bring(seqs, brought)
+        queue.preload(seqs, brought)
 
 
 def _carry_out(channel: Channel, method: methods.TxCommit, staged: Transaction) -> None:

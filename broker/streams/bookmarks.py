@@ -1,7 +1,7 @@
 """How far readers of a stream say that they are: for who looks at their lag, and never where one of them begins.
 
 A reader tells the stream's owner its name and the offset that it reads next; the last word counts, also a lower one. In
-the log it is PRD with the key PLACE + name and upto = offset + 1; 0 takes the name out. So copies have it, a checkpoint
+the log it is the attribute BOOKMARK, offset + 1; 0 takes the name out. So copies have it, a checkpoint
 keeps it, and the next owner folds it. Who told it hears when it is committed.
 """
 
@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:
-    from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.attributes import BOOKMARK
 
-PLACE: Final = b"o"
-"""First byte of names in `ring.producers` (`broker.queues.producers`)."""
+if TYPE_CHECKING:
+    from clusterbroker.broker.queues.log import MessageLog
+
 KEPT_MAX: Final = 256
 """Names of a stream."""
 WAITING_MAX: Final = 4096
@@ -27,12 +27,10 @@ class Bookmarks:
 
     __slots__ = ("_queue", "_waiting", "seqs")
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: MessageLog) -> None:
         self._queue = queue
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
-        self.seqs = {
-            name[len(PLACE) :].decode(): seq for name, seq in queue.ring.producers.items() if name[:1] == PLACE
-        }
+        self.seqs = dict(BOOKMARK.of(queue.ring.attributes))
 
     def keep(self, name: str, seq: int, end: int, then: Callable[[str], None]) -> None:
         """`then` hears why not, or "" when it is committed. seq: 0 forgets the name; end: the stream's."""
@@ -55,7 +53,7 @@ class Bookmarks:
         if not (ring.journaled or ring.replicated):
             then("")
             return
-        ring.produced(PLACE + name.encode(), seq)
+        ring.set_attribute(BOOKMARK.name(name), seq)
         self._waiting.append((self._queue.commits, lambda: then("")))
         ring.mark()
 

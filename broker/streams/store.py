@@ -48,8 +48,8 @@ class StreamStore:
     def emitted_reserved(self) -> int:
         return self._ring.emitted_reserved()
 
-    def emitted_producers(self) -> Mapping[bytes, int]:
-        return self._ring.emitted_producers()
+    def emitted_attributes(self) -> Mapping[bytes, int]:
+        return self._ring.emitted_attributes()
 
     def emitted_buckets(self) -> list[tuple[int, int]]:
         found: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""A stream at its owner: a queue that nobody takes from.
+"""A stream at its owner: a log that is read from any place, and that nobody takes from.
 
 Theory. Its newest messages are in the ring, as any queue's; a checkpoint moves what is written to files, the ring's
 `past` (`broker.streams.past`). Nothing is handed out: who consumes asks for records from a seq on, and is answered when
@@ -19,8 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from clusterbroker.broker.queues.host import Host
-from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.log import Host, MessageLog
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.stats.stored_offset import StoredOffset
@@ -79,30 +78,30 @@ class Seat:
         """Its node hears of the deletion by itself."""
 
 
-class Stream(Queue):
+class Stream(MessageLog):
     """See the module."""
 
-    __slots__ = ("_asked", "_bookmarks", "_later", "_round", "_seats", "_synced", "_told_late", "_trimmed", "_unseen")
+    __slots__ = ("_asked", "_bookmarks", "_later", "_round", "_seats", "_told_late", "_trimmed", "_unseen")
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
+        super().__init__(entity, settings, ring, host, now_ms)
         self._asked: deque[Asked] = deque()
         self._unseen = 0  # so many of them, from the left, are still to be looked at in this round
         self._round: tuple[object, ...] = ()  # what the round began with; empty: something came since
         self._later: deque[Callable[[], None]] = deque()  # searches that go on in the next turn
-        self._synced = True  # what this node had when it became the owner is committed
         self._bookmarks: Bookmarks | None = None
         self._told_late = False
         self._trimmed = 0  # what retention has let go, and the log may not have heard of yet
         self._seats: dict[tuple[str, int], Seat] = {}
-        super().__init__(entity, settings, ring, host, now_ms)
         ring.past.filed_more = ring.mark
+        self.adopt(settings)
 
     def adopt(self, settings: QueueSettings) -> None:
         super().adopt(settings)
         self.ring.keeps = True  # also with durability "memory": what a reader was shown is not lost alone
         self.ring.past.segment_bytes = settings.segment_bytes
 
-    # -- what a queue is asked
+    # -- what a log is asked
 
     @property
     def ready(self) -> int:
@@ -114,51 +113,11 @@ class Stream(Queue):
         size: int = self.ring.ready_bytes + self.ring.past.bytes
         return size
 
-    def message_count(self, _: int) -> int:
-        return self.ready
-
-    def make_current(self, _: int) -> None:
-        """Nothing is handed out, and nothing expires by itself."""
-
     def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
         super().publish(unblinded(messages), ticket, now_ms)
 
-    @property
-    def rejects(self) -> bool:
-        return False
-
-    @property
-    def _limited(self) -> bool:
-        return False
-
-    def promise(self, ticket: Ticket) -> None:
-        """Also of what has left the ring: a copy's checkpoint takes what no owner calls committed yet."""
-        if self._synced:
-            super().promise(ticket)
-            return
-        ticket.hold()
-        self._waiting = deque() if self._waiting is None else self._waiting
-        self._waiting.append((self.ring.next_seq, ticket))
-
-    def _answer(self) -> None:
-        if self._synced:
-            super()._answer()
-
-    def committed(self, upto: int) -> None:
-        self._synced = True
-        super().committed(upto)
-        if self._bookmarks is not None and self._bookmarks.waits:
-            self.ring.mark()
-
-    def ripe(self, _: int) -> int:
-        """All that came is written: nobody is about to take it away."""
-        return 0
-
-    def _hand_out(self, _: int) -> None:
-        """Readers ask."""
-
-    def takes(self, _: Sequence[Message], __: int) -> bool:
-        return True
+    def _wants_turn(self, advanced: bool) -> bool:
+        return super()._wants_turn(advanced) or (self._bookmarks is not None and self._bookmarks.waits)
 
     # -- reading
 
@@ -169,7 +128,7 @@ class Stream(Queue):
             return
         if ask.reader and (node, ask.reader) not in self._seats:
             seat = self._seats[node, ask.reader] = Seat(node, ask.reader)
-            self.enlist(seat, self.host.now_ms)
+            self.add_consumer(seat, self.host.now_ms)
         self._await(Asked(node, ask, tell))
 
     def _await(self, asked: Asked) -> None:
@@ -184,23 +143,25 @@ class Stream(Queue):
         if reader is not None:
             seat = self._seats.pop((node, reader), None)
             if seat is not None:
-                self.strike(seat, self.host.now_ms)
+                self.remove_consumer(seat, self.host.now_ms)
             return
         for key in [key for key in self._seats if key[0] == node]:
-            self.strike(self._seats.pop(key), self.host.now_ms)
+            self.remove_consumer(self._seats.pop(key), self.host.now_ms)
         self._asked = deque(asked for asked in self._asked if asked.node != node)
         self._unseen, self._round = 0, ()
 
-    def _serve_all(self, _: int) -> None:
+    def _serve(self, _: int) -> None:
         """A round looks at all who wait, and may take some turns. Whoever came since, or was looked at before there was
         more, gets another round."""
+        if self.paused:
+            return
         now = self._end, self._lowest, self.halted, self.paused
         if not self._unseen:
             self._unseen, self._round = len(self._asked), now
         count = min(self._unseen, READERS_AT_ONCE)
         self._unseen -= count
         for _asked in range(count):
-            self._serve(self._asked.popleft())
+            self._answer_one(self._asked.popleft())
         if self._unseen:
             self.host.later(self)
         elif self._round != now and self._asked:
@@ -211,7 +172,7 @@ class Stream(Queue):
             self._bookmarks.turn()
         self._retain()
 
-    def _serve(self, asked: Asked) -> None:
+    def _answer_one(self, asked: Asked) -> None:
         ask = asked.ask
         if ask.what == FIND:
             self._find(asked)
@@ -474,19 +435,18 @@ class Stream(Queue):
 
     def begin_epoch(self, now_ms: int) -> None:
         super().begin_epoch(now_ms)
-        self._synced = self._told_late = False
+        self.synced = False  # a copy's checkpoint takes what no owner calls committed yet
+        self._told_late = False
 
     def end_epoch(self) -> None:
         super().end_epoch()
-        self.ring.past.filed_more = _nobody
-        self._asked.clear()
-        self._unseen = 0
-        self._later.clear()
-        self._seats.clear()
-        self._bookmarks = None
+        self._forget()
 
     def drop(self) -> None:
         super().drop()
+        self._forget()
+
+    def _forget(self) -> None:
         self.ring.past.filed_more = _nobody
         self._asked.clear()
         self._unseen = 0

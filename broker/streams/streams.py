@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.ring import Ring
-from clusterbroker.broker.queues.subscription import Subscription
+from clusterbroker.broker.queues.subscription import LocalConsumer
 from clusterbroker.broker.streams.messages import LEAVE, StreamAsk, StreamTold
 from clusterbroker.broker.streams.stream import Stream
 from clusterbroker.cluster.entities import Queue as QueueEntity
@@ -49,7 +49,7 @@ class Host(Protocol):
         """The memory alarm is raised here."""
 
     @property
-    def queues(self) -> Mapping[int, Queue]:
+    def queues(self) -> Mapping[int, MessageLog]:
         """Those that live here, by id."""
 
     @property
@@ -73,7 +73,7 @@ class Reader(Protocol):
     def ring(self) -> Ring: ...
 
     @property
-    def subscription(self) -> Subscription: ...
+    def subscription(self) -> LocalConsumer: ...
 
     def changed(self) -> bool:
         """The stream has another owner or life; whether the reader can go on."""

@@ -6,7 +6,7 @@
     nothing is left             the segment is finished
 
 Nothing of this is remembered by an owner: the next one begins at the lowest seq that is not settled, and targets pass
-over what they have (`broker.queues.moved`). That is right because of three things. A segment that is committed takes
+over what they have (`broker.queues.log`). That is right because of three things. A segment that is committed takes
 no rows; parts of one segment reach a queue in ascending order of seqs, one after the other, since a group is begun when
 the one before is answered; and a part is taken as a whole, so what a queue knows of a segment is always a beginning.
 
@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol
 
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.handle import CommitPart, Moved, QueueHandle
-from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.labour import STEPS_MAX
 from clusterbroker.broker.routing.router import Router
@@ -57,14 +57,14 @@ class Host(Protocol):
 
     def fetch(
         self,
-        queue: Queue,
+        queue: MessageLog,
         locations: Sequence[Location],
         then: Callable[[Sequence[Message]], None],
         otherwise: Callable[[], None] = ...,
     ) -> None:
         """Reads messages; `then` is called unless the queue goes away, `otherwise` when some cannot be read."""
 
-    def wake(self, queue: Queue, at_ms: int) -> None:
+    def wake(self, queue: MessageLog, at_ms: int) -> None:
         """Gives the queue a turn at this time."""
 
     def published(self, size: int) -> None:
@@ -144,7 +144,7 @@ class Mover:
         "ended", "finished", "host", "queue", "router", "segment", "since_ms", "unroutable",
     )  # fmt: skip
 
-    def __init__(self, queue: Queue, segment: Segment, router: Router[QueueHandle], host: Host) -> None:
+    def __init__(self, queue: MessageLog, segment: Segment, router: Router[QueueHandle], host: Host) -> None:
         assert segment.place is not None, "rows are moved when they are committed"
         self.queue = queue
         self.segment = segment

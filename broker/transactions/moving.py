@@ -17,8 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from clusterbroker.broker.queues.moved import forget_moved, moved_segments
-from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.transactions.host import MovingHost
 from clusterbroker.broker.transactions.mover import ROWS_MAX, Mover
 from clusterbroker.broker.transactions.pace import Pace
@@ -81,7 +80,7 @@ class Moving:
         self._node = node
         self._lines: dict[Key, list[Mover]] = {}
         self._movers: dict[int, Mover] = {}  # by queue id
-        self._keepers: dict[int, dict[Queue, None]] = {}
+        self._keepers: dict[int, dict[MessageLog, None]] = {}
         self._active: dict[Key, None] = {}  # lines with rows in hand
         self._waiting: dict[Key, None] = {}  # lines that are due and wait for others to come to an end
         self._finished: list[Mover] = []
@@ -91,19 +90,19 @@ class Moving:
 
     # -- what the node tells --------------------------------------------------------------------------------------
 
-    def own(self, queue: Queue) -> None:
+    def own(self, queue: MessageLog) -> None:
         """This node owns the queue from now on."""
-        for segment_id in moved_segments(queue):
+        for segment_id in queue.moved_segments():
             if self.moves(segment_id):
                 self.keeps(queue, segment_id)
             else:
-                forget_moved(queue, segment_id)
+                queue.forget_moved(segment_id)
         if queue.entity.staging:
             segment = self._node.map.segment_of_queue(queue.entity.queue_id)
             if segment is not None:
                 self.known(segment)
 
-    def lose(self, queue: Queue) -> None:
+    def lose(self, queue: MessageLog) -> None:
         """It owns it no longer."""
         for keepers in self._keepers.values():
             keepers.pop(queue, None)
@@ -124,14 +123,14 @@ class Moving:
     def ended(self, segment: Segment) -> None:
         """It is gone: nobody asks for its rows again, and who waited for its epoch may go on."""
         for queue in self._keepers.pop(segment.queue_id, ()):
-            forget_moved(queue, segment.queue_id)
+            queue.forget_moved(segment.queue_id)
         self._take_out(segment.queue_id)
         self.pace.moved((segment.vhost, segment.producer))
         line = self._lines.get((segment.vhost, segment.producer))
         if line:
             line[0].queue.ring.mark()
 
-    def anew(self, queue: Queue) -> None:
+    def anew(self, queue: MessageLog) -> None:
         """Its rows are looked at again from the first one; what targets have of them they know."""
         self._take_out(queue.entity.queue_id)
         segment = self._node.map.segment_of_queue(queue.entity.queue_id)
@@ -170,7 +169,7 @@ class Moving:
         segment = self._node.map.segment_of_queue(QueueId(segment_id))
         return segment is not None and segment.place is not None
 
-    def keeps(self, queue: Queue, segment_id: int) -> None:
+    def keeps(self, queue: MessageLog, segment_id: int) -> None:
         """The queue remembers what it has of the segment."""
         self._keepers.setdefault(segment_id, {})[queue] = None
 

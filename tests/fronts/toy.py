@@ -26,9 +26,9 @@ from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.clients import Accepted
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.counts import ChannelCounts
-from clusterbroker.broker.queues.ring import Ledger
-from clusterbroker.broker.queues.subscription import Subscription
 from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.session.delivery import Ledger
+from clusterbroker.broker.session.subscription import Subscription
 from clusterbroker.broker.stats.totals import MessageTotals
 from clusterbroker.journal.record import Message
 from tests.fronts.lines import Lines
@@ -150,7 +150,7 @@ class Toy:
                 self.consumers[name] = consumer
                 self._say(b"ON", name)
 
-        attach(self.access, consumer, attached)
+        attach(self.access, queue, consumer, attached)
 
     # -- what publisher and consumers ask
 

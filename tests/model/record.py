@@ -14,6 +14,8 @@ import google_crc32c
 
 from clusterbroker.journal.errors import DamagedRecord
 from clusterbroker.journal.layout import (
+    ATTR,
+    ATTRIBUTE_BYTES_MAX,
     COUNT,
     CUT,
     DEAD,
@@ -27,8 +29,6 @@ from clusterbroker.journal.layout import (
     MAGIC,
     NUMBER,
     PERSISTENT,
-    PRD,
-    PRODUCER_BYTES_MAX,
     RANGE,
     REASON_BITS,
     RECORD_HEADER,
@@ -188,12 +188,12 @@ class GroupWriter:
     def cut(self, queue_id: int, epoch: int, from_seq: int) -> None:
         self._add(RECORD_HEADER.pack(RECORD_HEADER_BYTES, 0, CUT, 0, 0, 0, epoch, queue_id, from_seq))
 
-    def produced(self, queue_id: int, epoch: int, producer: bytes, upto: int) -> None:
-        if not 0 < len(producer) <= PRODUCER_BYTES_MAX:
-            raise ValueError(f"a producer's name has 1 to {PRODUCER_BYTES_MAX} bytes")
-        length = RECORD_HEADER_BYTES + NUMBER.size + len(producer)
-        head = RECORD_HEADER.pack(length, 0, PRD, 0, 0, 0, epoch, queue_id, 0)
-        self._add(head, NUMBER.pack(upto), producer)
+    def set_attribute(self, queue_id: int, epoch: int, name: bytes, upto: int) -> None:
+        if not 0 < len(name) <= ATTRIBUTE_BYTES_MAX:
+            raise ValueError(f"an attribute's name has 1 to {ATTRIBUTE_BYTES_MAX} bytes")
+        length = RECORD_HEADER_BYTES + NUMBER.size + len(name)
+        head = RECORD_HEADER.pack(length, 0, ATTR, 0, 0, 0, epoch, queue_id, 0)
+        self._add(head, NUMBER.pack(upto), name)
 
     def begin_epoch(self, queue_id: int, epoch: int, first_seq: int) -> None:
         self._add(RECORD_HEADER.pack(RECORD_HEADER_BYTES, 0, EPO, 0, 0, 0, epoch, queue_id, first_seq))
@@ -299,9 +299,9 @@ def bodies_but_last(data: Bytes) -> int:
     return sum(bodies[:-1])
 
 
-def producers_named(data: Bytes) -> set[bytes]:
-    """Of whom the PRD records of a span speak that `verify_records` has passed."""
-    return {bytes(record.producer) for _, record in _proved(data) if record.kind == PRD}
+def attributes_named(data: Bytes) -> set[bytes]:
+    """Of whom the ATTR records of a span speak that `verify_records` has passed."""
+    return {bytes(record.name) for _, record in _proved(data) if record.kind == ATTR}
 
 
 class RecordBuffer:
@@ -414,7 +414,7 @@ def _scan_record(data: Bytes, at: int, end: int, base: int) -> Record:
     if crc != checksum(data[at + 8 : at + length]):
         raise DamagedRecord(base + at, "a record has a wrong checksum")
     body_length = delivery_count = value = 0
-    producer = b""
+    name = b""
     ranges: tuple[tuple[int, int], ...] = ()
     body = at + RECORD_HEADER_BYTES
     if kind == ENQ:
@@ -438,16 +438,16 @@ def _scan_record(data: Bytes, at: int, end: int, base: int) -> Record:
         value = NUMBER.unpack_from(data, body)[0] << REASON_BITS | flags
         if value >> 64:
             raise DamagedRecord(base + at, "a DEAD record's number is too high")
-    elif kind == PRD:
-        if not 0 < length - RECORD_HEADER_BYTES - NUMBER.size <= PRODUCER_BYTES_MAX:
-            raise DamagedRecord(base + at, "a PRD record has a wrong length")
+    elif kind == ATTR:
+        if not 0 < length - RECORD_HEADER_BYTES - NUMBER.size <= ATTRIBUTE_BYTES_MAX:
+            raise DamagedRecord(base + at, "an ATTR record has a wrong length")
         value = NUMBER.unpack_from(data, body)[0]
-        producer = bytes(data[body + NUMBER.size : at + length])
+        name = bytes(data[body + NUMBER.size : at + length])
     elif kind not in KIND_NAMES:
         raise DamagedRecord(base + at, f"record kind {kind} is unknown")
     return Record(
         kind, flags, priority, epoch, queue_id, seq, base + at, length, body_length, delivery_count, ranges, value,
-        producer,
+        name,
     )  # fmt: skip
 
 

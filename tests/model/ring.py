@@ -5,7 +5,7 @@ Theory. A message's identity in its queue is `seq`, given by `append` in order. 
     READY -> UNACKED -> (SETTLED | HELD) -> EMPTY            requeue: UNACKED -> READY, at its old place
 
 The queue's log is written lazily: `write` puts into a group commit all that the journal has not heard, in the
-order EPO, RSV, ENQ, DEAD, SET, REQ, PRD. A message that was settled before its group was written is never written.
+order EPO, RSV, ENQ, DEAD, SET, REQ, ATTR. A message that was settled before its group was written is never written.
 
     committed    all below it is decided: durable, or not to be kept, or settled by an acknowledgement before it
                  was written. Publisher confirms follow it.
@@ -27,24 +27,24 @@ In a cluster a ring is the owner's, a replica's or a proxy's (`ring_cluster`); t
     UNACKED      of a replicated queue: with the number of the node that holds it
 
 `dispatch` hands ready messages to consumers with credit, highest consumer priority first, round robin among
-equals. It is the only place where messages, ledgers and output buffers meet, once per message.
+equals. What a consumer is, and what becomes of what it is handed, is its protocol's affair (`ring_taker`).
 """
 
 from __future__ import annotations
 
-from tests.model.ledger import Consumer, Ledger, RemoteConsumer, dispatch
 from tests.model.ring_cluster import Ring, digest_of
+from tests.model.ring_dispatch import RemoteConsumer, dispatch
 from tests.model.ring_local import LOAD_AHEAD, LOAD_BYTES, RESERVE_FIRST, RESERVE_MAX
+from tests.model.ring_taker import Taker
 
 __all__ = [
     "LOAD_AHEAD",
     "LOAD_BYTES",
     "RESERVE_FIRST",
     "RESERVE_MAX",
-    "Consumer",
-    "Ledger",
     "RemoteConsumer",
     "Ring",
+    "Taker",
     "digest_of",
     "dispatch",
 ]

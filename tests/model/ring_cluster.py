@@ -20,9 +20,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from clusterbroker.broker.queues.states import BUCKET_SEQS, DEAD, HOLDER_MAX, READY, UNACKED
-from clusterbroker.journal.layout import CUT, ENQ, EPO, PRD, REQ, RSV, RUN_LENGTH, SET, Location, Record
+from clusterbroker.journal.layout import ATTR, CUT, ENQ, EPO, REQ, RSV, RUN_LENGTH, SET, Location, Record
 from clusterbroker.journal.layout import DEAD as DEAD_RECORD
-from clusterbroker.journal.queue_state import PRODUCERS_OWN, QueueState
+from clusterbroker.journal.queue_state import LAST_DEAD, QueueState
 from clusterbroker.journal.ranges import Range, merged, ranges_of, seqs_of
 from tests.model.record import (
     DamagedRecord,
@@ -36,7 +36,7 @@ from tests.model.ring_leases import LeasedRing
 from tests.model.ring_local import LIVE, RESERVE_FIRST, SETTLED, _Slot
 
 if TYPE_CHECKING:
-    from tests.model.ledger import Consumer
+    from tests.model.ring_taker import Taker
 
     Bytes: TypeAlias = bytes | bytearray | memoryview
 
@@ -56,7 +56,7 @@ class Ring(LeasedRing):
 
     __slots__ = ()
 
-    # -- owner: epochs, producers, the dead -------------------------------------------------------------------
+    # -- owner: epochs, attributes, the dead -------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int) -> None:
         """This node owns the queue in `epoch`: what is written from now on is of it. Known already: nothing."""
@@ -73,11 +73,11 @@ class Ring(LeasedRing):
         self.epoch = epoch
         self.mark()
 
-    def produced(self, producer: bytes, upto: int, marks: bool = True) -> None:
-        """All publishes of the producer up to this number were appended; 0: it is forgotten. It goes to the end: copies
+    def set_attribute(self, name: bytes, upto: int, marks: bool = True) -> None:
+        """An attribute of the log (`attributes`); 0 takes it out. It goes to the end: copies
         know by the order who was heard last."""
-        self._produced[producer] = self._produced.pop(producer, self.producers.get(producer, 0))
-        self.state.produced(producer, upto)
+        self._unsaid[name] = self._unsaid.pop(name, self.attributes.get(name, 0))
+        self.state.set_attribute(name, upto)
         if marks:
             self.mark()
 
@@ -99,8 +99,8 @@ class Ring(LeasedRing):
         assert slot.state == UNACKED, f"only an unacknowledged message dies, {seq} of {self.queue_id} does not"
         if not 0 <= reason <= 255:
             raise OverflowError("a reason is one byte")
-        known = self.producers.get(PRODUCERS_OWN, 0)
-        self._produced.setdefault(PRODUCERS_OWN, known)
+        known = self.attributes.get(LAST_DEAD, 0)
+        self._unsaid.setdefault(LAST_DEAD, known)
         self._let_go(slot)
         slot.state = DEAD
         self.unacked -= 1
@@ -219,18 +219,18 @@ class Ring(LeasedRing):
     def emitted_reserved(self) -> int:
         return self._reserved_written
 
-    def emitted_producers(self) -> dict[bytes, int]:
-        return self._emitted_state().producers
+    def emitted_attributes(self) -> dict[bytes, int]:
+        return self._emitted_state().attributes
 
     def _emitted_state(self) -> QueueState:
         state = QueueState()
         if self._state is not None:
             state.epochs = list(self._state.epochs if self._epochs_before is None else self._epochs_before)
-            state.producers = dict(self._state.producers)
+            state.attributes = dict(self._state.attributes)
             state.dead = {seq: mark for seq, mark in self._state.dead.items() if seq not in self._dying}
             state.dead.update(self._buried)
-        for producer, upto in self._produced.items():
-            state.produced(producer, upto)
+        for name, upto in self._unsaid.items():
+            state.set_attribute(name, upto)
         return state
 
     def _emitted(self) -> list[tuple[int, int, int]]:
@@ -341,7 +341,7 @@ class Ring(LeasedRing):
         self._state = state
         self._heap, self._settled, self._inflight = [], [], []
         self._requeued, self._counted_from, self._rewrites = {}, {}, {}
-        self._dying, self._buried, self._produced, self._held = {}, {}, {}, {}
+        self._dying, self._buried, self._unsaid, self._held = {}, {}, {}, {}
         self._epochs_before, self._trimmed = None, 0
         self.next_seq = self._unwritten
         self.reserved = self.reserved_durable = self._reserved_written
@@ -401,8 +401,8 @@ class Ring(LeasedRing):
                 self.restore_dead(record.seq, record.value)
             elif record.kind == CUT:
                 self.cut(record.seq)
-            elif record.kind == PRD:
-                self.restore_produced(record.producer, record.value)
+            elif record.kind == ATTR:
+                self.restore_attribute(record.name, record.value)
             elif record.kind == EPO:
                 self.restore_epoch(record.epoch, record.seq)
         self._follow()
@@ -466,11 +466,11 @@ class Ring(LeasedRing):
     # -- replica and recovery: what the log says besides messages ---------------------------------------------
 
     def restore_state(self, state: QueueState) -> None:
-        """Replaces epochs, producers and the dead set, before the runs (recovery) or at the offer of a sync."""
+        """Replaces epochs, attributes and the dead set, before the runs (recovery) or at the offer of a sync."""
         for seq in [seq for seq in self.state.dead if seq in self._slots and seq not in state.dead]:
             self._revive(seq)
         self._state = QueueState()
-        self._state.epochs, self._state.producers = list(state.epochs), dict(state.producers)
+        self._state.epochs, self._state.attributes = list(state.epochs), dict(state.attributes)
         for seq, mark in state.dead.items():
             self._state.dead[seq] = mark
             if seq in self._slots:
@@ -501,8 +501,8 @@ class Ring(LeasedRing):
         else:
             del self.state.dead[seq]
 
-    def restore_produced(self, producer: bytes, upto: int) -> None:
-        self.state.produced(producer, upto)
+    def restore_attribute(self, name: bytes, upto: int) -> None:
+        self.state.set_attribute(name, upto)
 
     def restore_epoch(self, epoch: int, first_seq: int) -> None:
         self.state.began(epoch, first_seq)
@@ -511,7 +511,7 @@ class Ring(LeasedRing):
 
     # -- proxy ------------------------------------------------------------------------------------------------
 
-    def receive(self, consumer: Consumer, data: Bytes, now_ms: int) -> tuple[int, list[Range]]:
+    def receive(self, taker: Taker, data: Bytes, now_ms: int) -> tuple[int, list[Range]]:
         """Hands the records of a Deliver to a consumer of this node; returns how many, and ranges of seqs that it may
         not get any more (cancelled, channel closing). What is outstanding here already is passed over.
 
@@ -519,23 +519,19 @@ class Ring(LeasedRing):
         """
         assert self.proxy, "only a proxy receives"
         verify_records(data, self.queue_id, 0xFFFFFFFF)
-        ledger = consumer.ledger
-        flowing = consumer.active and ledger.flowing
+        flows = taker.flows
         refused: list[int] = []
         count = 0
         for seq, message, delivery_count, redelivered in read_records(data):
             if seq in self._slots:
                 continue
-            if not flowing:
+            if not flows:
                 refused.append(seq)
                 continue
             self.hold(seq, delivery_count)
-            tag = ledger.skip() if consumer.no_ack else ledger.add(consumer, seq, now_ms)
-            ledger.redelivered += redelivered
-            ledger.out.deliver(ledger.number, consumer.tag, tag, redelivered, consumer.shown(seq, message))
-            consumer.delivered += 1
-            if consumer.no_ack:
+            if taker.hand(seq, message, redelivered, delivery_count, now_ms):
                 self.settle(seq)
+            taker.delivered += 1
             count += 1
         if count:
             self.mark()

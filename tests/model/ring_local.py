@@ -32,7 +32,7 @@ from clusterbroker.journal.layout import (
     TTL_MS_MAX,
     Location,
 )
-from clusterbroker.journal.queue_state import PRODUCERS_OWN, QueueState
+from clusterbroker.journal.queue_state import LAST_DEAD, QueueState
 from clusterbroker.journal.ranges import Range, merged, seqs_of
 from tests.model.record import GroupWriter, Message, SegmentUse
 
@@ -112,7 +112,6 @@ class LocalRing:
         "_inflight",
         "_longest",
         "_moves",
-        "_produced",
         "_requeued",
         "_reserve_from",
         "_reserve_step",
@@ -122,6 +121,7 @@ class LocalRing:
         "_slots",
         "_state",
         "_trimmed",
+        "_unsaid",
         "_unwritten",
         "_volatile",
         "acked",
@@ -229,7 +229,7 @@ class LocalRing:
         self._volatile = False
         self._state: QueueState | None = None
         self._epochs_before: list[tuple[int, int]] | None = None  # as the log knows them, while it has to hear more
-        self._produced: dict[bytes, int] = {}  # what the log knows of producers whose PRD is unlogged
+        self._unsaid: dict[bytes, int] = {}  # the values that the log knows of attributes whose ATTR is unlogged
         self._counted_from: dict[int, int] = {}  # the delivery counts that the log knows, where a REQ is unlogged
         self._dying: dict[int, None] = {}  # DEAD unlogged
         self._buried: dict[int, int] = {}  # seq -> mark of the dead whose SET is unlogged
@@ -452,8 +452,8 @@ class LocalRing:
         return self.state.epochs
 
     @property
-    def producers(self) -> dict[bytes, int]:
-        return self.state.producers
+    def attributes(self) -> dict[bytes, int]:
+        return self.state.attributes
 
     @property
     def volatile(self) -> bool:
@@ -555,7 +555,7 @@ class LocalRing:
             or self._rewrites
             or self.reserved > self._reserved_written
             or self._dying
-            or self._produced
+            or self._unsaid
             or self._epochs_before is not None
         )
 
@@ -569,7 +569,7 @@ class LocalRing:
             slot = slots.get(seq)
             if slot is not None and slot.persist and slot.state in LIVE and slot.message is not None:
                 records += slot.message.size
-        names = sum(48 + len(producer) for producer in self._produced)
+        names = sum(48 + len(name) for name in self._unsaid)
         epochs = 0 if self._epochs_before is None else 32 * len(self.epochs)
         return 192 + records + 56 * (len(self._settled) + len(self._requeued) + len(self._dying)) + names + epochs
 
@@ -577,7 +577,7 @@ class LocalRing:
     def unwritten_most(self) -> int:
         """A bound of `unwritten_bytes`, found without a look at each message: higher where sizes differ, or where
         messages have gone unwritten."""
-        if self._rewrites or self._produced or self._epochs_before is not None:
+        if self._rewrites or self._unsaid or self._epochs_before is not None:
             return self.unwritten_bytes
         records = min(self.next_seq - self._unwritten, self.resident) * (ENQ_OVERHEAD_BYTES + self._longest + 7)
         return 192 + records + 56 * (len(self._settled) + len(self._requeued) + len(self._dying))
@@ -586,11 +586,11 @@ class LocalRing:
         """Puts what the journal has not heard into the group; returns the `committed` that it will reach.
 
         Messages from seq `upto` on are left for a later group (0: none is): who is about to be acknowledged need not
-        be written. Nothing is left by a replicated ring, nor beside what the group says of producers: it must not count
-        a message that a crash may take.
+        be written. Nothing is left by a replicated ring, nor beside what the group says of attributes: it must not
+        count a message that a crash may take.
         """
         assert not self.proxy, "a proxy has no log"
-        if self.replicated or self._produced:
+        if self.replicated or self._unsaid:
             upto = 0
         if self._epochs_before is not None:
             for epoch, first_seq in self.epochs:
@@ -608,7 +608,7 @@ class LocalRing:
             self._moves.append((seq, writer.segment, offset, slot.length))
         self._rewrites.clear()
         self._write_new(writer, min(upto, self.next_seq) if upto else self.next_seq)
-        if PRODUCERS_OWN in self._produced:
+        if LAST_DEAD in self._unsaid:
             self._write_dead(writer)
         if self._settled:
             # consumers that take turns acknowledge in turns too
@@ -628,20 +628,20 @@ class LocalRing:
         self._requeued = {}
         self._counted_from = {}
         self._buried = {}
-        for producer in self._produced:
-            writer.produced(self.queue_id, self.epoch, producer, self.producers.get(producer, 0))
-        self._produced = {}
+        for name in self._unsaid:
+            writer.set_attribute(self.queue_id, self.epoch, name, self.attributes.get(name, 0))
+        self._unsaid = {}
         return self._unwritten
 
     def _write_dead(self, writer: GroupWriter) -> None:
         """DEAD records tell the numbers of the dead: one whose message has left before is told by none, and is free."""
-        number = self._produced.pop(PRODUCERS_OWN)
+        number = self._unsaid.pop(LAST_DEAD)
         for seq in self._dying:
             mark = self.state.dead[seq]
             writer.dead(self.queue_id, self.epoch, seq, mark)
             number = mark >> 8
         self._dying = {}
-        self.state.produced(PRODUCERS_OWN, number)
+        self.state.set_attribute(LAST_DEAD, number)
 
     def _write_new(self, writer: GroupWriter, end: int) -> None:
         for seq in range(self._unwritten, end):
@@ -977,7 +977,7 @@ class LocalRing:
         self._heap.clear()
         self._moves, self._inflight, self._settled = [], [], []
         self._rewrites, self._requeued, self._dirty_runs = {}, {}, {}
-        self._counted_from, self._dying, self._buried, self._produced, self._held = {}, {}, {}, {}, {}
+        self._counted_from, self._dying, self._buried, self._unsaid, self._held = {}, {}, {}, {}, {}
         self._state = self._epochs_before = None
         self._unwritten, self._reserved_written = self.next_seq, self.reserved
         self._trimmed = 0

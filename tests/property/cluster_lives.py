@@ -371,7 +371,7 @@ class Life:
 def known(ring: Any) -> dict[bytes, int]:
     """What a copy remembers of those who number, but for starts of nodes that are over: the next owner forgets these. A
     copy may remember more: who was forgotten while it was synced comes back there."""
-    return {name: value for name, value in ring.emitted_producers().items() if name[:1] not in (b"n", b"r")}
+    return {name: value for name, value in ring.emitted_attributes().items() if name[:1] not in (b"n", b"r")}
 
 
 def broken(seed: int, steps: int = STEPS) -> list[str]:

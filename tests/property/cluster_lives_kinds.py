@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from clusterbroker.broker.queues import burial, client_numbers, producers
+from clusterbroker.broker.queues import client_numbers, producers
+from clusterbroker.broker.queues.dead_lettering import replicated
 
 RULES: Final[tuple[dict[str, Any], ...]] = (
     {},
@@ -47,12 +48,12 @@ LIMITS: Final = (Limits(producers.DYING_MAX, producers.DEAD_BUCKETS), Limits(4, 
 
 @contextmanager
 def limited(limits: Limits) -> Iterator[None]:
-    before = producers.DYING_MAX, producers.DEAD_BUCKETS, burial.DEAD_SPREAD  # type: ignore[attr-defined]
+    before = producers.DYING_MAX, producers.DEAD_BUCKETS, replicated.DEAD_SPREAD  # type: ignore[attr-defined]
     spread = producers.BUCKET_BITS * (limits.buckets - 1)
-    producers.DYING_MAX, producers.DEAD_BUCKETS, burial.DEAD_SPREAD = *limits, spread  # type: ignore[misc,attr-defined]
+    producers.DYING_MAX, producers.DEAD_BUCKETS, replicated.DEAD_SPREAD = *limits, spread  # type: ignore[misc,attr-defined]
     client_numbers.NAMED_MAX = limits.names  # type: ignore[misc]
     try:
         yield
     finally:
-        producers.DYING_MAX, producers.DEAD_BUCKETS, burial.DEAD_SPREAD = before  # type: ignore[misc,attr-defined]
+        producers.DYING_MAX, producers.DEAD_BUCKETS, replicated.DEAD_SPREAD = before  # type: ignore[misc,attr-defined]
         client_numbers.NAMED_MAX = before[0]  # type: ignore[misc]

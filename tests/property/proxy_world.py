@@ -24,10 +24,11 @@ from typing import Any
 import msgspec
 
 from clusterbroker.broker.amqp.codec import OutBuffer
-from clusterbroker.broker.queues.ring import Ledger, Ring
-from clusterbroker.broker.queues.subscription import Subscription
+from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.remote_queues import RemoteQueues
+from clusterbroker.broker.session.delivery import Ledger
+from clusterbroker.broker.session.subscription import Subscription
 from clusterbroker.cluster.entities import Queue as QueueEntity
 from tests.unit.broker.remote.owner_support import EVERYBODY, QUEUE_ID, Stage, message
 

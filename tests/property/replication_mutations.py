@@ -105,10 +105,10 @@ class ProducersNotLowered(Backup):
     """Producers' numbers stay when the messages that they counted are cut."""
 
     def _begin(self, link: Link, following: Following, offer: SyncOffer) -> None:
-        known = {**self._store(offer.queue_id).emitted_producers()}
-        upto = {**dict(offer.producers)}
+        known = {**self._store(offer.queue_id).emitted_attributes()}
+        upto = {**dict(offer.attributes)}
         raised = tuple((name, max(upto.get(name, 0), known.get(name, 0))) for name in {**upto, **known})
-        super()._begin(link, following, msgspec.structs.replace(offer, producers=raised))
+        super()._begin(link, following, msgspec.structs.replace(offer, attributes=raised))
 
 
 @backup_bug

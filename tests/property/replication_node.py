@@ -227,7 +227,7 @@ class Node:
 
     def wants_write(self, queue_id: int) -> bool:
         ring = self.rings[queue_id]
-        return bool(ring.unwritten) or ring.accepted != ring.producers
+        return bool(ring.unwritten) or ring.accepted != ring.attributes
 
     def _durable(self, incarnation: int, group: int) -> None:
         if not self.up or self.incarnation != incarnation:
@@ -360,8 +360,8 @@ class Node:
     def sound(self, queue_id: int, records: memoryview) -> bool:
         return self.verify(queue_id, records) is not None
 
-    def producers_named(self, records: memoryview) -> set[bytes]:
-        return {record[1].encode() for record in unpack(records) if record[0] == "PRD"}
+    def attributes_named(self, records: memoryview) -> set[bytes]:
+        return {record[1].encode() for record in unpack(records) if record[0] == "ATTR"}
 
     def verify(self, queue_id: int, records: memoryview) -> list[Range] | None:
         if self.world.faulty and self.world.random.random() < 0.002:

@@ -70,8 +70,8 @@ class Records:
     def dead(self, queue_id: int, epoch: int, seq: int, reason: int) -> bytes:
         return pack(("DEAD", seq, reason))
 
-    def produced(self, queue_id: int, epoch: int, producer: bytes, upto: int) -> bytes:
-        return pack(("PRD", producer.decode(), upto))
+    def set_attribute(self, queue_id: int, epoch: int, producer: bytes, upto: int) -> bytes:
+        return pack(("ATTR", producer.decode(), upto))
 
 
 def pack(*records: Record) -> bytes:
@@ -92,7 +92,7 @@ class Ring:
         self.epochs: list[tuple[int, int]] = []
         self.next_seq = 1
         self.reserved = 0
-        self.producers: dict[bytes, int] = {}
+        self.attributes: dict[bytes, int] = {}
         self.unwritten: list[Record] = []
         self.allocated = 1
         self.accepted: dict[bytes, int] = {}
@@ -101,7 +101,7 @@ class Ring:
         other = Ring()
         other.live = {seq: list(slot) for seq, slot in self.live.items()}
         other.epochs, other.next_seq, other.reserved = list(self.epochs), self.next_seq, self.reserved
-        other.producers = dict(self.producers)
+        other.attributes = dict(self.attributes)
         return other
 
     def fold(self, data: bytes | memoryview, epochs: Sequence[tuple[int, int]] | None = None) -> None:
@@ -126,13 +126,13 @@ class Ring:
                     del self.live[seq]
                 self.next_seq = min(self.next_seq, rest[0])
                 if rest[0] <= 1:
-                    self.producers.clear()
+                    self.attributes.clear()
                 self.epochs = [(epoch, first) for epoch, first in self.epochs if first < rest[0]]
-            elif kind == "PRD":
+            elif kind == "ATTR":
                 producer, upto = rest[0].encode(), rest[1]
-                self.producers.pop(producer, None)
+                self.attributes.pop(producer, None)
                 if upto:
-                    self.producers[producer] = upto
+                    self.attributes[producer] = upto
             elif kind == "RSV":
                 self.reserved = max(self.reserved, rest[0])
         if epochs:  # as rings have it: no epoch begins behind the end of what is here
@@ -144,16 +144,16 @@ class Ring:
     def take_over(self, epoch: int) -> None:
         self.allocated = self.next_seq = max(self.next_seq, self.reserved + 1)
         self.epochs.append((epoch, self.next_seq))
-        self.accepted = dict(self.producers)
+        self.accepted = dict(self.attributes)
         self.unwritten = []
 
     def write(self) -> bytes:
         records, self.unwritten = self.unwritten, []
-        self.accepted[PLACE] = self.producers.get(PLACE, 0) + 1
+        self.accepted[PLACE] = self.attributes.get(PLACE, 0) + 1
         records += [
-            ("PRD", producer.decode(), upto)
+            ("ATTR", producer.decode(), upto)
             for producer, upto in self.accepted.items()
-            if self.producers.get(producer, 0) != upto
+            if self.attributes.get(producer, 0) != upto
         ]
         data = pack(*records)
         epochs = list(self.epochs)
@@ -170,8 +170,8 @@ class Ring:
     def emitted_reserved(self) -> int:
         return self.reserved
 
-    def emitted_producers(self) -> dict[bytes, int]:
-        return self.producers
+    def emitted_attributes(self) -> dict[bytes, int]:
+        return self.attributes
 
     def _bucket(self, bucket: int) -> list[int]:
         return sorted(seq for seq in self.live if seq // sync.BUCKET_SEQS == bucket)

@@ -451,7 +451,7 @@ class World:
         for queue_id, queue in self.control.queues.items():
             for name in (*queue.in_sync, *queue.eligible):
                 ring = self.nodes[name].durable.get(queue_id, Ring())
-                behind = place_of(ring.producers) < self.places[queue_id]
+                behind = place_of(ring.attributes) < self.places[queue_id]
                 if (name, queue_id) in self.rolled and (behind or self._missing(ring, queue_id)):
                     continue
                 self.rolled.pop((name, queue_id), None)
@@ -464,7 +464,7 @@ class World:
             return
         ring = node.durable[queue_id]
         tokens = ring.tokens()
-        counted = {producer.name: ring.producers.get(producer.name.encode(), 0) for producer in self.producers}
+        counted = {producer.name: ring.attributes.get(producer.name.encode(), 0) for producer in self.producers}
         for producer in self.producers:
             upto = counted[producer.name]
             for token in map(producer.token, range(max(1, upto - 20), upto + 1)):
@@ -524,7 +524,7 @@ class World:
         for old, heir in self.moves[queue_id].items():
             if old not in tokens and heir not in tokens and heir not in self.asked_away[queue_id]:
                 raise Violation(f"a move of {old} to {heir} in queue {queue_id} was torn: neither is at {node.name}")
-        self.places[queue_id] = max(self.places[queue_id], place_of(ring.producers))
+        self.places[queue_id] = max(self.places[queue_id], place_of(ring.attributes))
         self.check_copies("a commit")
         for producer in self.producers:
             if producer.queue_id == queue_id and producer.attached == (node, node.incarnation, node.owned[queue_id]):
@@ -551,7 +551,7 @@ class World:
         """What the owner has committed of this producer is confirmed to it."""
         queue_id = producer.queue_id
         if node.primary.may_write(queue_id):
-            upto = node.rings[queue_id].producers.get(producer.name.encode(), 0)
+            upto = node.rings[queue_id].attributes.get(producer.name.encode(), 0)
             for number in [number for number in producer.unconfirmed if number <= upto]:
                 token = producer.token(number)
                 if token not in self.committed_tokens[queue_id] and token not in self.asked_away[queue_id]:
@@ -570,7 +570,7 @@ class World:
                     ("memory", self.nodes[name].rings[queue_id]),
                     ("disk", self.nodes[name].durable[queue_id]),
                 ):
-                    ahead = place_of(owner.producers) - place_of(ring.producers)  # one group may be on its way
+                    ahead = place_of(owner.attributes) - place_of(ring.attributes)  # one group may be on its way
                     if (ring.live, without_place(ring)) != (owner.live, without_place(owner)) or not 0 <= ahead <= 1:
                         raise Violation(f"end: the copy of queue {queue_id} at {name} ({kind}) is not the owner's")
         late = [producer.name for producer in self.producers if producer.unconfirmed]
@@ -586,7 +586,7 @@ def number_of(token: str) -> tuple[str, int]:
 
 
 def without_place(ring: Ring) -> dict[bytes, int]:
-    return {name: upto for name, upto in ring.producers.items() if name != PLACE}
+    return {name: upto for name, upto in ring.attributes.items() if name != PLACE}
 
 
 def live(seed: int, mutation: str | None = None) -> tuple[Counter[str], str | None]:

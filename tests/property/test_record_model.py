@@ -35,7 +35,7 @@ calls = st.one_of(
     st.tuples(st.just("count_delivery"), u64, u32, u64, u16),
     st.tuples(st.just("dead"), u64, u32, u64, u64),
     st.tuples(st.just("cut"), u64, u32, u64),
-    st.tuples(st.just("produced"), u64, u32, st.binary(min_size=1, max_size=40), u64),
+    st.tuples(st.just("set_attribute"), u64, u32, st.binary(min_size=1, max_size=40), u64),
     st.tuples(st.just("begin_epoch"), u64, u32, u64),
 )
 
@@ -149,8 +149,8 @@ def test_spans_are_the_same_and_refused_alike(group: list[tuple[Any, ...]], data
     assert pure == len(group) or "is beyond any queue" in str(pure), "seqs are the only numbers with a limit"
     if pure == len(group):
         assert record_compiled.bodies_but_last(spans[0]) == record_model.bodies_but_last(spans[0])
-        producers = {call[3] for call in group if call[0] == "produced"}
-        assert [module.producers_named(spans[0]) for module in BOTH] == [producers, producers]
+        producers = {call[3] for call in group if call[0] == "set_attribute"}
+        assert [module.attributes_named(spans[0]) for module in BOTH] == [producers, producers]
     noisy = bytearray(spans[0])
     if noisy:
         at = data.draw(st.integers(0, len(noisy) - 1))

@@ -35,7 +35,7 @@ def told(ring: Any) -> dict[str, Any]:
     return {
         "end": ring.emitted_end(),
         "reserved": ring.emitted_reserved(),
-        "producers": sorted(ring.emitted_producers().items()),
+        "producers": sorted(ring.emitted_attributes().items()),
         "buckets": buckets,
         "live": [ring.emitted_live(bucket) for bucket, _ in buckets],
         "counts": [ring.emitted_counts(bucket) for bucket, _ in buckets],
@@ -187,7 +187,7 @@ class RingCluster(RuleBasedStateMachine):
         def act(half: Half) -> Any:
             ring = half.nodes[self.owner].ring
             answer = ring.append_records(half.records(first, count, priority), 1000 + first)
-            ring.produced(b"p%d" % producer, self.published)
+            ring.set_attribute(b"p%d" % producer, self.published)
             return answer
 
         assert self.both(act)[1] == count
@@ -318,7 +318,7 @@ class RingCluster(RuleBasedStateMachine):
         elif pick < 4:
             self.owners(lambda ring: ring.reserve())
         elif pick == 4:
-            self.owners(lambda ring: ring.produced(b"p1", 0))
+            self.owners(lambda ring: ring.set_attribute(b"p1", 0))
         elif pick == 5 and self.owners(lambda ring: ring.ready):
             seq = self.owners(lambda ring: ring.pop_head()[0])
             self.loose.append(seq)
@@ -434,10 +434,10 @@ class RingCluster(RuleBasedStateMachine):
             for number, first in theirs.epochs:
                 span.begin_epoch(QUEUE_ID, number, first)
             span.reserve(QUEUE_ID, epoch, theirs.emitted_reserved())
-            said = theirs.emitted_producers()
-            for producer, upto in sorted(mine.emitted_producers().items()):
+            said = theirs.emitted_attributes()
+            for producer, upto in sorted(mine.emitted_attributes().items()):
                 if said.get(producer, 0) < upto:
-                    span.produced(QUEUE_ID, epoch, producer, said.get(producer, 0))
+                    span.set_attribute(QUEUE_ID, epoch, producer, said.get(producer, 0))
             node.follow(span.span(start, span.size), epoch)
             digests, held = dict(theirs.emitted_buckets()), dict(mine.emitted_buckets())
             for bucket in sorted(set(digests) | set(held)):
@@ -446,8 +446,8 @@ class RingCluster(RuleBasedStateMachine):
             span = half.record.GroupWriter(0, 0)
             start = span.size
             for producer, upto in sorted(said.items()):
-                if mine.emitted_producers().get(producer, 0) < upto:
-                    span.produced(QUEUE_ID, epoch, producer, upto)
+                if mine.emitted_attributes().get(producer, 0) < upto:
+                    span.set_attribute(QUEUE_ID, epoch, producer, upto)
             node.follow(span.span(start, span.size), epoch)
             return mine.emitted_buckets()
 

@@ -18,10 +18,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from clusterbroker.broker.amqp import codec as codec_compiled
 from clusterbroker.broker.queues import ring as ring_compiled
 from clusterbroker.broker.queues.states import HEAD_EXPIRED, HEAD_NONE, HEAD_NOT_LOADED, HEAD_OK
+from clusterbroker.broker.session import delivery as delivery_compiled
 from clusterbroker.journal import layout
 from clusterbroker.journal import record as record_compiled
 from tests.budget import examples
 from tests.model import codec as codec_model
+from tests.model import delivery as delivery_model
 from tests.model import record as record_model
 from tests.model import ring as ring_model
 
@@ -40,8 +42,8 @@ ATTRIBUTES = (
 class Half:
     """One half's modules, and all that a queue and two channels need of them."""
 
-    def __init__(self, record: Any, codec: Any, ring: Any, config: dict[str, Any]) -> None:
-        self.record, self.codec, self.module, self.config = record, codec, ring, config
+    def __init__(self, record: Any, codec: Any, ring: Any, delivery: Any, config: dict[str, Any]) -> None:
+        self.record, self.codec, self.module, self.delivery, self.config = record, codec, ring, delivery, config
         self.fresh()
 
     def fresh(self) -> None:
@@ -54,10 +56,10 @@ class Half:
         self.ring.annotate = self._annotate
         self.ring.annotates_redelivered = True
         self.outs = [self.codec.OutBuffer(8192, 2000) for _ in range(2)]
-        self.ledgers = [self.module.Ledger(number + 1, out) for number, out in enumerate(self.outs)]
+        self.ledgers = [self.delivery.Ledger(number + 1, out) for number, out in enumerate(self.outs)]
         self.ledgers[1].prefetch = self.config["channel_prefetch"]
         self.consumers = [
-            self.module.Consumer(self.ring, self.ledgers[at], b"\x01%d" % n, no_ack, prefetch, priority, n)
+            self.delivery.BasicConsumer(self.ring, self.ledgers[at], b"\x01%d" % n, no_ack, prefetch, priority, n)
             for n, (at, no_ack, prefetch, priority) in enumerate(self.config["consumers"])
         ]
         for consumer in self.consumers[1::2]:
@@ -75,7 +77,7 @@ class Half:
         """The value with messages and consumers as what makes them comparable."""
         if isinstance(value, (self.record.Message)):
             return value.payload
-        if isinstance(value, self.module.Consumer):
+        if isinstance(value, self.delivery.BasicConsumer):
             return f"consumer {value.owner}"
         if isinstance(value, (tuple, list)):
             return [self.plain(part) for part in value]
@@ -119,8 +121,8 @@ class RingHalves(RuleBasedStateMachine):
     def start(self, first_seq: int, consumers: list[Any], **config: Any) -> None:
         config["consumers"] = sorted(consumers, key=lambda consumer: -consumer[3])
         self.halves = [
-            Half(record_model, codec_model, ring_model, config),
-            Half(record_compiled, codec_compiled, ring_compiled, config),
+            Half(record_model, codec_model, ring_model, delivery_model, config),
+            Half(record_compiled, codec_compiled, ring_compiled, delivery_compiled, config),
         ]
         self.now_ms = 1000
         self.both(lambda half: half.ring.restore_end(first_seq, 0))

@@ -250,7 +250,7 @@ class Life:
             assert not [row for row in seen if row == b"zombie"]
         for site in self.cluster.running:
             for ring in [one.ring for one in site.node.queues.values()]:
-                assert not [name for name in ring.producers if name[:1] == b"t"], "nothing is remembered for nothing"
+                assert not [name for name in ring.attributes if name[:1] == b"t"], "nothing is remembered for nothing"
 
 
 def live(seed: int, steps: int = 40) -> None:

@@ -184,7 +184,7 @@ def folded(recover: Callable[[Any], object]) -> dict[int, tuple[Any, ...]]:
     recover(recovery)
     recovery.finish()
     return {
-        queue_id: (ring.epoch, ring.next_seq, dict(ring.emitted_producers()), _living(ring))
+        queue_id: (ring.epoch, ring.next_seq, dict(ring.emitted_attributes()), _living(ring))
         for queue_id, ring in recovery.rings.items()
     }
 

@@ -88,5 +88,5 @@ class I22RowsOnce(Checker):
                     self.require(body in self.history.acknowledged[name], f"{body!r} of {name} is lost")
         for site in self.world.sites.values():
             for queue in site.node.queues.values() if site.node is not None else ():
-                kept = [key for key in queue.ring.producers if key[:1] == b"t"]
+                kept = [key for key in queue.ring.attributes if key[:1] == b"t"]
                 self.require(not kept, f"{site.name} remembers rows of {len(kept)} segments in {queue.name}")

@@ -96,7 +96,7 @@ class I19Bounds(Checker):
         for site in self.world.sites.values():
             assert site.node is not None, "everybody is back"
             for queue in site.node.queues.values():
-                count = len(queue.ring.producers)
+                count = len(queue.ring.attributes)
                 self.require(count <= PRODUCERS_MAX, f"{queue.name} remembers {count} producers")
             held = sum(site.part.hub.held_bytes.values())
             self.require(not held, f"{site.name} holds {held} bytes of frames back")

@@ -212,14 +212,14 @@ class I7NumbersStay(Checker):
     def committed(self, site: Site, queue_id: int, records: list[Written]) -> None:
         queue = site.node.queues.get(queue_id) if site.node is not None else None
         if queue is not None and queue.ring.epoch >= self._known.get(queue_id, (0, {}))[0]:
-            self._known[queue_id] = queue.ring.epoch, dict(queue.ring.emitted_producers())
+            self._known[queue_id] = queue.ring.epoch, dict(queue.ring.emitted_attributes())
 
     def taken_over(self, site: Site, queue_id: int, epoch: int) -> None:
         assert site.node is not None, "an owner runs"
         before, known = self._known.get(queue_id, (0, {}))
         if before > epoch or before < self.history.gaps[queue_id]:  # it may learn late that its epoch is over
             return
-        now = site.node.queues[queue_id].ring.emitted_producers()
+        now = site.node.queues[queue_id].ring.emitted_attributes()
         starts = {f"{member.name}/{member.incarnation}".encode() for member in self.world.newest_map.alive_members()}
         for producer, value in known.items():
             if producer[:1] in (b"n", b"r") and producer[1:] not in starts:

@@ -95,8 +95,8 @@ class Memory:
         for seq in [seq for seq in self.queues[queue_id] if seq >= from_seq]:
             del self.queues[queue_id][seq]
 
-    def produced(self, queue_id: int, producer: bytes, upto: int) -> None:
-        self.states.setdefault(queue_id, QueueState()).produced(producer, upto)
+    def set_attribute(self, queue_id: int, producer: bytes, upto: int) -> None:
+        self.states.setdefault(queue_id, QueueState()).set_attribute(producer, upto)
 
     def began(self, queue_id: int, epoch: int, first_seq: int) -> None:
         self.states.setdefault(queue_id, QueueState()).began(epoch, first_seq)

@@ -176,7 +176,7 @@ class Sink:
     def enqueued(self, queue_id, segment, record):
         seen[1] += 1
         if seen[1] % 20 == 0: self.look()
-    settled = reserved = counted = dead = cut = produced = began = lambda *_: None
+    settled = reserved = counted = dead = cut = set_attribute = began = lambda *_: None
 sink = Sink()
 start_s = time.process_time()
 journal = Journal.open(Path(sys.argv[1]), JournalOptions(reserve_bytes=0), Loop().calls.put, print)

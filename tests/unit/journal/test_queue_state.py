@@ -10,7 +10,7 @@ from journal_bench import SMALL, Node
 from clusterbroker.journal.check import check
 from clusterbroker.journal.compact import compact
 from clusterbroker.journal.inspect import JournalView
-from clusterbroker.journal.queue_state import PRODUCERS_OWN, QueueState
+from clusterbroker.journal.queue_state import LAST_DEAD, QueueState
 
 
 def test_an_epoch_that_never_came_to_be_is_forgotten() -> None:
@@ -34,7 +34,7 @@ def test_the_dead_leave_with_what_settles_or_cuts_them() -> None:
     state.settled(2, 3)
     state.settled(0, 2**63)
     assert state.dead == {}
-    assert state.producers == {PRODUCERS_OWN: 8}
+    assert state.attributes == {LAST_DEAD: 8}
     state.died(20, 9 << 8)
     state.died(3, 10 << 8)
     state.cut(20)
@@ -48,14 +48,14 @@ def test_a_meta_keeps_it_and_an_old_meta_has_none() -> None:
     state.into(meta)
     assert meta == {"next_seq": 5}
     state.began(3, 4)
-    state.produced(b"node/2", 9)
-    state.produced(b"other", 1)
-    state.produced(b"other", 0)
+    state.set_attribute(b"node/2", 9)
+    state.set_attribute(b"other", 1)
+    state.set_attribute(b"other", 0)
     state.died(2, 1 << 8 | 4)
     state.into(meta)
     again = QueueState.of_meta(meta)
     assert (again.epochs, again.dead) == ([(3, 4)], {2: 1 << 8 | 4})
-    assert again.producers == {b"node/2": 9, PRODUCERS_OWN: 1}
+    assert again.attributes == {b"node/2": 9, LAST_DEAD: 1}
 
 
 def test_the_new_records_through_tail_inspection_and_compaction(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_the_new_records_through_tail_inspection_and_compaction(tmp_path: Path) 
     writer.begin_epoch(1, 3, 11)
     writer.dead(1, 3, 2, 1 << 8 | 2)
     writer.dead(1, 3, 18, 2 << 8 | 2)
-    writer.produced(1, 3, b"node/1", 40)
+    writer.set_attribute(1, 3, b"node/1", 40)
     writer.cut(1, 3, 16)
     node.commit(writer)
     node.journal.close()
@@ -86,5 +86,5 @@ def test_the_new_records_through_tail_inspection_and_compaction(tmp_path: Path) 
     state = QueueState.of_meta(meta)
     assert state.epochs == [(1, 1), (3, 11)]
     assert state.dead == {2: 1 << 8 | 2}
-    assert state.producers == {b"node/1": 40, PRODUCERS_OWN: 2}
+    assert state.attributes == {b"node/1": 40, LAST_DEAD: 2}
     node.journal.close()

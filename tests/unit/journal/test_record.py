@@ -28,7 +28,7 @@ def group_of(module: ModuleType, segment: int = 3, offset: int = 4096) -> tuple[
     writer.count_delivery(7, 2, 100, 2)
     writer.dead(7, 2, 100, 5 << 8 | 3)
     writer.cut(7, 2, 101)
-    writer.produced(7, 2, b"node/1", 77)
+    writer.set_attribute(7, 2, b"node/1", 77)
     writer.begin_epoch(7, 2, 101)
     group = writer.finish(42, 1_700_000_000_000)
     module.seal(group)
@@ -82,7 +82,7 @@ def test_group_reads_back_as_it_was_written() -> None:
         (layout.REQ, 0, 0, 2, 7, 100, second + 168, 34, 0, 2, (), 0, b""),
         (layout.DEAD, 3, 0, 2, 7, 100, second + 208, 40, 0, 0, (), 5 << 8 | 3, b""),
         (layout.CUT, 0, 0, 2, 7, 101, second + 248, 32, 0, 0, (), 0, b""),
-        (layout.PRD, 0, 0, 2, 7, 0, second + 280, 46, 0, 0, (), 77, b"node/1"),
+        (layout.ATTR, 0, 0, 2, 7, 0, second + 280, 46, 0, 0, (), 77, b"node/1"),
         (layout.EPO, 0, 0, 2, 7, 101, second + 328, 32, 0, 0, (), 0, b""),
     ]
     assert all(isinstance(record, Record) for record in records)
@@ -286,6 +286,6 @@ def test_only_messages_are_read_as_messages() -> None:
 
 def test_a_producer_has_a_name_of_bounded_length() -> None:
     writer = record_compiled.GroupWriter(1, 0)
-    for name in (b"", bytes(layout.PRODUCER_BYTES_MAX + 1)):
+    for name in (b"", bytes(layout.ATTRIBUTE_BYTES_MAX + 1)):
         with pytest.raises(ValueError, match="1 to 1024 bytes"):
-            writer.produced(1, 1, name, 1)
+            writer.set_attribute(1, 1, name, 1)

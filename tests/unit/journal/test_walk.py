@@ -28,7 +28,7 @@ def group_of(*records: tuple[int, int], lsn: int = 1, settles: bool = False) -> 
         writer.count_delivery(97, 1, 8, 2)
         writer.dead(96, 1, 8, 1 << 8)
         writer.cut(95, 1, 9)
-        writer.produced(94, 1, b"p", 9)
+        writer.set_attribute(94, 1, b"p", 9)
         writer.begin_epoch(93, 1, 9)
     data = writer.finish(lsn, 0)
     seal(data)

@@ -114,7 +114,7 @@ def test_records_of_other_kinds_are_passed_over() -> None:
     writer = GroupWriter(1, 0)
     writer.settle(7, 1, [(1, 5)])
     writer.enqueue(7, 1, 6, message(), 0)
-    writer.produced(7, 1, b"p", 9)
+    writer.set_attribute(7, 1, b"p", 9)
     data = bytes(writer.finish(1, 0))[layout.GROUP_HEADER_BYTES :]
     assert values(records_compiled.decode(data, ("offset",), 1, SEQ_END), "offset") == [5]
 

@@ -62,8 +62,8 @@ class Host:
     def sound(self, queue_id: int, records: memoryview) -> bool:
         return unpack(records)[0] != DAMAGED
 
-    def producers_named(self, records: memoryview) -> set[bytes]:
-        return {record[1].encode() for record in unpack(records) if record[0] == "PRD"}
+    def attributes_named(self, records: memoryview) -> set[bytes]:
+        return {record[1].encode() for record in unpack(records) if record[0] == "ATTR"}
 
     def verify(self, queue_id: int, records: memoryview) -> list[Range] | None:
         return ranges.ranges_of(record[1] for record in unpack(records))
@@ -113,16 +113,16 @@ def test_what_waited_behind_an_offer_says_the_newest_numbers(electable: bool, be
     """Seed 288443043 of the simulation: the sync ended before what had waited behind its offer was folded, and wrote
     the offer's numbers behind the newer ones. The next owner took publishes that it had."""
     host = Host(electable)
-    host.ring.producers = before
+    host.ring.attributes = before
     host.backup.stepped_down(1, host.write(1, pack(("RSV", 1)), None))  # something to wait for
     host.hear(offer(((b"p", 5),)))
-    host.append(1, ("ENQ", 1, 3, "p:6", 0), ("PRD", "p", 6))
-    host.append(2, ("ENQ", 2, 3, "p:7", 0), ("PRD", "p", 7))
+    host.append(1, ("ENQ", 1, 3, "p:6", 0), ("ATTR", "p", 6))
+    host.append(2, ("ENQ", 2, 3, "p:7", 0), ("ATTR", "p", 7))
     assert host.sent == [], "nothing is durable yet"
     for _ in range(3):
         host.group()
     assert {type(head) for head in host.sent} == {SyncDone, AppendAck}
-    assert host.ring.producers == {b"p": 7}
+    assert host.ring.attributes == {b"p": 7}
     assert sorted(host.ring.live) == [1, 2]
 
 
@@ -134,12 +134,12 @@ def test_a_copy_that_begins_anew_knows_of_producers_what_its_owner_does(
     """What it had is cut off at its first message, and with that its producers' numbers."""
     host = Host(electable)
     host.ring.fold(pack(("ENQ", 1, 1, "p:1", 0), ("SET", [[1, 1]])))
-    host.ring.producers = before
+    host.ring.attributes = before
     host.hear(offer(((b"p", 5),)))
     for _ in range(3):
         host.group()
     assert isinstance(host.sent[-1], SyncDone)
-    assert {name: upto for name, upto in host.ring.producers.items() if upto} == {b"p": 5}
+    assert {name: upto for name, upto in host.ring.attributes.items() if upto} == {b"p": 5}
 
 
 @pytest.mark.parametrize("electable", [False, True])
@@ -151,19 +151,19 @@ def test_what_an_owner_says_of_a_producer_during_a_sync_is_not_undone_by_its_end
     """Seed 3001418 of the simulation: a lease ended while a copy was brought up to date, and the end of the sync wrote
     its runs again. The next owner refused the run that had taken the lease since."""
     host = Host(electable)
-    host.ring.producers = dict(before)
+    host.ring.attributes = dict(before)
     producers = ((b"run", 5), (b"other", 2))
     host.hear(SyncOffer(1, 3, 7, sync.BUCKET_SEQS, 0, ((3, 1),), producers, ((0, 1),)))
     host.group()
     want = next(head for head in host.sent if isinstance(head, SyncWant))
-    host.append(1, ("PRD", "run", since))
+    host.append(1, ("ATTR", "run", since))
     host.group()
     host.hear(SyncBucket(1, 3, 7, want.bucket, (), (), ()))
     for _ in range(3):
         host.group()
     assert SyncDone(1, 3, 7) in host.sent
     expected = {b"other": 2, b"run": since} if since else {b"other": 2}
-    assert list(host.ring.producers.items()) == list(expected.items()), "the owner's numbers, in the owner's order"
+    assert list(host.ring.attributes.items()) == list(expected.items()), "the owner's numbers, in the owner's order"
 
 
 @pytest.mark.parametrize("electable", [False, True])

@@ -185,7 +185,7 @@ def test_offers_with_very_many_producers_do_not_fill_the_link(host: Host) -> Non
     crowd = {b"publisher %06d of one that has a long name" % number: number for number in range(10_000)}
     for number in range(1, 257):
         ring = Ring()
-        ring.producers = crowd
+        ring.attributes = crowd
         ring.write()
         primary.take_over(entity(queue_id=number, replicas=("a", "b")), ring, 1, 0)
     seen: list[int] = []

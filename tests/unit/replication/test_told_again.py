@@ -16,7 +16,7 @@ SINCE = st.lists(st.tuples(NAMES, st.sampled_from([1, 2, FORGOTTEN])), max_size=
 
 def hear(state: QueueState, heard: list[tuple[bytes, int]]) -> None:
     for name, more in heard:
-        state.produced(name, state.producers.get(name, 0) + more if more else FORGOTTEN)
+        state.set_attribute(name, state.attributes.get(name, 0) + more if more else FORGOTTEN)
 
 
 @given(HEARD, HEARD, SINCE)
@@ -26,14 +26,14 @@ def test_the_copy_has_the_owners_order(
     """It has heard the same long ago and in another order; what is published during the sync reaches both."""
     owner, copy = QueueState(), QueueState()
     hear(owner, old)
-    for name in sorted(owner.producers):
-        copy.produced(name, owner.producers[name])
+    for name in sorted(owner.attributes):
+        copy.set_attribute(name, owner.attributes[name])
     hear(owner, new)
-    offered = dict(owner.producers)
+    offered = dict(owner.attributes)
     for name, more in live:
         hear(owner, [(name, more)])
-        copy.produced(name, owner.producers.get(name, FORGOTTEN))
-    for name, upto in told_again(copy.producers, offered, {name for name, _ in live}):
-        copy.produced(name, upto)
-    assert list(copy.producers.items()) == list(owner.producers.items())
-    assert told_again(owner.producers, owner.producers) == [], "who has all hears nothing"
+        copy.set_attribute(name, owner.attributes.get(name, FORGOTTEN))
+    for name, upto in told_again(copy.attributes, offered, {name for name, _ in live}):
+        copy.set_attribute(name, upto)
+    assert list(copy.attributes.items()) == list(owner.attributes.items())
+    assert told_again(owner.attributes, owner.attributes) == [], "who has all hears nothing"

@@ -45,7 +45,7 @@ def other_records(queue_id: int, epoch: int) -> bytes:
     writer.count_delivery(queue_id, epoch, 3, 65535)
     writer.dead(queue_id, epoch, 2, 1 << 8)
     writer.cut(queue_id, epoch, 1)
-    writer.produced(queue_id, epoch, b"n" * 10, 2**64 - 1)
+    writer.set_attribute(queue_id, epoch, b"n" * 10, 2**64 - 1)
     writer.begin_epoch(queue_id, epoch, 5)
     return bytes(writer.span(start, writer.size))
 

@@ -9,7 +9,7 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node import hub as hub_module
-from clusterbroker.broker.queues.lease import End, Read, Release, Settle, Take
+from clusterbroker.broker.queues.lease import Acquire, End, Read, Release, Settle
 from clusterbroker.broker.remote import messages as p
 from clusterbroker.cluster.link.frames import FrameReader, encode
 from clusterbroker.journal.record import verify_records
@@ -295,12 +295,12 @@ EXTREME_WORDS = [
     *(Read("n", first, end, rows) for first, end in ((0, 0), (9, 1), (0, 2**56), (2**56, 2**56)) for rows in (1, 4096)),
     *(Settle("n", "r", "", upto) for upto in (0, 1, 2**56)),
     *(
-        Take("n", "r", "", start, rows, size, 1000)
+        Acquire("n", "r", "", start, rows, size, 1000)
         for start in (0, 2**56)
         for rows in (1, 10**6)
         for size in (1, 2**40)
     ),
-    Take("\u00fc" * 200, "", "x", 0, 1, 1, 1000),
+    Acquire("\u00fc" * 200, "", "x", 0, 1, 1, 1000),
     Release("n", "", "0.0"),
     End("\u00fc" * 200),
     End(""),

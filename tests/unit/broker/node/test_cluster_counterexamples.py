@@ -232,7 +232,7 @@ def test_a_queue_forgets_the_numbers_of_nodes_whose_start_is_over() -> None:
         cluster[name].client().publish("", "q", b"x")
     nodes = [cluster[name].node for name in "abc"]
     rings = [node.part.copying.replicas.get(queue_id) or node.queues[queue_id].ring for node in nodes]
-    assert [sorted(ring.producers) for ring in rings] == [[PLACE, b"na/4", b"nb/4", b"nc/4"]] * 3
+    assert [sorted(ring.attributes) for ring in rings] == [[PLACE, b"na/4", b"nb/4", b"nc/4"]] * 3
 
 
 def test_a_queue_that_cannot_commit_does_not_stop_the_publishers_of_others() -> None:

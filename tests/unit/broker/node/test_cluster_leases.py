@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.queues.leasing import ACKNOWLEDGED, LEASE, RUN
+from clusterbroker.broker.queues.attributes import LEASE, LEASE_ACKNOWLEDGED, LEASE_RUN
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import confirming, declared, drained, hand_over, owner_of, three
 from tests.unit.broker.session.harness import bodies
@@ -136,7 +136,8 @@ def test_a_run_that_was_replaced_is_refused_by_the_next_owner_too(how: str) -> N
         assert site.node.part is not None
         queue = site.node.queues.get(queue_id)
         known = site.node.part.copying.replicas[queue_id] if queue is None else queue.ring
-        assert not {key[:1] for key in known.producers} & {LEASE, ACKNOWLEDGED, RUN}, "the lease and its runs are gone"
+        kinds = (LEASE, LEASE_ACKNOWLEDGED, LEASE_RUN)
+        assert not any(kind.names(known.attributes) for kind in kinds), "the lease and its runs are gone"
 
 
 def test_a_copy_that_was_synced_from_scratch_knows_the_runs() -> None:

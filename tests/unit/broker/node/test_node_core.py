@@ -298,7 +298,7 @@ def test_names_are_given_once() -> None:
     assert len(names) == 12
 
 
-def test_a_mistake_while_burying_does_not_end_all_dying(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_while_dead_lettering_does_not_end_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.story.forgives = True
     client = world.client()
@@ -310,7 +310,7 @@ def test_a_mistake_while_burying_does_not_end_all_dying(monkeypatch: pytest.Monk
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr(Queue, "inherit", fails)
+        patch.setattr(Queue, "accept_dead_letter", fails)
         world.wait(20)
     ((queue, seq, error),) = world.story.mistakes
     assert (queue, seq, type(error)) == ("q", 1, ZeroDivisionError)

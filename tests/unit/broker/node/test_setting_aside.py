@@ -13,7 +13,7 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.node.firehose import Firehose
 from clusterbroker.broker.node.setting_aside import ALERT
-from clusterbroker.broker.queues.burial import Burial
+from clusterbroker.broker.queues.dead_lettering.replicated import ReplicatedDeadLetters
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.remote.ingest import Ingest
 from clusterbroker.broker.remote.replies import Replies
@@ -175,7 +175,7 @@ def test_a_turn_that_raises_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr(Queue, "_serve_all", fails)
+        patch.setattr(Queue, "_serve", fails)
         alice.publish("", "q", b"1")
         alice.publish("", "other", b"2")
     is_aside(world, seq=0)
@@ -356,7 +356,7 @@ def test_letters_of_a_replicated_queue_wait_in_their_line(monkeypatch: pytest.Mo
     for site in cluster.sites.values():
         site.story.forgives = True
     client = cluster["b"].client()
-    with mistaken(monkeypatch, Burial, "_bury", lambda *_: True):
+    with mistaken(monkeypatch, ReplicatedDeadLetters, "_publish", lambda *_: True):
         client.publish("", "q", b"1", b"2", b"3")
         cluster.wait(1000)
     is_aside(cluster["a"])

@@ -107,7 +107,7 @@ def test_what_is_remembered_of_refusals_is_bounded(monkeypatch) -> None:  # type
     producers = Producers(ring)
     for number in range(0, 10_000, 7):
         producers.refuse(b"x", number)
-    assert len(ring.producers) == client_numbers.REFUSED_BUCKETS + 1, "and a floor"
+    assert len(ring.attributes) == client_numbers.REFUSED_BUCKETS + 1, "and a floor"
     producers.note(b"x", 10_000)
     assert not producers.knows(b"x", 9_996), "the newest refusals are remembered"
     producers.note(b"x", 10_005)
@@ -117,11 +117,11 @@ def test_what_is_remembered_of_refusals_is_bounded(monkeypatch) -> None:  # type
     monkeypatch.setattr(client_numbers, "REFUSED_MAX", 2)
     for name in (b"y", b"z"):
         producers.refuse(name, 1)
-    assert not [name for name in ring.producers if name.endswith(b"x")], "it was silent for longest"
+    assert not [name for name in ring.attributes if name.endswith(b"x")], "it was silent for longest"
     heir = Producers(ring)
     for number in (1, 40):
         heir.refuse(b"z", number)
-    refusals = [name[-1:] for name in ring.producers if name[:1] == b"h"]
+    refusals = [name[-1:] for name in ring.attributes if name[:1] == b"h"]
     assert refusals == [b"z", b"z"], "y was not refused for longest"
 
 
@@ -140,7 +140,7 @@ def test_the_buckets_of_a_dying_queue_are_bounded() -> None:
     for number in range(1, 200 * BUCKET_BITS, 7):
         assert claim(producers, name, number)
         assert producers.knows(name, max(1, number - 7 * (DEAD_SPREAD // 7)))
-    assert len(ring.producers) <= module.DEAD_BUCKETS
+    assert len(ring.attributes) <= module.DEAD_BUCKETS
 
 
 def test_the_buckets_of_a_dying_queue_are_bounded_though_few_of_its_letters_come_here() -> None:
@@ -151,7 +151,7 @@ def test_the_buckets_of_a_dying_queue_are_bounded_though_few_of_its_letters_come
     for number in numbers:
         assert claim(producers, name, number)
         producers = producers if number % 2 else Producers(ring)
-    assert len(ring.producers) <= module.DEAD_BUCKETS
+    assert len(ring.attributes) <= module.DEAD_BUCKETS
     assert producers.knows(name, numbers[-1] - (module.DEAD_BUCKETS - 1) // 11 * 11 * BUCKET_BITS)
 
 
@@ -161,16 +161,16 @@ def test_dying_queues_are_bounded_too(monkeypatch) -> None:  # type: ignore[no-u
     ring = Ring(1, True)
     producers = Producers(ring)
     for queue_id in (1, 2, 1, 3, 4):
-        assert claim(producers, dead_letter_producer(queue_id), len(ring.producers) * BUCKET_BITS)
+        assert claim(producers, dead_letter_producer(queue_id), len(ring.attributes) * BUCKET_BITS)
     assert [queue_id for queue_id in (1, 2, 3, 4) if producers.knows(dead_letter_producer(queue_id), 0)] == [1]
-    assert len(ring.producers) == 4
+    assert len(ring.attributes) == 4
     assert not producers.knows(dead_letter_producer(2), BUCKET_BITS)
 
 
 def test_a_clients_name_is_no_proxys_and_no_dying_queues() -> None:
     ring = Ring(1, True)
     claim(Producers(ring), b"n1", 1)
-    assert list(ring.producers) == [b"pn1"]
+    assert list(ring.attributes) == [b"pn1"]
 
 
 @given(st.lists(st.tuples(st.integers(0, 70), st.sampled_from("pppfffrc")), max_size=80))
@@ -241,10 +241,10 @@ def test_numbers_of_fleeting_messages_write_nothing() -> None:
         assert not producers.knows(b"x", number)
         producers.note(b"x", number, True)
         assert producers.knows(b"x", number)
-    assert not ring.producers
+    assert not ring.attributes
     assert not ring.needs_write
     producers.note(b"x", 5000)
-    assert len(ring.producers) <= client_numbers.REFUSED_BUCKETS + 2
+    assert len(ring.attributes) <= client_numbers.REFUSED_BUCKETS + 2
     heir = Producers(ring)
     assert heir.knows(b"x", 5000)
     assert not any(heir.knows(b"x", number) for number in range(5000))

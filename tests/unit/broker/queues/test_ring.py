@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.queues.states import HEAD_EXPIRED, HEAD_NONE, HEAD_NOT_LOADED, HEAD_NOT_RESERVED, HEAD_OK
-from clusterbroker.journal.layout import ENQ, PRD, REQ, RSV, RUN_ENTRY, SET
+from clusterbroker.journal.layout import ATTR, ENQ, REQ, RSV, RUN_ENTRY, SET
 from tests.model.ring import LOAD_AHEAD, RESERVE_FIRST, RESERVE_MAX
 
 
@@ -344,19 +344,19 @@ def test_a_group_may_leave_the_newest_for_the_next(half: Any) -> None:
 def test_a_group_that_counts_a_producers_messages_holds_them(half: Any) -> None:
     """A message that waits for its acknowledgement would be counted and, after a crash, not there."""
     ring = half.ring(4, journaled=True)
-    ring.produced(b"px", 5)
+    ring.set_attribute(b"px", 5)
     _, records = half.write(ring, upto=3)
-    assert kinds(records) == [ENQ, ENQ, ENQ, ENQ, PRD]
+    assert kinds(records) == [ENQ, ENQ, ENQ, ENQ, ATTR]
 
 
 def test_a_checkpoint_knows_of_producers_what_the_log_does(half: Any) -> None:
     """Also in a node that is alone: it had forgotten them with the log's older part."""
     ring = half.ring(1, journaled=True)
     assert "producers" not in ring.checkpoint_meta()
-    ring.produced(b"px", 5)
+    ring.set_attribute(b"px", 5)
     assert "producers" not in ring.checkpoint_meta()
     half.commit(ring)
-    ring.produced(b"px", 6)
+    ring.set_attribute(b"px", 6)
     assert ring.checkpoint_meta()["producers"] == [[b"px", 5]]
 
 

@@ -14,8 +14,8 @@ from clusterbroker.broker.queues.states import (
     HEAD_OK,
     NO_CREDIT,
 )
-from clusterbroker.journal.layout import DEAD, ENQ, EPO, PRD, REDELIVERED_BIT, REQ, RSV, SET
-from clusterbroker.journal.queue_state import PRODUCERS_OWN
+from clusterbroker.journal.layout import ATTR, DEAD, ENQ, EPO, REDELIVERED_BIT, REQ, RSV, SET
+from clusterbroker.journal.queue_state import LAST_DEAD
 from tests.model.record import DamagedRecord, scan_span
 from tests.model.ring import RESERVE_FIRST
 
@@ -72,7 +72,7 @@ def told(ring: Any) -> tuple[Any, ...]:
     return (
         ring.emitted_end(),
         ring.emitted_reserved(),
-        ring.emitted_producers(),
+        ring.emitted_attributes(),
         [
             (number, digest, ring.emitted_live(number), ring.emitted_counts(number), ring.emitted_dead(number))
             for number, digest in ring.emitted_buckets()
@@ -213,22 +213,22 @@ def test_publishes_of_another_node_are_appended_with_the_time_of_this_one(half: 
 
 def test_what_a_producer_was_told_stands_in_the_group_of_its_messages(half: Any) -> None:
     ring = owner(half, 2)
-    ring.produced(b"node/1", 5)
-    assert (ring.producers, ring.emitted_producers()) == ({b"node/1": 5}, {})
+    ring.set_attribute(b"node/1", 5)
+    assert (ring.attributes, ring.emitted_attributes()) == ({b"node/1": 5}, {})
     bound = ring.unwritten_bytes
     group = Group(half, ring)
-    assert group.kinds == [EPO, ENQ, ENQ, PRD]
+    assert group.kinds == [EPO, ENQ, ENQ, ATTR]
     assert len(group.span) <= bound
-    assert ring.emitted_producers() == {b"node/1": 5}
+    assert ring.emitted_attributes() == {b"node/1": 5}
     ring.commit(group.upto)
-    ring.produced(b"node/1", 0)
+    ring.set_attribute(b"node/1", 0)
     assert ring.urgent
-    assert (ring.producers, ring.emitted_producers()) == ({}, {b"node/1": 5})
+    assert (ring.attributes, ring.emitted_attributes()) == ({}, {b"node/1": 5})
     ring.marked = False
-    ring.produced(b"node/1", 0, False)
+    ring.set_attribute(b"node/1", 0, False)
     assert not ring.marked, "who writes it at once needs no turn of the queue"
     group = flush(half, ring)
-    assert [(record.producer, record.value) for record in group.records] == [(b"node/1", 0)]
+    assert [(record.name, record.value) for record in group.records] == [(b"node/1", 0)]
 
 
 def test_a_replicated_ring_leaves_nothing_for_a_later_group(half: Any) -> None:
@@ -261,7 +261,7 @@ def test_the_dead_are_numbered_and_held_until_they_are_settled(half: Any) -> Non
     assert copy.emitted_dead(0) == [(1, 2 << 8)]
     ring.settle(1)
     flush(half, ring, copy)
-    assert ring.producers[PRODUCERS_OWN] == copy.producers[PRODUCERS_OWN] == 2
+    assert ring.attributes[LAST_DEAD] == copy.attributes[LAST_DEAD] == 2
     with pytest.raises(AssertionError, match="only an unacknowledged message dies"):
         owner(half, 1).hold_dead(1, 0)
 
@@ -284,7 +284,7 @@ def test_a_number_that_no_dead_record_told_is_free_again(half: Any) -> None:
     ring.settle(other)
     assert flush(half, ring, copy).kinds == [DEAD, SET]
     assert told(copy) == told(ring)
-    assert ring.emitted_producers() == copy.emitted_producers() == {PRODUCERS_OWN: 1}
+    assert ring.emitted_attributes() == copy.emitted_attributes() == {LAST_DEAD: 1}
     assert ring.hold_dead(ring.pop_head()[0], 1) == 2
     flush(half, ring, copy)
     assert told(copy) == told(ring)
@@ -526,7 +526,7 @@ def test_an_owner_that_loses_its_queue_goes_back_to_what_it_has_emitted(half: An
     copy.drop([(1, 10)])
     before = copy.ready
     ring.append(half.messages(3))
-    ring.produced(b"x", 3)
+    ring.set_attribute(b"x", 3)
     ring.settle_held(11, 20, 1)
     ring.requeue_held(21, 25, 1, True)
     for seq in ring.take_held(26, 30, 1):
@@ -537,7 +537,7 @@ def test_an_owner_that_loses_its_queue_goes_back_to_what_it_has_emitted(half: An
     assert (ring.replica, ring.ready, ring.unacked, ring.needs_write) == (True, before, 0, False)
     assert ring.live(0) == copy.live(0) == [(11, 400)]
     assert ring.emitted_buckets() == copy.emitted_buckets()
-    assert (ring.emitted_producers(), ring.dead(), ring.epochs) == ({}, [], [(1, 1)])
+    assert (ring.emitted_attributes(), ring.dead(), ring.epochs) == ({}, [], [(1, 1)])
     assert ring.emitted_reserved() == copy_reserved
     assert ring.held_by(1) == 0
     ring.step_down()

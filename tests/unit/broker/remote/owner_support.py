@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from clusterbroker.broker.queues.effort import Effort
+from clusterbroker.broker.queues.log import Loaded, MessageLog
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.ticket import Ticket
@@ -33,7 +34,7 @@ from clusterbroker.broker.remote.messages import (
 from clusterbroker.broker.remote.owned_queues import OwnedQueues
 from clusterbroker.cluster.entities import Queue as QueueEntity
 from clusterbroker.cluster.queue_settings import resolve
-from clusterbroker.journal.layout import PERSISTENT
+from clusterbroker.journal.layout import PERSISTENT, Location
 from clusterbroker.journal.record import GroupWriter, Message, RecordBuffer, SegmentUse, read_message, read_records
 
 QUEUE_ID = 7
@@ -79,7 +80,7 @@ class Stage:
         self.rooms: dict[str, int] = {}
         self.transfers: list[str] = []
         self.sent: list[tuple[str, Any, bytes]] = []
-        self.ended: list[Queue] = []
+        self.ended: list[MessageLog] = []
         self.dead: list[tuple[bytes, str]] = []
         self.buried: list[tuple[int, str, bytes, Ticket]] = []
         self.finds_targets = True
@@ -90,15 +91,15 @@ class Stage:
         self.in_flight: int | None = None
         self.disk: dict[int, bytes] = {}
         self.history: list[tuple[bytes, int, int]] = []
-        self.loads: list[tuple[Queue, Any]] = []
+        self.loads: list[tuple[list[Location], Loaded]] = []
         self.agenda: list[Any] = []
         self.effort = Effort()
-        self.burying = False
+        self.dead_lettering = False
         self.ring = self.new_ring()
         self.replica = self.new_ring(replica=True)
         self.begin(alive={} if attached else self.incarnations)
 
-    # -- the owner's node (queue.Host and OwnedQueueHost)
+    # -- the owner's node (log.Host and OwnedQueueHost)
 
     def new_ring(self, replica: bool = False) -> Ring:
         journaled = not self.transient
@@ -135,10 +136,10 @@ class Stage:
     def transfer(self, queue_id: int, to: str) -> None:
         self.transfers.append(to)
 
-    def dead_letter(self, queue: Queue, dead: Message, reason: Any) -> None:
+    def dead_letter(self, queue: MessageLog, dead: Message, reason: Any) -> None:
         self.dead.append((dead.body, reason))
 
-    def bury(self, queue: Queue, dead: Message, reason: Any, number: int, ticket: Ticket) -> bool:
+    def dead_letter_once(self, queue: MessageLog, dead: Message, reason: Any, number: int, ticket: Ticket) -> bool:
         if self.finds_targets:
             ticket.hold()
             self.buried.append((number, reason, dead.body, ticket))
@@ -147,28 +148,28 @@ class Stage:
     def soon(self, goes_on: Any) -> None:
         goes_on()
 
-    def later(self, queue: Queue) -> None:
+    def later(self, queue: MessageLog) -> None:
         queue.ring.mark()
 
     def hurry(self, queue_id: int) -> None:
         """Its copies are in sync from the beginning."""
 
-    def stumbled(self, queue: Queue, error: Exception, seq: int = 0) -> None:
+    def stumbled(self, queue: MessageLog, error: Exception, seq: int = 0) -> None:
         raise error
 
-    def load(self, queue: Queue, locations: Any) -> None:
-        self.loads.append((queue, locations))
+    def load(self, queue: MessageLog, locations: list[Location], loaded: Loaded) -> None:
+        self.loads.append((locations, loaded))
 
-    def write(self, queue: Queue) -> None:
+    def write(self, queue: MessageLog) -> None:
         pass
 
-    def rest(self, queue: Queue) -> None:
+    def rest(self, queue: MessageLog) -> None:
         pass  # a turn too many does no harm
 
-    def wake(self, queue: Queue, at_ms: int) -> None:
+    def wake(self, queue: MessageLog, at_ms: int) -> None:
         self.wakes.append(at_ms)
 
-    def end(self, queue: Queue) -> None:
+    def end(self, queue: MessageLog) -> None:
         self.ended.append(queue)
 
     def turn(self, later_ms: int = 0) -> None:
@@ -180,10 +181,10 @@ class Stage:
             due, self.agenda[:] = self.agenda[:], []
             for _queue in due:
                 self.queue.turn(self.now_ms)
-            for queue, places in self.loads[:]:
-                self.loads.remove((queue, places))
+            loads, self.loads = self.loads, []
+            for places, loaded in loads:
                 found = [read_message(self.disk[segment], at, QUEUE_ID, seq) for seq, segment, at, _ in places]
-                queue.loaded(places, found)
+                loaded(places, found, places)
             self.servings.turn(self.now_ms)
             if not self.servings.touched and not self.agenda:
                 return

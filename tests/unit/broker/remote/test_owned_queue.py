@@ -326,9 +326,9 @@ def test_what_died_for_a_start_that_is_over_is_forgotten() -> None:
     stage = killing()
     stage.publish("b", 2, b"2")
     stage.commit()
-    assert stage.ring.producers[b"rb/1"] == 2
+    assert stage.ring.attributes[b"rb/1"] == 2
     stage.fail("b")
-    assert b"rb/1" not in stage.ring.producers
+    assert b"rb/1" not in stage.ring.attributes
 
 
 def test_a_dead_letter_that_dies_again_for_want_of_room_is_taken() -> None:

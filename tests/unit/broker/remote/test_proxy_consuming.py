@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from clusterbroker.broker.queues.handle import EXCLUSIVE, GONE
-from clusterbroker.broker.queues.ring import Consumer
-from clusterbroker.broker.queues.subscription import Subscription
 from clusterbroker.broker.remote.consumer_link import WINDOW_FIRST, WINDOW_MAX
 from clusterbroker.broker.remote.messages import (
     SETTLE_ACK,
@@ -26,6 +24,8 @@ from clusterbroker.broker.remote.messages import (
     Settled,
     Settlement,
 )
+from clusterbroker.broker.session.delivery import BasicConsumer
+from clusterbroker.broker.session.subscription import Subscription
 from tests.unit.broker.remote.pair import Channel, Pair, entity, records
 
 
@@ -499,7 +499,7 @@ def test_a_get_and_its_message() -> None:
     assert (seq, message.body, redelivered, count, pair.queue.ready) == (12, b"body", True, 0, 4)
     assert pair.queue.outstanding() == [(12, 12)]
     channel = Channel()
-    channel.ledger.add(Consumer(pair.queue.ring, channel.ledger, b"\0", False, 0), 12, 0)
+    channel.ledger.add(BasicConsumer(pair.queue.ring, channel.ledger, b"\0", False, 0), 12, 0)
     ack(pair, channel, 1)
     assert settled(pair) == [(SETTLE_ACK, ((12, 12),))]
 

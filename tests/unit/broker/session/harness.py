@@ -30,8 +30,8 @@ from clusterbroker.broker.node.core import Entropy, Group, Load, Node
 from clusterbroker.broker.node.driver import Driver, Proposal
 from clusterbroker.broker.node.effects import GOOD, WRONG, Verdict
 from clusterbroker.broker.node.options import NodeOptions
+from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.patience import PATIENCE_MS
-from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.server.recovery import recovered
 from clusterbroker.broker.session.connection import Connection
 from clusterbroker.cluster import commands as c
@@ -316,7 +316,7 @@ class World:
             assert client.ask(m.ChannelOpen(), number) == m.ChannelOpenOk()
         return client
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str) -> MessageLog:
         return self.node.vhosts["/"].queues[name]
 
     def command(self, command: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.queues.leasing import RUN
+from clusterbroker.broker.queues.attributes import LEASE_RUN
 from clusterbroker.broker.stats.inspection import life_of
 from clusterbroker.cluster import commands as c
 from clusterbroker.journal.record import read_records
@@ -316,8 +316,8 @@ def test_the_runs_that_a_log_remembers_have_a_bound_and_end_with_the_lease(monke
     runs = [f"r{n}".ljust(64, "x") for n in range(7)]
     for run in runs:
         assert Reader(world.client(), run, name).take(rows=1)["rows"] == 1
-        told = world.queue("q").ring.producers
-        assert sum(key[:1] == RUN for key in told) <= 4
+        told = world.queue("q").ring.attributes
+        assert len(LEASE_RUN.names(told)) <= 4
     world.checkpoint()
     world.crash()
     said = [Reader(world.client(), run, name).word("settle", upto=1).get("code", 0) for run in runs]
@@ -325,9 +325,9 @@ def test_the_runs_that_a_log_remembers_have_a_bound_and_end_with_the_lease(monke
     said = [Reader(world.client(), run, name).take(rows=1).get("code", 0) for run in (*runs[3:], runs[0])]
     assert said == [409, 409, 409, 0, 0], "whoever was forgotten is another run again"
     Reader(world.client(), runs[0], name).word("release")
-    assert not world.queue("q").ring.producers
+    assert not world.queue("q").ring.attributes
     world.crash()
-    assert not world.queue("q").ring.producers
+    assert not world.queue("q").ring.attributes
     assert Reader(world.client(), runs[6], name).take()["rows"] == 10, "a lease begins with nobody replaced"
 
 
@@ -336,11 +336,11 @@ def test_a_lease_of_a_release_before_belongs_to_the_first_run_that_speaks() -> N
     world = client.world
     reader.take(rows=6)
     ring = world.queue("q").ring
-    for key in [key for key in ring.producers if key[:1] == RUN]:
-        ring.produced(key, 0)  # as its journal had it
+    for key in LEASE_RUN.names(ring.attributes):
+        ring.set_attribute(key, 0)  # as its journal had it
     world.turn()
     world.crash()
-    assert world.queue("q").ring.producers == {b"ln": 7, b"an": 1}
+    assert world.queue("q").ring.attributes == {b"ln": 7, b"an": 1}
     again = Reader(world.client(), run="r2")
     assert again.word("settle", upto=3)["acknowledged"] == 3
     world.crash()
@@ -363,17 +363,17 @@ def test_of_two_leases_that_a_release_before_has_left_the_later_one_counts() -> 
     client, reader = leased(2)
     world = client.world
     ring = world.queue("q").ring
-    ring.produced(b"lother", 1)
-    ring.produced(b"aother", 1)
+    ring.set_attribute(b"lother", 1)
+    ring.set_attribute(b"aother", 1)
     reader.take()
     world.checkpoint()
     world.crash()
     assert Reader(world.client()).read(1, 3) == rows(1, 2)
     world.turn()
-    assert not {b"lother", b"aother"} & set(world.queue("q").ring.producers)
+    assert not {b"lother", b"aother"} & set(world.queue("q").ring.attributes)
     world.crash()
     Reader(world.client()).word("release")
-    assert not world.queue("q").ring.producers
+    assert not world.queue("q").ring.attributes
 
 
 def test_transient_messages_of_a_lease_are_not_those_that_come_after_a_crash() -> None:

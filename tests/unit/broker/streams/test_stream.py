@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.queues.lease import End
 from clusterbroker.broker.stats.inspection import life_of
 from clusterbroker.cluster import commands as c
 from clusterbroker.journal.record import read_records
@@ -349,3 +350,14 @@ def test_offsets_of_what_is_no_stream() -> None:
     eve = world.client("eve")
     (close,) = eve.publish("amq.stream", "offsets", b'{"queue": "s"}')
     assert close.reply_code == 403
+
+
+def test_nobody_takes_from_a_stream() -> None:
+    """Sessions refuse that by themselves; the owner answers a member that asks all the same."""
+    world, _ = filled()
+    stream = world.queue("s")
+    said: list[Any] = []
+    stream.get(world.now_ms, said.append)
+    stream.lease(End(""), lambda answer, _: said.append(answer.code), world.now_ms)
+    assert said == ["is a stream, which is read by offsets", 406]
+    assert (stream.ready, stream.ring.unacked) == (10, 0)

@@ -42,7 +42,7 @@ def check_seen(cluster: Cluster, rows: list[bytes]) -> None:
     for site in cluster.running:
         assert site.map.segments("/") == ()
         for queue in site.node.queues.values():
-            assert not [name for name in queue.ring.producers if name[:1] == b"t"]
+            assert not [name for name in queue.ring.attributes if name[:1] == b"t"]
     assert len(cluster.digests()) == 1
 
 
@@ -118,7 +118,7 @@ def check_none_left(cluster: Cluster) -> None:
     for site in cluster.running:
         assert site.map.staging_queues("/") == ()
         for ring in [queue.ring for queue in site.node.queues.values()]:
-            assert not [name for name in ring.producers if name[:1] == b"t"]
+            assert not [name for name in ring.attributes if name[:1] == b"t"]
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -378,7 +378,7 @@ def test_a_crash_at_any_moment_of_the_move_loses_and_doubles_nothing(kept: int) 
     assert seen(world) == both
     assert seen(world, "r") == [row for row in both if int(row[-1:]) % 2]
     assert world.node.map.segments("/") == ()
-    assert not any(name[:1] == b"t" for queue in world.node.queues.values() for name in queue.ring.producers)
+    assert not any(name[:1] == b"t" for queue in world.node.queues.values() for name in queue.ring.attributes)
 
 
 def test_rows_that_are_on_the_disk_are_moved_too() -> None:

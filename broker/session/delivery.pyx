@@ -1,43 +1,23 @@
-# Part of ring.pyx: consumers, a channel's deliveries, and the hand-out.
+# What the queue hands to a consumer of a channel; `tests/model/delivery.py` explains each name.
+#
+# The queue (ring) knows a `Taker`; all that is said in 0-9-1 is here. A channel's deliveries are kept by tag as a
+# ring keeps messages by seq: in an array, found by a search whose first guess is exact unless entries are missing.
+cimport cython
+from cpython.ref cimport PyObject
+from libc.stdint cimport int64_t, uint16_t, uint64_t
+from libc.stdlib cimport free, malloc, qsort, realloc
 
-cdef class Taker:
-    # what `dispatch` wants to know first of either kind of consumer
-    cdef readonly Ring ring
-    cdef bint remote
-    cdef public bint active
-    cdef public int64_t priority
-    cdef public object owner
-    cdef public uint64_t delivered
+from clusterbroker.broker.amqp.codec cimport Acked, OutBuffer, with_number
+from clusterbroker.broker.queues.ring cimport Taker, acknowledge
+from clusterbroker.journal.record cimport Message
 
+cdef uint64_t NONE = 0xFFFFFFFFFFFFFFFF
 
-@cython.final
-cdef class RemoteConsumer(Taker):
-    """A node that takes messages for one of its consumers."""
-
-    cdef readonly uint8_t holder
-    cdef public bint no_ack
-    cdef public uint64_t limit
-    cdef public uint64_t unacked
-    cdef readonly RecordBuffer out
-
-    def __init__(self, Ring ring not None, int holder, int64_t priority=0, owner=None):
-        if not 1 <= holder <= HOLDER_MAX:
-            raise ValueError("holders are 1 to 254")
-        self.ring = ring
-        self.remote = True
-        self.holder = holder
-        self.priority = priority
-        self.owner = owner
-        self.active = True
-        self.out = RecordBuffer()
-
-    @property
-    def has_credit(self) -> bool:
-        return credit(self)
+cdef class Ledger
 
 
 @cython.final
-cdef class Consumer(Taker):
+cdef class BasicConsumer(Taker):
     """A consumer as `dispatch` sees it."""
 
     cdef readonly Ledger ledger
@@ -49,21 +29,44 @@ cdef class Consumer(Taker):
     cdef readonly uint64_t unacked
     cdef size_t place  # where its ledger holds it: 0 nowhere, 1 `sole`, n + 2 in `holders`
 
-    def __init__(self, Ring ring not None, Ledger ledger not None, bytes tag not None, bint no_ack,
+    def __init__(self, ring, Ledger ledger not None, bytes tag not None, bint no_ack,
                  uint64_t prefetch, int64_t priority=0, owner=None):
-        self.ring = ring
+        Taker.__init__(self, ring, priority, owner)
         self.ledger = ledger
         self.tag = tag
         self.no_ack = no_ack
         self.prefetch = prefetch
-        self.priority = priority
-        self.owner = owner
-        self.active = True
         self.numbered = b""
 
-    @property
-    def has_credit(self) -> bool:
-        return credit(self)
+    cdef bint credit(self) noexcept:
+        if not self.active or not self.ledger.flowing or self.ledger.out.paused or (
+            self.ledger.out.size >= self.ledger.out.size_max
+        ):
+            return False
+        if self.no_ack:
+            return True
+        return (not self.prefetch or self.unacked < self.prefetch) and (
+            not self.ledger.prefetch or self.ledger.unacked < self.ledger.prefetch
+        )
+
+    cdef bint flows(self) noexcept:
+        return self.active and self.ledger.flowing
+
+    cdef int hand(self, uint64_t seq, Message message, bint redelivered, uint16_t delivery_count,
+                  int64_t now_ms) except -1:
+        cdef uint64_t tag
+        if self.no_ack:
+            tag = self.ledger.next_tag
+            self.ledger.next_tag = tag + 1
+            self.ledger.skipped += 1
+        else:
+            tag = self.ledger.put(self, seq, now_ms)
+        if self.numbered:
+            message = with_number(message, self.numbered, <int64_t>seq + self.shift)
+        self.ledger.out.put_deliver(self.ledger.number, self.tag, tag, redelivered, message)
+        if redelivered:
+            self.ledger.redelivered += 1
+        return self.no_ack
 
 
 cdef struct delivery:
@@ -94,7 +97,7 @@ cdef class Ledger:
     cdef readonly uint64_t next_tag
     cdef readonly uint64_t skipped
     cdef readonly uint64_t redelivered
-    cdef Consumer sole
+    cdef BasicConsumer sole
     cdef list holders
     cdef delivery *entries
     cdef size_t first
@@ -110,7 +113,7 @@ cdef class Ledger:
     def __dealloc__(self):
         free(self.entries)
 
-    cdef int hold(self, Consumer consumer) except -1:
+    cdef int hold(self, BasicConsumer consumer) except -1:
         if self.sole is None:
             self.sole = consumer
             consumer.place = 1
@@ -121,9 +124,9 @@ cdef class Ledger:
         consumer.place = len(self.holders) + 1
         return 0
 
-    cdef int let_go(self, Consumer consumer) except -1:
+    cdef int let_go(self, BasicConsumer consumer) except -1:
         cdef size_t place = consumer.place
-        cdef Consumer last
+        cdef BasicConsumer last
         consumer.place = 0
         if place == 1:
             self.sole = None
@@ -156,7 +159,7 @@ cdef class Ledger:
         self.room = room
         return 0
 
-    cdef inline uint64_t put(self, Consumer consumer, uint64_t seq, int64_t now_ms) except 0:
+    cdef inline uint64_t put(self, BasicConsumer consumer, uint64_t seq, int64_t now_ms) except 0:
         cdef uint64_t tag = self.next_tag
         cdef delivery *entry
         if self.end == self.room:
@@ -174,7 +177,7 @@ cdef class Ledger:
         consumer.unacked += 1
         return tag
 
-    def add(self, Consumer consumer not None, uint64_t seq, int64_t now_ms) -> int:
+    def add(self, BasicConsumer consumer not None, uint64_t seq, int64_t now_ms) -> int:
         return self.put(consumer, seq, now_ms)
 
     def skip(self) -> int:
@@ -184,7 +187,7 @@ cdef class Ledger:
         return self.next_tag - 1
 
     cdef delivery *find(self, uint64_t tag) noexcept:
-        # NULL when the tag is not outstanding; see Ring.shelf_at
+        # NULL when the tag is not outstanding; see the ring's shelf_at
         cdef size_t low = self.first, high = self.end, middle
         cdef uint64_t above, below
         cdef delivery *entry
@@ -224,14 +227,11 @@ cdef class Ledger:
                 self.room = 0
 
     cdef inline int settle_entry(self, delivery *entry) except -1:
-        cdef Consumer consumer = <Consumer>entry.consumer
+        cdef BasicConsumer consumer = <BasicConsumer>entry.consumer
         cdef uint64_t seq = entry.seq
         self.remove(entry)
         consumer.unacked -= 1
-        consumer.ring.settle_seq(seq, False)
-        consumer.ring.acked += 1  # in a line that settling has just written
-        if not consumer.ring.marked:
-            consumer.ring.set_mark()
+        acknowledge(consumer, seq)
         if consumer.unacked == 0:
             self.let_go(consumer)
         return 0
@@ -271,7 +271,7 @@ cdef class Ledger:
         return 0
 
     cdef tuple collect_entry(self, delivery *entry):
-        cdef Consumer consumer = <Consumer>entry.consumer
+        cdef BasicConsumer consumer = <BasicConsumer>entry.consumer
         cdef uint64_t seq = entry.seq, tag = entry.tag
         self.remove(entry)
         consumer.unacked -= 1
@@ -306,7 +306,7 @@ cdef class Ledger:
         """Puts collected deliveries back (a transaction was rolled back)."""
         cdef list back = list(entries)
         cdef size_t n = 0, i, room = max(self.unacked + len(back), <size_t>8)
-        cdef Consumer consumer
+        cdef BasicConsumer consumer
         cdef delivery *merged = <delivery *>malloc(room * sizeof(delivery))
         if merged == NULL:
             raise MemoryError()
@@ -336,7 +336,7 @@ cdef class Ledger:
             if consumer.place == 0:
                 self.hold(consumer)
 
-    def drain_of(self, Consumer consumer not None) -> list:
+    def drain_of(self, BasicConsumer consumer not None) -> list:
         """Takes all deliveries of one consumer out, in tag order."""
         cdef size_t i
         cdef list tags = []
@@ -368,198 +368,3 @@ cdef class Ledger:
             return None
         entry = &self.entries[self.first]
         return entry.at_ms, <object>entry.consumer, entry.tag
-
-
-cdef inline bint remote_credit(RemoteConsumer consumer) noexcept:
-    return consumer.active and consumer.delivered < consumer.limit and consumer.out.size < consumer.out.size_max
-
-
-cdef inline bint credit(Taker taker) noexcept:
-    cdef Consumer consumer
-    cdef Ledger ledger
-    if taker.remote:
-        return remote_credit(<RemoteConsumer>taker)
-    consumer = <Consumer>taker
-    ledger = consumer.ledger
-    if not consumer.active or not ledger.flowing or ledger.out.paused or ledger.out.size >= ledger.out.size_max:
-        return False
-    if consumer.no_ack:
-        return True
-    return (not consumer.prefetch or consumer.unacked < consumer.prefetch) and (
-        not ledger.prefetch or ledger.unacked < ledger.prefetch
-    )
-
-
-cdef Message annotated(Ring ring, Message message, uint64_t seq, uint32_t count, Taker taker, bint redelivered):
-    # as the consumer sees it; a message that cannot be shown returns to its place before the queue hears of that
-    try:
-        answer = ring.annotate(message, seq, count, taker, redelivered)
-        if type(answer) is not Message:
-            raise TypeError(f"annotate returned {type(answer).__name__}, not a message")
-    except BaseException:
-        ring.requeue(seq, False)
-        raise
-    return <Message>answer
-
-
-cdef inline int deliver(Ring ring, Taker taker, uint64_t seq, slot *s, int64_t now_ms) except -1:
-    cdef Consumer consumer
-    cdef Ledger ledger
-    cdef RemoteConsumer far
-    cdef bint redelivered = s.bits & REDELIVERED != 0
-    cdef uint64_t tag
-    cdef Message message
-    ring.hand_out(seq, s)
-    message = <Message><PyObject *>s.message
-    if ring.annotate is not None and (
-        message.flags & HAS_BCC or ring.annotates_all or (redelivered and ring.annotates_redelivered)
-    ):
-        message = annotated(ring, message, seq, s.delivery_count, taker, redelivered)
-        s = ring.find(seq)
-    if taker.remote:
-        far = <RemoteConsumer>taker
-        far.out.put(ring.queue_id, ring.epoch, seq, message, s.delivery_count, redelivered)
-        ring.set_holder(seq, far.holder)
-        far.delivered += 1
-        far.unacked += 1
-        if redelivered:
-            ring.redelivered += 1
-        if far.no_ack:
-            ring.handed_no_ack += 1
-            ring.auto_acks += 1
-        if s.bits & WRITTEN:
-            ring.relieve(seq, s)
-        return 0
-    consumer = <Consumer>taker
-    ledger = consumer.ledger
-    if consumer.no_ack:
-        tag = ledger.next_tag
-        ledger.next_tag = tag + 1
-        ledger.skipped += 1
-    else:
-        tag = ledger.put(consumer, seq, now_ms)
-    if consumer.numbered:
-        message = with_number(message, consumer.numbered, <int64_t>seq + consumer.shift)
-    ledger.out.put_deliver(ledger.number, consumer.tag, tag, redelivered, message)
-    consumer.delivered += 1
-    if redelivered:
-        ring.redelivered += 1
-        ledger.redelivered += 1
-    if consumer.no_ack:
-        ring.handed_no_ack += 1
-        ring.settle_seq(seq, False)
-    elif s.bits & WRITTEN:
-        ring.relieve(seq, s)
-    return 0
-
-
-def dispatch(Ring ring not None, consumers, int64_t now_ms, int64_t limit=1 << 30) -> tuple:
-    """Hands ready messages to consumers with credit (`consumers`: highest priority first).
-
-    Returns (how many, why it stopped): HEAD_NONE, HEAD_NOT_LOADED, HEAD_NOT_RESERVED, HEAD_NOT_COMMITTED,
-    HEAD_EXPIRED, NO_CREDIT or LIMIT.
-    """
-    cdef tuple members = tuple(consumers)
-    cdef tuple answer
-    for member in members:
-        if type(member) is not Consumer and type(member) is not RemoteConsumer:
-            raise TypeError(f"a compiled ring feeds compiled consumers, not {type(member).__name__}")
-    answer = dispatch_one(ring, members[0], now_ms, limit) if len(members) == 1 else dispatch_round(
-        ring, members, now_ms, limit
-    )
-    ring.handed += <uint64_t>answer[0]
-    return answer
-
-
-cdef tuple dispatch_one(Ring ring, Taker consumer, int64_t now_ms, int64_t limit):
-    cdef int64_t count = 0
-    cdef uint64_t seq
-    cdef slot *s
-    cdef int head
-    while True:
-        if count >= limit:
-            return count, LIMIT
-        if not credit(consumer):
-            return count, NO_CREDIT if ring.ready else HEAD_NONE
-        if ring.paused or ring.replica:
-            return count, HEAD_NOT_COMMITTED if ring.ready else HEAD_NONE
-        seq = ring.head_seq()
-        if not seq:
-            return count, HEAD_NONE
-        s = ring.find(seq)
-        head = ring.head_at(seq, s, now_ms)
-        if head != HEAD_OK:
-            if head == HEAD_NOT_COMMITTED:
-                ring.ask_reserve()
-            return count, head
-        ring.turn = 1
-        deliver(ring, consumer, seq, s, now_ms)
-        count += 1
-
-
-cdef tuple dispatch_round(Ring ring, tuple members, int64_t now_ms, int64_t limit):
-    # Within one call credit only shrinks, so a consumer that was passed over once stays out: alive[place] is the
-    # place itself while it has credit, and otherwise a place further on (`width` stands for the end).
-    cdef size_t n = len(members), start = 0, end = 0, width = 0, place, i
-    cdef int64_t count = 0
-    cdef uint64_t seq
-    cdef slot *s
-    cdef int head
-    cdef size_t[64] few
-    cdef size_t *alive = few
-    if n >= 64:
-        alive = <size_t *>malloc((n + 1) * sizeof(size_t))
-        if alive == NULL:
-            raise MemoryError()
-    try:
-        while True:
-            if count >= limit:
-                return count, LIMIT
-            while True:
-                place = width
-                if width:
-                    place = next_alive(members, start, width, alive, ring.turn % width)
-                    if place == width:
-                        place = next_alive(members, start, width, alive, 0)
-                if place < width:
-                    break
-                if end == n:
-                    return count, NO_CREDIT if ring.ready else HEAD_NONE
-                start = end
-                while end < n and (<Taker>members[end]).priority == (<Taker>members[start]).priority:
-                    end += 1
-                width = end - start
-                for i in range(width + 1):
-                    alive[i] = i
-            if ring.paused or ring.replica:
-                return count, HEAD_NOT_COMMITTED if ring.ready else HEAD_NONE
-            seq = ring.head_seq()
-            if not seq:
-                return count, HEAD_NONE
-            s = ring.find(seq)
-            head = ring.head_at(seq, s, now_ms)
-            if head != HEAD_OK:
-                if head == HEAD_NOT_COMMITTED:
-                    ring.ask_reserve()
-                return count, head
-            ring.turn = place + 1
-            deliver(ring, <Taker>members[start + place], seq, s, now_ms)
-            count += 1
-    finally:
-        if alive != few:
-            free(alive)
-
-
-cdef inline size_t next_alive(tuple members, size_t start, size_t width, size_t *alive, size_t place):
-    cdef size_t at = place, after
-    while True:
-        while alive[at] != at:
-            at = alive[at]
-        if at == width or credit(<Taker>members[start + at]):
-            break
-        alive[at] = at + 1
-    while place < at:  # the next search goes there at once
-        after = alive[place]
-        alive[place] = at
-        place = after
-    return at

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from clusterbroker.broker.amqp.fields import Int16
 from clusterbroker.broker.amqp.properties import Properties, decode, encode
-from clusterbroker.broker.queues.deadletter import (
+from clusterbroker.broker.queues.dead_lettering.death import (
     COUNT_MAX,
     DEATHS_MAX,
     DIGEST_BYTES,

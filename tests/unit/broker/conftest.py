@@ -1,4 +1,4 @@
-"""The ring, with the record module and the codec that belong to it."""
+"""The ring and deliveries, with the record module and the codec that belong to them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from clusterbroker.broker.amqp import codec
 from clusterbroker.broker.queues import ring
+from clusterbroker.broker.session import delivery
 from clusterbroker.journal import record
 from clusterbroker.journal.layout import PERSISTENT
 
@@ -18,6 +19,7 @@ class Half:
     record: Any = record
     codec: Any = codec
     module: Any = ring
+    delivery: Any = delivery
 
     def message(
         self, body: bytes = b"body", *, transient: bool = False, priority: int = 0, time_ms: int = 0, ttl_ms: int = -1
@@ -34,10 +36,10 @@ class Half:
         return ring
 
     def ledger(self, number: int = 1, size_max: int = 1 << 20) -> Any:
-        return self.module.Ledger(number, self.codec.OutBuffer(8192, size_max))
+        return self.delivery.Ledger(number, self.codec.OutBuffer(8192, size_max))
 
     def consumer(self, ring: Any, ledger: Any, *, no_ack: bool = False, prefetch: int = 0, **more: Any) -> Any:
-        return self.module.Consumer(ring, ledger, b"\x01c", no_ack, prefetch, **more)
+        return self.delivery.BasicConsumer(ring, ledger, b"\x01c", no_ack, prefetch, **more)
 
     def write(self, ring: Any, segment: int = 3, offset: int = 0, upto: int = 0) -> tuple[int, list[Any]]:
         """One group: what `write` returned, and its records."""

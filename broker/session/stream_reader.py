@@ -12,15 +12,17 @@ Where it stands is known here alone, so another owner goes on with the next mess
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.amqp.fields import FieldTable
-from clusterbroker.broker.amqp.own_message import own_message
+from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.broker.content.message import new_message
 from clusterbroker.broker.queues.handle import CommitPart, QueueHandle
-from clusterbroker.broker.queues.ring import Ledger, Ring
-from clusterbroker.broker.queues.subscription import Holder, Subscription
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.subscription import LocalConsumer
 from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.session.delivery import Ledger
+from clusterbroker.broker.session.subscription import Holder, Subscription
 from clusterbroker.broker.streams.messages import READ, StreamTold
 from clusterbroker.cluster.entities import Queue as QueueEntity
 from clusterbroker.cluster.queue_settings import QueueSettings
@@ -82,7 +84,7 @@ class Reader:
         self.ring = Ring(face.entity.queue_id, agenda=streams.host.agenda, proxy=True)
         self.ring.owner = self
         self.subscription = Subscription(
-            client, client.ledger, cast("QueueHandle", self), tag, no_ack=False, exclusive=False,
+            client, client.ledger, self, tag, no_ack=False, exclusive=False,
             prefetch=client.prefetch, priority=0, arguments=arguments,
         )  # fmt: skip
         self.subscription.credit.numbered = OFFSET
@@ -158,21 +160,21 @@ class Reader:
     def _deliver_chunk(self, told: StreamTold, records: bytes | memoryview) -> None:
         credit, ledger, now_ms = self.subscription.credit, self._client.ledger, self._streams.host.now_ms
         headers: FieldTable = {"x-stream-offset": told.seq - 1, "x-stream-count": told.next - told.seq}
-        header = codec.encode(codec.Properties(headers=headers, delivery_mode=2))
-        made = own_message("", self.name, header, bytes(records), now_ms)
+        made = new_message("", self.name, Properties(headers=headers, delivery_mode=2), bytes(records), now_ms)
         self.ring.hold(told.seq)
         ledger.out.deliver(ledger.number, credit.tag, ledger.add(credit, told.seq, now_ms), False, made)
         credit.delivered += 1
 
     # -- what its channel asks of a queue
 
-    def unsubscribe(self, _: Subscription, now_ms: int) -> None:
+    def unsubscribe(self, subscription: LocalConsumer, now_ms: int) -> None:
         """basic.cancel, or the end of the channel."""
-        del now_ms
+        del subscription, now_ms
         self._streams.close(self)
 
-    def limits_changed(self, _: Subscription) -> None:
+    def limits_changed(self, subscription: LocalConsumer) -> None:
         """basic.qos"""
+        del subscription
         self.ring.mark()
 
     def settle(self, seq: int, held: bool = False) -> None:
@@ -190,7 +192,7 @@ class Reader:
         del counted
         self.settle(seq)
 
-    def bring(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
+    def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         """Nothing dies here."""
         del seqs
         then()

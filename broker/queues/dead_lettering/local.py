@@ -6,32 +6,29 @@ message stays in its queue, so a crash finds it in one of the two places. How ma
 is bounded (`effort`); the rest wait for the next one.
 
 What a transaction rejects waits for nobody: its letter belongs into the group of the commit, and its content was
-fetched before (`QueueHandle.bring`). What is refused for want of room was never in the queue: it dies without a seq.
+fetched before (`QueueHandle.preload`). What is refused for want of room was never in the queue: it dies without a seq.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from clusterbroker.broker.queues.deadletter import Reason
+from clusterbroker.broker.queues.dead_lettering.death import Reason
+from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
 
-if TYPE_CHECKING:
-    from clusterbroker.broker.queues.queue import Queue
-    from clusterbroker.journal.layout import Location
 
-
-class Dying:
+class LocalDeadLetters:
     """Of one queue."""
 
-    __slots__ = ("_line", "_loaded", "_queue", "_refused", "_unweighed")
+    __slots__ = ("_content", "_line", "_log", "_refused", "_unweighed")
 
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
+    def __init__(self, log: MessageLog) -> None:
+        self._log = log
         self._line: deque[tuple[int, Reason]] = deque()
-        self._loaded: dict[int, Message | None] = {}  # of the line; None: on its way from the disk
+        self._content: dict[int, Message | None] = {}  # of the line; None: on its way from the disk
         self._unweighed: set[int] = set()  # too many, and their sizes are not known before they are here
         self._refused = 0  # so many were never in the queue: they count down from -1 in the place of seqs
 
@@ -41,14 +38,14 @@ class Dying:
             self._publish(seq, message, reason)
             return
         self._line.append((seq, reason))
-        self._loaded[seq] = message
+        self._content[seq] = message
         if message is None:
             if reason == "maxlen":
                 self._unweighed.add(seq)
-            self._queue.host.load(self._queue, [self._queue.ring.location(seq)])
+            self._log.host.load(self._log, [self._log.ring.location(seq)], self._loaded)
         else:
             if reason == "maxlen":
-                self._queue.host.effort.owed += message.size
+                self._log.host.effort.owed += message.size
             self.go_on()
 
     def refuse(self, message: Message) -> None:
@@ -56,57 +53,61 @@ class Dying:
         self._refused += 1
         self.add(-self._refused, message, "maxlen", at_once=False)
 
-    def loaded(self, locations: Sequence[Location], messages: Sequence[Message]) -> None:
-        """Content came from the disk."""
+    def _loaded(self, locations: Sequence[Location], messages: Sequence[Message], asked: Sequence[Location]) -> None:
+        if self._log.deleted:
+            return
+        for where in asked:
+            if where not in locations:
+                self._unread(where[0])
         for (seq, *_), message in zip(locations, messages, strict=True):
-            assert self._loaded[seq] is None, "what is dying is loaded once"
-            self._loaded[seq] = message
+            assert self._content[seq] is None, "what is dying is loaded once"
+            self._content[seq] = message
             if seq in self._unweighed:
                 self._unweighed.remove(seq)
-                self._queue.host.effort.owed += message.size
+                self._log.host.effort.owed += message.size
         self.go_on()
-        self._queue.ring.mark()
+        self._log.ring.mark()
 
     def go_on(self) -> None:
         """Publishes what stands in front, is here, and finds room in this turn."""
-        queue, host = self._queue, self._queue.host
-        while self._line and not queue.broken:
+        log, host = self._log, self._log.host
+        while self._line and not log.broken:
             seq, reason = self._line[0]
-            message = self._loaded[seq]
+            message = self._content[seq]
             if message is None:
                 return
             if host.effort.spent:
-                host.later(queue)
+                host.later(log)
                 return
-            if host.burying:  # it was a letter that found no room: chains of queues must not nest
-                queue.ring.mark()
+            if host.dead_lettering:  # it was a letter that found no room: chains of queues must not nest
+                log.ring.mark()
                 return
             try:
                 self._publish(seq, message, reason)
             except Exception as error:
-                host.stumbled(queue, error, max(seq, 0))
+                host.stumbled(log, error, max(seq, 0))
                 return
             self._line.popleft()
-            del self._loaded[seq]
+            del self._content[seq]
             if reason == "maxlen":
                 host.effort.owed -= message.size
 
     def drop(self) -> None:
         """The queue is deleted."""
         for seq, reason in self._line:
-            if reason == "maxlen" and (message := self._loaded[seq]) is not None:
-                self._queue.host.effort.owed -= message.size
+            if reason == "maxlen" and (message := self._content[seq]) is not None:
+                self._log.host.effort.owed -= message.size
         self._line.clear()
-        self._loaded.clear()
+        self._content.clear()
         self._unweighed.clear()
 
-    def unread(self, seq: int) -> None:
+    def _unread(self, seq: int) -> None:
         """Its content cannot be read: it stays in its queue, and is nobody's."""
-        if seq in self._loaded:
-            del self._loaded[seq]
+        if seq in self._content:
+            del self._content[seq]
             self._line = deque(entry for entry in self._line if entry[0] != seq)
 
     def _publish(self, seq: int, message: Message, reason: Reason) -> None:
-        self._queue.host.dead_letter(self._queue, message, reason)
+        self._log.host.dead_letter(self._log, message, reason)
         if seq > 0:
-            self._queue.ring.settle(seq, held=True)
+            self._log.ring.settle(seq, held=True)

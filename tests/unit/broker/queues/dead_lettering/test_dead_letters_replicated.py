@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbroker.broker.queues.burial import RETRY_FIRST_MS, RETRY_MAX_MS, WINDOW
+from clusterbroker.broker.queues.dead_lettering.replicated import RETRY_FIRST_MS, RETRY_MAX_MS, WINDOW
 from clusterbroker.broker.remote.messages import SETTLE_REJECT
 from tests.unit.broker.remote.owner_support import Stage, head
 
@@ -108,10 +108,10 @@ def test_at_least_once_tries_again_later_and_later() -> None:
     stage = dying(1, dead_letter_strategy="at-least-once")
     stage.finds_targets = False
     stage.commit()
-    assert stage.queue.burial is not None
+    assert stage.queue.dead_letters.replicated is not None
     waits = []
     for _ in range(8):
-        waits.append(stage.queue.burial.wake_ms(stage.now_ms) - stage.now_ms)
+        waits.append(stage.queue.dead_letters.replicated.wake_ms(stage.now_ms) - stage.now_ms)
         stage.turn(waits[-1])
     assert waits == [RETRY_FIRST_MS * 2**n for n in range(6)] + [RETRY_MAX_MS] * 2
     stage.finds_targets = True
@@ -164,7 +164,7 @@ def test_letters_go_in_the_order_of_their_deaths_whether_their_content_is_in_mem
 def test_what_is_tried_again_is_not_behind_all_that_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """With more dead than a target remembers numbers of, those to be tried again stood behind others that may not pass
     them by: none of them was ever tried again."""
-    monkeypatch.setattr("clusterbroker.broker.queues.burial.DEAD_SPREAD", 10)
+    monkeypatch.setattr("clusterbroker.broker.queues.dead_lettering.replicated.DEAD_SPREAD", 10)
     stage = dying(25, dead_letter_strategy="at-least-once")
     stage.commit()
     assert numbers(stage) == list(range(1, 11))

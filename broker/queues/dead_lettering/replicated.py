@@ -3,7 +3,7 @@
 One group commit cannot hold both halves here, so a message dies in four steps, each of which a new owner can take up:
 
     held      a DEAD record: the message has left the queue's order but not the queue; it has a number
-    buried    once that record is committed, not before (or a new owner would hand the message out and its copy be
+    published once that record is committed, not before (or a new owner would hand the message out and its copy be
               read elsewhere), it is published to its targets, with the queue's name as producer and that number
     answered  every target has committed its copy, or has it already, or refused it
     settled   SET
@@ -21,20 +21,18 @@ has left, it counts as open: the next owner would send it again.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from clusterbroker.broker.queues.deadletter import Reason
+from clusterbroker.broker.queues.dead_lettering.death import Reason
+from clusterbroker.broker.queues.log import SAFE, MessageLog
 from clusterbroker.broker.queues.producers import DEAD_SPREAD
 from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
 
-if TYPE_CHECKING:
-    from clusterbroker.broker.queues.queue import Queue
-
 WINDOW: Final = 256
-TAKEN_OVER: Final = -2
-"""The mark of what needs no commit of this owner's."""
 RETRY_FIRST_MS: Final = 1000
 RETRY_MAX_MS: Final = 60_000
 REASONS: Final[tuple[Reason, ...]] = ("rejected", "expired", "maxlen", "delivery_limit")
@@ -50,23 +48,23 @@ class Dead:
         self.seq = seq
         self.number = number
         self.reason = reason
-        self.mark = mark  # of the commit that its DEAD record needs (Queue.durable)
+        self.mark = mark  # of the commit that its DEAD record needs (MessageLog.durable)
         self.message: Message | None = None  # its content, while it stands in the line
         self.tries = 0
 
 
-class Burial:
+class ReplicatedDeadLetters:
     """The dead of one queue and epoch."""
 
-    __slots__ = ("_again", "_due", "_leaving", "_line", "_loading", "_open", "_queue", "_underway", "ended")
+    __slots__ = ("_again", "_due", "_leaving", "_line", "_loading", "_log", "_open", "_underway", "ended")
 
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
+    def __init__(self, log: MessageLog) -> None:
+        self._log = log
         self._open: dict[int, Dead] = {}  # by number, in order: held, or settled and that is not committed
         self._leaving: deque[tuple[int, int]] | tuple[()] = ()  # (number, mark of the commit of its SET) of the settled
         self._due: deque[Dead] | tuple[()] = ()  # not tried yet, in order
         self._again: list[tuple[int, int, Dead]] = []  # heap of those to be tried again: when, number
-        self._line: list[Dead] = []  # to be buried next, in this order; WINDOW at most
+        self._line: list[Dead] = []  # to be published next, in this order; WINDOW at most
         self._loading: dict[int, Dead] = {}  # of the line, by seq: content on its way from the disk
         self._underway = 0
         self.ended = False
@@ -76,13 +74,13 @@ class Burial:
 
     def hold(self, seq: int, reason: Reason) -> None:
         """An UNACKED message dies."""
-        number = self._queue.ring.hold_dead(seq, REASONS.index(reason))
-        self._add(Dead(seq, number, reason, self._queue.commits))
+        number = self._log.ring.hold_dead(seq, REASONS.index(reason))
+        self._add(Dead(seq, number, reason, self._log.commits))
 
     def resume(self) -> None:
         """A new owner takes up what the last one left; `turn` is not called before the other copies have it too."""
-        for seq, number, reason in self._queue.ring.dead():
-            self._add(Dead(seq, number, REASONS[reason], TAKEN_OVER))
+        for seq, number, reason in self._log.ring.dead():
+            self._add(Dead(seq, number, REASONS[reason], SAFE))  # it needs no commit of this owner's
 
     def _add(self, dead: Dead) -> None:
         self._open[dead.number] = dead
@@ -96,9 +94,9 @@ class Burial:
         return self._again[0][0] if self._again and self._again[0][0] > now_ms else 0
 
     def turn(self, now_ms: int) -> None:
-        """Buries what is durable and due."""
+        """Publishes what is durable and due."""
         self._go_on()
-        while self._leaving and self._queue.durable(self._leaving[0][1]):
+        while self._leaving and self._log.durable(self._leaving[0][1]):
             del self._open[self._leaving.popleft()[0]]
         while self._again and self._again[0][0] <= now_ms and self._has_room:
             self._stand_in_line(heappop(self._again)[2])
@@ -106,7 +104,7 @@ class Burial:
         oldest = next(iter(self._open)) if self._due else 0
         while self._due and self._has_room and self._due[0].number - oldest < DEAD_SPREAD:
             dead = self._due.popleft()
-            if self._queue.durable(dead.mark):
+            if self._log.durable(dead.mark):
                 self._stand_in_line(dead)
             else:
                 later.append(dead)
@@ -119,67 +117,68 @@ class Burial:
         return self._underway + len(self._line) < WINDOW
 
     def _stand_in_line(self, dead: Dead) -> None:
-        dead.message = self._queue.ring.message(dead.seq)
+        dead.message = self._log.ring.message(dead.seq)
         self._line.append(dead)
         if dead.message is None:
             self._loading[dead.seq] = dead
-            self._queue.host.load(self._queue, [self._queue.ring.location(dead.seq)])
+            self._log.host.load(self._log, [self._log.ring.location(dead.seq)], self._loaded)
         else:
             self._go_on()  # its answer may come at once, and make room for the next
 
-    def loaded(self, seq: int, message: Message) -> bool:
-        """Content came from the disk; False: it was not asked for here."""
-        dead = self._loading.pop(seq, None)
-        if dead is not None:
-            dead.message = message
-            self._go_on()
-        return dead is not None
+    def _loaded(self, locations: Sequence[Location], messages: Sequence[Message], asked: Sequence[Location]) -> None:
+        if self.ended:
+            return
+        for where in asked:
+            if where not in locations:
+                self._unread(where[0])
+        for (seq, *_), message in zip(locations, messages, strict=True):
+            if (dead := self._loading.pop(seq, None)) is not None:
+                dead.message = message
+                self._go_on()
 
-    def unread(self, seq: int) -> None:
+    def _unread(self, seq: int) -> None:
         """Its content cannot be read: it stays dead, and no target hears of its number."""
-        dead = self._loading.pop(seq, None)
-        if dead is not None:
+        if (dead := self._loading.pop(seq, None)) is not None:
             self._line.remove(dead)
             self._open.pop(dead.number, None)
             self._go_on()
 
     def _go_on(self) -> None:
-        """Buries what stands in front, is here, and finds room in this turn."""
-        queue, host = self._queue, self._queue.host
-        while self._line and (message := self._line[0].message) is not None and not queue.broken:
+        """Publishes what stands in front, is here, and finds room in this turn."""
+        log, host = self._log, self._log.host
+        while self._line and (message := self._line[0].message) is not None and not log.broken:
             if host.effort.spent:
-                host.later(queue)
+                host.later(log)
                 return
             dead = self._line.pop(0)
             dead.message = None
             try:
-                self._bury(dead, message)
+                self._publish(dead, message)
             except Exception as error:
                 dead.message = message
                 self._line.insert(0, dead)
                 self._underway -= 1
-                host.stumbled(queue, error, dead.seq)
+                host.stumbled(log, error, dead.seq)
 
-    def _bury(self, dead: Dead, message: Message) -> None:
-        queue = self._queue
+    def _publish(self, dead: Dead, message: Message) -> None:
         ticket = Ticket(dead.number, dead.number, lambda ticket: self._answered(dead, ticket))
         self._underway += 1
         dead.tries += 1
-        if not queue.host.bury(queue, message, dead.reason, dead.number, ticket):
+        if not self._log.host.dead_letter_once(self._log, message, dead.reason, dead.number, ticket):
             ticket.rejected = True  # no exchange, or no route
         ticket.pass_()
 
     def _answered(self, dead: Dead, ticket: Ticket) -> None:
         self._underway -= 1
-        queue = self._queue
-        if self.ended or queue.deleted:
+        log = self._log
+        if self.ended or log.deleted:
             return
-        if ticket.rejected and queue.settings.dead_letter_strategy == "at-least-once":
+        if ticket.rejected and log.settings.dead_letter_strategy == "at-least-once":
             pause_ms = min(RETRY_FIRST_MS << min(dead.tries - 1, 16), RETRY_MAX_MS)
-            heappush(self._again, (queue.host.now_ms + pause_ms, dead.number, dead))
+            heappush(self._again, (log.host.now_ms + pause_ms, dead.number, dead))
         else:
             if isinstance(self._leaving, tuple):
                 self._leaving = deque()
-            self._leaving.append((dead.number, queue.commits))
-            queue.ring.settle(dead.seq)
-        queue.ring.mark()
+            self._leaving.append((dead.number, log.commits))
+            log.ring.settle(dead.seq)
+        log.ring.mark()

@@ -1,0 +1,273 @@
+"""The way of a queue's messages to its consumers, and back.
+
+The head may have to be loaded, committed or reserved before anybody gets it. Whoever asks for one message (basic.get)
+stands in line until that is known; consumers that wait with credit come first. What has expired is at the head, or
+stands behind what has not, so the hand-out gives it up as it meets it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from clusterbroker.broker.queues import ring as rings
+from clusterbroker.broker.queues.annotation import Annotation
+from clusterbroker.broker.queues.dead_lettering.dead_lettering import DeadLettering
+from clusterbroker.broker.queues.handle import Taken
+from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.patience import Patience
+from clusterbroker.broker.queues.retries import retry_delay_ms
+from clusterbroker.broker.queues.states import (
+    HEAD_EXPIRED,
+    HEAD_NONE,
+    HEAD_NOT_COMMITTED,
+    HEAD_NOT_LOADED,
+    HEAD_NOT_RESERVED,
+    HEAD_OK,
+    NO_CREDIT,
+)
+from clusterbroker.broker.queues.stumble import Stumble
+from clusterbroker.broker.queues.watch import Watch
+from clusterbroker.journal.layout import HAS_BCC, Location
+from clusterbroker.journal.record import Message
+
+LOAD_AHEAD: Final = 2048
+LOAD_AHEAD_MAX: Final = 16384
+"""How many messages of a queue on disk are brought into memory ahead of its consumers: few at first, then more."""
+TURN_MS_MAX: Final = 1000
+"""A turn that comes so late judges by its own time what has expired, no more by that of what brought it about."""
+
+Getter = tuple[Any, Callable[[Taken | str | None], None]]
+"""A RemoteConsumer or None, and who hears of it."""
+
+
+class Dispatch:
+    """Of one queue.
+
+    came_ms  when the first message came since the last turn, 0: none has
+    delayed  heap of (when, seq, counted): messages that wait to return
+    """
+
+    __slots__ = ("_ahead", "_annotation", "_dead_letters", "_getters", "_log", "_patience", "came_ms", "delayed")
+
+    def __init__(self, log: MessageLog, dead_letters: DeadLettering, now_ms: int) -> None:
+        self._log = log
+        self._dead_letters = dead_letters
+        self.came_ms = 0
+        self._getters: deque[Getter] | None = None
+        self._ahead: list[Location] | None = None  # what is being read from the journal, to be handed out soon
+        self.delayed: list[tuple[int, int, bool]] | None = None
+        self._annotation = Annotation(log.ring)
+        self._patience = Patience(now_ms)
+        log.ring.annotate = self._annotation.annotate
+
+    # -- out --------------------------------------------------------------------------------------------------
+
+    def serve(self, now_ms: int) -> bool:
+        """A turn: consumers, what has expired, those who ask for one message. Whether any expired."""
+        self._log.subscriptions.settle()
+        came_ms, self.came_ms = self.came_ms or now_ms, 0
+        # amqp-rules 5.6: with TTL 0 it is now or never, and on a busy machine this turn may come some ms after them
+        self.hand_out(min(now_ms, max(came_ms, now_ms - TURN_MS_MAX)))
+        expired = self.expire(now_ms)
+        while self._getters:
+            credit, then = self._getters[0]
+            answer, known = self._take(credit, now_ms)
+            if not known:
+                break
+            self._getters.popleft()
+            then(answer)
+        return expired
+
+    def hand_out(self, now_ms: int) -> None:
+        """Consumers with credit have what is ready."""
+        log = self._log
+        credits = log.subscriptions.credits
+        if not credits or log.paused or log.halted:
+            return
+        while True:
+            try:
+                count, why = rings.dispatch(log.ring, credits, now_ms - 1)
+            except Stumble as error:
+                log.host.stumbled(log, error, error.seq)
+                count, why = 1, HEAD_NONE  # those before it have theirs
+            if count:
+                for credit in credits:
+                    credit.owner.flush()
+            log.subscriptions.served(why == NO_CREDIT, now_ms)
+            if why != HEAD_EXPIRED or not self.expire(now_ms):
+                log.ring.reserve()
+                return
+
+    def expire(self, now_ms: int) -> bool:
+        """Gives up what has expired at the head; whether there was anything. Of very many some wait for the next
+        turn."""
+        log, expired = self._log, False
+        if log.paused or log.entity.staging:
+            return False
+        # a message with TTL 0 may still be handed out in the ms that brought it (amqp-rules 5.6): hence "- 1"
+        while log.ring.head(now_ms - 1) == HEAD_EXPIRED and not self.awaits_commit:
+            if log.host.effort.spent:
+                log.host.later(log)
+                return False
+            seq, message, _ = log.ring.pop_head()
+            self._dead_letters.give_up(seq, message, "expired")
+            log.host.effort.popped()
+            expired = True
+        return expired
+
+    def make_current(self, now_ms: int) -> None:
+        """What a waiting consumer gets, and what has expired, is gone. TTL 0 ends here."""
+        self.hand_out(now_ms)
+        self.expire(now_ms + 1)
+
+    @property
+    def awaits_commit(self) -> bool:
+        """Whether the head has joined a replicated queue in this epoch, and nothing but its commit keeps it from a
+        consumer who waits for it: in a queue of one node it would be gone by now, so it does not expire. All that was
+        committed before has left then, but for a queue with priorities, where this is never said."""
+        log, ring = self._log, self._log.ring
+        if not log.replicated or log.paused or log.halted or ring.max_priority or not ring.ready:
+            return False
+        return (
+            ring.head(0) == HEAD_NOT_COMMITTED
+            and ring.committed >= ring.epochs[-1][1]
+            and any(credit.has_credit for credit in log.subscriptions.credits)
+        )
+
+    def ripe(self, now_ms: int) -> int:
+        """See `MessageLog.ripe`."""
+        if not self._log.subscriptions.credits or self._log.halted:
+            return 0
+        return self._patience.ripe(self._log.ring.next_seq, now_ms)
+
+    # -- one message ------------------------------------------------------------------------------------------
+
+    def get(self, now_ms: int, then: Callable[[Taken | str | None], None], credit: Any) -> None:
+        """Calls `then` with the head, UNACKED, or None, or with why there is none for anybody; later when the head must
+        be loaded first. With `credit` the head is delivered to it instead, and `then` is called with None."""
+        if not self._getters:
+            answer, known = self._take(credit, now_ms)
+            if known:
+                self._log.ring.mark()  # the next head may have a time to expire
+                then(answer)
+                return
+            self._getters = deque()
+        self._getters.append((credit, then))
+        self._log.ring.mark()
+
+    def _take(self, credit: Any, now_ms: int) -> tuple[Taken | str | None, bool]:
+        """The answer, and whether it is known."""
+        log = self._log
+        if log.paused:
+            return None, log.broken
+        if log.leased:
+            return log.leased, True
+        self.make_current(now_ms)
+        ring = log.ring
+        head = HEAD_NONE if log.halted else ring.head(now_ms)
+        if head == HEAD_OK and credit is not None:
+            turn = ring.turn
+            rings.dispatch(ring, [credit], now_ms, 1)
+            ring.turn = turn
+            return None, True
+        if head == HEAD_OK:
+            return ring.take(), True
+        if head == HEAD_NONE:
+            return None, True
+        if head in (HEAD_NOT_RESERVED, HEAD_NOT_COMMITTED):
+            ring.reserve()
+        return None, False
+
+    @property
+    def is_asked(self) -> bool:
+        """Somebody waits for one message."""
+        return bool(self._getters)
+
+    # -- from the disk ----------------------------------------------------------------------------------------
+
+    def read_ahead(self, now_ms: int, expired: bool) -> None:
+        """Loads what is handed out or expires next."""
+        log, ring = self._log, self._log.ring
+        if ring.ready and ring.wants_load and (log.subscriptions or self._getters or ring.ttl_ms >= 0 or expired):
+            self._load(ring.missing())
+            ring.load_ahead = min(2 * ring.load_ahead, LOAD_AHEAD_MAX)  # it is being drained: read further ahead
+        elif not log.subscriptions:
+            if not ring.loading and ring.head(now_ms) == HEAD_NOT_LOADED:
+                ring.load_ahead = 1  # the head alone: only its content tells whether it has a TTL of its own
+                self._load(ring.missing())
+            ring.load_ahead = LOAD_AHEAD
+
+    def _load(self, locations: list[Location]) -> None:
+        self._log.ring.loading = True
+        self._ahead = locations
+        self._log.host.load(self._log, locations, self._loaded)
+
+    def _loaded(self, locations: Sequence[Location], messages: Sequence[Message], asked: Sequence[Location]) -> None:
+        if asked is self._ahead and not self._log.deleted:
+            self._ahead = None
+            self._log.ring.loading = False
+            self._log.ring.fill(locations, messages)
+            self._log.ring.mark()
+
+    # -- back -------------------------------------------------------------------------------------------------
+
+    def requeue(self, seq: int, counted: bool) -> None:
+        """See `MessageLog.requeue`: at once, later, or not at all."""
+        log, limit = self._log, self._log.settings.delivery_limit
+        if counted and limit is not None and log.ring.delivery_count(seq) >= limit:
+            self._dead_letters.give_up(seq, log.ring.message(seq), "delivery_limit")
+            return
+        if log.ring.annotates_redelivered:
+            self._annotation.count(seq)
+        delay_ms = retry_delay_ms(log.settings, log.ring.delivery_count(seq), counted)
+        if delay_ms:
+            if self.delayed is None:
+                self.delayed = []
+            heapq.heappush(self.delayed, (log.host.now_ms + delay_ms, seq, counted))
+            log.ring.mark()
+        else:
+            log.ring.requeue(seq, counted)
+
+    def end_delays(self, now_ms: int) -> None:
+        """What was to return by now returns."""
+        while self.delayed and self.delayed[0][0] <= now_ms:
+            _, seq, counted = heapq.heappop(self.delayed)
+            self._log.ring.requeue(seq, counted)
+
+    @property
+    def due_ms(self) -> int:
+        """When the head expires, or something returns; 0: never, or not while the log stands still."""
+        log = self._log
+        due = log.ring.head_expiry_ms() + 1
+        if due and (log.paused or log.entity.staging or self.awaits_commit):
+            due = 0
+        if self.delayed and not 0 < due < self.delayed[0][0]:
+            due = self.delayed[0][0]
+        return due
+
+    # -- who looks --------------------------------------------------------------------------------------------
+
+    def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
+        """The message of a basic.get as a consumer would see it."""
+        if message.flags & HAS_BCC or (redelivered and self._log.ring.annotates_redelivered):
+            return self._annotation.annotate(message, seq, delivery_count)
+        return message
+
+    def watch(self, watch: Watch | None) -> None:
+        """Who looks at what consumers of this node get from now on; None: nobody."""
+        self._annotation.watched(watch)
+
+    # -- the end ----------------------------------------------------------------------------------------------
+
+    def end_epoch(self) -> None:
+        """Nobody is answered, and nothing returns."""
+        self._getters = self._ahead = self.delayed = None
+
+    def drop(self) -> None:
+        """The queue is deleted."""
+        getters, self._getters = self._getters, None
+        for _, then in getters or ():
+            then(None)

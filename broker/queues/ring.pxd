@@ -1,0 +1,24 @@
+# What whoever delivers sees of the compiled ring: the class to derive consumers from, and how they settle.
+from libc.stdint cimport int64_t, uint16_t, uint64_t
+
+from clusterbroker.journal.record cimport Message
+
+
+cdef class Taker:
+    cdef readonly object ring  # a Ring
+    cdef public bint active
+    cdef public int64_t priority
+    cdef public object owner
+    cdef public uint64_t delivered
+
+    # whether it may be handed one more message
+    cdef bint credit(self) noexcept
+    # whether it may be handed anything at all, though it have no credit
+    cdef bint flows(self) noexcept
+    # takes a message, which is valid for the call; 1: it is settled with that
+    cdef int hand(self, uint64_t seq, Message message, bint redelivered, uint16_t delivery_count,
+                  int64_t now_ms) except -1
+
+
+# a message that the taker was handed is settled
+cdef int acknowledge(Taker taker, uint64_t seq) except -1
