@@ -83,7 +83,7 @@ class Owned(NamedTuple):
 
 
 OWN_QUEUE: Final = (
-    Of("queue_epoch", GAUGE, "Rises with each change of the owner", lambda q: q.entity.epoch),
+    Of("queue_epoch", GAUGE, "Rises with each change of the leader", lambda q: q.entity.epoch),
     Of("queue_replicas", GAUGE, "Copies that the queue shall have", lambda q: len(q.entity.replicas)),
     Of("queue_in_sync", GAUGE, "Copies that have all of it", lambda q: len(q.entity.in_sync)),
 )
@@ -294,7 +294,7 @@ def _whole(present: Present, now_ms: int) -> Iterator[str]:
         (f"{SHARED}connections", "Connections of clients", len(present.connections)),
         (f"{SHARED}channels", "Channels", len(present.channels)),
         (f"{SHARED}consumers", "Consumers", len(present.consumers)),
-        (f"{SHARED}queues", "Queues that this node owns", len(present.queues)),
+        (f"{SHARED}queues", "Queues that this node leads", len(present.queues)),
     ):
         yield written(Named(name, GAUGE, help_text), (("", number),))
     if row is not None:
@@ -353,13 +353,13 @@ def _cluster(present: Present, now_ms: int) -> Iterator[str]:
         ("members_alive", "Those that the cluster takes for alive", sum(one.alive for one in members) or 1),
         ("cluster_queues", "Queues of all nodes", len(replica.queue_names)),
         ("queues_held", "Queues that this node keeps a copy of", view.held(node)),
-        ("queues_without_owner", "Queues of the cluster that nobody owns: they wait for a node",
+        ("queues_without_owner", "Queues without a leader: they wait for a node",
          sum(queue.owner is None for queue in view.lasting_queues())),
-        ("queues_under_replicated", "Queues owned here with less in sync than they shall have",
+        ("queues_under_replicated", "Queues led here with fewer replicas in sync than configured",
          sum(len(queue.in_sync) < len(queue.replicas) for queue in owned)),
-        ("queues_below_minimum", "Queues owned here that take no publish: too few are in sync",
+        ("queues_below_minimum", "Queues led here that accept no publish: too few replicas in sync",
          sum(0 < len(queue.in_sync) < view.min_in_sync(queue) for queue in owned)),
-        ("copies_behind", "Copies of queues owned here that are not in sync", sum(not copy.in_sync for copy in lags)),
+        ("copies_behind", "Replicas of queues led here that are not in sync", sum(not copy.in_sync for copy in lags)),
         ("copy_messages_behind", "Messages that these copies may lack at most",
          sum(copy.records_behind for copy in lags)),
         ("transactions_open", "Segments that are staged and not committed",
@@ -368,7 +368,7 @@ def _cluster(present: Present, now_ms: int) -> Iterator[str]:
          sum(segment.place is not None for segment in segments)),
         ("transaction_producers", "Producers that the ledger knows",
          sum(len(view.producers(vhost.name)) for vhost in view.vhosts())),
-        ("queue_epochs", "Sum of the epochs of the cluster's queues: it rises when a queue has another owner",
+        ("queue_epochs", "Sum of the epochs of all queues: rises with each change of a leader",
          sum(queue.epoch for queue in view.queues())),
     ):  # fmt: skip
         yield written(Named(OWN + name, GAUGE, help_text), (("", number),))

@@ -93,7 +93,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation("POST", "/api/rebalance/queues", "Hand queues over until members own about as many", _rebalance),
     Operation("POST", "/api/queues/{vhost}/{name}/move", "Hand a queue over to another in-sync member", _move),
     Operation(
-        "POST", "/api/queues/{vhost}/{name}/force-owner", "Make a copy the owner, whatever it lacks", _force_owner
+        "POST", "/api/queues/{vhost}/{name}/force-owner", "Make a replica the leader, whatever it lacks", _force_owner
     ),
     Operation("POST", "/api/nodes/{name}/drain", "Hand this node's queues and clients to others", _drain),
     Operation("DELETE", "/api/nodes/{name}", "Forget a member that is dead", _forget),

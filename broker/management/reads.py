@@ -229,10 +229,10 @@ READS: Final[tuple[Read, ...]] = (
     Read("/api/queues/{vhost}/{name}/bindings", "Bindings to a queue", _queue_bindings),
     Read(
         "/api/queues/{vhost}/{name}/moves",
-        "Who owned a queue since when",
+        "Leadership changes of a queue",
         lambda r, p: moves.of_queue(r, p["vhost"], p["name"]),
     ),
-    Read("/api/moves", "Changes of owners and of members", lambda r, _: moves.listing(r)),
+    Read("/api/moves", "Leadership changes, and events of members", lambda r, _: moves.listing(r)),
     Read("/api/producers", "Producers of transactions", lambda r, _: producers.listing(r)),
     Read(
         "/api/producers/{vhost}",

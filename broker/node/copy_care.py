@@ -50,7 +50,7 @@ class CopyCare:
             self._alerts.set(
                 DIFFERS,
                 node,
-                f"the copy of {where} here was not what its owner has ({why}), and is synced anew; look at this node's "
+                f"the copy of {where} here differed from its leader's ({why}), and is synced anew; look at this node's "
                 "memory and disk",
             )
         elif event == "kept_apart":
@@ -58,7 +58,7 @@ class CopyCare:
             self._alerts.set(
                 KEPT_APART,
                 _subject(queue, node),
-                f"the copy of {where} at '{node}' holds confirmed messages that its owner, '{self._name}', lacks "
+                f"the copy of {where} at '{node}' holds confirmed messages that its leader, '{self._name}', lacks "
                 f"({why}). "
                 "It is kept as it is and does not count: choose one of the two with clusterbroker queues force-owner",
             )

@@ -73,7 +73,7 @@ BATCH_BYTES: Final = 4 << 20
 WINDOW: Final = 256
 WINDOW_BYTES: Final = 16 << 20
 """Copies under way; one message may be longer."""
-GONE: Final = "the queue has another owner now, or none: ask again"
+GONE: Final = "the queue has another leader now, or none: ask again"
 UNSAFE: Final = "it has been carried out, but the queue's copies have not confirmed that yet: look at the queue"
 DEATHS: Final = ("x-death", "x-first-death-", "x-last-death-")
 

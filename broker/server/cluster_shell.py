@@ -142,7 +142,7 @@ class ClusterShell:
         directory = RaftDirectory(self._shell.storage.parts, NodeId(self.name), founders, own, log)
         disk, loaded = directory.prepare()
         if directory.rebuilt:
-            self.say("rebuilds", f"its wiring log comes from the others. {directory.rebuilt}", "error")
+            self.say("rebuilds", f"its metadata log comes from the others. {directory.rebuilt}", "error")
         codec = BeatCodec(secret.key("beats"), identity.cluster_id, self.name)
         self.liveness = Liveness(self, self._shell, codec, options.cut_off_s)
         self.raft = RaftLog(
@@ -233,7 +233,7 @@ class ClusterShell:
             node.turns_away = True
         if awaited := waits_for(self.raft.map):
             names = ", ".join(f"{name} ({count} queues)" for name, count in awaited.items())
-            self.say("waits", f"queues have no owner, for only these may have all their messages: {names}", "warning")
+            self.say("waits", f"queues have no leader, for only these may have all their messages: {names}", "warning")
         self.waits = "for the leader to hear its beats"
         if not self.heart.leased():
             self._leased = self._loop.create_future()
@@ -390,7 +390,7 @@ class ClusterShell:
 
     def _restored(self, _map: object) -> None:
         if self._node is not None:
-            self._shell.fail(Restart("this node fell so far behind the wiring log that it was sent all of it"))
+            self._shell.fail(Restart("this node fell so far behind the metadata log that it was sent all of it"))
 
     def _begin_again(self, why: str) -> None:
         """As a new incarnation; who is about to be a member no more waits until that is decided."""

@@ -42,10 +42,10 @@ LOOK_S: Final = 0.002
 AT_ONCE_MAX: Final = 16
 A_STREAM: Final = "it is a stream: consume from it with x-stream-offset"
 ANOTHER_LIFE: Final = "the queue was declared anew, or has lost messages, since these were looked at: look again"
-IN_DOUBT: Final = "its owner was lost before it answered: it may have been carried out, look at the queue"
+IN_DOUBT: Final = "its leader was lost before it answered: it may have been carried out, check the queue"
 NOT_OPEN: Final = "the queue is being taken over, or handed over: try again"
-BUSY: Final = "its owner looks into too many queues at once: try again"
-FULL_LINK: Final = "the link to the queue's owner is full: try again"
+BUSY: Final = "its leader examines too many queues at once: try again"
+FULL_LINK: Final = "the link to the queue's leader is full: try again"
 
 
 class NotYet(Exception):
@@ -81,7 +81,7 @@ class Inspector:
             try:
                 if queue.owner is None:
                     awaited = ", ".join(sorted({*queue.in_sync, *queue.eligible}))
-                    raise NotYet(f"the queue has no owner: it waits for {awaited}")
+                    raise NotYet(f"the queue has no leader: it waits for {awaited}")
                 if self._part is None or queue.owner == self._part.name:
                     return await self._here(request)
                 return await self._there(queue.owner, request)
@@ -97,7 +97,7 @@ class Inspector:
         ask, session = self._ask, part.hub.linked.get(owner)
         answered: asyncio.Future[tuple[InspectAnswer, bytes]] = loop.create_future()
         if not part.send(owner, InspectAsk(ask), (encode(request),)):
-            raise NotYet(f"there is no link to '{owner}', which owns the queue")
+            raise NotYet(f"there is no link to '{owner}', which leads the queue")
         self._shell.schedule()
         self._asked[ask] = owner, answered
         try:
@@ -160,7 +160,7 @@ class Inspector:
         shell, node = self._shell, self._shell.node
         queue = node.queues.get(request.queue_id)
         if queue is None or queue.deleted:
-            raise NotYet("the queue's owner is about to change: try again")
+            raise NotYet("the queue's leader is about to change: try again")
         if request.life and request.life != life_of(queue.entity):
             raise Refused(ANOTHER_LIFE)
         if isinstance(queue, Stream):

@@ -273,7 +273,7 @@ async def test_a_member_that_lost_its_raft_log_votes_for_nobody(tmp_path: Path, 
         for name in "abc":
             assert await count_at(cluster, name, "after") == 20, name
         rebuilt = said(cluster, "b", "cluster.rebuilds")
-        assert "its wiring log comes from the others" in rebuilt[0]["text"]
+        assert "its metadata log comes from the others" in rebuilt[0]["text"]
         assert len(list(cluster.data_dir("b").glob("raft.damaged-*"))) == (how != "missing")
         # it votes again, as somebody new: without a, which is down, b and c are a majority
         end_s = time.monotonic() + 90

@@ -347,7 +347,7 @@ async def test_queues_without_an_owner_say_for_whom_they_wait(fleet: Fleet) -> N
     assert (await fleet.ask(others[0], "status"))["waits_for"] == [f"{owner} (1 queues)"]
     assert (await fleet.queue(others[0], "q"))["waits_for"] == [owner]
     code, _, err = await fleet.command(others[0], "queues", "move", "q", others[1])
-    assert (code, err) == (1, f"clusterbroker: queue 'q' has no owner: it waits for {owner}")
+    assert (code, err) == (1, f"clusterbroker: queue 'q' has no leader: it waits for {owner}")
     code, _, err = await fleet.command(others[0], "leave", owner)
     assert (code, "may have the only copy of 1 queues" in err, "--accept-loss" in err) == (1, True, True), err
     code, _, err = await fleet.command(others[0], "leave", owner, "--accept-loss")

@@ -204,7 +204,7 @@ async def _move(shell: ServerPort, asked: Facts) -> Facts:
         raise Refused(f"queue '{queue.name}' is transient: it lives and dies with '{queue.owner}'")
     if queue.owner is None:
         awaited = ", ".join(sorted({*queue.in_sync, *queue.eligible}))
-        raise Refused(f"queue '{queue.name}' has no owner: it waits for {awaited}")
+        raise Refused(f"queue '{queue.name}' has no leader: it waits for {awaited}")
     if to.name not in queue.in_sync or not to.alive:
         choices = ", ".join(name for name in queue.in_sync if name != queue.owner) or "nobody"
         raise Refused(f"'{to.name}' has no copy of queue '{queue.name}' that is in sync: in sync is {choices}")
@@ -213,7 +213,7 @@ async def _move(shell: ServerPort, asked: Facts) -> Facts:
         now = shell.node.map.queue_by_id(queue.queue_id)
         raise Refused(
             f"queue '{queue.name}' was not handed over within {MOVE_S:g} s: "
-            + ("it was deleted" if now is None else f"'{now.owner}' owns it; try again, or look at its log")
+            + ("it was deleted" if now is None else f"'{now.owner}' leads it; try again, or look at its log")
         )
     await cluster.barrier()
     return {"owner": moved.owner, "epoch": moved.epoch}
