@@ -89,7 +89,7 @@ class Part:
         """This incarnation is a member, alive in the map."""
         self.leased = False
         self.hub = Hub(self.name, lambda: node.map.applied)
-        self.mistakes = Mistakes(self)
+        self.mistakes = Mistakes(self, node.damages)
         self.hub.failed = self.mistakes.link
         self.copying = Copying(node, self.hub, self.name, Records(), lambda: self.registered)
         self.proxies = RemoteQueues(self, node.options.incarnation)
