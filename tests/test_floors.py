@@ -53,10 +53,7 @@ UPWARD: dict[str, tuple[str, ...]] = {}
 
 KNOTS: tuple[tuple[str, ...], ...] = (
     (
-        "broker.node.arrears",
         "broker.node.core",
-        "broker.node.queue_factory",
-        "broker.node.mistakes",
         "broker.node.part",
         "broker.node.reactions",
     ),

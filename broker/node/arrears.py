@@ -24,13 +24,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from clusterbroker.broker.node import reactions
 from clusterbroker.broker.node.renewals import AT_ONCE, SLICE, SLICE_NS
 from clusterbroker.broker.remote.messages import Attach
 from clusterbroker.cluster import changes as told
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.ports import NodeCore
 
 REST: Final = 3
 
@@ -65,7 +64,7 @@ class Arrears:
     opened   called with True when something is owed from now on, with False when nothing is any more
     """
 
-    def __init__(self, node: Node, needed: Callable[[int], bool], opened: Callable[[bool], None]) -> None:
+    def __init__(self, node: NodeCore, needed: Callable[[int], bool], opened: Callable[[bool], None]) -> None:
         self._node = node
         self._needed = needed
         self._opened = opened
@@ -132,7 +131,7 @@ class Arrears:
                 self._owe(owed, moved)
                 self.settle_all()
                 moment = None
-            reactions.REACTIONS[type(change)](self._node, change)
+            self._node.react(change)
         self._owe(owed, moved)
 
     def now(self) -> Moment:
@@ -239,7 +238,7 @@ class Arrears:
         assert self.moment is None, "what is owed is carried out one by one"
         self.moment = moment
         try:
-            reactions.REACTIONS[type(change)](self._node, change)
+            self._node.react(change)
         finally:
             self.moment = None
 

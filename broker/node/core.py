@@ -123,7 +123,7 @@ class Node:
         self.replies: Replies | None = None  # the way to requesters at other nodes
         self.alarms: dict[str, None] = {}
         self.alerts: Alerts = Alerts(self.log, lambda: self.now_ms)
-        self.damages = Damages(self)
+        self.damages: Damages = Damages(self)
         self.congested: Mapping[Any, None] = {}
         """Queues elsewhere that have too much uncommitted: who publishes to them waits."""
         self.alarms_elsewhere: dict[str, tuple[str, ...]] = {}
@@ -271,6 +271,9 @@ class Node:
     def apply(self, happened: Sequence[changes.Change]) -> None:
         """What a command changed, in log order, before its proposer hears of it."""
         reactions.carry_out(self, happened)
+
+    def react(self, change: changes.Change) -> None:
+        reactions.REACTIONS[type(change)](self, change)
 
     def adopt(self, rings: dict[int, Ring]) -> None:
         """Builds the node from the map at start; `rings` are those with recovered messages, by queue id."""

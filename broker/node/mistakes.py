@@ -9,12 +9,14 @@ over a link    it ends: half-done work is repeated on the next one. For messages
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
+from clusterbroker.broker.node.copy_care import CopyCare
+from clusterbroker.broker.node.damages import Damages
+from clusterbroker.broker.node.hub import Hub
+from clusterbroker.broker.node.ports import MemberCore, NodeCore
+from clusterbroker.broker.remote.remote_queues import RemoteQueues
 from clusterbroker.cluster.ids import QueueId
-
-if TYPE_CHECKING:
-    from clusterbroker.broker.node.part import Part
 
 OWN_MAX: Final = 20
 OWN_MS: Final = 10_000
@@ -22,11 +24,26 @@ OWN_MS: Final = 10_000
 WHY_MAX: Final = 200
 
 
+class Member(MemberCore, Protocol):
+    """The part of the node in a cluster."""
+
+    care: CopyCare
+    hub: Hub
+    name: str
+    proxies: RemoteQueues
+
+    @property
+    def node(self) -> NodeCore: ...
+
+    def forget_copy(self, queue_id: int) -> None: ...
+
+
 class Mistakes:
     """Of one member."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Member, damages: Damages) -> None:
         self._part = part
+        self._damages = damages
         self.fatal: Exception | None = None
         """The mistake for which the node must begin again."""
         self._own: deque[int] = deque(maxlen=OWN_MAX)  # when each was made
@@ -49,7 +66,7 @@ class Mistakes:
         def alone() -> None:
             self.fatal = error
 
-        node.damages.found(queue_id, (), what, alone)
+        self._damages.found(queue_id, (), what, alone)
 
     def link(self, peer: str, error: Exception) -> None:
         """Something raised over what a member said, or over what is said to it."""

@@ -88,7 +88,7 @@ class Part:
         self.registered = False
         """This incarnation is a member, alive in the map."""
         self.leased = False
-        self.mistakes = Mistakes(self)
+        self.mistakes = Mistakes(self, node.damages)
         self.hub = Hub(self.name, lambda: node.map.applied, self.mistakes.link)
         self.proxies = RemoteQueues(self, node.options.incarnation)
         node.congested = self.proxies.congested

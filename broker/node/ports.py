@@ -21,6 +21,7 @@ from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.remote.owned_queues import OwnedQueues
 from clusterbroker.broker.routing.labour import Labour
 from clusterbroker.broker.transactions.moving import Moving
+from clusterbroker.cluster.changes import Change
 from clusterbroker.cluster.commands import AnyCommand
 from clusterbroker.cluster.entities import Queue as QueueEntity
 from clusterbroker.cluster.state import Applied
@@ -38,6 +39,10 @@ class CopiesCore(Protocol):
     def volatile_bytes(self) -> int: ...
 
     def begin_syncs_anew(self, queue_id: int) -> None: ...
+
+    def distrust(self, queue_id: int) -> object: ...
+
+    def known_committed(self, ring: Ring) -> int: ...
 
 
 class ArrearsCore(Protocol):
@@ -115,6 +120,9 @@ class NodeCore(Protocol):
     ) -> None: ...  # fmt: skip
 
     def propose(self, command: AnyCommand, done: Callable[[Applied], None]) -> None: ...
+
+    def react(self, change: Change) -> None:
+        """Carries out one change of the wiring."""
 
     def set_alarms_elsewhere(self, node: str, names: tuple[str, ...]) -> None: ...
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.log import Host, MessageLog
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.streams.past import Past
@@ -12,15 +12,35 @@ from clusterbroker.broker.streams.stream import Stream
 from clusterbroker.cluster.entities import Queue as QueueEntity
 from clusterbroker.cluster.queue_settings import QueueSettings
 from clusterbroker.cluster.stream_settings import STREAM
+from clusterbroker.cluster.view import ClusterView
+from clusterbroker.journal.record import SegmentUse
+from clusterbroker.journal.stream_catalogue import Filing
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.ports import MemberCore
 
 Written = tuple[list[tuple[int, int, bytes]], list[tuple[int, dict[str, Any]]], list[int]]
 """(queue id, first seq, run bytes) that changed, (queue id, meta) of the same queues, ids to forget."""
 
 
-def new_ring(node: Node, entity: QueueEntity, replica: bool = False) -> Ring:
+class FactoryNode(Host, Protocol):
+    """The node."""
+
+    agenda: list[MessageLog]
+    files_streams: bool
+    filings: list[Filing]
+    forgotten: list[int]
+    map: ClusterView
+    touched: dict[Ring, None]
+    use: SegmentUse | None
+
+    @property
+    def part(self) -> MemberCore | None: ...
+
+    def new_ring(self, entity: QueueEntity, replica: bool = False) -> Ring: ...
+
+
+def new_ring(node: FactoryNode, entity: QueueEntity, replica: bool = False) -> Ring:
     settings = node.map.effective(entity)
     journaled = node.use is not None and not entity.transient
     use = node.use if journaled else None
@@ -30,7 +50,7 @@ def new_ring(node: Node, entity: QueueEntity, replica: bool = False) -> Ring:
     return ring
 
 
-def new_queue(node: Node, entity: QueueEntity, found: Ring | None = None) -> MessageLog:
+def new_queue(node: FactoryNode, entity: QueueEntity, found: Ring | None = None) -> MessageLog:
     """What its owner has of it; `found`: what there is of it, in the journal or as a copy."""
     settings = node.map.effective(entity)
     ring = found or node.new_ring(entity)
@@ -42,7 +62,7 @@ def new_queue(node: Node, entity: QueueEntity, found: Ring | None = None) -> Mes
     return queue
 
 
-def checkpoint(node: Node) -> Written:
+def checkpoint(node: FactoryNode) -> Written:
     """Takes what changed since the last one. Streams give up what they have written: see `node.filings`."""
     runs: list[tuple[int, int, bytes]] = []
     metas: list[tuple[int, dict[str, Any]]] = []

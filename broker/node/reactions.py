@@ -170,6 +170,6 @@ def carry_out(node: Node, happened: Sequence[changes.Change]) -> None:
         part.arrears.take(happened)
     else:
         for change in happened:
-            REACTIONS[type(change)](node, change)
+            node.react(change)
     if part is not None:
         part.changed()
