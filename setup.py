@@ -71,7 +71,7 @@ class BuildExt(build_ext):
     def build_extensions(self) -> None:
         found = c_compiler()
         if found is not None:
-            flags = ["-fPIC", "-DNDEBUG", "-fwrapv", "-pthread"]
+            flags = ["-fPIC", "-DNDEBUG", "-fwrapv", "-fomit-frame-pointer", "-pthread"]
             self.compiler.set_executables(
                 compiler=found, compiler_so=[*found, *flags], linker_so=[*found, "-shared", "-pthread"]
             )
