@@ -25,7 +25,7 @@ from clusterbroker.broker.queues.lease import (
     Release,
     Settle,
 )
-from clusterbroker.broker.queues.lease_reader import LeaseReader
+from clusterbroker.broker.session.lease_reader import LeaseReader
 from clusterbroker.broker.session.services import Request, Service
 from clusterbroker.cluster.stream_settings import STREAM
 
