@@ -184,7 +184,7 @@ class MessageLog:
         """Of bodies, about."""
         return self.ring.ready_bytes
 
-    def message_count(self, now_ms: int) -> int:  # noqa: ARG002
+    def message_count(self, now_ms: int) -> int:
         """Ready messages, as queue.declare-ok counts them: without the expired and the given up."""
         return self.ready
 
@@ -195,19 +195,19 @@ class MessageLog:
         """Whether each message must be asked for by `accepts` first."""
         return False
 
-    def accepts(self, message: Message, now_ms: int, named: tuple[bytes, int] | None = None) -> bool:  # noqa: ARG002
+    def accepts(self, message: Message, now_ms: int, named: tuple[bytes, int] | None = None) -> bool:
         """reject-publish: whether there is room for one more, or it is here already; what is refused may die."""
         return True
 
-    def takes(self, messages: Sequence[Message], now_ms: int) -> bool:  # noqa: ARG002
+    def takes(self, messages: Sequence[Message], now_ms: int) -> bool:
         """As `accepts`, for all of these messages or none; what is refused is no dead letter."""
         return True
 
-    def has_room(self, now_ms: int, more: int = 1, more_bytes: int = 1) -> bool:  # noqa: ARG002
+    def has_room(self, now_ms: int, more: int = 1, more_bytes: int = 1) -> bool:
         """Whether there is room for so much more (amqp-rules 5.6: the length counts ready only)."""
         return True
 
-    def has_room_for(self, count: int, bodies_but_last: int, now_ms: int) -> bool:  # noqa: ARG002
+    def has_room_for(self, count: int, bodies_but_last: int, now_ms: int) -> bool:
         """Whether each of so many messages would find room behind those before it: the last may be of any length."""
         return True
 
@@ -216,7 +216,7 @@ class MessageLog:
         """reject-publish-dlx: what is refused for want of room is a dead letter."""
         return False
 
-    def kill(self, message: Message) -> None:  # noqa: ARG002
+    def kill(self, message: Message) -> None:
         """A message dies before it was ready."""
         raise AssertionError("a log refuses nothing")
 
@@ -231,7 +231,7 @@ class MessageLog:
         self._published(ticket, now_ms, count)
         return count
 
-    def _published(self, ticket: Ticket | None, now_ms: int, count: int) -> None:  # noqa: ARG002
+    def _published(self, ticket: Ticket | None, now_ms: int, count: int) -> None:
         if ticket is not None:
             self.promise(ticket)
 
@@ -397,7 +397,7 @@ class MessageLog:
         """
         return self._clean > mark or self.commits >= mark + 2
 
-    def ripe(self, now_ms: int) -> int:  # noqa: ARG002
+    def ripe(self, now_ms: int) -> int:
         """The first seq that a group commit may leave out because a consumer is about to acknowledge it; 0: none is."""
         return 0
 
@@ -439,7 +439,7 @@ class MessageLog:
     def _untaken(self) -> str:
         return "is a stream, which is read by offsets"
 
-    def subscribe(self, subscription: LocalConsumer, now_ms: int, then: Callable[[str], None]) -> None:  # noqa: ARG002
+    def subscribe(self, subscription: LocalConsumer, now_ms: int, then: Callable[[str], None]) -> None:
         """Refused: nothing is handed out."""
         then(self._untaken)
 
@@ -447,10 +447,9 @@ class MessageLog:
         self, now_ms: int, then: Callable[[Taken | str | None], None], credit: Any = None, *, no_ack: bool = False
     ) -> None:
         """Refused: nothing is handed out."""
-        del now_ms, credit, no_ack
         then(self._untaken)
 
-    def lease(self, request: LeaseRequest, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:  # noqa: ARG002
+    def lease(self, request: LeaseRequest, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
         """Refused: nothing is handed out."""
         then(LeaseAnswer(406, f"{self.place} {self._untaken}"), b"")
 
@@ -473,7 +472,7 @@ class MessageLog:
     def limits_changed(self, subscription: LocalConsumer) -> None:
         subscription.credit.ring.mark()
 
-    def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:  # noqa: ARG002
+    def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
         """The message of a basic.get as `dispatch` would show it."""
         return message
 
@@ -485,7 +484,7 @@ class MessageLog:
             self.ring.settle(seq, held)
             self.ring.mark()
 
-    def reject(self, seq: int, at_once: bool = False) -> None:  # noqa: ARG002
+    def reject(self, seq: int, at_once: bool = False) -> None:
         """basic.reject or basic.nack without requeue; `at_once`: in a transaction."""
         self.settle(seq)
 
@@ -494,7 +493,7 @@ class MessageLog:
         if not self.deleted:
             self.ring.requeue(seq, counted)
 
-    def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:  # noqa: ARG002
+    def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         """Calls `then` when these unacknowledged messages are in memory, if a rejection makes them dead letters."""
         then()
 
@@ -509,7 +508,7 @@ class MessageLog:
     def counts(self, now_ms: int, then: Callable[[int, int], None]) -> None:
         then(self.message_count(now_ms), len(self.subscriptions))
 
-    def staged(self, now_ms: int, then: Callable[[int, int], None]) -> None:  # noqa: ARG002
+    def staged(self, now_ms: int, then: Callable[[int, int], None]) -> None:
         then(self.ring.ready, self.ring.ready_bytes)
 
     def purge(self, then: Callable[[int], None]) -> None:

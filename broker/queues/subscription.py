@@ -20,7 +20,7 @@ from clusterbroker.journal.record import Message
 
 
 class Source(Protocol):
-    """What a consumer reads: a queue, or what stands in its place (`lease_reader`, `broker.session.stream_reader`)."""
+    """What a consumer reads: a queue, or a reader of leases or streams that stands in its place."""
 
     @property
     def entity(self) -> QueueEntity:

@@ -8,7 +8,7 @@ from clusterbroker.broker.access.lease_service import SEQ_MAX
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.errors import AmqpError, access_refused, not_found, not_implemented, precondition_failed
 from clusterbroker.broker.queues.lease import NAME_BYTES_MAX, LeaseAnswer
-from clusterbroker.broker.queues.lease_reader import LeaseReader
+from clusterbroker.broker.session.lease_reader import LeaseReader
 
 if TYPE_CHECKING:
     from clusterbroker.broker.queues.handle import QueueHandle

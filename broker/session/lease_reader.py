@@ -30,7 +30,7 @@ from clusterbroker.cluster.queue_settings import QueueSettings
 from clusterbroker.journal.record import verify_records
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.queues.subscription import LocalConsumer
+    from clusterbroker.broker.session.subscription import Subscription
 
 Failed = Callable[[LeaseAnswer], None]
 EPOCH_MAX: Final = 2**32 - 1
@@ -58,7 +58,7 @@ class LeaseReader:
         self._next = first
         self._end = end
         self._failed = failed
-        self._subscription: LocalConsumer | None = None
+        self._subscription: Subscription | None = None
         self._accepted: Callable[[str], None] | None = None
         self.asked_ms: int | None = None
         self.chunks = False
@@ -87,16 +87,16 @@ class LeaseReader:
 
     # -- the consumer -----------------------------------------------------------------------------------------
 
-    def subscribe(self, subscription: LocalConsumer, now_ms: int, then: Callable[[str], None]) -> None:
+    def subscribe(self, subscription: Subscription, now_ms: int, then: Callable[[str], None]) -> None:
         """`then("")` comes with the first part; a refusal goes to `failed`."""
         self._subscription, self._accepted = subscription, then
         self._ask(now_ms)
 
-    def unsubscribe(self, subscription: LocalConsumer, now_ms: int) -> None:
+    def unsubscribe(self, subscription: Subscription, now_ms: int) -> None:
         subscription.credit.active = False
         self._subscription = None
 
-    def limits_changed(self, subscription: LocalConsumer) -> None:
+    def limits_changed(self, subscription: Subscription) -> None:
         self.ring.mark()
 
     def turn(self, now_ms: int) -> None:
@@ -116,7 +116,7 @@ class LeaseReader:
         self._refused(LeaseAnswer(503, f"timed out waiting for the owner of {queue}"))
         return True
 
-    def _room(self, subscription: LocalConsumer) -> int:
+    def _room(self, subscription: Subscription) -> int:
         """How many messages are worth asking for now."""
         credit = subscription.credit
         ledger = credit.ledger
@@ -170,7 +170,7 @@ class LeaseReader:
             subscription.flush()
         self.ring.mark()
 
-    def _deliver(self, subscription: LocalConsumer, answer: LeaseAnswer, records: bytes, now_ms: int) -> None:
+    def _deliver(self, subscription: Subscription, answer: LeaseAnswer, records: bytes, now_ms: int) -> None:
         """A part as one message, from the default exchange with the queue's name; its number is that of the range."""
         count = verify_records(records, self.ring.queue_id, EPOCH_MAX)
         headers: FieldTable = {"x-queue-seq": answer.start, "x-stream-count": count}
