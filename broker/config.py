@@ -136,7 +136,7 @@ class NodeConfig(BaseSettings):
     oauth2: OAuth2Settings = OAuth2Settings()
     """Tokens of an authority."""
     audit: AuditSettings = AuditSettings()
-    """Lines about administrative deeds."""
+    """Lines about administrative operations."""
     otel: SpanOptions = SpanOptions()
     """Spans of sampled messages."""
     alarms: AlarmSettings = AlarmSettings()

@@ -154,7 +154,7 @@ class OAuth2Settings(Section):
 
 
 class AuditSettings(Section):
-    """Lines about administrative deeds: who, from where, what, on what, with what outcome."""
+    """Lines about administrative operations: who, from where, what, on what, with what outcome."""
 
     file: Path | None = None
     """File for these lines, as JSON; empty: they are lines of the node's log, whatever its level."""

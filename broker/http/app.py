@@ -33,9 +33,9 @@ from starlette.routing import BaseRoute, Match
 
 from clusterbroker.broker.management import amqp_operations, bodies, messages, operations, reads, writes
 from clusterbroker.broker.management.errors import Refused, bad_request, of_order
+from clusterbroker.broker.management.principals import MANAGEMENT, Principal
 from clusterbroker.broker.management.reading import Reading
 from clusterbroker.broker.management.replica import Replica
-from clusterbroker.broker.management.rights import MANAGEMENT, Principal
 from clusterbroker.broker.server.audit import Audit
 from clusterbroker.broker.server.log import Bucket
 from clusterbroker.broker.stats.as_user import Ask, AsUser

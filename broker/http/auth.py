@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, Final
 from starlette.requests import Request
 
 from clusterbroker.broker.management.errors import Refused
+from clusterbroker.broker.management.principals import MANAGEMENT, Principal, TokenPrincipal
 from clusterbroker.broker.management.replica import Replica
-from clusterbroker.broker.management.rights import MANAGEMENT, Principal
-from clusterbroker.broker.management.token_principal import TokenPrincipal
 from clusterbroker.broker.server.credentials import Credentials
 from clusterbroker.broker.server.rehashing import Order, Rehashing
 from clusterbroker.broker.server.throttle import Throttle, network

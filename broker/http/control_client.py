@@ -25,7 +25,7 @@ from clusterbroker.broker.management.replica import Replica
 from clusterbroker.broker.server.control import protocol as m
 from clusterbroker.broker.server.control.private_socket import connected
 from clusterbroker.broker.stats import rows
-from clusterbroker.broker.stats.as_user import AsUser, Outcome, decode_outcome, encode
+from clusterbroker.broker.stats.as_user import AsUser, Outcome
 from clusterbroker.broker.stats.batches import joined
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster import snapshot
@@ -321,27 +321,26 @@ class ControlClient:
     async def as_user(self, asked: AsUser) -> Outcome | OrderError:
         """What comes of it, on a line of its own: a message may be long, and what feeds the replica would wait."""
         try:
-            call = m.encode(m.Call(1, "as-user", {"request": encode(asked)}))
+            question = m.encode(m.AsUser(1, asked))
         except ValueError as error:
             return OrderError("refused", f"this cannot be said to the node: {error}")
         try:
             async with asyncio.timeout(CALL_S):
-                done = await self._alone(call)
+                answer = await self._alone(question)
         except (OSError, EOFError, TimeoutError):
             return OrderError(Unavailable.kind, "there is no AMQP connection to the node")
-        if "outcome" in done.answer:
-            return decode_outcome(done.answer["outcome"])
-        return OrderError(Unavailable.kind, done.error or done.answer["unavailable"])
+        return OrderError(Unavailable.kind, answer.unavailable) if answer.unavailable else answer.outcome
 
-    async def _alone(self, call: bytes) -> m.Done:
+    async def _alone(self, question: bytes) -> m.Outcome:
         """Raises OSError, EOFError, ValueError."""
         reader, writer = await asyncio.open_unix_connection(sock=connected(self._directory, m.NAME))
         frames = m.Frames(m.AnyTold)
         try:
-            writer.write(m.encode(m.Hello(m.VERSION, management=True)) + call)
+            writer.write(m.encode(m.Hello(m.VERSION, management=True)))
+            writer.write(question)
             while data := await reader.read(READ_BYTES):
                 for message in frames.feed(data):
-                    if isinstance(message, m.Done):
+                    if isinstance(message, m.Outcome):
                         return message
             raise EOFError("the node has ended the line")
         finally:

@@ -1,6 +1,6 @@
 """The door for the operator on this machine: the same application on `http.sock` in the data directory, mode 0600.
 
-The node has made the socket (`broker.server.management`). Nobody signs in there, and `broker.management.local_operator`
+The node has made the socket (`broker.server.management`). Nobody signs in there, and `broker.management.principals`
 says why. Whether a request came this way is known by which server took it, never by what it says; no browser can be
 made to open such a socket.
 """
@@ -15,8 +15,7 @@ from urllib.parse import unquote
 import uvicorn
 from starlette.requests import Request
 
-from clusterbroker.broker.management.local_operator import principal
-from clusterbroker.broker.management.rights import Principal
+from clusterbroker.broker.management.principals import Principal, principal
 from clusterbroker.cluster.view import ClusterView
 
 AS_USER: Final = "x-clusterbroker-as"

@@ -19,8 +19,8 @@ from starlette.responses import Response, StreamingResponse
 
 from clusterbroker.broker.management import metrics
 from clusterbroker.broker.management.exposition import CONTENT_TYPE
+from clusterbroker.broker.management.principals import MONITORING, Principal
 from clusterbroker.broker.management.replica import Replica
-from clusterbroker.broker.management.rights import MONITORING, Principal
 
 from .auth import from_here
 

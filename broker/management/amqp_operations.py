@@ -31,9 +31,9 @@ from . import connections, exchanges
 from .bodies import Body
 from .errors import Refused, bad_request, not_authorised, object_not_found
 from .naming import check_new_name
+from .principals import ADMINISTRATOR, MANAGEMENT
 from .reading import Document, Reading, plain
 from .reads import Path
-from .rights import ADMINISTRATOR, MANAGEMENT
 
 MESSAGES_MAX: Final = 10_000
 """Of one get: all are held until the last one came."""

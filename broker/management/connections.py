@@ -11,8 +11,8 @@ from clusterbroker.broker.stats.rows import ChannelRow, ConnectionRow, ConsumerR
 from .errors import object_not_found
 from .history import Get, Track
 from .paging import Listing
+from .principals import MONITORING
 from .reading import Document, Reading, moment, plain, plain_table
-from .rights import MONITORING
 from .statistics import CHANNEL_FIELDS, CHANNEL_GAUGES, CONNECTION_BYTES, CONNECTION_COUNTS
 
 PUBLISHERS_MAX: Final = 500

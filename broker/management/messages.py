@@ -29,9 +29,9 @@ from .amqp_operations import payload_document, properties_document
 from .bodies import Body
 from .errors import bad_request, not_authorised, object_not_found
 from .exchanges import DEFAULT_NAME
+from .principals import ADMINISTRATOR, MANAGEMENT
 from .reading import Document, Reading
 from .reads import Path
-from .rights import ADMINISTRATOR, MANAGEMENT
 
 SEQ_MAX: Final = 2**56
 _COUNTED: Final[dict[What, str]] = {"delete": "deleted", "move": "moved", "replay": "replayed"}

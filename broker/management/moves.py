@@ -17,8 +17,8 @@ import msgspec
 
 from .errors import object_not_found
 from .paging import Listing
+from .principals import MONITORING
 from .reading import Document, Reading, moment
-from .rights import MONITORING
 from .timeline import BEGAN, AnyEvent, Event, Happened, Moved, Since
 
 NUMBER_MAX: Final = 10**15

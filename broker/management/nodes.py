@@ -15,9 +15,9 @@ from clusterbroker.cluster.ids import NodeId
 
 from .errors import bad_request, object_not_found
 from .history import Track
+from .principals import MONITORING
 from .reading import Document, Reading
 from .replica import Replica, Sums
-from .rights import MONITORING
 from .statistics import CHURN_FIELDS, DEPTH_FIELDS, MESSAGE_FIELDS, NODE_FACTS, NODE_GAUGES, NODE_TOTALS
 
 RABBITMQ_API: Final = "3.10.8"

@@ -16,9 +16,9 @@ import msgspec
 from .bodies import Body
 from .errors import bad_request, object_not_found
 from .nodes import forget_login_sources
+from .principals import ADMINISTRATOR
 from .reading import Reading
 from .reads import Path
-from .rights import ADMINISTRATOR
 
 
 class Asked(msgspec.Struct, frozen=True):

@@ -15,8 +15,8 @@ from clusterbroker.cluster.view import ClusterView
 
 from .errors import bad_request
 from .history import SAMPLES_MAX, Get, Track, Window, details, grown
+from .principals import Principal
 from .replica import Replica
-from .rights import Principal
 
 Document = dict[str, Any]
 

@@ -17,8 +17,8 @@ from clusterbroker.cluster.entities import DestinationKind
 from . import accounts, connections, definitions, exchanges, memory, moves, nodes, producers, queues, settings
 from .nodes import Health
 from .paging import Document, Listing, answer, of_documents, reduced, wish
+from .principals import ADMINISTRATOR, MANAGEMENT, MONITORING, POLICYMAKER
 from .reading import Reading
-from .rights import ADMINISTRATOR, MANAGEMENT, MONITORING, POLICYMAKER
 
 Path = Mapping[str, str]
 """Parameters of the path, decoded."""

@@ -7,8 +7,8 @@ from typing import Any, Final
 from clusterbroker.cluster.entities import VHOST_LIMITS, OperatorPolicy, Parameter, Policy, Vhost, VhostLimits
 
 from .errors import object_not_found
+from .principals import MONITORING
 from .reading import Document, Reading, plain, plain_table
-from .rights import MONITORING
 from .statistics import CHANNEL_FIELDS, CONNECTION_BYTES, DEPTH_FIELDS
 
 POLICY_COMPONENT: Final = "policy"

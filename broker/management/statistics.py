@@ -71,7 +71,7 @@ QUEUE_DISK: Final = (
     Of("queue_disk_reads_total", COUNTER, "Messages read back from the journal", "messages.disk_reads", "disk_reads"),
     Of("queue_disk_writes_total", COUNTER, "Messages written to the journal", "messages.disk_writes", "disk_writes"),
 )
-_QUEUE_SHOWN: Final = (
+QUEUE_SHOWN: Final = (
     _shown("consumer_capacity", "consumer_capacity"),
     _shown("consumer_utilisation", "consumer_capacity"),
     _shown("message_bytes", lambda r: r.ready_bytes + r.unacknowledged_bytes),
@@ -185,7 +185,7 @@ EXCHANGE: Final = (
     Of("exchange_messages_unroutable_total", COUNTER, "Without a queue: returned or dropped",
        lambda r: r.return_unroutable + r.drop_unroutable),
 )  # fmt: skip
-_EXCHANGE_SHOWN: Final = (
+EXCHANGE_SHOWN: Final = (
     _shown("drop_unroutable", "drop_unroutable"),
     _shown("return_unroutable", "return_unroutable"),
 )
@@ -249,7 +249,7 @@ MESSAGE_FIELDS: Final = fields(_IN_MESSAGES, _DELIVERED, QUEUE_DISK)
 CHANNEL_FIELDS: Final = fields(_IN_MESSAGES, _DELIVERED)
 QUEUE_FIELDS: Final = {name: get for name, get in CHANNEL_FIELDS.items() if name not in _OF_PUBLISHERS}
 DEPTH_FIELDS: Final = fields(QUEUE_COARSE)
-QUEUE_GAUGES: Final = fields(QUEUE_CONSUMERS, QUEUE_FINE, _QUEUE_SHOWN)
+QUEUE_GAUGES: Final = fields(QUEUE_CONSUMERS, QUEUE_FINE, QUEUE_SHOWN)
 CHANNEL_GAUGES: Final = fields(CHANNEL)
 CONNECTION_BYTES: Final = fields(CONNECTION_COARSE)
 CONNECTION_COUNTS: Final = fields(CONNECTION)
@@ -257,4 +257,4 @@ CHURN_FIELDS: Final = fields(CHURN)
 NODE_GAUGES: Final = fields(NODE_COARSE)
 NODE_TOTALS: Final = fields(CHURN, NODE_DISK)
 NODE_FACTS: Final = fields(NODE, ALARMS, OWN_NODE)
-EXCHANGE_FIELDS: Final = fields(EXCHANGE, _EXCHANGE_SHOWN)
+EXCHANGE_FIELDS: Final = fields(EXCHANGE, EXCHANGE_SHOWN)

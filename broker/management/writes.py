@@ -30,9 +30,9 @@ from .bodies import (
 from .errors import bad_request, object_not_found
 from .messages import require_unlocked, staged_in
 from .naming import check_new_name
+from .principals import ADMINISTRATOR, MANAGEMENT, POLICYMAKER
 from .reading import Reading
 from .reads import Path
-from .rights import ADMINISTRATOR, MANAGEMENT, POLICYMAKER
 
 
 class Planned(msgspec.Struct):

@@ -68,11 +68,11 @@ class Audit:
         self._lock = Lock()
 
     def done(self, **facts: Any) -> None:
-        """A deed that was carried out."""
+        """An operation that was carried out."""
         self._tell({**facts, "outcome": "done"})
 
     def refused(self, **facts: Any) -> None:
-        """A deed that was not. Whoever cannot sign in fills no bucket of those who can."""
+        """An operation that was not. Whoever cannot sign in fills no bucket of those who can."""
         bucket = self._buckets.setdefault(bool(facts.get("user")), Bucket(self._now_s()))
         if not bucket.passes(self._now_s()):
             return

@@ -2,7 +2,7 @@
 
 Any member is asked; the owner answers. Who is asked finds the owner in the map, and asks again there when it was none
 any more, or not open yet, as long as nothing has been begun. Once something has, and no answer comes (the link is lost,
-the owner is gone), only a look is repeated: of a deed it is said that it may have been carried out.
+the owner is gone), only a look is repeated; any other request may have been carried out.
 
 At most AT_ONCE_MAX are under way at an owner. Each is a walk in slices (`broker.node.inspecting`). They take turns, one
 slice of one of them at a time, and after each the loop has as long for everything else: so however many look, and for

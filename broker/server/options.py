@@ -125,7 +125,7 @@ class ServerOptions:
     """Whose tokens are taken, over AMQP and HTTP; None: nobody's."""
 
     audit: AuditOptions = field(default_factory=AuditOptions)
-    """Where administrative deeds are told."""
+    """Where administrative operations are told."""
 
     spans: SpanOptions | None = None
     """Where spans of sampled messages are sent; None: there are none."""

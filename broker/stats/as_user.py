@@ -1,7 +1,7 @@
 """What the management process asks its node to do as a user, and is answered: values only.
 
 Made by `broker.management.amqp_operations`, carried out by `broker.server.control.as_user` with the rights of the user,
-or of its token. Each is msgpack.
+or of its token.
 """
 
 from __future__ import annotations
@@ -83,18 +83,3 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     nacked: bool = False
     """A message was refused: a queue is full, or could not take it."""
     got: tuple[Got, ...] = ()
-
-
-encode: Final = msgspec.msgpack.Encoder().encode
-_ASKED: Final = msgspec.msgpack.Decoder(AsUser)
-_OUTCOME: Final = msgspec.msgpack.Decoder(Outcome)
-
-
-def decode_asked(stored: bytes) -> AsUser:
-    """Raises ValueError."""
-    return _ASKED.decode(stored)
-
-
-def decode_outcome(stored: bytes) -> Outcome:
-    """Raises ValueError."""
-    return _OUTCOME.decode(stored)

@@ -21,7 +21,7 @@ import uvicorn
 from clusterbroker import Broker
 from clusterbroker.broker.http.app import create_app
 from clusterbroker.cluster.passwords import COST_CHEAP
-from tests.unit.broker.http.clients import DeedsAtOnce
+from tests.unit.broker.http.clients import OperationsAtOnce
 from tests.unit.broker.management.set_up import NOW_MS, Place, recorded_place
 
 PROGRAM = shutil.which("rabbitmqadmin")
@@ -36,7 +36,7 @@ class Served:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         app = create_app(
-            self.place.replica, DeedsAtOnce(self.place, True), now_ms=lambda: NOW_MS, password_cost=COST_CHEAP
+            self.place.replica, OperationsAtOnce(self.place, True), now_ms=lambda: NOW_MS, password_cost=COST_CHEAP
         )
         self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
         self._thread = threading.Thread(target=lambda: asyncio.run(self._server.serve(sockets=[self._socket])))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+from collections import deque
 from typing import Any, Final, TypeVar
 
 from clusterbroker.broker.amqp import methods as m
@@ -73,13 +74,13 @@ class _Pipe(asyncio.Transport):
         self.reader = asyncio.StreamReader()
         self._loop = asyncio.get_running_loop()
         self._client = _OwnClient(node)
-        self._pending = bytearray()
+        self._pending: deque[memoryview] = deque()
         self._paused = self._closing = self._due = False
         self._client.connection_made(self)
 
-    def send(self, data: bytes) -> None:
+    def send(self, *parts: bytes | memoryview) -> None:
         """To the client's connection, as soon as it reads."""
-        self._pending += data
+        self._pending.extend(map(memoryview, parts))
         self._soon()
 
     def _soon(self) -> None:
@@ -92,10 +93,14 @@ class _Pipe(asyncio.Transport):
         self._due = False
         if not self._pending or self._paused or self._closing:
             return
-        buffer = self._client.get_buffer(-1)
-        size = min(len(buffer), len(self._pending))
-        buffer[:size] = self._pending[:size]
-        del self._pending[:size]
+        buffer, size = self._client.get_buffer(-1), 0
+        while self._pending and size < len(buffer):
+            part = self._pending.popleft()
+            taken = min(len(part), len(buffer) - size)
+            buffer[size : size + taken] = part[:taken]
+            size += taken
+            if taken < len(part):
+                self._pending.appendleft(part[taken:])
         self._client.buffer_updated(size)
         self._soon()
 
@@ -193,9 +198,9 @@ class _Line:
         await self._call(1, m.ConfirmSelect(), m.ConfirmSelectOk)
         self._send(1, m.BasicPublish(exchange=request.exchange, routing_key=request.routing_key, mandatory=True))
         self._frame(_HEADER, 1, struct.pack(">HHQ", p.CLASS_ID, 0, len(request.payload)) + request.properties)
-        most = self._frame_bytes_max - 8
-        for start in range(0, len(request.payload), most):
-            self._frame(_BODY, 1, request.payload[start : start + most])
+        most, payload = self._frame_bytes_max - 8, memoryview(request.payload)
+        for start in range(0, len(payload), most):
+            self._frame(_BODY, 1, payload[start : start + most])
 
     async def _publish(self, request: r.Publish) -> None:
         await self._say(request)
@@ -236,8 +241,8 @@ class _Line:
     def _send(self, channel: int, method: m.Method) -> None:
         self._frame(_METHOD, channel, m.encode(method))
 
-    def _frame(self, kind: int, channel: int, payload: bytes) -> None:
-        self.pipe.send(_HEAD.pack(kind, channel, len(payload)) + payload + _END)
+    def _frame(self, kind: int, channel: int, payload: bytes | memoryview) -> None:
+        self.pipe.send(_HEAD.pack(kind, channel, len(payload)), payload, _END)
 
     async def _call(self, channel: int, method: m.Method, answer: type[M]) -> M:
         self._send(channel, method)

@@ -7,6 +7,7 @@ Both sides say Hello first. The client's questions have numbers of its own; the 
 ends the connection when a frame is none of these.
 
     Call      -> Done                                                    of commands and of the management process
+    AsUser    -> Outcome
     Tail      -> Snapshot.. the last one empty, or Following; then Followed, for ever
     AskRows   -> Rows.. of each member that answers in time, then RowsEnd
     Order     -> Ordered
@@ -24,6 +25,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
+
+from clusterbroker.broker.stats import as_user
 
 NAME: Final = "control.sock"
 VERSION: Final = 2
@@ -78,6 +81,12 @@ class Call(Question, frozen=True, tag="call"):
     arguments: dict[str, Any]
     sudo: str = ""
     """For the audit: the user on whose behalf root's process acts, as that process says."""
+
+
+class AsUser(Question, frozen=True, tag="as_user"):
+    """Declare, bind, delete, publish and get with the rights of a user."""
+
+    asked: as_user.AsUser
 
 
 class Logins(ControlMessage, frozen=True, tag="logins"):
@@ -140,6 +149,13 @@ class Done(Answer, frozen=True, tag="done"):
     error: str
 
 
+class Outcome(Answer, frozen=True, tag="outcome"):
+    """What came of the requests of a user; `unavailable`: why they cannot be carried out now, empty: they were."""
+
+    outcome: as_user.Outcome
+    unavailable: str = ""
+
+
 class Leased(ControlMessage, frozen=True, tag="leased"):
     """Told unasked: whether the node holds a lease from now on."""
 
@@ -150,9 +166,9 @@ class Reload(ControlMessage, frozen=True, tag="reload"):
     """Told unasked: the process reads its certificates anew."""
 
 
-AnyAsked = Hello | Call | Tail | AskRows | Order | Logins
+AnyAsked = Hello | Call | AsUser | Tail | AskRows | Order | Logins
 """What clients say."""
-AnyTold = Hello | Snapshot | Following | Followed | Rows | RowsEnd | Ordered | Done | Leased | Reload
+AnyTold = Hello | Snapshot | Following | Followed | Rows | RowsEnd | Ordered | Done | Outcome | Leased | Reload
 """What the node says."""
 
 _ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=str)
@@ -189,12 +205,12 @@ class Frames:
                 if len(rest) - at - HEAD_BYTES < size:
                     return
                 at += HEAD_BYTES
-                body = bytes(memoryview(rest)[at : at + size])
-                at += size
                 try:
-                    message = self._decoder.decode(body)
+                    with memoryview(rest) as whole, whole[at : at + size] as body:
+                        message = self._decoder.decode(body)
                 except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                     raise ValueError(f"not a message of control.sock: {error}") from error
+                at += size
                 yield message
         finally:
             del rest[:at]

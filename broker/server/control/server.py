@@ -222,6 +222,8 @@ class ControlLine(asyncio.Protocol):
                 service.order(message, self.send)
             case m.Call():
                 service.call(message, self.send)
+            case m.AsUser():
+                service.as_user(message, self.send)
             case m.Logins():
                 service.logins = message
             case _:

@@ -3,8 +3,8 @@
     rows      this node's census and those of all linked members; a member without an answer within ANSWER_S is left out
     order     a command for the wiring log, of those that an operator may give
     call      an operation (`calls`); also `connection.close`, wherever the connection is; `messages`: to look at single
-              messages of a queue, wherever its owner is, to delete, move or replay them; `as-user`: to declare, bind,
-              delete, publish and get with the rights of a user (`control.as_user`)
+              messages of a queue, wherever its owner is, to delete, move or replay them;
+    as_user   declare, bind, delete, publish and get with the rights of a user (`control.as_user`)
 
 Orders and calls need a lease: without one the wiring that they would be carried out on may be of the past. The process
 is trusted as the node's owner is: it has asked its users who they are, and what they may do.
@@ -27,7 +27,7 @@ from clusterbroker.broker.server.control.operations import NO_LEASE, Facts, Refu
 from clusterbroker.broker.server.inspecting import Unanswered
 from clusterbroker.broker.server.peer_census import PeerCensus
 from clusterbroker.broker.server.sampling import Sampling
-from clusterbroker.broker.stats import as_user
+from clusterbroker.broker.stats.as_user import Outcome
 from clusterbroker.broker.stats.batches import split
 from clusterbroker.broker.stats.inspection import decode_request
 from clusterbroker.broker.stats.inspection import encode as encode_result
@@ -108,6 +108,28 @@ class Service:
                 self._looks.add(task)
                 task.add_done_callback(self._looks.discard)
 
+    def as_user(self, asked: m.AsUser, tell: Tell) -> None:
+        """Outcome follows."""
+
+        def unavailable(why: str) -> None:
+            tell(m.Outcome(asked.number, Outcome(), why))
+
+        async def answer() -> None:
+            try:
+                tell(m.Outcome(asked.number, await carried_out(self._shell, asked.asked)))
+            except TimeoutError:
+                unavailable(f"the node did not answer within {TIMEOUT_S:g} s")
+            except EOFError:
+                unavailable("there is no AMQP connection to the node")
+            except Exception as mistake:
+                self._shell.log.crashed(m.NAME, mistake)
+                unavailable("the broker made a mistake; see its log")
+
+        if self.leased:
+            self._begin(answer(), unavailable)
+        else:
+            unavailable(NO_LEASE)
+
     def _begin(self, work: Any, refuse: Callable[[str], None]) -> asyncio.Task[None] | None:
         if len(self._tasks) >= QUESTIONS_MAX:
             work.close()
@@ -177,8 +199,6 @@ class Service:
             )
         if operation == "messages":
             return await self._inspected(arguments)
-        if operation == "as-user":
-            return await self._as_user(arguments)
         return await self._calls.perform(operation, arguments)
 
     async def _inspected(self, arguments: Facts) -> Facts:
@@ -191,19 +211,6 @@ class Service:
             return {"result": encode_result(await self._shell.inspect(request))}
         except Unanswered as why:
             return {"unavailable": str(why)}
-
-    async def _as_user(self, arguments: Facts) -> Facts:
-        """`outcome`, or `unavailable`: why it cannot be done now."""
-        try:
-            asked = as_user.decode_asked(arguments["request"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise Refused(f"no request of a user: {error}") from error
-        try:
-            return {"outcome": as_user.encode(await carried_out(self._shell, asked))}
-        except TimeoutError:
-            return {"unavailable": f"the node did not answer within {TIMEOUT_S:g} s"}
-        except EOFError:
-            return {"unavailable": "there is no AMQP connection to the node"}
 
     def _close_connection(self, connection_id: str, reason: str) -> Facts:
         connection = self._shell.node.clients.get(connection_id)

@@ -6,7 +6,7 @@ import pytest
 from starlette.requests import Request
 
 from clusterbroker.broker.http.local import AS_USER, LocalServer, principal_of
-from clusterbroker.broker.management.local_operator import NAME
+from clusterbroker.broker.management.principals import OPERATOR
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import recorded_place
 
@@ -42,4 +42,4 @@ async def test_the_server_of_the_socket_marks_what_it_took() -> None:
     for scope in ({"type": "http", "headers": []}, {"type": "http", "headers": [(AS_USER.encode(), b"man")]}):
         await app(scope, None, None)
         await loaded(scope, None, None)  # type: ignore[operator, misc]
-    assert seen == ["nobody", NAME, "nobody", "man"]
+    assert seen == ["nobody", OPERATOR, "nobody", "man"]

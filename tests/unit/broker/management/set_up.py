@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
+from clusterbroker.broker.management.principals import Principal
 from clusterbroker.broker.management.reading import Reading
 from clusterbroker.broker.management.replica import Replica
-from clusterbroker.broker.management.rights import Principal
 from clusterbroker.broker.stats import rows
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster import passwords

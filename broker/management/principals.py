@@ -1,4 +1,4 @@
-"""Who sees what: a user's tags, and the vhosts that it may enter.
+"""Users of the API, and what each sees: by its tags, and the vhosts that it may enter.
 
     none            may not sign in
     management      what is in the vhosts that it has a permission in; of connections, channels, consumers its own
@@ -8,6 +8,13 @@
 
 Each tag but `policymaker` has the rights of those above it; `administrator` has all. What is inside a vhost is shown to
 those who may enter it only, whatever their tags: an administrator may give itself the permission.
+
+    Principal        a user of the broker
+    TokenPrincipal   an OAuth 2 token: tags and vhosts are those of its scopes, whatever users the broker has. By AMQP
+                     the token itself acts: the node verifies it again, and asks its scopes for each operation
+    LocalOperator    the operator on the node's own machine, who may read the data directory, and so came through
+                     `http.sock`. It could give itself any password anyway, so it sees and changes what an administrator
+                     may, in all vhosts. By AMQP it acts as a user that it names, or that may do everything in the vhost
 """
 
 from __future__ import annotations
@@ -15,13 +22,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Literal
 
+from clusterbroker.broker.oauth2.scopes import Grants
 from clusterbroker.broker.stats.rows import ConnectionRow
 from clusterbroker.cluster.authorization import PermissionKind
 from clusterbroker.cluster.authorization import principal as told_as
 from clusterbroker.cluster.entities import User
 from clusterbroker.cluster.view import ClusterView
 
-from .errors import not_authorised, object_not_found
+from .errors import Refused, bad_request, not_authorised, object_not_found
 
 MANAGEMENT: Final = "management"
 POLICYMAKER: Final = "policymaker"
@@ -140,3 +148,95 @@ class Principal:
     def own(self) -> Callable[[ConnectionRow], bool]:
         """Of which connections, their channels and consumers it hears."""
         return (lambda _row: True) if self.has(MONITORING) else self.is_own
+
+
+class TokenPrincipal(Principal):
+    """For one request."""
+
+    __slots__ = ("_grants",)
+
+    def __init__(self, map_: ClusterView, name: str, grants: Grants, token: bytes) -> None:
+        super().__init__(map_, name, grants.tags, token)
+        self._grants = grants
+
+    def enters(self, vhost: str) -> bool:
+        """Whether a scope names the vhost."""
+        return self._grants.enters(vhost)
+
+    def allowed(self, vhost: str, kind: PermissionKind, resource: str) -> bool:
+        """Whether a scope names it."""
+        return self._grants.allowed(vhost, kind, resource)
+
+    def may_some(self, vhost: str) -> list[str]:
+        """What some scope is about."""
+        return [kind for kind in KINDS if self._grants.some(vhost, kind)]
+
+    def may_route(self, vhost: str, exchange: str, routing_key: str | None) -> bool:
+        """Whether a scope allows the key; one has to be said."""
+        return routing_key is not None and self._grants.topic_allowed(vhost, "write", exchange, routing_key)
+
+
+OPERATOR: Final = "(operator)"
+"""Where a user's name is shown. Who signs in over TCP is never called so because of this: it is no account."""
+EVERYTHING: Final = (".*", "^.*", ".*$", "^.*$")
+"""Patterns that every name matches."""
+
+
+class LocalOperator(Principal):
+    """For one request."""
+
+    __slots__ = ()
+
+    def __init__(self, map_: ClusterView) -> None:
+        super().__init__(map_, OPERATOR, (ADMINISTRATOR,))
+
+    @property
+    def account(self) -> str:
+        """None, also if a user is called as it is shown."""
+        return ""
+
+    def enters(self, vhost: str) -> bool:
+        """Every one that there is."""
+        return self._map.vhost(vhost) is not None
+
+    def allowed(self, vhost: str, kind: PermissionKind, resource: str) -> bool:  # noqa: ARG002
+        """Everything: it acts as a user with all permissions."""
+        return True
+
+    def may_some(self, vhost: str) -> list[str]:
+        """All of it."""
+        return list(KINDS) if self.enters(vhost) else []
+
+    def may_route(self, vhost: str, exchange: str, routing_key: str | None) -> bool:  # noqa: ARG002
+        """With any key."""
+        return True
+
+    def amqp_user(self, vhost: str) -> str:
+        """An administrator with all permissions in the vhost, else any user with these; the first one by name.
+        Refused (400) when there is none."""
+        found = [
+            permission.user
+            for permission in self._map.permissions()
+            if permission.vhost == vhost
+            and all(pattern in EVERYTHING for pattern in (permission.configure, permission.write, permission.read))
+        ]
+        if not found:
+            raise bad_request(
+                f"no user may do everything in vhost '{vhost}': give one the permissions "
+                "(clusterbroker permissions set USER VHOST '.*' '.*' '.*'), or name one that may do this (--as USER)"
+            )
+        return min(found, key=lambda name: (not self._administers(name), name))
+
+    def _administers(self, name: str) -> bool:
+        user = self._map.user(name)
+        return user is not None and ADMINISTRATOR in user.tags
+
+
+def principal(map_: ClusterView, name: str | None) -> Principal:
+    """The operator, or the user that it wants to be for this request. Refused (400) when there is no such user."""
+    if name is None:
+        return LocalOperator(map_)
+    user = map_.user(name)
+    if user is None:
+        raise Refused(400, "bad_request", f"there is no user '{name}' to act as")
+    return Principal.of(map_, user)

@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from clusterbroker.broker.management.errors import Refused
-from clusterbroker.broker.management.local_operator import NAME, LocalOperator, principal
-from clusterbroker.broker.management.rights import ADMINISTRATOR, MANAGEMENT, MONITORING, POLICYMAKER
+from clusterbroker.broker.management.principals import (
+    ADMINISTRATOR,
+    MANAGEMENT,
+    MONITORING,
+    OPERATOR,
+    POLICYMAKER,
+    LocalOperator,
+    principal,
+)
 from clusterbroker.cluster import commands as c
 from tests.unit.broker.management.set_up import Place, everything, user
 
@@ -51,7 +58,7 @@ def test_amqp_is_done_by_an_administrator_who_may_everything_there(place: Place)
 
 def test_it_may_be_any_user_and_then_no_more_than_that(place: Place) -> None:
     place.must(user("man", "management"))
-    assert principal(place.replica.map, None).name == NAME
+    assert principal(place.replica.map, None).name == OPERATOR
     man = principal(place.replica.map, "man")
     assert (man.name, man.has(ADMINISTRATOR), man.amqp_user("/")) == ("man", False, "man")
     with pytest.raises(Refused) as refused:
