@@ -21,8 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from clusterbroker.broker.access.errors import Refusal, precondition_failed
-from clusterbroker.broker.amqp import properties as codec
-from clusterbroker.broker.amqp.own_message import own_message
+from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.broker.content.message import new_message
+from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.journal.record import Message
@@ -73,7 +74,7 @@ class Request:
     __slots__ = ("_answered", "_properties", "_session", "_ticket", "access", "body", "exchange", "key")
 
     def __init__(
-        self, session: Requester, exchange: str, key: str, body: dict[str, Any], properties: codec.Properties,
+        self, session: Requester, exchange: str, key: str, body: dict[str, Any], properties: Properties,
         ticket: Ticket | None,
     ) -> None:  # fmt: skip
         self.access = session.access
@@ -171,7 +172,7 @@ def requested(session: Requester, service: Service, exchange: str, key: str, mes
 def _read(session: Requester, exchange: str, key: str, message: Message) -> Request:
     if session.requests >= OPEN_MAX:
         raise precondition_failed(f"{OPEN_MAX} requests to '{exchange}' wait for their answers on this channel")
-    properties = codec.decode(message.header)
+    properties = properties_of(message)
     if properties.reply_to == REPLY_TO:
         if not session.reply_key:
             raise precondition_failed("fast reply consumer does not exist")
@@ -201,15 +202,13 @@ def _parsed(exchange: str, key: str, body: bytes) -> dict[str, Any]:
     return parsed
 
 
-def _reply(access: Authorization, asked: codec.Properties, outcome: Mapping[str, Any], ticket: Ticket | None) -> None:
+def _reply(access: Authorization, asked: Properties, outcome: Mapping[str, Any], ticket: Ticket | None) -> None:
     """To a requester's session, or to the queue of that name; nobody there: nothing, as of any reply."""
     key, node, vhost = asked.reply_to, access.node, access.vhost
     if not key:
         return
-    header = codec.encode(
-        codec.Properties(content_type="application/json", correlation_id=asked.correlation_id, delivery_mode=2)
-    )
-    message = own_message("", key, header, json.dumps(outcome).encode(), node.now_ms)
+    about = Properties(content_type="application/json", correlation_id=asked.correlation_id, delivery_mode=2)
+    message = new_message("", key, about, json.dumps(outcome).encode(), node.now_ms)
     if key.startswith(REPLY_TO + "."):
         node.reply(vhost.name, key, message)
         return

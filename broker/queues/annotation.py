@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.content.message import with_properties
+from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.stumble import Stumble
 from clusterbroker.broker.queues.watch import Watch
@@ -61,7 +62,7 @@ class Annotation:
         return message
 
     def _changed(self, message: Message, delivery_count: int, acquired: int | None) -> Message:
-        properties = codec.decode(message.header)
+        properties = properties_of(message)
         headers = dict(properties.headers or {})
         headers.pop("BCC", None)
         if self._ring.annotates_redelivered:
@@ -70,8 +71,4 @@ class Annotation:
             if acquired is not None:
                 headers["x-acquired-count"] = acquired
         properties.headers = headers or (None if properties.headers is None else {})
-        header = codec.encode(properties)
-        return Message(
-            message.address, header + message.body, len(header), message.flags, message.priority, message.time_ms,
-            message.ttl_ms,
-        )  # fmt: skip
+        return with_properties(message, properties)

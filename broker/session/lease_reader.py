@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.amqp.fields import FieldTable
-from clusterbroker.broker.amqp.own_message import own_message
+from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.broker.content.message import new_message
 from clusterbroker.broker.queues.handle import CommitPart, QueueHandle
 from clusterbroker.broker.queues.lease import READ_ROWS_MAX, LeaseAnswer, Read
 from clusterbroker.broker.queues.ring import Ring
@@ -174,8 +174,7 @@ class LeaseReader:
         """A part as one message, from the default exchange with the queue's name; its number is that of the range."""
         count = verify_records(records, self.ring.queue_id, EPOCH_MAX)
         headers: FieldTable = {"x-queue-seq": answer.start, "x-stream-count": count}
-        header = codec.encode(codec.Properties(headers=headers, delivery_mode=2))
-        message = own_message("", self.name, header, records, now_ms)
+        message = new_message("", self.name, Properties(headers=headers, delivery_mode=2), records, now_ms)
         credit, ledger = subscription.credit, subscription.credit.ledger
         if credit.active and ledger.flowing and self.ring.hold(answer.start):
             ledger.out.deliver(ledger.number, credit.tag, ledger.add(credit, answer.start, now_ms), False, message)

@@ -19,11 +19,12 @@ from clusterbroker.broker.access.publisher import DELIVERIES_AT_ONCE, Named, aff
 from clusterbroker.broker.access.services import REPLY_TO, requested
 from clusterbroker.broker.access.virtual_exchanges import VIRTUAL_EXCHANGES
 from clusterbroker.broker.amqp import methods
-from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.amqp.codec import Published
 from clusterbroker.broker.amqp.errors import not_implemented, precondition_failed
 from clusterbroker.broker.amqp.fields import FieldTable
 from clusterbroker.broker.amqp.layout import Method
+from clusterbroker.broker.content.message import with_flags, with_properties
+from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.routing.carbon_copy import UnacceptableHeader, accepted_keys
 from clusterbroker.broker.routing.router import Route
@@ -94,7 +95,9 @@ def _stage_rows(channel: Channel, event: Published, route: Route[QueueHandle], o
                 divide(channel.connection, event, len(looked_at))
                 break
         messages = looked_at
-    messages = [message if message.persistent else _lasting(message) for message in messages]
+    messages = [
+        message if message.persistent else with_flags(message, message.flags | PERSISTENT) for message in messages
+    ]
     mandatory = event.mandatory and bool(route.targets)
     if mandatory and (looked_into or onward.uncacheable):
         vhost = channel.access.vhost
@@ -109,14 +112,6 @@ def _stage_rows(channel: Channel, event: Published, route: Route[QueueHandle], o
     else:
         way = Route() if mandatory and not onward.targets else route
         channel.publisher.publish(way, messages, mandatory, channel.ticket(len(messages)))
-
-
-def _lasting(message: Message) -> Message:
-    """What is staged outlives its node, whatever the row's delivery mode says: a commit means all rows."""
-    return Message(
-        message.address, message.payload, message.header_length, message.flags | PERSISTENT, message.priority,
-        message.time_ms, message.ttl_ms,
-    )  # fmt: skip
 
 
 def _looks_into(event: Published) -> bool:
@@ -145,7 +140,7 @@ def _one(channel: Channel, event: Published, message: Message) -> tuple[Message,
     """A message with what the broker changes in it, its own route, and its number if its producer gave one."""
     connection = channel.connection
     vhost = channel.access.vhost
-    properties = codec.decode(message.header)
+    properties = properties_of(message)
     changed = properties
     named = properties.user_id
     if named not in (None, connection.user) and "impersonator" not in channel.access.rights.tags:
@@ -158,7 +153,7 @@ def _one(channel: Channel, event: Published, message: Message) -> tuple[Message,
         changed = replace(changed, reply_to=channel.reply_key)
     exchange, key = event.exchange, event.routing_key
     if not exchange and key.startswith(REPLY_TO + "."):
-        reply = _rebuilt(message, changed) if changed is not properties else message
+        reply = with_properties(message, changed) if changed is not properties else message
         if channel.transaction is not None:
             return reply, Route(uncacheable=True), None  # `replied` with the commit
         return message, channel.publisher.replied(reply), None
@@ -176,16 +171,8 @@ def _one(channel: Channel, event: Published, message: Message) -> tuple[Message,
         lambda name: getattr(properties, name, None),
     )  # fmt: skip
     if blind or changed is not properties:
-        message = _rebuilt(message, changed, HAS_BCC if blind else 0)
+        message = with_properties(message, changed, message.flags | HAS_BCC if blind else None)
     return message, route, _named(properties.headers)
-
-
-def _rebuilt(message: Message, properties: codec.Properties, flags: int = 0) -> Message:
-    header = codec.encode(properties)
-    return Message(
-        message.address, header + message.body, len(header), message.flags | flags, message.priority, message.time_ms,
-        message.ttl_ms,
-    )  # fmt: skip
 
 
 def _stage_or_send(

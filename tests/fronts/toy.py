@@ -19,8 +19,8 @@ from clusterbroker.broker.access.publisher import Publisher
 from clusterbroker.broker.access.receiver import attach, give_back, let_go
 from clusterbroker.broker.access.rights import AccountRights
 from clusterbroker.broker.access.sign_in import Outcome, by_secret, enter, leave
-from clusterbroker.broker.amqp import properties
-from clusterbroker.broker.amqp.own_message import own_message
+from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.broker.content.message import new_message
 from clusterbroker.broker.node.alarms import MINORITY
 from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.clients import Accepted
@@ -34,7 +34,7 @@ from clusterbroker.journal.record import Message
 from tests.fronts.lines import Lines
 
 FIRST = b"TOY "
-LASTING = properties.encode(properties.Properties(delivery_mode=2))
+LASTING = Properties(delivery_mode=2)
 
 
 class Toy:
@@ -124,7 +124,7 @@ class Toy:
     def _publish(self, number: int, queue: str, body: bytes) -> None:
         if not self.backpressure.publishes:
             self.backpressure.begin()
-        message = own_message("", queue, LASTING, body, self.node.now_ms)
+        message = new_message("", queue, LASTING, body, self.node.now_ms)
         route = self.publisher.find(queue.encode(), "", queue)
 
         def done(ticket: Ticket) -> None:
