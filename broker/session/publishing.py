@@ -95,9 +95,8 @@ def _stage_rows(channel: Channel, event: Published, route: Route[QueueHandle], o
                 divide(channel.connection, event, len(looked_at))
                 break
         messages = looked_at
-    messages = [
-        message if message.persistent else with_flags(message, message.flags | PERSISTENT) for message in messages
-    ]
+    # what is staged outlives its node, whatever a row's delivery mode is: a commit means all rows
+    messages = [one if one.persistent else with_flags(one, one.flags | PERSISTENT) for one in messages]
     mandatory = event.mandatory and bool(route.targets)
     if mandatory and (looked_into or onward.uncacheable):
         vhost = channel.access.vhost

@@ -44,9 +44,8 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
         return decode(raw, *limits)
 
     patch = pytest.MonkeyPatch()
-    held = type("Codec", (), {**vars(codec), "decode": staticmethod(mistaken)})
-    patch.setattr("clusterbroker.broker.queues.annotation.codec", held)
-    patch.setattr("clusterbroker.broker.node.dead_letters.properties_of", lambda message: mistaken(message.header))
+    for module in ("queues.annotation", "node.dead_letters"):
+        patch.setattr(f"clusterbroker.broker.{module}.properties_of", lambda message: mistaken(message.header))
     yield patch.undo  # type: ignore[misc]
     patch.undo()
 
