@@ -90,13 +90,10 @@ class Part:
         self.leased = False
         self.mistakes = Mistakes(self, node.damages)
         self.hub = Hub(self.name, lambda: node.map.applied, self.mistakes.link)
-        self.proxies = RemoteQueues(self, node.options.incarnation)
-        node.congested = self.proxies.congested
-        self.servings = OwnedQueues(self)
         self.arrears = Arrears(node, self._needed, self._owing)
-        self.proxies.owing = lambda: self.arrears.owing
-        self.proxies.sooner = self.arrears.sooner
-        self.servings.behind = self._behind
+        self.proxies = RemoteQueues(self, node.options.incarnation, lambda: self.arrears.owing, self.arrears.sooner)
+        node.congested = self.proxies.congested
+        self.servings = OwnedQueues(self, self._behind)
         self.copying = Copying(
             node,
             self.hub,

@@ -43,6 +43,7 @@ FRAME_BYTES: Final = 1 << 20
 BAD: Final = (BadMessage, DamagedRecord)
 """What no correct member says: it costs the link, and no queue."""
 Payload = bytes | bytearray | memoryview
+Behind = Callable[[str, int, Callable[[], None], bool], bool]
 
 
 class Found(NamedTuple):
@@ -55,14 +56,12 @@ class Found(NamedTuple):
 class OwnedQueues:
     """The owner's side of one node."""
 
-    def __init__(self, host: OwnedQueueHost) -> None:
+    def __init__(self, host: OwnedQueueHost, behind: Behind = lambda _peer, _queue_id, _what, _sooner: False) -> None:
+        """`behind(peer, queue_id, what, soon)`: if this node has not carried out yet what the wiring said of a queue,
+        `what` is called after that, unless the peer's link is another one then; else False."""
         self.host = host
+        self._behind = behind
         self.queues: dict[int, OwnedQueue] = {}
-        self.behind: Callable[[str, int, Callable[[], None], bool], bool] = lambda _peer, _queue_id, _what, _sooner: (
-            False
-        )
-        """Whether this node has not carried out yet what the wiring said of a queue: what a peer has said of it is done
-        after that, if its link is still the same then, and with True soon."""
         self._alive: dict[str, int] = {}
         self._leased = False
         self._touched: dict[OwnedQueue, None] = {}
@@ -188,12 +187,12 @@ class OwnedQueues:
         listed: dict[int, None] = dict.fromkeys(message.before)
         for entry in message.queues:
             listed[entry.queue_id] = None
-            if not self.behind(
+            if not self._behind(
                 peer, entry.queue_id, partial(self._attach_queue, peer, message.incarnation, entry), True
             ):
                 self._attach_queue(peer, message.incarnation, entry)
         for queue_id in message.silent:
-            if not self.behind(peer, queue_id, partial(self._silent, peer, message, queue_id), False):
+            if not self._behind(peer, queue_id, partial(self._silent, peer, message, queue_id), False):
                 self._silent(peer, message, queue_id)
         if message.partial:
             return

@@ -55,16 +55,22 @@ class RemoteQueues:
     """The client side of one node. `unacknowledged_bytes`: publishes that no owner has called committed yet, but for
     those in `congested` queues."""
 
-    def __init__(self, host: ProxyHost, incarnation: int) -> None:
+    def __init__(
+        self,
+        host: ProxyHost,
+        incarnation: int,
+        owing: Callable[[], bool] = lambda: False,
+        sooner: Callable[[int], None] = lambda _queue_id: None,
+    ) -> None:
+        """`owing`: whether there are queues whose newest owner is not known here yet, though the wiring was applied;
+        `sooner`: a client waits for a queue, which may be one of these."""
         self.host = host
+        self._owing = owing
+        self._sooner = sooner
         self.incarnation = incarnation
         self.queues: dict[int, RemoteQueue] = {}
         self.unacknowledged_bytes = 0
         self.congested: dict[RemoteQueue, None] = {}
-        self.owing: Callable[[], bool] = lambda: False
-        """Whether there are queues whose newest owner is not known here yet, though the wiring was applied."""
-        self.sooner: Callable[[int], None] = lambda _queue_id: None
-        """Somebody waits for a queue, which may be one of these."""
         self._outboxes: dict[str, Outbox] = {}
         self._owned: dict[str, dict[int, RemoteQueue]] = {}
         self._linked: dict[str, None] = {}
@@ -171,7 +177,7 @@ class RemoteQueues:
         """The queue has something to say, or not, and no attachment in which to say it."""
         if queue not in self._asked and queue not in self._again and queue.speaks():
             self._again[queue] = 0
-            self.sooner(queue.entity.queue_id)
+            self._sooner(queue.entity.queue_id)
 
     def attach_again(self, queue: RemoteQueue, pause_ms: int = 0) -> None:
         """What the queue's owner and this node know of each other may differ."""
@@ -261,7 +267,7 @@ class RemoteQueues:
             if deadline_ms > now_ms:
                 break
             self.attach_again(queue)
-        if self._full and not self.owing():  # a complete Attach speaks for all queues of an owner
+        if self._full and not self._owing():  # a complete Attach speaks for all queues of an owner
             full, self._full = self._full, {}
             for owner in full:
                 if owner in self._linked:
