@@ -20,10 +20,10 @@ import msgspec
 
 from clusterbroker.broker.server.awaiting import come
 from clusterbroker.broker.server.clock import Clock
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import Unavailable, WiringError
 from clusterbroker.cluster.passwords import SCRYPT, hashed, verified
-from clusterbroker.cluster.state import ClusterMap
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import ClusterMap
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ServerPort

@@ -17,14 +17,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from clusterbroker.cluster.entities import Queue
 from clusterbroker.cluster.errors import ClusterError, DamagedLog
 from clusterbroker.cluster.ids import QueueId
 from clusterbroker.cluster.log_store import LogStore
 from clusterbroker.cluster.raft.disk import FileDisk
 from clusterbroker.cluster.raft.identity import FILE as RAFT_IDENTITY
 from clusterbroker.cluster.raft.reading import read as read_raft
-from clusterbroker.cluster.state import ClusterMap
+from clusterbroker.cluster.wiring.entities import Queue
+from clusterbroker.cluster.wiring.map import ClusterMap
 from clusterbroker.journal.errors import DamagedJournal
 from clusterbroker.journal.inspect import JournalView, is_running
 from clusterbroker.journal.look import fits, look

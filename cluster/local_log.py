@@ -33,14 +33,14 @@ from msgspec import Struct
 
 from clusterbroker.journal.stamp import Stamp
 
-from . import commands as c
-from . import snapshot
-from .durability import waits_for_disk
 from .errors import ClusterError, DiskFailed, DiskFull, LogFailure, Unavailable, WiringError
 from .ids import LOCAL_NODE, LogIndex, NodeId
 from .log_store import Entry, LogStore
-from .state import Applied
-from .view import ClusterView
+from .wiring import commands as c
+from .wiring import snapshot
+from .wiring.durability import waits_for_disk
+from .wiring.map import Applied
+from .wiring.view import ClusterView
 from .wiring_log import SNAPSHOT_EVERY, Done, Listener, Notifier, snapshot_is_due, unlogged
 
 BATCH_COMMANDS_MAX: Final = 1000

@@ -29,10 +29,10 @@ import lmdb
 
 from clusterbroker.journal.stamp import Stamp, packed, unpacked
 
-from . import commands, snapshot
 from .errors import DamagedLog, DiskFailed, DiskFull, FormatTooNew, NewerRelease
 from .ids import LogIndex
-from .state import ClusterMap
+from .wiring import commands, snapshot
+from .wiring.map import ClusterMap
 
 FORMAT: Final = 1
 MAP_BYTES_MAX: Final = 1 << 38

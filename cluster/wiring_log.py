@@ -22,11 +22,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from . import commands as c
 from .errors import Unavailable, WiringError
 from .ids import LogIndex
-from .state import Applied, ClusterMap
-from .view import ClusterView
+from .wiring import commands as c
+from .wiring.map import Applied, ClusterMap
+from .wiring.view import ClusterView
 
 Done = Callable[[Applied], None]
 Listener = Callable[[Applied], None]

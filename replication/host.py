@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from clusterbroker.cluster.commands import InSyncProposal
+from clusterbroker.cluster.wiring.commands import InSyncProposal
 
 from .hand_overs import Host as MovingHost
 from .offers import Sender

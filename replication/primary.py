@@ -31,9 +31,9 @@ from functools import partial
 from itertools import count
 from typing import Any, Final
 
-from clusterbroker.cluster.commands import InSyncProposal
-from clusterbroker.cluster.entities import Queue
 from clusterbroker.cluster.ids import Epoch, Incarnation, NodeId, QueueId
+from clusterbroker.cluster.wiring.commands import InSyncProposal
+from clusterbroker.cluster.wiring.entities import Queue
 
 from .copies import Copy, Owned, Peer, Sent, State
 from .errors import BadMessage

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from clusterbroker.broker.access.errors import access_refused, not_found, not_implemented, precondition_failed
 from clusterbroker.broker.access.questions import Question, ownerless
 from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.cluster.commands import (
+from clusterbroker.cluster.ids import Epoch
+from clusterbroker.cluster.wiring.commands import (
     AnyCommand,
     Bind,
     DeclareExchange,
@@ -23,11 +24,10 @@ from clusterbroker.cluster.commands import (
     DeleteQueue,
     Unbind,
 )
-from clusterbroker.cluster.entities import Binding, DestinationKind
-from clusterbroker.cluster.exchange_rules import STAGING
-from clusterbroker.cluster.ids import Epoch
-from clusterbroker.cluster.state import Applied
-from clusterbroker.cluster.stream_settings import STREAM
+from clusterbroker.cluster.wiring.entities import Binding, DestinationKind
+from clusterbroker.cluster.wiring.exchange_rules import STAGING
+from clusterbroker.cluster.wiring.map import Applied
+from clusterbroker.cluster.wiring.stream_settings import STREAM
 from clusterbroker.journal.values import stored
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal
 
 from clusterbroker.broker.access.errors import Refusal, access_refused, not_found, precondition_failed, resource_locked
-from clusterbroker.cluster.authorization import PermissionKind, TopicPermissionKind, principal
+from clusterbroker.cluster.wiring.authorization import PermissionKind, TopicPermissionKind, principal
 
 if TYPE_CHECKING:
     from clusterbroker.broker.access.rights import Rights

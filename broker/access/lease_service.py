@@ -24,10 +24,10 @@ from clusterbroker.broker.queues.lease import (
     Release,
     Settle,
 )
-from clusterbroker.cluster.stream_settings import STREAM
+from clusterbroker.cluster.wiring.stream_settings import STREAM
 
 if TYPE_CHECKING:
-    from clusterbroker.cluster.authorization import PermissionKind
+    from clusterbroker.cluster.wiring.authorization import PermissionKind
 
 SEQ_MAX: Final = 2**56
 ROWS_DEFAULT: Final = 10_000

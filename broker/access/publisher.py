@@ -27,7 +27,7 @@ from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE, TooCostly
 from clusterbroker.broker.routing.router import Route
-from clusterbroker.cluster.entities import Segment
+from clusterbroker.cluster.wiring.entities import Segment
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:

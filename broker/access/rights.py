@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from clusterbroker.cluster.authorization import PermissionKind, TopicPermissionKind
+from clusterbroker.cluster.wiring.authorization import PermissionKind, TopicPermissionKind
 
 if TYPE_CHECKING:
-    from clusterbroker.cluster.view import ClusterView
+    from clusterbroker.cluster.wiring.view import ClusterView
 
 
 class Rights(Protocol):

@@ -13,7 +13,7 @@ from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.lease import GENERATION_BYTES_MAX
 from clusterbroker.broker.stats.inspection import life_of
 from clusterbroker.broker.streams.messages import FIND, STORE, STORED, StreamTold
-from clusterbroker.cluster.stream_settings import STREAM
+from clusterbroker.cluster.wiring.stream_settings import STREAM
 
 NAME_BYTES_MAX: Final = 200
 

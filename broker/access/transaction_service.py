@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from clusterbroker.broker.access.services import Request, Service
 from clusterbroker.broker.transactions.status import status_of
-from clusterbroker.cluster.commands import AbortTransaction, CommitTransaction
 from clusterbroker.cluster.errors import NotFound
-from clusterbroker.cluster.state import Applied
-from clusterbroker.cluster.transactions import (
+from clusterbroker.cluster.wiring.commands import AbortTransaction, CommitTransaction
+from clusterbroker.cluster.wiring.map import Applied
+from clusterbroker.cluster.wiring.transactions import (
     EPOCH_MAX,
     EXPIRES_TTL_MS,
     NAMES_BYTES_MAX,

@@ -17,7 +17,7 @@ from clusterbroker.broker.cli.readable import visible
 from clusterbroker.broker.server.rescue import Finding, NoRescue, found, held
 from clusterbroker.broker.server.rescue import rescue as make_it_so
 from clusterbroker.cluster.errors import ClusterError, WiringError, queue_text
-from clusterbroker.cluster.rescue import Copy
+from clusterbroker.cluster.wiring.rescue import Copy
 from clusterbroker.journal.errors import JournalError
 
 NAMES_MAX = 50

@@ -21,13 +21,13 @@ from clusterbroker.broker.server.control.operations import Refused, carry_out
 from clusterbroker.broker.server.endings import Unstarted
 from clusterbroker.broker.server.identity import WrongIdentity
 from clusterbroker.broker.server.parts import Parts
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import ClusterError
 from clusterbroker.cluster.local_log import LocalLog
 from clusterbroker.cluster.log_store import LogStore
 from clusterbroker.cluster.passwords import COST_DEFAULT
-from clusterbroker.cluster.state import Applied
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import Applied
+from clusterbroker.cluster.wiring.view import ClusterView
 from clusterbroker.journal.errors import JournalError
 from clusterbroker.journal.journal import lock_directory
 

@@ -10,7 +10,7 @@ from clusterbroker.broker.cli.commands import listing, operation, showing
 from clusterbroker.broker.cli.parameters import OfVhost, VhostName, Yes, sure
 from clusterbroker.broker.cli.tables import Column, Document, Table, number, rate
 from clusterbroker.broker.cli.target import Target
-from clusterbroker.cluster.entities import VhostLimit
+from clusterbroker.cluster.wiring.entities import VhostLimit
 
 app = typer.Typer(no_args_is_help=True, help="Virtual hosts.")
 limits = typer.Typer(no_args_is_help=True, help="Limits of queues and connections of a virtual host.")

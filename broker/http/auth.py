@@ -32,8 +32,8 @@ from clusterbroker.broker.management.replica import Replica
 from clusterbroker.broker.server.credentials import Credentials
 from clusterbroker.broker.server.rehashing import Order, Rehashing
 from clusterbroker.broker.server.throttle import Throttle, network
-from clusterbroker.cluster.entities import User
 from clusterbroker.cluster.passwords import COST_DEFAULT
+from clusterbroker.cluster.wiring.entities import User
 
 from .middleware.audit import PEER, PRINCIPAL, REFUSED
 from .sessions import LIFE_MS, Sessions

@@ -27,10 +27,10 @@ from clusterbroker.broker.server.control.private_socket import connected
 from clusterbroker.broker.stats import rows
 from clusterbroker.broker.stats.as_user import AsUser, Outcome
 from clusterbroker.broker.stats.batches import joined
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster import snapshot
 from clusterbroker.cluster.errors import Unavailable, WiringError
 from clusterbroker.cluster.ids import LogIndex
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring import snapshot
 
 from .importing import imported
 from .operations import OrderError

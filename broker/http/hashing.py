@@ -16,7 +16,7 @@ import msgspec
 from clusterbroker.broker.management.errors import Refused, bad_request
 from clusterbroker.broker.management.writes import Planned
 from clusterbroker.cluster import passwords
-from clusterbroker.cluster.commands import PutUser
+from clusterbroker.cluster.wiring.commands import PutUser
 
 AT_ONCE_MAX: Final = 2
 

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from clusterbroker.broker.server.control import protocol as m
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import Unavailable, WiringError
-from clusterbroker.cluster.imports import parted
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.imports import parted
+from clusterbroker.cluster.wiring.view import ClusterView
 
 from .operations import OrderError
 

@@ -16,7 +16,7 @@ import uvicorn
 from starlette.requests import Request
 
 from clusterbroker.broker.management.principals import Principal, principal
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring.view import ClusterView
 
 AS_USER: Final = "x-clusterbroker-as"
 """The user whose rights a request wants to have, percent-encoded."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from clusterbroker.broker.stats.as_user import AsUser, Outcome
-from clusterbroker.cluster.commands import AnyCommand, Defining
+from clusterbroker.cluster.wiring.commands import AnyCommand, Defining
 
 
 class OrderError(NamedTuple):

@@ -19,8 +19,8 @@ from typing import Final
 
 import msgspec
 
-from clusterbroker.cluster.entities import User
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring.entities import User
+from clusterbroker.cluster.wiring.view import ClusterView
 
 LIFE_MS: Final = 8 * 3600 * 1000
 OF_USER_MAX: Final = 20

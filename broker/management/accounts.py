@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterbroker.cluster.entities import Permission, TopicPermission, User, UserLimits
+from clusterbroker.cluster.wiring.entities import Permission, TopicPermission, User, UserLimits
 
 from .errors import object_not_found
 from .reading import Document, Reading

@@ -25,7 +25,7 @@ from clusterbroker.broker.amqp.errors import ReplyCode
 from clusterbroker.broker.amqp.properties import Properties, decode, encode
 from clusterbroker.broker.stats.as_user import AckMode, AnyRequest, Ask, Got, Method, Outcome, Publish
 from clusterbroker.broker.stats.as_user import Get as GetRequest
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring.view import ClusterView
 
 from . import connections, exchanges
 from .bodies import Body

@@ -15,10 +15,10 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.entities import VHOST_LIMITS, ApplyTo, UserLimits
 from clusterbroker.cluster.passwords import PASSWORD_BYTES_MAX, SCRYPT, SHA256, SHA512
-from clusterbroker.cluster.queue_settings import storable_lives
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import VHOST_LIMITS, ApplyTo, UserLimits
+from clusterbroker.cluster.wiring.queue_settings import storable_lives
 
 from .errors import bad_request
 from .naming import check_arguments

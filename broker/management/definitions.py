@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from clusterbroker.broker.version import VERSION
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.entities import Binding, Exchange, Queue, VhostLimits
 from clusterbroker.cluster.errors import WiringError
-from clusterbroker.cluster.exchange_rules import FAILOVER, PREDECLARED, STAGING
-from clusterbroker.cluster.state import ClusterMap
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import Binding, Exchange, Queue, VhostLimits
+from clusterbroker.cluster.wiring.exchange_rules import FAILOVER, PREDECLARED, STAGING
+from clusterbroker.cluster.wiring.map import ClusterMap
+from clusterbroker.cluster.wiring.view import ClusterView
 
 from . import accounts, settings
 from .bodies import Body, limits_command, parameter_command, policy_command, user_command

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 from urllib.parse import quote_plus, unquote
 
-from clusterbroker.cluster.arguments import CANONICAL
-from clusterbroker.cluster.entities import Binding, DestinationKind, Exchange
+from clusterbroker.cluster.wiring.arguments import CANONICAL
+from clusterbroker.cluster.wiring.entities import Binding, DestinationKind, Exchange
 
 from .connections import publishers
 from .errors import object_not_found

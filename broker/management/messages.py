@@ -23,7 +23,7 @@ from clusterbroker.broker.stats.inspection import (
     life_of,
 )
 from clusterbroker.broker.stats.message_filter import BadFilter, parse
-from clusterbroker.cluster.entities import Queue
+from clusterbroker.cluster.wiring.entities import Queue
 
 from .amqp_operations import payload_document, properties_document
 from .bodies import Body

@@ -31,8 +31,8 @@ from clusterbroker.broker.stats.rows import (
     QueueRow,
 )
 from clusterbroker.broker.version import VERSION
-from clusterbroker.cluster.entities import Queue
 from clusterbroker.cluster.ids import NodeId, QueueId
+from clusterbroker.cluster.wiring.entities import Queue
 
 from .exposition import COUNTER, GAUGE, HISTOGRAM, UNTYPED, Named, labels, written
 from .history import Track

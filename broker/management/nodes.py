@@ -10,8 +10,8 @@ import msgspec
 
 from clusterbroker.broker.stats.rows import Certificate, LoginSourceRow, NodeRow
 from clusterbroker.broker.version import VERSION
-from clusterbroker.cluster import exchange_rules
 from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.wiring import exchange_rules
 
 from .errors import bad_request, object_not_found
 from .history import Track

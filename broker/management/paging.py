@@ -27,7 +27,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from clusterbroker.cluster.patterns import PatternError, compiled
+from clusterbroker.cluster.wiring.patterns import PatternError, compiled
 
 from .errors import Refused, bad_request
 

@@ -24,10 +24,10 @@ from typing import Final, Literal
 
 from clusterbroker.broker.oauth2.scopes import Grants
 from clusterbroker.broker.stats.rows import ConnectionRow
-from clusterbroker.cluster.authorization import PermissionKind
-from clusterbroker.cluster.authorization import principal as told_as
-from clusterbroker.cluster.entities import User
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring.authorization import PermissionKind
+from clusterbroker.cluster.wiring.authorization import principal as told_as
+from clusterbroker.cluster.wiring.entities import User
+from clusterbroker.cluster.wiring.view import ClusterView
 
 from .errors import Refused, bad_request, not_authorised, object_not_found
 

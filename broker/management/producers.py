@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterbroker.broker.transactions.status import status_of
-from clusterbroker.cluster.entities import Producer
+from clusterbroker.cluster.wiring.entities import Producer
 
 from .errors import object_not_found
 from .exchanges import open_vhosts

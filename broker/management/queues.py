@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from clusterbroker.broker.stats.rows import QueueRow
-from clusterbroker.cluster.entities import Queue
 from clusterbroker.cluster.ids import LOCAL_NODE
+from clusterbroker.cluster.wiring.entities import Queue
 
 from .connections import consumer_document, deliveries
 from .errors import object_not_found

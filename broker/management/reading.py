@@ -10,8 +10,8 @@ from math import isfinite
 from typing import Any, Final
 
 from clusterbroker.broker.stats.rows import NodeRow
-from clusterbroker.cluster.entities import OperatorPolicy, Policy
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring.entities import OperatorPolicy, Policy
+from clusterbroker.cluster.wiring.view import ClusterView
 
 from .errors import bad_request
 from .history import SAMPLES_MAX, Get, Track, Window, details, grown

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from clusterbroker.cluster.entities import DestinationKind
+from clusterbroker.cluster.wiring.entities import DestinationKind
 
 from . import accounts, connections, definitions, exchanges, memory, moves, nodes, producers, queues, settings
 from .nodes import Health

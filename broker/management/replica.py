@@ -39,12 +39,12 @@ from clusterbroker.broker.stats.rows import (
     QueueFlowRow,
     QueueRow,
 )
-from clusterbroker.cluster import changes as told
-from clusterbroker.cluster.commands import AnyCommand, PutUser
-from clusterbroker.cluster.entities import Queue
 from clusterbroker.cluster.ids import LogIndex, NodeId, QueueId
-from clusterbroker.cluster.snapshot import Snapshot
-from clusterbroker.cluster.state import Applied, ClusterMap
+from clusterbroker.cluster.wiring import changes as told
+from clusterbroker.cluster.wiring.commands import AnyCommand, PutUser
+from clusterbroker.cluster.wiring.entities import Queue
+from clusterbroker.cluster.wiring.map import Applied, ClusterMap
+from clusterbroker.cluster.wiring.snapshot import Snapshot
 
 from .history import DAY, MINUTE, Sampling, Track, grown
 from .timeline import Timeline

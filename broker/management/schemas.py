@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from clusterbroker.broker.stats.inspection import SHOWN_MAX, TREATED_MAX, TRUNCATE_DEFAULT, TRUNCATE_MAX
 from clusterbroker.broker.stats.message_filter import LENGTH_MAX
-from clusterbroker.cluster.entities import VHOST_LIMITS
-from clusterbroker.cluster.exchange_rules import TYPES
 from clusterbroker.cluster.passwords import PASSWORD_BYTES_MAX, SCRYPT, SHA256, SHA512
-from clusterbroker.cluster.policies import ALTERNATE_EXCHANGE
-from clusterbroker.cluster.queue_settings import ARGUMENT_RULES, MILLISECONDS_MAX, POLICY_RULES
-from clusterbroker.cluster.stream_settings import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
+from clusterbroker.cluster.wiring.entities import VHOST_LIMITS
+from clusterbroker.cluster.wiring.exchange_rules import TYPES
+from clusterbroker.cluster.wiring.policies import ALTERNATE_EXCHANGE
+from clusterbroker.cluster.wiring.queue_settings import ARGUMENT_RULES, MILLISECONDS_MAX, POLICY_RULES
+from clusterbroker.cluster.wiring.stream_settings import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 
 from .amqp_operations import ACK_MODES, MESSAGES_MAX, NUMBERS, TEXTS
 from .bodies import APPLY_TO, TAGS_MAX

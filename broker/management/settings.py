@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from clusterbroker.cluster.entities import VHOST_LIMITS, OperatorPolicy, Parameter, Policy, Vhost, VhostLimits
+from clusterbroker.cluster.wiring.entities import VHOST_LIMITS, OperatorPolicy, Parameter, Policy, Vhost, VhostLimits
 
 from .errors import object_not_found
 from .principals import MONITORING

@@ -24,12 +24,12 @@ from typing import Final
 
 import msgspec
 
-from clusterbroker.cluster import changes as told
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.entities import Member, Queue
 from clusterbroker.cluster.ids import NodeId
-from clusterbroker.cluster.state import Applied
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring import changes as told
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import Member, Queue
+from clusterbroker.cluster.wiring.map import Applied
+from clusterbroker.cluster.wiring.view import ClusterView
 
 MOVES_MAX: Final = 10_000
 QUEUE_MAX: Final = 100

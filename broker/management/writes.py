@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec.structs import replace
 
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 
 from . import accounts, definitions, settings
 from .bodies import (

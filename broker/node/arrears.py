@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from clusterbroker.broker.node.renewals import AT_ONCE, SLICE, SLICE_NS
 from clusterbroker.broker.remote.messages import Attach
-from clusterbroker.cluster import changes as told
+from clusterbroker.cluster.wiring import changes as told
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.ports import NodeCore

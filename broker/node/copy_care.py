@@ -16,7 +16,7 @@ from clusterbroker.cluster.errors import queue_text
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.alerts import Alerts
-    from clusterbroker.cluster.entities import Queue
+    from clusterbroker.cluster.wiring.entities import Queue
 
 ROLLED_BACK: Final = "replica.rolled_back"
 DIFFERS: Final = "replica.differs"

@@ -19,10 +19,10 @@ from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.states import BUCKET_SEQS
 from clusterbroker.broker.streams.store import store_of
 from clusterbroker.broker.streams.stream import Stream
-from clusterbroker.cluster.commands import ChangeInSync, GiveUpCopy, InSyncProposal, TransferOwner
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import Epoch, Incarnation, NodeId, QueueId
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring.commands import ChangeInSync, GiveUpCopy, InSyncProposal, TransferOwner
+from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.journal.ranges import contains
 from clusterbroker.journal.record import (
     DamagedRecord,

@@ -50,8 +50,10 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.labour import Labour
 from clusterbroker.broker.streams.streams import Streams
 from clusterbroker.broker.transactions.moving import Moving
-from clusterbroker.cluster import changes
-from clusterbroker.cluster.commands import (
+from clusterbroker.cluster.errors import Unavailable
+from clusterbroker.cluster.ids import Incarnation, NodeId
+from clusterbroker.cluster.wiring import changes
+from clusterbroker.cluster.wiring.commands import (
     AnyCommand,
     CommitTransaction,
     DeclareExchange,
@@ -59,12 +61,10 @@ from clusterbroker.cluster.commands import (
     DeleteQueue,
     RemoveConnection,
 )
-from clusterbroker.cluster.entities import Queue as QueueEntity
-from clusterbroker.cluster.errors import Unavailable
-from clusterbroker.cluster.exchange_rules import STAGING
-from clusterbroker.cluster.ids import Incarnation, NodeId
-from clusterbroker.cluster.state import Applied
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.exchange_rules import STAGING
+from clusterbroker.cluster.wiring.map import Applied
+from clusterbroker.cluster.wiring.view import ClusterView
 from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import GroupWriter, Message, SegmentUse
 from clusterbroker.journal.stream_catalogue import Filing, Taken, Wish

@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clusterbroker.broker.streams.stream import Stream
-from clusterbroker.cluster.commands import GiveUpCopy
-from clusterbroker.cluster.entities import Queue as QueueEntity
 from clusterbroker.cluster.errors import queue_text
 from clusterbroker.cluster.ids import Incarnation, NodeId, QueueId
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring.commands import GiveUpCopy
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.map import Applied
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.ports import NodeCore

@@ -23,8 +23,8 @@ from typing import Final, Protocol
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.effects import Check, Group, Load, StreamLoad
 from clusterbroker.broker.queues.patience import PATIENCE_MS
-from clusterbroker.cluster.commands import AnyCommand
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring.commands import AnyCommand
+from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.journal.record import GroupWriter
 
 ROUNDS_MAX: Final = 16

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clusterbroker.broker.queues.log import MessageLog
-from clusterbroker.cluster.entities import User
+from clusterbroker.cluster.wiring.entities import User
 from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
 from clusterbroker.journal.stream_catalogue import Moved, StreamFile, Taken, Wish

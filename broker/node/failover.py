@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final
 from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import new_message
 from clusterbroker.broker.node.redirect import hosts
-from clusterbroker.cluster.entities import Member
-from clusterbroker.cluster.entities import Queue as QueueEntity
-from clusterbroker.cluster.exchange_rules import FAILOVER
+from clusterbroker.cluster.wiring.entities import Member
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.exchange_rules import FAILOVER
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.ports import NodeCore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from clusterbroker.broker.amqp.errors import AmqpError
-from clusterbroker.cluster.entities import Queue, Segment
+from clusterbroker.cluster.wiring.entities import Queue, Segment
 
 
 class Log(Protocol):

@@ -6,7 +6,7 @@ wall clock, and may be wrong.
 
 from __future__ import annotations
 
-from clusterbroker.cluster.entities import LogTime
+from clusterbroker.cluster.wiring.entities import LogTime
 
 
 class LogClock:

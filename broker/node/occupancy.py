@@ -20,7 +20,7 @@ from clusterbroker.broker.node.requests import Occupied
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.hub import Hub
-    from clusterbroker.cluster.view import ClusterView
+    from clusterbroker.cluster.wiring.view import ClusterView
 
 
 class Occupancy:

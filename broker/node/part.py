@@ -38,7 +38,8 @@ from clusterbroker.broker.remote.owned_queues import OwnedQueues
 from clusterbroker.broker.remote.remote_queues import RemoteQueues
 from clusterbroker.broker.remote.replies import Replies, Target
 from clusterbroker.broker.streams.messages import StreamAsk, StreamTold
-from clusterbroker.cluster.changes import (
+from clusterbroker.cluster.ids import NodeId, QueueId
+from clusterbroker.cluster.wiring.changes import (
     CopyLost,
     InSyncChanged,
     MemberChanged,
@@ -46,9 +47,8 @@ from clusterbroker.cluster.changes import (
     OwnerChanged,
     ReplicasChanged,
 )
-from clusterbroker.cluster.entities import Member
-from clusterbroker.cluster.entities import Queue as QueueEntity
-from clusterbroker.cluster.ids import NodeId, QueueId
+from clusterbroker.cluster.wiring.entities import Member
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.journal.record import GroupWriter
 from clusterbroker.replication import messages as m
 

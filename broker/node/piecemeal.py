@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.cluster.commands import AnyCommand, Ending, Loosen
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring.commands import AnyCommand, Ending, Loosen
+from clusterbroker.cluster.wiring.map import Applied
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.ports import NodeCore

@@ -21,11 +21,11 @@ from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.remote.owned_queues import OwnedQueues
 from clusterbroker.broker.routing.labour import Labour
 from clusterbroker.broker.transactions.moving import Moving
-from clusterbroker.cluster.changes import Change
-from clusterbroker.cluster.commands import AnyCommand
-from clusterbroker.cluster.entities import Queue as QueueEntity
-from clusterbroker.cluster.state import Applied
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring.changes import Change
+from clusterbroker.cluster.wiring.commands import AnyCommand
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.map import Applied
+from clusterbroker.cluster.wiring.view import ClusterView
 from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import GroupWriter, Message
 

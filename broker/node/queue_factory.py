@@ -9,10 +9,10 @@ from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.streams.past import Past
 from clusterbroker.broker.streams.stream import Stream
-from clusterbroker.cluster.entities import Queue as QueueEntity
-from clusterbroker.cluster.queue_settings import QueueSettings
-from clusterbroker.cluster.stream_settings import STREAM
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.queue_settings import QueueSettings
+from clusterbroker.cluster.wiring.stream_settings import STREAM
+from clusterbroker.cluster.wiring.view import ClusterView
 from clusterbroker.journal.record import SegmentUse
 from clusterbroker.journal.stream_catalogue import Filing
 

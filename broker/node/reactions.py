@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.node.vhost import VirtualHost
-from clusterbroker.cluster import changes
-from clusterbroker.cluster.exchange_rules import STAGING
+from clusterbroker.cluster.wiring import changes
+from clusterbroker.cluster.wiring.exchange_rules import STAGING
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from clusterbroker.cluster.entities import Member
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring.entities import Member
+from clusterbroker.cluster.wiring.view import ClusterView
 
 TEXT_BYTES_MAX: Final = 255
 """A reply text is a short string."""

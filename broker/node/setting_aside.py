@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.stumble import Stumble
 from clusterbroker.broker.queues.subscription import Source
-from clusterbroker.cluster.commands import PauseQueue
-from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.commands import PauseQueue
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import ClientCore

@@ -7,8 +7,8 @@ from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.routing.binding import Binding, Destination
 from clusterbroker.broker.routing.labour import Labour
 from clusterbroker.broker.routing.router import Router
-from clusterbroker.cluster.entities import Binding as BindingEntity
-from clusterbroker.cluster.entities import Segment
+from clusterbroker.cluster.wiring.entities import Binding as BindingEntity
+from clusterbroker.cluster.wiring.entities import Segment
 
 
 class VirtualHost:

@@ -18,7 +18,7 @@ from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.subscription import LocalConsumer, Source
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
-from clusterbroker.cluster.queue_settings import QueueSettings
+from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.record import Message
 
 Taken = tuple[int, Message, bool, int]  # seq, message, redelivered, delivery count

@@ -9,7 +9,7 @@ from clusterbroker.broker.queues.dead_lettering.dead_lettering import DeadLetter
 from clusterbroker.broker.queues.dispatch import Dispatch
 from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.states import HEAD_NOT_LOADED
-from clusterbroker.cluster.queue_settings import QueueSettings
+from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.record import Message
 
 TRIMMED_AT_ONCE: Final = 10_000

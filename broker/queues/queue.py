@@ -29,8 +29,8 @@ from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer, Member
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
-from clusterbroker.cluster.entities import Queue as QueueEntity
-from clusterbroker.cluster.queue_settings import QueueSettings
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.record import Message
 
 

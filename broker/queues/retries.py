@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from clusterbroker.cluster.queue_settings import QueueSettings
+from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 
 DELAYED_RETRY_MIN_MS: Final = 1000
 """For a queue that wants delayed retries and does not say of what length."""

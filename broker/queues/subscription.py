@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.watch import Watch
-from clusterbroker.cluster.entities import Queue as QueueEntity
-from clusterbroker.cluster.queue_settings import QueueSettings
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.record import Message
 
 

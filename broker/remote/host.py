@@ -7,7 +7,7 @@ from typing import Protocol
 
 from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.remote.messages import ProxyMessage
-from clusterbroker.cluster.entities import Queue
+from clusterbroker.cluster.wiring.entities import Queue
 
 Payload = bytes | bytearray | memoryview
 

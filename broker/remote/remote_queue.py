@@ -60,9 +60,9 @@ from clusterbroker.broker.remote.outbox import Outbox
 from clusterbroker.broker.remote.questions import Question, Questions, Then
 from clusterbroker.broker.remote.settlements import Settlements
 from clusterbroker.broker.streams.strip_bcc import unblinded
-from clusterbroker.cluster.entities import Queue as QueueEntity
-from clusterbroker.cluster.queue_settings import QueueSettings
-from clusterbroker.cluster.stream_settings import STREAM
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.queue_settings import QueueSettings
+from clusterbroker.cluster.wiring.stream_settings import STREAM
 from clusterbroker.journal.ranges import merged, ranges_of
 from clusterbroker.journal.record import Message, read_records, verify_records
 from clusterbroker.replication.errors import BadMessage

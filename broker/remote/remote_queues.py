@@ -37,9 +37,9 @@ from clusterbroker.broker.remote.messages import (
 from clusterbroker.broker.remote.outbox import TURN_BYTES, Outbox
 from clusterbroker.broker.remote.parts import check_parts
 from clusterbroker.broker.remote.remote_queue import RemoteQueue
-from clusterbroker.cluster.entities import Queue as QueueEntity
 from clusterbroker.cluster.ids import NodeId
-from clusterbroker.cluster.queue_settings import QueueSettings
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 
 QUEUE_BYTES_MAX: Final = 8 << 20
 """With more than this not committed a queue is congested: whoever publishes to it waits until half of it is."""

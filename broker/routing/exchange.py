@@ -13,8 +13,8 @@ answers.
     x-consistent-hash  it owns the hash of the key, header or property            key, header or property
                        (see `hashing`); exactly one destination is chosen
 
-*Validity.* What a client may declare is checked by the cluster map (cluster/exchange_rules.py); `bind` trusts its
-caller.
+*Validity.* What a client may declare is checked by the cluster map (cluster/wiring/exchange_rules.py); `bind` trusts
+its caller.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from clusterbroker.broker.server.endings import Unstarted
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import Unavailable
-from clusterbroker.cluster.state import Applied
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import Applied
+from clusterbroker.cluster.wiring.view import ClusterView
 from clusterbroker.cluster.wiring_log import Done
 
 T = TypeVar("T")

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from clusterbroker.broker.server.awaiting import come
 from clusterbroker.broker.server.endings import Unstarted
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.link.hello import CONTROL
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import Applied
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ClusterPort, ServerPort

@@ -38,10 +38,6 @@ from clusterbroker.broker.server.peer_census import PeerCensus
 from clusterbroker.broker.server.raft_directory import RaftDirectory, must_know
 from clusterbroker.broker.server.roster import Roster
 from clusterbroker.broker.version import VERSION
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.balance import reconfigurations, waits_for
-from clusterbroker.cluster.changes import MemberChanged, MemberForgotten
-from clusterbroker.cluster.entities import Member
 from clusterbroker.cluster.errors import LogFailure, LogWentBack, Unavailable
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.link.certificates import node_credentials
@@ -58,7 +54,11 @@ from clusterbroker.cluster.liveness.steady import steady
 from clusterbroker.cluster.local_log import LocalLog
 from clusterbroker.cluster.raft.identity import Founder
 from clusterbroker.cluster.raft.raft_log import RaftLog
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.balance import reconfigurations, waits_for
+from clusterbroker.cluster.wiring.changes import MemberChanged, MemberForgotten
+from clusterbroker.cluster.wiring.entities import Member
+from clusterbroker.cluster.wiring.map import Applied
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node

@@ -50,8 +50,8 @@ from clusterbroker.broker.stats.rows import (
 )
 from clusterbroker.broker.streams.stream import Stream
 from clusterbroker.broker.version import VERSION
-from clusterbroker.cluster.entities import Queue as QueueEntity
 from clusterbroker.cluster.ids import NodeId, QueueId
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.journal.flushes import BOUNDS_MS
 from clusterbroker.journal.record import Message
 from clusterbroker.replication.copies import State as CopyState

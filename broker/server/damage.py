@@ -26,12 +26,12 @@ from typing import Final
 from clusterbroker.broker.server.endings import Restart
 from clusterbroker.broker.server.identity import write_durably
 from clusterbroker.broker.server.parts import DamagedDirectory, put_aside
-from clusterbroker.cluster.commands import RegisterNode
-from clusterbroker.cluster.entities import Queue
 from clusterbroker.cluster.errors import queue_text
 from clusterbroker.cluster.ids import Incarnation, NodeId
-from clusterbroker.cluster.state import Applied
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring.commands import RegisterNode
+from clusterbroker.cluster.wiring.entities import Queue
+from clusterbroker.cluster.wiring.map import Applied
+from clusterbroker.cluster.wiring.view import ClusterView
 from clusterbroker.journal.durable import sync_directory
 from clusterbroker.journal.errors import DamagedJournal
 

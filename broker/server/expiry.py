@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.liveness.clocks import DIFFERS_MS
 from clusterbroker.cluster.liveness.steady import steady
-from clusterbroker.cluster.passing import Passing
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.passing import Passing
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ServerPort

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.passwords import SCRYPT, hashed
+from clusterbroker.cluster.wiring import commands as c
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ServerPort

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.balance import MOVES_AT_ONCE, Load
-from clusterbroker.cluster.entities import Queue
 from clusterbroker.cluster.ids import NodeId
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.balance import MOVES_AT_ONCE, Load
+from clusterbroker.cluster.wiring.entities import Queue
+from clusterbroker.cluster.wiring.view import ClusterView
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ServerPort

@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ServerPort
-    from clusterbroker.cluster.state import Applied
+    from clusterbroker.cluster.wiring.map import Applied
 
 AGAIN_S: Final = 0.5
 """A slice that was not applied by then is proposed again: the leader may have changed, or a member may be missing."""

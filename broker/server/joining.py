@@ -22,7 +22,6 @@ import msgspec
 
 from clusterbroker.broker.server import addresses, identity
 from clusterbroker.broker.version import VERSION
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import AlreadyExists
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.link.certificates import node_credentials
@@ -32,8 +31,9 @@ from clusterbroker.cluster.link.joining import ANSWERED, ASKED, JoinAnswered, Jo
 from clusterbroker.cluster.link.link import Link, lost_line
 from clusterbroker.cluster.link.mesh import split_address
 from clusterbroker.cluster.link.secret import find_secret
-from clusterbroker.cluster.state import Applied
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import Applied
+from clusterbroker.cluster.wiring.view import ClusterView
 from clusterbroker.journal.journal import lock_directory
 
 ANSWER_S: Final = 30.0

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.server.control.operations import Facts, Refused
 from clusterbroker.broker.server.goodbye import turn_clients_away
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.entities import Member
 from clusterbroker.cluster.ids import NodeId
-from clusterbroker.cluster.membership import Short
-from clusterbroker.cluster.state import Applied
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import Member
+from clusterbroker.cluster.wiring.map import Applied
+from clusterbroker.cluster.wiring.membership import Short
+from clusterbroker.cluster.wiring.view import ClusterView
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ClusterPort, ServerPort

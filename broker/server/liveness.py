@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.server.client import cut_off_slow
 from clusterbroker.broker.server.probes import Probes
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.entities import Member
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.link.frames import encode
 from clusterbroker.cluster.link.hello import CONTROL
@@ -20,6 +18,8 @@ from clusterbroker.cluster.liveness.contact import SETTLED_S, Verdicts
 from clusterbroker.cluster.liveness.frames import GivenUp, Posted
 from clusterbroker.cluster.liveness.heart import Heart, HeartOptions
 from clusterbroker.cluster.liveness.lease import LeaseOptions, LeaseState
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import Member
 
 if TYPE_CHECKING:
     import asyncio

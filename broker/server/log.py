@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final, TextIO
 
 from clusterbroker.broker.amqp.errors import AmqpError
-from clusterbroker.cluster.entities import Queue, Segment
+from clusterbroker.cluster.wiring.entities import Queue, Segment
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 BURST: Final = 50

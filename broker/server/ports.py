@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from clusterbroker.broker.server.scrub import Scrub
     from clusterbroker.broker.server.storage import Storage
     from clusterbroker.broker.stats.inspection import Request, Result
-    from clusterbroker.cluster import commands as c
     from clusterbroker.cluster.link.mesh import Mesh
     from clusterbroker.cluster.liveness.heart import Heart
     from clusterbroker.cluster.liveness.lease import LeaseState
     from clusterbroker.cluster.raft.raft_log import RaftLog
-    from clusterbroker.cluster.state import Applied
+    from clusterbroker.cluster.wiring import commands as c
+    from clusterbroker.cluster.wiring.map import Applied
 
 
 class ServerPort(ClientOwner, Protocol):

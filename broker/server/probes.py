@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
-from clusterbroker.cluster.entities import Member
 from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.wiring.entities import Member
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ClusterPort

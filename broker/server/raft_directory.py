@@ -33,7 +33,7 @@ from clusterbroker.cluster.raft import identity as raft_identity
 from clusterbroker.cluster.raft.disk import FileDisk
 from clusterbroker.cluster.raft.identity import Founder
 from clusterbroker.cluster.raft.reading import Loaded, prove
-from clusterbroker.cluster.state import ClusterMap
+from clusterbroker.cluster.wiring.map import ClusterMap
 from clusterbroker.journal.stamp import Stamp
 
 LOST: Final = "raft.lost"

@@ -17,8 +17,8 @@ from typing import Any, Final, Protocol
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.streams.past import Past
-from clusterbroker.cluster.entities import Queue
 from clusterbroker.cluster.ids import QueueId
+from clusterbroker.cluster.wiring.entities import Queue
 from clusterbroker.journal.queue_state import QueueState
 from clusterbroker.journal.record import Record, SegmentUse
 from clusterbroker.journal.recovery import RUN_WORDS, RecoverySink

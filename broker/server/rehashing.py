@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from clusterbroker.cluster import passwords
-from clusterbroker.cluster.commands import PutUser
-from clusterbroker.cluster.entities import User
+from clusterbroker.cluster.wiring.commands import PutUser
+from clusterbroker.cluster.wiring.entities import User
 
 WAITING_MAX: Final = 64
 """Passwords that are kept for the moment until their turn comes."""

@@ -38,14 +38,14 @@ from clusterbroker.broker.server.binding import JOURNAL, NOTHING, RAFT, Found, L
 from clusterbroker.broker.server.damage import is_marked
 from clusterbroker.broker.server.parts import Parts, moment, unused
 from clusterbroker.broker.server.raft_directory import LOST
-from clusterbroker.cluster import rescue as maps
 from clusterbroker.cluster.errors import DamagedLog
 from clusterbroker.cluster.ids import NodeId, QueueId, index_of
 from clusterbroker.cluster.raft import identity as raft_identity
 from clusterbroker.cluster.raft.disk import FileDisk
 from clusterbroker.cluster.raft.identity import Founder
 from clusterbroker.cluster.raft.reading import Wiring, read
-from clusterbroker.cluster.rescue import Judged
+from clusterbroker.cluster.wiring import rescue as maps
+from clusterbroker.cluster.wiring.rescue import Judged
 from clusterbroker.journal.durable import sync_directory
 from clusterbroker.journal.errors import DamagedJournal, ForeignJournal
 from clusterbroker.journal.inspect import JournalView

@@ -45,7 +45,7 @@ from clusterbroker.broker.server.scrub import Scrub
 from clusterbroker.broker.server.slow_disk import watch_disk
 from clusterbroker.broker.server.storage import Storage
 from clusterbroker.broker.server.tracing import begin_spans
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.journal.errors import DamagedJournal, JournalFailed
 from clusterbroker.journal.journal import Journal
 from clusterbroker.journal.record import DamagedRecord, GroupWriter, Message

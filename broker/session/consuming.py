@@ -29,7 +29,7 @@ from clusterbroker.broker.session.declaring import clean
 from clusterbroker.broker.session.delivery import BasicConsumer
 from clusterbroker.broker.session.leases import boolean, reader
 from clusterbroker.broker.session.subscription import Subscription
-from clusterbroker.cluster.stream_settings import STREAM
+from clusterbroker.cluster.wiring.stream_settings import STREAM
 
 if TYPE_CHECKING:
     from clusterbroker.broker.session.channel import Channel

@@ -10,7 +10,7 @@ from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.errors import access_refused
 from clusterbroker.broker.amqp.layout import Method
-from clusterbroker.cluster.commands import AnyCommand
+from clusterbroker.cluster.wiring.commands import AnyCommand
 
 if TYPE_CHECKING:
     from clusterbroker.broker.session.channel import Channel

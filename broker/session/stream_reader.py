@@ -24,8 +24,8 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.session.delivery import Ledger
 from clusterbroker.broker.session.subscription import Holder, Subscription
 from clusterbroker.broker.streams.messages import READ, StreamTold
-from clusterbroker.cluster.entities import Queue as QueueEntity
-from clusterbroker.cluster.queue_settings import QueueSettings
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
     from clusterbroker.broker.queues.watch import Watch

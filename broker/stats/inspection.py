@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from clusterbroker.cluster.entities import Queue
+from clusterbroker.cluster.wiring.entities import Queue
 
 SHOWN_MAX: Final = 500
 """Messages of one answer that have their content in it."""

@@ -27,8 +27,8 @@ from clusterbroker.broker.streams.bookmarks import Bookmarks
 from clusterbroker.broker.streams.messages import FIND, LEAVE, STORE, STORED, StreamAsk, StreamTold
 from clusterbroker.broker.streams.past import Part
 from clusterbroker.broker.streams.strip_bcc import unblinded
-from clusterbroker.cluster.entities import Queue as QueueEntity
-from clusterbroker.cluster.queue_settings import QueueSettings
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.record import Message, RecordBuffer
 from clusterbroker.journal.stream_catalogue import StreamFile, Taken, Wish
 from clusterbroker.journal.walk import take_records

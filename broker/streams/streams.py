@@ -19,7 +19,7 @@ from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer
 from clusterbroker.broker.streams.messages import LEAVE, StreamAsk, StreamTold
 from clusterbroker.broker.streams.stream import Stream
-from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.replication.errors import BadMessage
 
 Then = Callable[[StreamTold, bytes | memoryview], None]

@@ -10,9 +10,9 @@ from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.routing.router import Router
 from clusterbroker.broker.transactions.mover import Host
 from clusterbroker.broker.transactions.pace import Host as Paced
-from clusterbroker.cluster.commands import AnyCommand
-from clusterbroker.cluster.entities import Segment
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring.commands import AnyCommand
+from clusterbroker.cluster.wiring.entities import Segment
+from clusterbroker.cluster.wiring.map import Applied
 
 
 class VirtualHost(Protocol):

@@ -33,7 +33,7 @@ from clusterbroker.broker.routing.labour import STEPS_MAX
 from clusterbroker.broker.routing.router import Router
 from clusterbroker.broker.transactions.onward import route_of
 from clusterbroker.broker.transactions.rows import divide, next_rows, settle_rows
-from clusterbroker.cluster.entities import Segment
+from clusterbroker.cluster.wiring.entities import Segment
 from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message, size_of
 

@@ -21,10 +21,10 @@ from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.transactions.host import MovingHost
 from clusterbroker.broker.transactions.mover import ROWS_MAX, Mover
 from clusterbroker.broker.transactions.pace import Pace
-from clusterbroker.cluster.commands import FinishSegments
-from clusterbroker.cluster.entities import Segment
 from clusterbroker.cluster.ids import Epoch, QueueId
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring.commands import FinishSegments
+from clusterbroker.cluster.wiring.entities import Segment
+from clusterbroker.cluster.wiring.map import Applied
 
 AGAIN_MS: Final = 1000
 ACTIVE_MAX: Final = 32

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring.view import ClusterView
 
 HOLD_MS: Final = 5000
 Key = tuple[str, str]

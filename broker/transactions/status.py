@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clusterbroker.cluster.entities import Producer, Segment
+from clusterbroker.cluster.wiring.entities import Producer, Segment
 
 
 def status_of(

@@ -15,11 +15,11 @@ from typing import Final
 
 import msgspec
 
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster import snapshot
 from clusterbroker.cluster.errors import DamagedLog, FormatTooNew, LogFailure, NewerRelease, Unavailable
 from clusterbroker.cluster.ids import LogIndex
-from clusterbroker.cluster.state import Applied, ClusterMap
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring import snapshot
+from clusterbroker.cluster.wiring.map import Applied, ClusterMap
 
 from .messages import Entry
 from .outcomes import Outcomes

@@ -19,10 +19,10 @@ from typing import Final
 
 import msgspec
 
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import DamagedLog, FormatTooNew
 from clusterbroker.cluster.ids import LogIndex, NodeId
-from clusterbroker.cluster.state import ClusterMap
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import ClusterMap
 
 from .disk import REMEDY, Disk
 from .fold import Fold

@@ -15,8 +15,8 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from clusterbroker.cluster.arguments import CANONICAL
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring.arguments import CANONICAL
+from clusterbroker.cluster.wiring.map import Applied
 
 WINDOW: Final = 256
 KEPT: Final = 64

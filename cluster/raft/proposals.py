@@ -16,10 +16,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import LogWentBack
 from clusterbroker.cluster.ids import LogIndex
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring_log import Done
 
 from .fold import BLANK, Envelope, Fold, seal

@@ -45,7 +45,6 @@ from typing import Final
 
 import msgspec
 
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import (
     DamagedLog,
     LogFailure,
@@ -55,8 +54,9 @@ from clusterbroker.cluster.errors import (
     WiringError,
 )
 from clusterbroker.cluster.ids import LogIndex, NodeId
-from clusterbroker.cluster.state import Applied
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import Applied
+from clusterbroker.cluster.wiring.view import ClusterView
 from clusterbroker.cluster.wiring_log import SNAPSHOT_EVERY, Done, Listener, snapshot_is_due, unlogged
 
 from . import identity as identities

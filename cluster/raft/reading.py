@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import DamagedLog
 from clusterbroker.cluster.ids import LogIndex
-from clusterbroker.cluster.state import ClusterMap
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import ClusterMap
 
 from . import identity as identities
 from .disk import REMEDY, Disk

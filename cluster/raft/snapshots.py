@@ -46,7 +46,7 @@ class StoredSnapshot(msgspec.Struct, frozen=True, array_like=True):
     applied: int
     """Index of the last command that the map has seen; at most that of `last`."""
     chunks: tuple[bytes, ...]
-    """The map, see cluster/snapshot.py."""
+    """The map, see cluster/wiring/snapshot.py."""
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(StoredSnapshot)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from clusterbroker.cluster.entities import Member
+from clusterbroker.cluster.wiring.entities import Member
 
 from .identity import name_of, raft_id
 

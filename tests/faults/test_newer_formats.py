@@ -19,14 +19,15 @@ import pytest
 
 from clusterbroker.broker.server.addresses import FORMAT as MEMBERS_FORMAT
 from clusterbroker.broker.server.identity import FORMAT as IDENTITY_FORMAT
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster import log_store, snapshot
+from clusterbroker.cluster import log_store
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.log_store import LogStore
 from clusterbroker.cluster.raft import snapshots
 from clusterbroker.cluster.raft.disk import FileDisk
 from clusterbroker.cluster.raft.fold import Envelope, seal
 from clusterbroker.cluster.raft.journal import Journal
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring import snapshot
 from clusterbroker.journal.index import FORMAT_VERSION, Index
 from tests.faults.fleet import Fleet
 from tests.faults.node import NodeProcess

@@ -19,7 +19,7 @@ ROUNDS = 8
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.local_log import LocalLog
 
 async def main():

@@ -12,8 +12,8 @@ import pytest
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.shell import NodeShell
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.entities import UserLimits
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import UserLimits
 from tests.fronts.toy import Toy
 from tests.fronts.toy_actors import settle
 from tests.fronts.toy_client import FRONTS, ToyClient

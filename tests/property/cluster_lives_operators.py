@@ -21,7 +21,7 @@ from clusterbroker.broker.node.inspecting import Inspection, Place, Transfer
 from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.states import READY, UNACKED
 from clusterbroker.broker.stats import inspection as i
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.record import Message
 from tests.property.cluster_lives_books import Books, Broken
 from tests.property.cluster_lives_clients import QUEUE, name_of

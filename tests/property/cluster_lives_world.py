@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
-from clusterbroker.cluster.state import ClusterMap
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import ClusterMap
 from clusterbroker.journal.layout import RUN_ENTRY
 from tests.property.cluster_lives_books import Broken
 from tests.unit.broker.node.node_cluster import Cluster, Site

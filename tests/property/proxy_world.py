@@ -29,7 +29,7 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.remote_queues import RemoteQueues
 from clusterbroker.broker.session.delivery import Ledger
 from clusterbroker.broker.session.subscription import Subscription
-from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from tests.unit.broker.remote.owner_support import EVERYBODY, QUEUE_ID, Stage, message
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from clusterbroker.cluster.commands import InSyncProposal
-from clusterbroker.cluster.entities import Queue
+from clusterbroker.cluster.wiring.commands import InSyncProposal
+from clusterbroker.cluster.wiring.entities import Queue
 from clusterbroker.journal import ranges
 from clusterbroker.replication.messages import AppendAck, Range, SyncDone, SyncRefused, SyncWant
 from clusterbroker.replication.replica import Replica

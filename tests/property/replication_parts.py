@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from clusterbroker.cluster import ownership
-from clusterbroker.cluster.commands import InSyncProposal
-from clusterbroker.cluster.entities import Member, Queue
 from clusterbroker.cluster.ids import Incarnation, NodeId
-from clusterbroker.cluster.ownership import Terms, ordered
+from clusterbroker.cluster.wiring import ownership
+from clusterbroker.cluster.wiring.commands import InSyncProposal
+from clusterbroker.cluster.wiring.entities import Member, Queue
+from clusterbroker.cluster.wiring.ownership import Terms, ordered
 from clusterbroker.journal import ranges
 from clusterbroker.replication import sync
 from clusterbroker.replication.messages import Range

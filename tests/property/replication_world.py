@@ -23,7 +23,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from clusterbroker.cluster.commands import InSyncProposal
+from clusterbroker.cluster.wiring.commands import InSyncProposal
 from clusterbroker.replication import offers, sync
 from clusterbroker.replication.backup import Backup
 from clusterbroker.replication.errors import ReplicationError

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from clusterbroker.cluster import cascade, snapshot
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.entities import Binding, UserLimits
 from clusterbroker.cluster.errors import WiringError
 from clusterbroker.cluster.ids import LOCAL_NODE, Epoch, LogIndex, QueueId
-from clusterbroker.cluster.state import ClusterMap
+from clusterbroker.cluster.wiring import cascade, snapshot
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import Binding, UserLimits
+from clusterbroker.cluster.wiring.map import ClusterMap
 from tests.budget import examples
 
 VHOSTS = st.sampled_from(["/", "v"])
@@ -292,8 +292,8 @@ def test_what_ends_in_pieces_ends_as_at_once(arrows: list[c.Bind], ending: c.End
 
 
 SCRIPT = """
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.state import ClusterMap
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import ClusterMap
 m = ClusterMap(); i = 0
 def do(command):
     global i

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from clusterbroker.cluster import changes as told
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster import snapshot
-from clusterbroker.cluster.balance import rebalance, reconfigurations
-from clusterbroker.cluster.entities import Queue
 from clusterbroker.cluster.errors import WiringError
 from clusterbroker.cluster.ids import Epoch, Incarnation, LogIndex, NodeId, QueueId
-from clusterbroker.cluster.state import Applied, ClusterMap
+from clusterbroker.cluster.wiring import changes as told
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring import snapshot
+from clusterbroker.cluster.wiring.balance import rebalance, reconfigurations
+from clusterbroker.cluster.wiring.entities import Queue
+from clusterbroker.cluster.wiring.map import Applied, ClusterMap
 from tests.budget import examples
 
 NAMES = [NodeId(f"n{number}") for number in range(1, 6)]

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.arguments import CANONICAL
-from clusterbroker.cluster.changes import ImportChanged
 from clusterbroker.cluster.errors import Contended, WiringError
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId, QueueId
-from clusterbroker.cluster.state import Applied, ClusterMap
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.arguments import CANONICAL
+from clusterbroker.cluster.wiring.changes import ImportChanged
+from clusterbroker.cluster.wiring.map import Applied, ClusterMap
 from tests.budget import examples
 from tests.property.test_cluster_map import COMMANDS, LOGS, assert_invariants, through_bytes
 

@@ -19,7 +19,7 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp.fields import DEFAULT_LIMITS, UInt32
 from clusterbroker.broker.node.spans import Spans
 from clusterbroker.broker.routing.carbon_copy import COPIES_MAX, KEY_BYTES_MAX
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.values import LongBytes, Timestamp
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import away, declared, drained

@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.entities import Segment
 from clusterbroker.cluster.ids import LOCAL_NODE, Epoch, Incarnation, LogIndex, NodeId, QueueId
-from clusterbroker.cluster.state import Applied, ClusterMap
-from clusterbroker.cluster.transactions import FENCED_RUNS_MAX
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import Segment
+from clusterbroker.cluster.wiring.map import Applied, ClusterMap
+from clusterbroker.cluster.wiring.transactions import FENCED_RUNS_MAX
 from tests.budget import examples
 from tests.property.test_cluster_map import through_bytes
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.balance import reconfigurations
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
 from clusterbroker.cluster.liveness.beats import Beat, ReplayGuard
 from clusterbroker.cluster.liveness.lease import Grant, LeaseGranter
-from clusterbroker.cluster.state import Applied, ClusterMap
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.balance import reconfigurations
+from clusterbroker.cluster.wiring.map import Applied, ClusterMap
 from clusterbroker.cluster.wiring_log import unlogged
 from tests.simulation.network import BEATS, CONTROL
 from tests.simulation.pulse import Judge, Verdict

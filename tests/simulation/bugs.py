@@ -103,7 +103,7 @@ def no_contact() -> None:
 
 @mutation("wiped node re-added (B18)", only=("kill", "pause", "wipe_newcomer", "reset"))
 def any_incarnation() -> None:
-    from clusterbroker.cluster.members import Members
+    from clusterbroker.cluster.wiring.members import Members
 
     def make(is_life: Any) -> Any:
         def anybody(self: Any, name: str, incarnation: int) -> bool:

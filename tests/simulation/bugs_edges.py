@@ -35,7 +35,7 @@ def old_is_believed() -> None:
 
 @mutation("a journal is given up that may be the only copy", only=("lose_journal", "kill", "heal"))
 def the_last_is_given_up() -> None:
-    from clusterbroker.cluster.membership import Membership
+    from clusterbroker.cluster.wiring.membership import Membership
 
     def make(register: Any) -> Any:
         import msgspec
@@ -85,7 +85,7 @@ def policy_unheard() -> None:
 def back_in_sync() -> None:
     import msgspec
 
-    from clusterbroker.cluster.membership import Membership
+    from clusterbroker.cluster.wiring.membership import Membership
 
     def make(register: Any) -> Any:
         def trusting(self: Any, command: Any, log: Any) -> Any:
@@ -140,7 +140,7 @@ def damage_is_gone() -> None:
 def given_up_twice() -> None:
     import msgspec
 
-    from clusterbroker.cluster.membership import Membership
+    from clusterbroker.cluster.wiring.membership import Membership
 
     def make(register: Any) -> Any:
         return lambda self, command, log: register(self, msgspec.structs.replace(command, given_up_as=0), log)
@@ -166,7 +166,7 @@ def lost_pages_are_believed() -> None:
 def forced_without_epoch() -> None:
     import msgspec
 
-    from clusterbroker.cluster import ownership
+    from clusterbroker.cluster.wiring import ownership
 
     patch(
         ownership,
@@ -182,7 +182,7 @@ FORCED = ("force_behind", "kill", "heal")
 def forced_unflagged() -> None:
     import msgspec
 
-    from clusterbroker.cluster import ownership
+    from clusterbroker.cluster.wiring import ownership
 
     patch(
         ownership,
@@ -216,7 +216,7 @@ def gap_is_no_gap() -> None:
 def forced_begins_empty() -> None:
     import msgspec
 
-    from clusterbroker.cluster import ownership
+    from clusterbroker.cluster.wiring import ownership
 
     def make(forced: Any) -> Any:
         def empty(queue: Any, to: Any) -> Any:

@@ -25,7 +25,7 @@ def forgotten_rows() -> None:
 
 @mutation("a commit that is repeated is refused", pipeline=BATCHES)
 def repeated_and_refused() -> None:
-    from clusterbroker.cluster.transactions import Outcome, Transactions, over
+    from clusterbroker.cluster.wiring.transactions import Outcome, Transactions, over
 
     def make(refusal: Any) -> Any:
         def strict(self: Any, topology: Any, producer: Any, command: Any) -> Any:
@@ -42,7 +42,7 @@ def repeated_and_refused() -> None:
 def forgotten_epoch() -> None:
     from msgspec.structs import replace
 
-    from clusterbroker.cluster.transactions import Transactions
+    from clusterbroker.cluster.wiring.transactions import Transactions
 
     def make(fence: Any) -> Any:
         return lambda *arguments: replace(fence(*arguments), epoch=None)
@@ -52,7 +52,7 @@ def forgotten_epoch() -> None:
 
 @mutation("a batch does not wait for the one before", pipeline=BATCHES)
 def impatient_batches() -> None:
-    from clusterbroker.cluster.view import ClusterView
+    from clusterbroker.cluster.wiring.view import ClusterView
 
     patch(ClusterView, "moves_before", lambda _before: lambda *_: False)
 
@@ -157,7 +157,7 @@ def leaves_early() -> None:
     pipeline=BATCHES + CLOCKS,
 )
 def wall_clock_age() -> None:
-    from clusterbroker.cluster.passing import Passing
+    from clusterbroker.cluster.wiring.passing import Passing
 
     def lived_ms(self: Any, monotonic_ms: int) -> int:
         return 0 if self._base is None else monotonic_ms + self._offset_ms

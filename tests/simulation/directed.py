@@ -24,8 +24,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.remote.messages import Attach, Attached, Deliver, Settle
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.replication.messages import SyncBucket, SyncOffer, SyncWant
 from tests.simulation.consumers import Consumer
 from tests.simulation.network import DATA

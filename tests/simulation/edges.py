@@ -29,9 +29,9 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import NodeId, QueueId
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import Applied
 from tests.simulation.network import DATA
 from tests.simulation.site import Site
 from tests.simulation.workload import LOSSY, TARGETS

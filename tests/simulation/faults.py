@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.wiring import commands as c
 from tests.simulation.directed import Directed
 from tests.simulation.edges import Edges
 from tests.simulation.network import BEATS, CONTROL, DATA

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.liveness.beats import Beat, ReplayGuard
 from clusterbroker.cluster.liveness.contact import SETTLED_S, Contact, Hearing, Verdicts
 from clusterbroker.cluster.liveness.lease import LeaseOptions
+from clusterbroker.cluster.wiring import commands as c
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.balance import reconfigurations
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.liveness.lease import Grant, LeaseGranter
 from clusterbroker.cluster.raft import identity
 from clusterbroker.cluster.raft.messages import encode
 from clusterbroker.cluster.raft.raft_log import RaftLog
-from clusterbroker.cluster.state import Applied, ClusterMap
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.balance import reconfigurations
+from clusterbroker.cluster.wiring.map import Applied, ClusterMap
 from tests.simulation.checkers import Violation
 from tests.simulation.network import BEATS, CONTROL
 from tests.simulation.pulse import Judge, Verdict

@@ -20,12 +20,12 @@ from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.node.part import Part
 from clusterbroker.broker.server.copy_forward import CopyForward
 from clusterbroker.broker.server.recovery import recovered
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.link.frames import FrameReader
 from clusterbroker.cluster.liveness.lease import LeaseKeeper, LeaseOptions, LeaseState
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.journal.errors import DamagedJournal
 from clusterbroker.journal.record import DamagedRecord, GroupWriter
 from clusterbroker.journal.stream_catalogue import NOTHING

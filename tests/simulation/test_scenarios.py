@@ -17,8 +17,8 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues.ring import Ring
-from clusterbroker.cluster.entities import Queue
 from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.wiring.entities import Queue
 from clusterbroker.journal.record import GroupWriter, Message, SegmentUse
 from tests.simulation.faults import Faults
 from tests.simulation.publishers import Publisher

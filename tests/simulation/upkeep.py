@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.passing import Passing
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.passing import Passing
 
 if TYPE_CHECKING:
     from tests.simulation.site import Site

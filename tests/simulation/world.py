@@ -10,10 +10,10 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.entities import Queue
 from clusterbroker.cluster.ids import NodeId
-from clusterbroker.cluster.state import Applied, ClusterMap
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import Queue
+from clusterbroker.cluster.wiring.map import Applied, ClusterMap
 from tests.simulation.atomic_log import NAME, AtomicLog, AtomicWiring
 from tests.simulation.batches import Batcher
 from tests.simulation.checkers import Checkers, Violation

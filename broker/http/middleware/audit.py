@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clusterbroker.broker.management.accounts import limits_of
 from clusterbroker.broker.server.audit import Audit
-from clusterbroker.cluster.commands import AnyCommand
-from clusterbroker.cluster.entities import UserLimits, VhostLimits
+from clusterbroker.cluster.wiring.commands import AnyCommand
+from clusterbroker.cluster.wiring.entities import UserLimits, VhostLimits
 
 PRINCIPAL: Final = "clusterbroker.principal"
 """Name of who signed in."""

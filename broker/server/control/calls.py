@@ -22,9 +22,9 @@ from clusterbroker.broker.server.control.operations import Facts, Refused, carry
 from clusterbroker.broker.server.control.queue_operations import QUEUES
 from clusterbroker.broker.server.endings import Restart
 from clusterbroker.broker.visible import visible
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.state import Applied
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import Applied
+from clusterbroker.cluster.wiring.view import ClusterView
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ServerPort

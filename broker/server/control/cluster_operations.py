@@ -26,11 +26,11 @@ from clusterbroker.broker.node.requests import HandOver
 from clusterbroker.broker.server.control.operations import Facts, Refused
 from clusterbroker.broker.server.goodbye import turn_clients_away
 from clusterbroker.broker.server.leaving import LEAVE_MAX_S, LEAVE_S, about_loss, leave, need_somebody_else, progress
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.balance import rebalance, waits_for
-from clusterbroker.cluster.entities import Member, Queue
 from clusterbroker.cluster.errors import queue_text
 from clusterbroker.cluster.ids import NodeId, QueueId
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.balance import rebalance, waits_for
+from clusterbroker.cluster.wiring.entities import Member, Queue
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ClusterPort, ServerPort

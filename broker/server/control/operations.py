@@ -19,12 +19,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, get_args
 
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.entities import VHOST_LIMITS, VhostLimit
 from clusterbroker.cluster.passwords import SCRYPT, hashed
-from clusterbroker.cluster.queue_settings import storable_lives
-from clusterbroker.cluster.state import Applied
-from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import VHOST_LIMITS, VhostLimit
+from clusterbroker.cluster.wiring.map import Applied
+from clusterbroker.cluster.wiring.queue_settings import storable_lives
+from clusterbroker.cluster.wiring.view import ClusterView
 
 Facts = dict[str, Any]
 NO_LEASE: Final = "this node is cut off from the majority of its cluster: ask another one, or wait"

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.server.control.operations import NO_LEASE, Facts, Refused
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.entities import Queue
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import Queue
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ServerPort

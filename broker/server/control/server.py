@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, Final
 from clusterbroker.broker.server.control import protocol as m
 from clusterbroker.broker.server.control.calls import Calls
 from clusterbroker.broker.server.control.private_socket import bound
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster import snapshot
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring import snapshot
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.control.service import Service
     from clusterbroker.broker.server.peer_census import PeerCensus
     from clusterbroker.broker.server.ports import ServerPort
-    from clusterbroker.cluster.state import Applied
+    from clusterbroker.cluster.wiring.map import Applied
 
 UNREAD_BYTES_MAX: Final = 32 << 20
 WRITE_HIGH_BYTES: Final = 1 << 20

@@ -32,10 +32,10 @@ from clusterbroker.broker.stats.batches import split
 from clusterbroker.broker.stats.inspection import decode_request
 from clusterbroker.broker.stats.inspection import encode as encode_result
 from clusterbroker.broker.stats.rows import Batch, encode
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import Unavailable, WiringError
 from clusterbroker.cluster.ids import Incarnation, NodeId
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import Applied
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ServerPort

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.layout import ENQ
 from tests.simulation.checkers.history import Checker
 
 if TYPE_CHECKING:
-    from clusterbroker.cluster.state import Applied
+    from clusterbroker.cluster.wiring.map import Applied
     from tests.simulation.sim_journal import Written
     from tests.simulation.site import Site
 

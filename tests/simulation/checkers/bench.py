@@ -16,7 +16,7 @@ from tests.unit.broker.session.harness import Content
 
 if TYPE_CHECKING:
     from clusterbroker.broker.queues.ring import Ring
-    from clusterbroker.cluster.state import Applied
+    from clusterbroker.cluster.wiring.map import Applied
     from tests.simulation.leases import LeaseReader, Range
     from tests.simulation.site import Site
     from tests.simulation.sockets import Socket

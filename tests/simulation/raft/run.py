@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.raft import outbox
+from clusterbroker.cluster.wiring import commands as c
 
 from .checkers import require
 from .world import World, observe_journals

@@ -12,13 +12,13 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.raft import identity
 from clusterbroker.cluster.raft.journal import Journal
 from clusterbroker.cluster.raft.messages import encode
 from clusterbroker.cluster.raft.raft_log import RaftLog
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import Applied
 
 from .checkers import Checkers, Violation, require
 from .sim_disk import Crash, SimDisk

@@ -15,8 +15,8 @@ from clusterbroker.broker.server.alarms import AlarmOptions
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.options import ServerOptions
 from clusterbroker.broker.server.shell import NodeShell
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.passwords import verified
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.server.server_support import Lines
 
 DOCUMENT: dict[str, Any] = {

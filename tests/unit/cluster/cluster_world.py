@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterbroker.cluster import changes as told
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster import snapshot
-from clusterbroker.cluster.entities import Queue
 from clusterbroker.cluster.errors import WiringError
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId, QueueId
-from clusterbroker.cluster.state import Applied, ClusterMap
+from clusterbroker.cluster.wiring import changes as told
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring import snapshot
+from clusterbroker.cluster.wiring.entities import Queue
+from clusterbroker.cluster.wiring.map import Applied, ClusterMap
 
 
 class ClusterWorld:

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from clusterbroker.cluster import snapshot
 from clusterbroker.cluster.data_directory import DataDirectory
-from clusterbroker.cluster.entities import VhostLimits
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.log_store import LogStore
-from clusterbroker.cluster.snapshot import Snapshot
+from clusterbroker.cluster.wiring import snapshot
+from clusterbroker.cluster.wiring.entities import VhostLimits
+from clusterbroker.cluster.wiring.snapshot import Snapshot
 
 
 def test_a_wiring_that_contradicts_itself_is_a_problem_that_is_told(tmp_path: Path) -> None:

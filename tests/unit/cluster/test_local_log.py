@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import DamagedLog, DiskFailed, DiskFull, LogFailure, PreconditionFailed, Unavailable
 from clusterbroker.cluster.local_log import LocalLog
 from clusterbroker.cluster.log_store import LogStore
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring_log import WiringLog
 
 

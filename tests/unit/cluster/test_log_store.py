@@ -5,14 +5,14 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster import snapshot
-from clusterbroker.cluster.entities import VhostLimits
 from clusterbroker.cluster.errors import DamagedLog, DiskFull, FormatTooNew
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.log_store import FORMAT, LogStore
-from clusterbroker.cluster.snapshot import Snapshot
-from clusterbroker.cluster.state import ClusterMap
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring import snapshot
+from clusterbroker.cluster.wiring.entities import VhostLimits
+from clusterbroker.cluster.wiring.map import ClusterMap
+from clusterbroker.cluster.wiring.snapshot import Snapshot
 
 
 def entry(index: int) -> tuple[LogIndex, bytes]:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import PreconditionFailed
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring_log import MemoryWiringLog, WiringLog
 
 

@@ -68,7 +68,7 @@ def test_one_package_is_installed(wheel: Path) -> None:
         "pytest_plugin.py",
         "broker/cli/entry.py",
         "journal/record.pxd",
-        "cluster/state.py",
+        "cluster/wiring/map.py",
     ):
         assert f"clusterbroker/{needed}" in names, needed
 

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from clusterbroker.cluster import commands
-from clusterbroker.cluster.commands import ChangeInSync
-from clusterbroker.cluster.entities import Queue
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.raft.raft_log import COMMAND_BYTES_MAX
+from clusterbroker.cluster.wiring import commands
+from clusterbroker.cluster.wiring.commands import ChangeInSync
+from clusterbroker.cluster.wiring.entities import Queue
 from clusterbroker.replication import offers
 from clusterbroker.replication.errors import BadMessage
 from clusterbroker.replication.messages import (

@@ -12,7 +12,7 @@ from clusterbroker.broker.access.authorization import Authorization
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.rights import AccountRights
 from clusterbroker.broker.amqp.methods import QueueDeclare
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import World
 

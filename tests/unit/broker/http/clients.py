@@ -14,10 +14,10 @@ from clusterbroker.broker.http.operations import OrderError
 from clusterbroker.broker.server.audit import Audit
 from clusterbroker.broker.server.management_settings import PROXIES
 from clusterbroker.broker.stats.as_user import AsUser, Outcome
-from clusterbroker.cluster.commands import AnyCommand, Defining
 from clusterbroker.cluster.errors import Unavailable, WiringError
 from clusterbroker.cluster.passwords import COST_CHEAP
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring.commands import AnyCommand, Defining
+from clusterbroker.cluster.wiring.map import Applied
 from tests.unit.broker.management.set_up import NOW_MS, Place
 
 if TYPE_CHECKING:

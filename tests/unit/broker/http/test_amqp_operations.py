@@ -25,8 +25,8 @@ from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.options import ServerOptions
 from clusterbroker.broker.server.shell import NodeShell
 from clusterbroker.broker.stats.as_user import AsUser, Outcome
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import LogIndex
+from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.options import MIB, JournalOptions
 from tests.unit.broker.http.clients import Client, OperationsAtOnce
 from tests.unit.broker.http.test_recorded import RECORDED

@@ -19,7 +19,7 @@ from clusterbroker.broker.management.operations import OPERATIONS
 from clusterbroker.broker.management.reads import READS
 from clusterbroker.broker.management.writes import WRITES
 from clusterbroker.broker.server.log import BURST
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from tests.budget import examples
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import NOW_MS, everything, queue, recorded_place

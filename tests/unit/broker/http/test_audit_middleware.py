@@ -11,7 +11,7 @@ from clusterbroker.broker.http.middleware.audit import told
 from clusterbroker.broker.server.audit import Audit, AuditOptions
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.stats.inspection import Result, encode
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import recorded_place
 

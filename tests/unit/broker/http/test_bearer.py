@@ -11,7 +11,7 @@ import pytest
 from clusterbroker.broker.oauth2.tokens import Tokens
 from clusterbroker.broker.server.audit import Audit, AuditOptions
 from clusterbroker.broker.server.log import NodeLog
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import recorded_place
 from tests.unit.broker.oauth2 import authority as a

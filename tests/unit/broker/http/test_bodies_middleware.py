@@ -12,7 +12,7 @@ from clusterbroker.broker.http.middleware import bodies
 from clusterbroker.broker.http.operations import OrderError
 from clusterbroker.broker.management.bodies import BODY_BYTES_MAX, picked
 from clusterbroker.broker.management.errors import Refused
-from clusterbroker.cluster.commands import AddVhost, AnyCommand
+from clusterbroker.cluster.wiring.commands import AddVhost, AnyCommand
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import recorded_place
 from tests.unit.broker.server.server_support import until

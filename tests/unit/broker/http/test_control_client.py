@@ -23,7 +23,7 @@ from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.options import ServerOptions
 from clusterbroker.broker.server.shell import NodeShell
 from clusterbroker.broker.stats import rows
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.options import MIB, JournalOptions
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from clusterbroker.broker.stats import rows
 from clusterbroker.broker.stats.inspection import decode_request
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from tests.property.test_transaction_fold import staging
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import Place, queue, recorded_place

@@ -16,7 +16,7 @@ from clusterbroker.broker.http.tcp_server import TcpServer
 from clusterbroker.broker.management.errors import Refused
 from clusterbroker.broker.management.writes import Planned
 from clusterbroker.cluster import passwords
-from clusterbroker.cluster.commands import PutUser
+from clusterbroker.cluster.wiring.commands import PutUser
 from tests.unit.broker.http.clients import OperationsAtOnce
 from tests.unit.broker.management.set_up import NOW_MS, recorded_place
 from tests.unit.broker.server.server_support import until

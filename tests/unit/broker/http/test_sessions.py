@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from clusterbroker.broker.http.sessions import LIFE_MS, OF_USER_MAX, SESSIONS_MAX, Sessions
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.entities import User
 from clusterbroker.cluster.passwords import SCRYPT, SHA256
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import User
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import NOW_MS, recorded_place, user
 

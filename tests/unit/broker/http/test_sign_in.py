@@ -10,9 +10,9 @@ import pytest
 from clusterbroker.broker.http.auth import is_own_name
 from clusterbroker.broker.server.throttle import FAILURES_MAX, FAILURES_OF_ADDRESS_MAX
 from clusterbroker.broker.stats import rows
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster import passwords
 from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import recorded_place, user
 

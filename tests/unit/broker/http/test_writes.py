@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.management.writes import WRITES
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.entities import UserLimits
 from clusterbroker.cluster.passwords import SCRYPT, verified
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import UserLimits
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import NOW_MS, recorded_place
 

@@ -8,11 +8,11 @@ from clusterbroker.broker.management.principals import Principal
 from clusterbroker.broker.management.reading import Reading
 from clusterbroker.broker.management.replica import Replica
 from clusterbroker.broker.stats import rows
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster import passwords
-from clusterbroker.cluster.entities import UserLimits
 from clusterbroker.cluster.ids import LogIndex, NodeId
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import UserLimits
+from clusterbroker.cluster.wiring.map import Applied
 
 NODE = "n1"
 NOW_MS = 1_795_290_640_000

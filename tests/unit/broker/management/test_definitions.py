@@ -10,7 +10,7 @@ import pytest
 from clusterbroker.broker.management import definitions
 from clusterbroker.broker.management.bodies import parsed
 from clusterbroker.broker.management.errors import Refused
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.management.set_up import Place, everything, queue, recorded_place, user
 
 WHEN_MS = 5

@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from clusterbroker.broker.management import exposition, metrics, statistics
 from clusterbroker.broker.stats import rows
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.management.set_up import CONNECTION, NODE, NOW_MS, Place, queue, recorded_place
 
 ROOT = Path(__file__).parents[4]

@@ -14,7 +14,7 @@ from clusterbroker.broker.management.principals import (
     LocalOperator,
     principal,
 )
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.management.set_up import Place, everything, user
 
 

@@ -10,7 +10,7 @@ from clusterbroker.broker.management import definitions, producers
 from clusterbroker.broker.management.errors import Refused
 from clusterbroker.broker.management.paging import Wish, answer
 from clusterbroker.broker.stats import rows
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from tests.property.test_transaction_fold import staging
 from tests.unit.broker.management.set_up import NODE, Place, everything, user
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterbroker.broker.management import queues
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.management.set_up import NODE, recorded_place
 
 

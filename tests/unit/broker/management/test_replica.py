@@ -14,10 +14,10 @@ from clusterbroker.broker.management.errors import Refused
 from clusterbroker.broker.management.paging import inner
 from clusterbroker.broker.management.reading import Reading
 from clusterbroker.broker.stats import rows
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.entities import Queue
 from clusterbroker.cluster.ids import Incarnation, NodeId, QueueId
-from clusterbroker.cluster.snapshot import decode, encode
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import Queue
+from clusterbroker.cluster.wiring.snapshot import decode, encode
 from tests.unit.broker.management.set_up import NODE, NOW_MS, Place, everything, queue, recorded_place, user
 
 

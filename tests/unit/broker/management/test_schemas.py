@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from clusterbroker.broker.management import amqp_operations, messages, operations, schemas, writes
 from clusterbroker.broker.management.errors import Refused
 from clusterbroker.broker.management.schemas import BODIES, Schema
-from clusterbroker.cluster.policies import POLICY_RULES
-from clusterbroker.cluster.queue_settings import ARGUMENT_RULES
+from clusterbroker.cluster.wiring.policies import POLICY_RULES
+from clusterbroker.cluster.wiring.queue_settings import ARGUMENT_RULES
 from tests.budget import examples
 from tests.unit.broker.management.set_up import recorded_place
 

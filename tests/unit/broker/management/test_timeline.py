@@ -12,10 +12,10 @@ from clusterbroker.broker.management import moves, timeline
 from clusterbroker.broker.management.errors import Refused
 from clusterbroker.broker.management.paging import Wish, answer
 from clusterbroker.broker.management.timeline import Moved, Timeline
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.entities import Queue
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId, QueueId
-from clusterbroker.cluster.state import ClusterMap
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import Queue
+from clusterbroker.cluster.wiring.map import ClusterMap
 from tests.unit.broker.management.set_up import NOW_MS, Place, everything, queue, user
 
 NAMES = tuple(NodeId(f"n{number}") for number in (1, 2, 3))

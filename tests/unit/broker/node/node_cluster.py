@@ -20,10 +20,10 @@ from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.node.part import Part
 from clusterbroker.broker.server.recovery import recovered
 from clusterbroker.broker.session.connection import Connection
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
 from clusterbroker.cluster.link.frames import FrameReader
-from clusterbroker.cluster.state import Applied, ClusterMap
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import Applied, ClusterMap
 from tests.unit.broker.session.harness import Client, Story, World, entropy
 from tests.unit.broker.session.memory_journal import MemoryJournal
 

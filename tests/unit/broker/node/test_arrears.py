@@ -16,9 +16,9 @@ from clusterbroker.broker.node import arrears as room
 from clusterbroker.broker.node.arrears import Arrears, named
 from clusterbroker.broker.node.hub import HEADS
 from clusterbroker.broker.remote.messages import Attach, Credit, Detach
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import Incarnation, NodeId, QueueId
 from clusterbroker.cluster.link.frames import FrameReader
+from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.replication.messages import Append
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.session.harness import bodies

@@ -10,8 +10,8 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp.fields import Float32
 from clusterbroker.broker.node.hub import ROUNDS_MAX, Hub
 from clusterbroker.broker.remote.messages import Answer, Ask
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import Incarnation, NodeId
+from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.layout import CUT, ENQ
 from clusterbroker.journal.record import scan_group
 from clusterbroker.replication.places import PLACE
@@ -304,7 +304,7 @@ def test_a_member_that_never_came_and_is_forgotten_stops_no_queue() -> None:
 
 def test_all_that_was_exclusive_to_a_connection_ends_but_not_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred thousand queues in one command stopped the loops of all nodes for longer than a lease."""
-    monkeypatch.setattr("clusterbroker.cluster.queue_index.QUEUES_AT_ONCE", 3)
+    monkeypatch.setattr("clusterbroker.cluster.wiring.queue_index.QUEUES_AT_ONCE", 3)
     cluster = Cluster("a", "b")
     alice = cluster["a"].client()
     for number in range(8):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import away, confirming, count, declared, hand_over, owner_of, three
 from tests.unit.broker.session.harness import Client, Content, bodies

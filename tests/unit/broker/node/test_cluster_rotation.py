@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import hand_over, owner_of
 from tests.unit.broker.session.harness import bodies

@@ -9,8 +9,8 @@ import pytest
 from clusterbroker.broker.access.questions import LOCKED_MS, OWNERLESS_MS
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues.handle import UNANSWERED_MS
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import Incarnation, NodeId
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import away, confirming, count, declared, drained, gone, three
 from tests.unit.broker.session.harness import Client, bodies

@@ -16,7 +16,7 @@ from clusterbroker.broker.node.relay_messages import Reach
 from clusterbroker.broker.node.requests import Occupied
 from clusterbroker.broker.remote.outbox import Outbox
 from clusterbroker.broker.remote.remote_queue import RemoteQueue
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.replication.backup import Backup
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.node.places import declared, drained

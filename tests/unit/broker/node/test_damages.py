@@ -9,8 +9,8 @@ import pytest
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node.inspecting import Inspection
 from clusterbroker.broker.stats.inspection import Request
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import NodeId, QueueId
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.session.harness import Client, World, bodies
 from tests.unit.broker.session.leasing_reader import Reader

@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.session.harness import Content, World
 
 TOPIC = c.DeclareExchange(vhost="/", name="trades", type="topic", durable=True)

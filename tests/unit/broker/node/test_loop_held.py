@@ -20,7 +20,7 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.routing.labour import STEPS_MAX
 from clusterbroker.broker.session.connection import Connection
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring_log import MemoryWiringLog
 from tests.unit.broker.session.harness import Client, Content, World
 from tests.unit.broker.transactions.stager import Stager

@@ -10,7 +10,7 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node import core
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.record import GroupWriter
 from tests.unit.broker.session.harness import HEADER, Client, World, bodies
 

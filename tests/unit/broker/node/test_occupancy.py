@@ -9,8 +9,8 @@ import pytest
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node.occupancy import Occupancy
 from clusterbroker.broker.node.requests import Occupied
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.entities import UserLimits
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import UserLimits
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.session.harness import HEADER, Client
 

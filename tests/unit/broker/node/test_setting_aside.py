@@ -19,8 +19,8 @@ from clusterbroker.broker.remote.ingest import Ingest
 from clusterbroker.broker.remote.replies import Replies
 from clusterbroker.broker.session.channel import Channel
 from clusterbroker.broker.transactions.mover import Mover
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import Unavailable
+from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring_log import unlogged
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.node.places import declared, drained

@@ -9,7 +9,7 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node.spans import Span, Spans
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import away, declared, three
 from tests.unit.broker.session.harness import Content, World, bodies

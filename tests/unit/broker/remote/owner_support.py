@@ -32,8 +32,8 @@ from clusterbroker.broker.remote.messages import (
     Settlement,
 )
 from clusterbroker.broker.remote.owned_queues import OwnedQueues
-from clusterbroker.cluster.entities import Queue as QueueEntity
-from clusterbroker.cluster.queue_settings import resolve
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.queue_settings import resolve
 from clusterbroker.journal.layout import PERSISTENT, Location
 from clusterbroker.journal.record import GroupWriter, Message, RecordBuffer, SegmentUse, read_message, read_records
 

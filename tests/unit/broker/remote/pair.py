@@ -22,10 +22,10 @@ from clusterbroker.broker.remote.remote_queue import RemoteQueue
 from clusterbroker.broker.remote.remote_queues import RemoteQueues
 from clusterbroker.broker.session.delivery import Ledger
 from clusterbroker.broker.session.subscription import Subscription
-from clusterbroker.cluster.entities import Queue as QueueEntity
 from clusterbroker.cluster.ids import Epoch, NodeId, QueueId
 from clusterbroker.cluster.link.frames import FrameReader, decoder, encode
-from clusterbroker.cluster.queue_settings import QueueSettings
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.layout import PERSISTENT
 from clusterbroker.journal.record import Message, RecordBuffer, read_records
 

@@ -26,7 +26,7 @@ from clusterbroker.broker.remote.messages import (
     Settled,
     Settlement,
 )
-from clusterbroker.cluster.queue_settings import resolve
+from clusterbroker.cluster.wiring.queue_settings import resolve
 from clusterbroker.journal.record import read_records
 from tests.unit.broker.remote.owner_support import QUEUE_ID, Stage, head, records
 

@@ -8,7 +8,7 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.remote.replies import Replies
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.session.harness import Client, World, bodies
 
 

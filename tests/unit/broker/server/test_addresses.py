@@ -11,7 +11,7 @@ from clusterbroker.broker.server.endings import Unstarted
 from clusterbroker.broker.server.handing_over import heirs, one_copy_more
 from clusterbroker.broker.server.identity import WrongIdentity
 from clusterbroker.broker.server.listener import Address
-from clusterbroker.cluster.balance import waits_for
+from clusterbroker.cluster.wiring.balance import waits_for
 from tests.unit.cluster.cluster_world import ClusterWorld
 
 

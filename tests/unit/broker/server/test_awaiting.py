@@ -8,10 +8,10 @@ import pytest
 
 from clusterbroker.broker.server.awaiting import come, ordered
 from clusterbroker.broker.server.endings import Restart, Unstarted
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import Incarnation, NodeId
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring_log import unlogged
 from tests.unit.cluster.cluster_world import ClusterWorld
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterbroker.broker.server.catching_up import NOTHING, CatchingUp
 from clusterbroker.cluster.ids import LogIndex
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring.map import Applied
 
 
 class Raft:

@@ -20,9 +20,9 @@ from clusterbroker.broker.server.clock import Clock
 from clusterbroker.broker.server.expiry import AHEAD, DIFFERS, Upkeep
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.shell import NodeShell
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.liveness.clocks import Clocks
 from clusterbroker.cluster.liveness.steady import steady
+from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring_log import MemoryWiringLog
 from tests.property.test_transaction_fold import staging
 

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from clusterbroker.broker.server.joining import Admission, Unjoined, join
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.link.frames import encode
 from clusterbroker.cluster.link.joining import ANSWERED, ASKED, JoinAnswered, JoinAsked
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import Applied
 from tests.unit.cluster.cluster_world import ClusterWorld
 
 

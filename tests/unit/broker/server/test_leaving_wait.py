@@ -16,7 +16,7 @@ from clusterbroker.broker.server.endings import Restart
 from clusterbroker.cluster.errors import PreconditionFailed
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.liveness.lease import LeaseState
-from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring.map import Applied
 from tests.unit.cluster.cluster_world import ClusterWorld
 
 LONG_S = 60.0

@@ -103,7 +103,7 @@ async def test_tls_with_a_password(start: Any, authority: Authority) -> None:
 async def test_external_is_who_the_certificate_says(
     start: Any, authority: Authority, kind: Any, user: str | None
 ) -> None:
-    from clusterbroker.cluster.commands import PutUser
+    from clusterbroker.cluster.wiring.commands import PutUser
 
     user = user or r"CN=client,O=Example\, Inc"
     tls = TlsOptions(authority["node"], None, authority["root"], "wanted", kind)

@@ -10,13 +10,13 @@ import pytest
 from server_support import until
 
 from clusterbroker.broker.server.liveness import Liveness
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.link.hello import CONTROL
 from clusterbroker.cluster.liveness.beats import BeatCodec
 from clusterbroker.cluster.liveness.contact import SETTLED_S
 from clusterbroker.cluster.liveness.frames import GivenUp
 from clusterbroker.cluster.liveness.steady import steady
+from clusterbroker.cluster.wiring import commands as c
 
 
 class Place:

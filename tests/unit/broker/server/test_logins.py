@@ -19,8 +19,8 @@ from clusterbroker.broker.server.logins import HELD_UP, Logins
 from clusterbroker.broker.server.options import ServerOptions
 from clusterbroker.broker.server.throttle import FAILURES_MAX, FAILURES_OF_ADDRESS_MAX
 from clusterbroker.cluster import passwords
-from clusterbroker.cluster.commands import PutUser
-from clusterbroker.cluster.entities import User
+from clusterbroker.cluster.wiring.commands import PutUser
+from clusterbroker.cluster.wiring.entities import User
 from tests.unit.broker.oauth2 import authority as tokens
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"

@@ -8,13 +8,13 @@ import pytest
 from member_directory import FOUNDERS, A, member, prepared, quiet
 
 from clusterbroker.broker.server.parts import DamagedDirectory, Parts
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import FormatTooNew
 from clusterbroker.cluster.raft import identity as raft_identity
 from clusterbroker.cluster.raft.disk import FileDisk
 from clusterbroker.cluster.raft.identity import founders_map, raft_id
 from clusterbroker.cluster.raft.journal import Journal
 from clusterbroker.cluster.raft.raft_log import RaftLog
+from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.stamp import Stamp
 
 FILES = ("journal", "snapshot", "identity")

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.cli.journal import app
 from clusterbroker.broker.server.shell import NodeShell
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.log_store import LogStore
+from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.options import MIB, JournalOptions
 
 SMALL = JournalOptions(

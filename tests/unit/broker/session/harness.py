@@ -34,9 +34,9 @@ from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.patience import PATIENCE_MS
 from clusterbroker.broker.server.recovery import recovered
 from clusterbroker.broker.session.connection import Connection
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.entities import Segment
 from clusterbroker.cluster.ids import LOCAL_NODE
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import Segment
 from clusterbroker.cluster.wiring_log import MemoryWiringLog
 from clusterbroker.journal.record import GroupWriter, Message
 from tests.unit.broker.session.memory_journal import MemoryJournal

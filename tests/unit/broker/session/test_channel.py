@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp.errors import precondition_failed
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.session.harness import Client, Content, World, bodies
 
 

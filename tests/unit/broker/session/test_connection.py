@@ -9,7 +9,7 @@ import pytest
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp.layout import METHODS, Method
 from clusterbroker.broker.session.state import State
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.session.harness import CAPABILITIES, HEADER, Client, World
 
 START_OK = m.ConnectionStartOk({"capabilities": CAPABILITIES}, "PLAIN", b"\0guest\0guest")

@@ -7,8 +7,8 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.oauth2.scopes import granted
 from clusterbroker.broker.oauth2.verifier import Token
 from clusterbroker.broker.session.channel import REPLY_BYTES_MAX
-from clusterbroker.cluster.commands import DeletePolicy, PutPolicy
 from clusterbroker.cluster.errors import Unavailable
+from clusterbroker.cluster.wiring.commands import DeletePolicy, PutPolicy
 from clusterbroker.cluster.wiring_log import unlogged
 from tests.unit.broker.session.harness import CAPABILITIES, HEADER, Client, World, bodies
 

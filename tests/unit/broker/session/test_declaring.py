@@ -6,7 +6,7 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.session.declaring import clean
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.session.harness import World
 
 

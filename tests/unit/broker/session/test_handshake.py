@@ -12,8 +12,8 @@ from clusterbroker.broker.amqp.domains import push_longstr
 from clusterbroker.broker.amqp.fields import push_table
 from clusterbroker.broker.node.effects import GOOD
 from clusterbroker.broker.session.connection import Connection, TrustedConnection
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.entities import UserLimits
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import UserLimits
 from tests.unit.broker.session.harness import CAPABILITIES, HEADER, Client, World
 
 

@@ -10,7 +10,7 @@ import pytest
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues.attributes import LEASE_RUN
 from clusterbroker.broker.stats.inspection import life_of
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.record import read_records
 from tests.unit.broker.session.harness import Client, Content, World, bodies
 from tests.unit.broker.session.leasing_reader import Reader, sliced

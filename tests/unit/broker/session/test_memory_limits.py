@@ -9,8 +9,8 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp.codec import OutBuffer
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster.commands import FREE_FORM_BYTES_MAX
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.commands import FREE_FORM_BYTES_MAX
 from tests.unit.broker.session.harness import Client, World
 
 BIG = "x" * FREE_FORM_BYTES_MAX

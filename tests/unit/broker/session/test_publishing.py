@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.session.harness import Client, Content, World, bodies
 
 

@@ -10,7 +10,7 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.oauth2.scopes import granted
 from clusterbroker.broker.oauth2.verifier import Token
 from clusterbroker.broker.queues.queue import Queue
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.session.harness import CAPABILITIES, HEADER, Client, World, bodies
 
 ALL = "configure:%2F/* write:%2F/* read:%2F/*"

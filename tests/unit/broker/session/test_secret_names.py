@@ -10,7 +10,7 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.cluster.ids import NodeId
-from clusterbroker.cluster.state import ClusterMap
+from clusterbroker.cluster.wiring.map import ClusterMap
 from tests.unit.broker.session.harness import Client, World
 
 SECRET = re.compile(r"(.+)-1-([0-9a-f]{32})", re.ASCII)

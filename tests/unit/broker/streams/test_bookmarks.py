@@ -17,7 +17,7 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.session.state import State
 from clusterbroker.broker.stats.inspection import life_of
 from clusterbroker.broker.streams import bookmarks
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import Client
 from tests.unit.broker.streams.test_stream import filled

@@ -12,8 +12,8 @@ from clusterbroker.broker.queues.handle import CommitPart, Moved
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.transactions import mover, moving
 from clusterbroker.broker.transactions.pace import HOLD_MS
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import Unavailable
+from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring_log import unlogged
 from clusterbroker.journal.record import Message
 from tests.unit.broker.session.harness import Content, World, bodies

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import LogFailure, Unavailable
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.raft.fold import Envelope, Fold
 from clusterbroker.cluster.raft.outcomes import KEPT, WINDOW, Outcomes
-from clusterbroker.cluster.state import Applied, ClusterMap
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import Applied, ClusterMap
 
 
 def folded(fold: Fold, first: int, last: int) -> Fold:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import LogWentBack
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.raft.fold import BLANK, Envelope, Fold, unseal
 from clusterbroker.cluster.raft.proposals import Proposals
+from clusterbroker.cluster.wiring import commands as c
 
 
 def add(proposals: Proposals, name: str, term: int | None = None) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.raft import guards
 from clusterbroker.cluster.raft import messages as m
 from clusterbroker.cluster.raft.core import Core
 from clusterbroker.cluster.raft.fold import Envelope, seal
 from clusterbroker.cluster.raft.snapshots import PIECE_BYTES
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.cluster.raft.raft_group import Group, Member
 
 

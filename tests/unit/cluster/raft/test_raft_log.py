@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import DamagedLog, DiskFailed, LogWentBack, PreconditionFailed, Unavailable
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
 from clusterbroker.cluster.raft import identity, proposals
@@ -22,7 +21,8 @@ from clusterbroker.cluster.raft.fold import Envelope, Fold, seal, unseal
 from clusterbroker.cluster.raft.identity import Founder, found, join, migrate_local
 from clusterbroker.cluster.raft.raft_log import RaftLog
 from clusterbroker.cluster.raft.voters import Candidate, Change, next_change, wanted_voters
-from clusterbroker.cluster.state import Applied, ClusterMap
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import Applied, ClusterMap
 from clusterbroker.cluster.wiring_log import WiringLog
 from tests.simulation.raft.sim_disk import SimDisk
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import DamagedLog
 from clusterbroker.cluster.ids import NTH_BITS, NodeId, index_of
 from clusterbroker.cluster.raft.disk import FileDisk
@@ -14,6 +13,7 @@ from clusterbroker.cluster.raft.fold import Envelope, Fold, seal
 from clusterbroker.cluster.raft.identity import Founder, Identity, establish, found, founders_map, raft_id
 from clusterbroker.cluster.raft.journal import NO_OP, Journal
 from clusterbroker.cluster.raft.reading import read
+from clusterbroker.cluster.wiring import commands as c
 
 ME = NodeId("a")
 FOUNDERS = (Founder(ME, "a:1"), Founder(NodeId("b"), "b:1"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.session.harness import Client, World, bodies
 
 

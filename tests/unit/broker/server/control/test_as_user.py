@@ -14,7 +14,7 @@ from clusterbroker.broker.server import counting
 from clusterbroker.broker.server.control.as_user import carried_out
 from clusterbroker.broker.stats.as_user import AsUser, Get, Method, Outcome, Publish, Request
 from clusterbroker.broker.stats.rows import ConnectionRow
-from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring import commands as c
 
 NOTHING = p.encode(p.Properties())
 

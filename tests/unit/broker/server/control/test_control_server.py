@@ -29,10 +29,10 @@ from clusterbroker.broker.stats.rows import (
     QueueRow,
     decode,
 )
-from clusterbroker.cluster import commands as c
-from clusterbroker.cluster import snapshot
 from clusterbroker.cluster.ids import LogIndex
-from clusterbroker.cluster.state import ClusterMap
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring import snapshot
+from clusterbroker.cluster.wiring.map import ClusterMap
 
 M = TypeVar("M", bound=m.ControlMessage)
 

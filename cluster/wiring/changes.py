@@ -1,0 +1,211 @@
+"""Changes of an applied command: the events for the rest of the node.
+
+Past participles, small and frozen. A command that changed nothing has no changes, and every change of the
+map's state is told: the two facts are one invariant (tests/property/test_cluster_map.py).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from clusterbroker.cluster.ids import Epoch, NodeId
+
+from .entities import Binding, Exchange, LogTime, Member, Queue, Segment
+
+
+class QueueDeclared(msgspec.Struct, frozen=True, tag=True):
+    """A queue began to exist."""
+
+    queue: Queue
+
+
+class QueueDeleted(msgspec.Struct, frozen=True, tag=True):
+    """A queue ended: cancel its consumers, drop its messages."""
+
+    queue: Queue
+
+
+class QueuePaused(msgspec.Struct, frozen=True, tag=True):
+    """An operator paused a queue, or resumed it."""
+
+    queue: Queue
+
+
+class ExchangeDeclared(msgspec.Struct, frozen=True, tag=True):
+    """An exchange began to exist."""
+
+    exchange: Exchange
+
+
+class ExchangeDeleted(msgspec.Struct, frozen=True, tag=True):
+    """An exchange ended, by command or because its last binding went (auto-delete)."""
+
+    exchange: Exchange
+
+
+class Bound(msgspec.Struct, frozen=True, tag=True):
+    """A binding began: routes of its source exchange changed."""
+
+    binding: Binding
+
+
+class Unbound(msgspec.Struct, frozen=True, tag=True):
+    """A binding ended, by command or with one of its ends."""
+
+    binding: Binding
+
+
+class VhostAdded(msgspec.Struct, frozen=True, tag=True):
+    """A vhost began to exist; its own exchanges follow as ExchangeDeclared."""
+
+    vhost: str
+
+
+class VhostChanged(msgspec.Struct, frozen=True, tag=True):
+    """Description, tags, metadata, default queue type, tracing or limits of a vhost changed."""
+
+    vhost: str
+
+
+class VhostDeleted(msgspec.Struct, frozen=True, tag=True):
+    """A vhost ended; the end of all that was in it has been told before."""
+
+    vhost: str
+
+
+class PolicyChanged(msgspec.Struct, frozen=True, tag=True):
+    """A policy came, changed or went: ask again for the settings of the vhost's queues and exchanges."""
+
+    vhost: str
+    name: str
+    operator: bool = False
+
+
+class UserChanged(msgspec.Struct, frozen=True, tag=True):
+    """A user came, changed or went."""
+
+    user: str
+    deleted: bool = False
+
+
+class PermissionChanged(msgspec.Struct, frozen=True, tag=True):
+    """What a user may do in a vhost changed (permission or topic permission)."""
+
+    user: str
+    vhost: str
+
+
+class ParameterChanged(msgspec.Struct, frozen=True, tag=True):
+    """A runtime parameter came, changed or went."""
+
+    vhost: str
+    component: str
+    name: str
+
+
+class MemberChanged(msgspec.Struct, frozen=True, tag=True):
+    """A member was added, registered, failed, or one of its flags changed; what that did to queues follows."""
+
+    member: Member
+
+
+class MemberForgotten(msgspec.Struct, frozen=True, tag=True):
+    """A member is none any more."""
+
+    name: NodeId
+
+
+class OwnerChanged(msgspec.Struct, frozen=True, tag=True):
+    """A queue's epoch rose: it has another owner, or none, or the same one anew; its in-sync set may differ too."""
+
+    queue: Queue
+    previous: NodeId | None
+    """Who owned it until now."""
+    previous_epoch: Epoch
+
+
+class InSyncChanged(msgspec.Struct, frozen=True, tag=True):
+    """A queue's version rose, its epoch did not: another in-sync or eligible set, or a proposal was cancelled."""
+
+    queue: Queue
+
+
+class ReplicasChanged(msgspec.Struct, frozen=True, tag=True):
+    """Others than before shall hold a queue."""
+
+    queue: Queue
+    previous: tuple[NodeId, ...]
+
+
+class CopyLost(msgspec.Struct, frozen=True, tag=True):
+    """A member's copy of a queue is damaged: it begins anew there, empty. Comes after the changes of owner and sets."""
+
+    queue: Queue
+    node: NodeId
+
+
+class ImportChanged(msgspec.Struct, frozen=True, tag=True):
+    """An import of definitions began, went on or ended; what was carried out of it has been told before."""
+
+    import_id: str
+
+
+class SegmentOpened(msgspec.Struct, frozen=True, tag=True):
+    """A staging exchange takes rows; its queue, if it has one, was told before."""
+
+    segment: Segment
+
+
+class SegmentCommitted(msgspec.Struct, frozen=True, tag=True):
+    """The owner of its queue moves the rows of a segment from now on, and it takes no more."""
+
+    segment: Segment
+
+
+class SegmentEnded(msgspec.Struct, frozen=True, tag=True):
+    """A segment was dropped, or its last row was moved; the end of its queue was told before."""
+
+    segment: Segment
+
+
+class ProducerChanged(msgspec.Struct, frozen=True, tag=True):
+    """A producer came, committed, was fenced or went."""
+
+    vhost: str
+    name: str
+
+
+class TimePassed(msgspec.Struct, frozen=True, tag=True):
+    """The log is older."""
+
+    time: LogTime
+
+
+Change = (
+    QueueDeclared
+    | QueueDeleted
+    | QueuePaused
+    | ExchangeDeclared
+    | ExchangeDeleted
+    | Bound
+    | Unbound
+    | VhostAdded
+    | VhostChanged
+    | VhostDeleted
+    | PolicyChanged
+    | UserChanged
+    | PermissionChanged
+    | ParameterChanged
+    | MemberChanged
+    | MemberForgotten
+    | OwnerChanged
+    | InSyncChanged
+    | ReplicasChanged
+    | CopyLost
+    | ImportChanged
+    | SegmentOpened
+    | SegmentCommitted
+    | SegmentEnded
+    | ProducerChanged
+    | TimePassed
+)

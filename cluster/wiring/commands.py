@@ -1,0 +1,567 @@
+"""Commands of the wiring log, as values; each states the wanted result, and carries everything that its fold needs.
+
+The fold reads no clock, no random source and no configuration: time (`at_ms`, since 1970), server-made names and
+hashed passwords arrive inside the command; owner and replicas of a queue follow from the map.
+
+    stored command   u8 version (1) | msgpack array: [tag, field, field, ...]
+
+Field order is the stored order: new fields go to the end and carry a default.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from clusterbroker.cluster.errors import NewerRelease, PreconditionFailed
+from clusterbroker.cluster.ids import LOCAL_NODE, Epoch, Incarnation, NodeId, QueueId
+from clusterbroker.journal.values import restored
+
+from .account_commands import ClearPermission as ClearPermission
+from .account_commands import ClearTopicPermission as ClearTopicPermission
+from .account_commands import DeleteUser as DeleteUser
+from .account_commands import PutUser as PutUser
+from .account_commands import SetPermission as SetPermission
+from .account_commands import SetTopicPermission as SetTopicPermission
+from .account_commands import SetUserLimits as SetUserLimits
+from .arguments import ENCODER, NESTING_MAX, too_deep
+from .command import Command as Command
+from .ending_commands import DeleteExchange as DeleteExchange
+from .ending_commands import DeleteQueue as DeleteQueue
+from .ending_commands import DeleteVhost as DeleteVhost
+from .ending_commands import Ending as Ending
+from .ending_commands import Loosen as Loosen
+from .ending_commands import RemoveConnection as RemoveConnection
+from .ending_commands import Unbind as Unbind
+from .entities import ApplyTo, DestinationKind
+
+VERSION: Final = 1
+
+
+class AddVhost(Command, frozen=True, kw_only=True, tag="add_vhost"):
+    """Make a vhost with its exchanges, or change the description of an existing one."""
+
+    name: str
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, Any] = {}
+    default_queue_type: str | None = None
+    tracing: bool | None = None
+    """None: as it was."""
+    only: tuple[str, ...] = ()
+    """See cluster/wiring/command.py."""
+
+
+class DeclareExchange(Command, frozen=True, kw_only=True, tag="declare_exchange"):
+    """exchange.declare, not passive (a passive declare is a question to the map)."""
+
+    vhost: str
+    name: str
+    type: str
+    durable: bool = False
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: dict[str, Any] = {}
+    owner: NodeId = LOCAL_NODE
+    """The node that proposes it, whose the queue of a staging exchange shall be."""
+    incarnation: Incarnation = Incarnation(1)
+    """The proposer's."""
+    user: str = ""
+    """Who declares it; of a staging exchange."""
+    is_administrator: bool = False
+    lived_ms: int = 0
+    """The log's age when it was proposed, as the proposer knew it (passing.py); of a staging exchange."""
+
+
+class DeclareQueue(Command, frozen=True, kw_only=True, tag="declare_queue"):
+    """queue.declare, not passive, with the name filled in by the server when the client left it empty."""
+
+    vhost: str
+    name: str
+    durable: bool = False
+    auto_delete: bool = False
+    exclusive: bool = False
+    arguments: dict[str, Any] = {}
+    connection: str | None = None
+    """Id of the declaring connection; required when exclusive, and what a redeclare is checked against."""
+    server_named: bool = False
+    """The server made the name up, so it may begin with `amq.`."""
+    owner: NodeId = LOCAL_NODE
+    """The node that proposes it. In a cluster it owns the queue only if that is transient or its locator says
+    client-local; else the fold places the queue."""
+    incarnation: Incarnation = Incarnation(1)
+    """The proposer's."""
+    replicas: tuple[NodeId, ...] = ()
+    """Empty: the owner alone. A cluster's fold chooses by itself."""
+
+
+class PauseQueue(Command, frozen=True, kw_only=True, tag="pause_queue"):
+    """An operator pauses a queue, or resumes it; what it is already is a success, and to resume it is told all the
+    same."""
+
+    vhost: str
+    name: str
+    paused: bool = True
+    why: str = ""
+    """What raised in the queue's work, if its owner sets it aside; empty: an operator wants it."""
+    staging: bool = False
+    """The queue is that of the staged rows of this name."""
+
+
+class Bind(Command, frozen=True, kw_only=True, tag="bind"):
+    """queue.bind or exchange.bind; an existing binding is a success."""
+
+    vhost: str
+    source: str
+    destination: str
+    destination_kind: DestinationKind = "queue"
+    routing_key: str = ""
+    arguments: dict[str, Any] = {}
+    connection: str | None = None
+
+
+class ForgetTransient(Command, frozen=True, kw_only=True, tag="forget_transient"):
+    """A node started anew: end the transient queues it owned and, when it is the only node, transient exchanges."""
+
+    node: NodeId
+    alone: bool = True
+
+
+class PutPolicy(Command, frozen=True, kw_only=True, tag="put_policy"):
+    """Make or replace a policy."""
+
+    vhost: str
+    name: str
+    pattern: str
+    definition: dict[str, Any]
+    apply_to: ApplyTo = "all"
+    priority: int = 0
+
+
+class DeletePolicy(Command, frozen=True, kw_only=True, tag="delete_policy"):
+    """Delete a policy; a missing one is a success."""
+
+    vhost: str
+    name: str
+
+
+class PutOperatorPolicy(Command, frozen=True, kw_only=True, tag="put_operator_policy"):
+    """Make or replace an operator policy."""
+
+    vhost: str
+    name: str
+    pattern: str
+    definition: dict[str, Any]
+    apply_to: ApplyTo = "queues"
+    priority: int = 0
+
+
+class DeleteOperatorPolicy(Command, frozen=True, kw_only=True, tag="delete_operator_policy"):
+    """Delete an operator policy; a missing one is a success."""
+
+    vhost: str
+    name: str
+
+
+class PutParameter(Command, frozen=True, kw_only=True, tag="put_parameter"):
+    """Make or replace a runtime parameter; an empty vhost makes it global."""
+
+    vhost: str
+    component: str
+    name: str
+    value: Any
+
+
+class DeleteParameter(Command, frozen=True, kw_only=True, tag="delete_parameter"):
+    """Delete a runtime parameter; a missing one is a success."""
+
+    vhost: str
+    component: str
+    name: str
+
+
+class SetVhostLimits(Command, frozen=True, kw_only=True, tag="set_vhost_limits"):
+    """Replace the limits of a vhost; None or negative: unlimited."""
+
+    vhost: str
+    queues_max: int | None = None
+    connections_max: int | None = None
+    bindings_max: int | None = None
+    only: tuple[str, ...] = ()
+    """See cluster/wiring/command.py."""
+    exchange_bindings_max: int | None = None
+    policies_max: int | None = None
+    parameters_max: int | None = None
+
+
+class ClearVhostLimits(Command, frozen=True, kw_only=True, tag="clear_vhost_limits"):
+    """Remove the limits of a vhost."""
+
+    vhost: str
+
+
+class AddMember(Command, frozen=True, kw_only=True, tag="add_member"):
+    """A node may join under this name; it is not alive before it registers. Founders come by the first commands.
+
+    The first member of a map takes over all the queues that the map already has: it was a single node's, and that
+    node becomes this member.
+    """
+
+    name: NodeId
+    address: str
+    witness: bool = False
+
+
+class RegisterNode(Command, frozen=True, kw_only=True, tag="register_node"):
+    """A member's process started, or begins anew after it was failed. Refused unless the incarnation is new."""
+
+    node: NodeId
+    disk_id: str
+    incarnation: Incarnation
+    address: str
+    amqp: tuple[str, ...] = ()
+    damaged: tuple[QueueId, ...] = ()
+    """Queues whose replica at this node has lost records: it begins anew, empty, when this is applied, and does not
+    count before it has caught up; but for those of which nobody else may have all."""
+    all_damaged: bool = False
+    """So it is with every replica at this node, however many there are when the command is applied."""
+    spare_last: bool = False
+    """The process gives up what is damaged, and begins again: until it has, the member is not alive, and gets no queues
+    that it would lose as well. Refused if nobody were left who may have all of a queue: a damaged copy is better."""
+    log_id: str = ""
+    """Of its wiring log: another one than before when that was lost; empty: the disk id."""
+    given_up_as: Incarnation = Incarnation(0)
+    """With `all_damaged`: what this incarnation gave up is damaged. If a later one has registered since, that one said
+    the same, and what is there now came afterwards, and counts. 0: it is damaged in any case."""
+
+
+class FailNode(Command, frozen=True, kw_only=True, tag="fail_node"):
+    """A member is gone: others take over what it owned. Result: whether it was alive with that incarnation."""
+
+    node: NodeId
+    incarnation: Incarnation
+
+
+class DrainNode(Command, frozen=True, kw_only=True, tag="drain_node"):
+    """Place no new queue at a member, or do so again. It hands its queues over itself, and keeps its copies."""
+
+    node: NodeId
+    draining: bool = True
+    leaving: bool = False
+    """It drains in order to leave: its copies are made elsewhere first (membership.py). Void when not draining."""
+
+
+class ForgetNode(Command, frozen=True, kw_only=True, tag="forget_node"):
+    """Take a member out for good. Refused while it is alive and owns a queue; its data directory never returns."""
+
+    node: NodeId
+    accept_loss: bool = False
+    """Needed when it may hold the only copy of a queue."""
+    leaves: bool = False
+    """It is alive and goes by itself: refused while a queue counts on its copy (membership.py); else its transient
+    queues end with it."""
+    accept_fewer: bool = False
+    """It may leave though queues count on its copy."""
+
+
+class SetVoters(Command, frozen=True, kw_only=True, tag="set_voters"):
+    """Who votes in the wiring log, for display and choice: the voting itself is the log's own matter."""
+
+    voters: tuple[NodeId, ...]
+
+
+class InSyncProposal(msgspec.Struct, frozen=True, array_like=True):
+    """One queue of a ChangeInSync."""
+
+    queue_id: QueueId
+    epoch: Epoch
+    """At which the proposer owns the queue."""
+    version: int
+    """On which the proposal stands; another one makes it void."""
+    in_sync: tuple[NodeId, ...]
+    """All of the new in-sync set, the owner with it; the old one again only raises the version (cancels)."""
+    incarnations: tuple[Incarnation, ...]
+    """Of each of `in_sync`, in its order: the life of the process that caught up."""
+
+
+class ChangeInSync(Command, frozen=True, kw_only=True, tag="change_in_sync"):
+    """An owner says who is in sync, for many queues at once. What does not hold any more is skipped.
+
+    Result: the queue_ids that were changed.
+    """
+
+    node: NodeId
+    incarnation: Incarnation
+    changes: tuple[InSyncProposal, ...]
+
+
+class TransferOwner(Command, frozen=True, kw_only=True, tag="transfer_owner"):
+    """The owner hands a queue to another in-sync member."""
+
+    node: NodeId
+    incarnation: Incarnation
+    queue_id: QueueId
+    epoch: Epoch
+    version: int
+    to: NodeId
+
+
+class GiveUpCopy(Command, frozen=True, kw_only=True, tag="give_up_copy"):
+    """What a member has of a queue is damaged, lacks what is committed, or may lack it (`doubted`): it does not count
+    before it has caught up, and the queue goes to the heir if it was the member's. Refused unless somebody alive may
+    have all of it."""
+
+    node: NodeId
+    incarnation: Incarnation
+    queue_id: QueueId
+    epoch: Epoch
+    heir: NodeId | None = None
+    """Who is known to be ahead; None: whoever elections choose."""
+    damaged: bool = False
+    """It begins anew, empty, when this is applied."""
+    doubted: bool = False
+    """It may have all that is committed: the queue goes to the heir, and the copy counts as it did."""
+
+
+class ForceOwner(Command, frozen=True, kw_only=True, tag="force_owner"):
+    """An operator makes a replica the owner whatever it holds: messages that it lacks are lost."""
+
+    queue_id: QueueId
+    node: NodeId
+
+
+class MoveReplica(Command, frozen=True, kw_only=True, tag="move_replica"):
+    """Change who shall hold a queue. Who is added already, or removed already, is passed over."""
+
+    queue_id: QueueId
+    add: tuple[NodeId, ...] = ()
+    remove: tuple[NodeId, ...] = ()
+
+
+Defining = (
+    AddVhost
+    | PutUser
+    | SetPermission
+    | SetTopicPermission
+    | PutParameter
+    | SetVhostLimits
+    | PutPolicy
+    | PutOperatorPolicy
+    | DeclareQueue
+    | DeclareExchange
+    | Bind
+)
+"""What definitions are made of: nothing of it ends anything."""
+
+
+class ImportDefinitions(Command, frozen=True, kw_only=True, tag="import_definitions"):
+    """The next part of an import: all of its parts are carried out, or none (imports.py). The last one decides.
+
+    A contradiction to what exists, or to another command of the import, refuses the whole. Result: whether all is done.
+    """
+
+    import_id: str
+    number: int
+    """Of the part, from 0."""
+    commands: tuple[Defining, ...]
+    last: bool = True
+    apply: int = 0
+    """Of the last part: so many commands of the import are carried out at once."""
+
+    def __repr__(self) -> str:
+        """Without the commands: they may be very many."""
+        return f"ImportDefinitions(import_id={self.import_id!r}, number={self.number}, last={self.last})"
+
+
+class ApplyImport(Command, frozen=True, kw_only=True, tag="apply_import"):
+    """Carry out the next commands of an import that was accepted; nothing happens unless `start` are done already."""
+
+    import_id: str
+    start: int
+    count: int
+
+
+class DropImport(Command, frozen=True, kw_only=True, tag="drop_import"):
+    """Forget an import that was not accepted. Result: whether it was there."""
+
+    import_id: str
+
+
+class CommitTransaction(Command, frozen=True, kw_only=True, tag="commit_transaction"):
+    """The epoch of a producer is over, and the rows of these segments shall be seen. Result: an Outcome.
+
+    A refusal is a result and no error: it is the answer, and changes nothing.
+    """
+
+    vhost: str
+    producer: str
+    epoch: int
+    run: str
+    transactions: tuple[str, ...]
+    """Names of segments, in the order in which their rows reach a queue."""
+    rows: int = 0
+    """As the client says; for people."""
+    ttl_ms: int | None = None
+    """So long after it the producer is remembered; None: the default."""
+    user: str = ""
+    is_administrator: bool = False
+    lived_ms: int = 0
+    """The log's age when it was proposed, as the proposer knew it (passing.py)."""
+
+
+class AbortTransaction(Command, frozen=True, kw_only=True, tag="abort_transaction"):
+    """Drop those of these segments that are not committed, and are of this producer, epoch and run.
+
+    Result: an Outcome; a refusal changes nothing.
+    """
+
+    vhost: str
+    producer: str
+    epoch: int
+    run: str
+    transactions: tuple[str, ...]
+    user: str = ""
+    is_administrator: bool = False
+
+
+class ExpireTransactions(Command, frozen=True, kw_only=True, tag="expire_transactions"):
+    """Drop those of these segments that are not committed and whose time is over."""
+
+    vhost: str
+    names: tuple[str, ...]
+    lived_ms: int = 0
+    """The log's age by which they are judged; 0: an earlier release's, which judged by `at_ms`."""
+
+
+class ForgetProducers(Command, frozen=True, kw_only=True, tag="forget_producers"):
+    """Forget those of these producers that have no segment and whose time is over."""
+
+    vhost: str
+    names: tuple[str, ...]
+    lived_ms: int = 0
+    """As of ExpireTransactions."""
+
+
+class PassTime(Command, frozen=True, kw_only=True, tag="pass_time"):
+    """Time has passed (passing.py). Nothing changes if the log is not as old any more as its proposer believed."""
+
+    after_ms: int
+    """The log's age that the proposer went out from."""
+    lived_ms: int
+    """Its age now: later by what has passed on the proposer's monotonic clock."""
+    wall_ms: int
+    """The log's calendar now, ms since 1970."""
+
+
+class FinishSegments(Command, frozen=True, kw_only=True, tag="finish_segments"):
+    """The owner has moved all rows of these committed segments. Those whose epoch is another by now are passed over."""
+
+    node: NodeId
+    incarnation: Incarnation
+    segments: tuple[tuple[QueueId, Epoch, int], ...]
+    """The queue, the epoch in which it was found empty, and how many of its rows found no queue."""
+
+
+AnyCommand = (
+    AddVhost
+    | DeleteVhost
+    | DeclareExchange
+    | DeleteExchange
+    | DeclareQueue
+    | DeleteQueue
+    | PauseQueue
+    | Bind
+    | Unbind
+    | RemoveConnection
+    | Loosen
+    | ForgetTransient
+    | PutUser
+    | SetUserLimits
+    | DeleteUser
+    | SetPermission
+    | ClearPermission
+    | SetTopicPermission
+    | ClearTopicPermission
+    | PutPolicy
+    | DeletePolicy
+    | PutOperatorPolicy
+    | DeleteOperatorPolicy
+    | PutParameter
+    | DeleteParameter
+    | SetVhostLimits
+    | ClearVhostLimits
+    | AddMember
+    | RegisterNode
+    | FailNode
+    | DrainNode
+    | ForgetNode
+    | SetVoters
+    | ChangeInSync
+    | TransferOwner
+    | GiveUpCopy
+    | ForceOwner
+    | MoveReplica
+    | ImportDefinitions
+    | ApplyImport
+    | DropImport
+    | CommitTransaction
+    | AbortTransaction
+    | ExpireTransactions
+    | ForgetProducers
+    | FinishSegments
+    | PassTime
+)
+
+_FREE_FORM: Final = ("arguments", "definition", "metadata", "value")
+FREE_FORM_BYTES_MAX: Final = 8 << 10
+VALUE_BYTES_MAX: Final = 64 << 10
+"""Of a parameter. All members keep it in memory, log and snapshot for as long as the thing is there."""
+_VERSION_BYTE: Final = bytes((VERSION,))
+_DECODER: Final = msgspec.msgpack.Decoder(AnyCommand, ext_hook=restored)
+
+
+def encode(command: AnyCommand) -> bytes:
+    """The command as stored bytes.
+
+    Raises PreconditionFailed when a value in it cannot be stored (an integer beyond 64 bits, nesting beyond
+    reason): the client's fault, so it is the answer to the command.
+    """
+    for each in command.commands if isinstance(command, ImportDefinitions) else (command,):
+        for field in _FREE_FORM:
+            value = getattr(each, field, None)
+            if too_deep(value):
+                raise PreconditionFailed(f"{field} nested deeper than {NESTING_MAX} levels")
+            if value:
+                _check_size(field, value)
+    try:
+        return _VERSION_BYTE + ENCODER.encode(command)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise PreconditionFailed(f"arguments cannot be stored: {error}") from error
+
+
+def _check_size(field: str, value: Any) -> None:
+    """What was stored by an earlier release is read whatever its size is: it is asked of what is ordered."""
+    most = VALUE_BYTES_MAX if field == "value" else FREE_FORM_BYTES_MAX
+    try:
+        size = len(ENCODER.encode(value))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return  # told below
+    if size > most:
+        raise PreconditionFailed(f"{field} of {size} bytes: at most {most} are kept")
+
+
+def decode(stored: bytes | memoryview) -> AnyCommand:
+    """The command behind stored bytes. ValueError: they are none; NewerRelease: this release does not know it."""
+    if len(stored) < 2 or stored[0] != VERSION:
+        newer = len(stored) > 1 and stored[0] > VERSION
+        version = stored[0] if len(stored) else "missing"
+        older = ", an older release wrote it" if len(stored) > 1 and 0 < stored[0] < VERSION else ""
+        raise (NewerRelease if newer else ValueError)(f"command version {version} is not {VERSION}{older}")
+    try:
+        command: AnyCommand = _DECODER.decode(stored[1:])
+    except msgspec.ValidationError as error:
+        raise NewerRelease(f"not a wiring command: {error}") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"not a wiring command: {error}") from error
+    return command

@@ -1,0 +1,310 @@
+"""Entities of the map: frozen values, replaced and never changed, so that a snapshot may share them.
+
+Field order is the stored order (array-like msgpack): new fields go to the end and carry a default, then older
+bytes still decode. The keys of the maps that hold them: vhosts, users, by name; exchanges and queues by
+(vhost, name); bindings by all their fields; permissions by (user, vhost); policies by (vhost, name); members by
+name, forgotten disks by disk_id; producers and segments by (vhost, name).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from clusterbroker.cluster.ids import Epoch, Incarnation, LogIndex, NodeId, QueueId
+
+DestinationKind = Literal["queue", "exchange"]
+ApplyTo = Literal["all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges"]
+
+
+class Vhost(msgspec.Struct, frozen=True, array_like=True):
+    """A name space of exchanges, queues and permissions."""
+
+    name: str
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, Any] = {}
+    default_queue_type: str | None = None
+    """What an absent `x-queue-type` means here; None: "classic"."""
+    tracing: bool = False
+    """Whatever clients publish and get here is published to `amq.rabbitmq.trace` as well."""
+
+
+class Exchange(msgspec.Struct, frozen=True, array_like=True):
+    """An exchange; `arguments` keeps every argument, known or not."""
+
+    vhost: str
+    name: str
+    type: str
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: dict[str, Any] = {}
+
+
+class Queue(msgspec.Struct, frozen=True, array_like=True):
+    """One declaration of a queue and who holds it (replication.md 1)."""
+
+    vhost: str
+    name: str
+    queue_id: QueueId
+    durable: bool
+    auto_delete: bool
+    exclusive_owner: str | None
+    """Id of the connection that alone may use the queue; None: not exclusive."""
+    arguments: dict[str, Any]
+    owner: NodeId | None
+    """The node that sequences the queue; None: offline."""
+    epoch: Epoch = Epoch(1)
+    incarnation: Incarnation = Incarnation(1)
+    """The owner's incarnation at the time it was granted the queue."""
+    replicas: tuple[NodeId, ...] = ()
+    in_sync: tuple[NodeId, ...] = ()
+    eligible: tuple[NodeId, ...] = ()
+    """Nodes outside the in-sync set that still hold every committed record (replication.md 2)."""
+    version: int = 1
+    """Counts the changes of owner, in-sync set and replicas."""
+    volatile: bool = False
+    """Its copies are in memory only (`x-durability=memory` at its declaration in a cluster). A policy that comes later
+    changes nothing of it: what copies hold must mean the same to all who count on them, from the first message on."""
+    gap_epoch: Epoch = Epoch(0)
+    """The newest epoch whose first owner may have lacked what was committed: it was forced, or nobody was left. A copy
+    that knows of no epoch since then does not know what was handed out of it, or has left."""
+    begins_empty: bool = False
+    """The loss of all that was before `gap_epoch` was accepted: what such a copy holds is nothing."""
+    paused: bool = False
+    """An operator has paused it: its owner hands nothing out."""
+    staging: bool = False
+    """It holds the rows of a segment: nobody meets it by its name, which another queue may have, and no policy."""
+    declared_ms: int = 0
+    """When it was declared, by the wall clock of who proposed it, ms since 1970; 0: by an earlier release. Brokers all
+    count their queues from 1: this tells them apart."""
+    paused_why: str = ""
+    """What raised in its work, if it is paused for that."""
+
+    @property
+    def transient(self) -> bool:
+        """Whether a restart of its node ends it."""
+        return not self.durable or self.exclusive_owner is not None
+
+
+class Binding(msgspec.Struct, frozen=True, array_like=True):
+    """From a source exchange to a queue or exchange. The default exchange's bindings are implied, never stored."""
+
+    vhost: str
+    source: str
+    destination: str
+    destination_kind: DestinationKind
+    routing_key: str
+    arguments: dict[str, Any] = {}
+
+
+class UserLimits(msgspec.Struct, frozen=True, array_like=True):
+    """Counts that the broker enforces at each node; None or negative: unlimited."""
+
+    connections_max: int | None = None
+    channels_max: int | None = None
+
+
+class User(msgspec.Struct, frozen=True, array_like=True):
+    """An account; `password_hash` is in the form of `hash_algorithm` (passwords.py), empty: no password login."""
+
+    name: str
+    password_hash: str
+    hash_algorithm: str
+    tags: tuple[str, ...] = ()
+    limits: UserLimits = UserLimits()
+
+    def __repr__(self) -> str:
+        """Without the hash: it must never reach a log."""
+        return f"User(name={self.name!r}, hash_algorithm={self.hash_algorithm!r}, tags={self.tags!r})"
+
+
+class Permission(msgspec.Struct, frozen=True, array_like=True):
+    """Three regular expressions over resource names; an empty one matches no name."""
+
+    user: str
+    vhost: str
+    configure: str
+    write: str
+    read: str
+
+
+class TopicPermission(msgspec.Struct, frozen=True, array_like=True):
+    """Two regular expressions over routing keys of one topic exchange."""
+
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+
+
+class Policy(msgspec.Struct, frozen=True, array_like=True):
+    """Settings for all queues or exchanges whose name matches."""
+
+    vhost: str
+    name: str
+    pattern: str
+    definition: dict[str, Any]
+    apply_to: ApplyTo = "all"
+    priority: int = 0
+
+
+class OperatorPolicy(msgspec.Struct, frozen=True, array_like=True):
+    """An administrator's policy over queues; it is stronger than arguments."""
+
+    vhost: str
+    name: str
+    pattern: str
+    definition: dict[str, Any]
+    apply_to: ApplyTo = "queues"
+    priority: int = 0
+
+
+class Parameter(msgspec.Struct, frozen=True, array_like=True):
+    """A free-form runtime parameter; `vhost` is empty for a global one."""
+
+    vhost: str
+    component: str
+    name: str
+    value: Any
+
+
+class VhostLimits(msgspec.Struct, frozen=True, array_like=True):
+    """Limits of one vhost; None or negative: unlimited."""
+
+    vhost: str
+    queues_max: int | None = None
+    connections_max: int | None = None
+    bindings_max: int | None = None
+    """None: BINDINGS_MAX, for each binding is in the memory of all members, and costs whoever publishes there."""
+    exchange_bindings_max: int | None = None
+    """Of each exchange; None: only the vhost's."""
+    policies_max: int | None = None
+    """Policies and operator policies; None: POLICIES_MAX, for all members compare each with the name of each queue."""
+    parameters_max: int | None = None
+    """None: PARAMETERS_MAX, for each is in the memory of all members."""
+
+
+VhostLimit = Literal[
+    "max-queues", "max-connections", "max-bindings", "max-bindings-per-exchange", "max-policies", "max-parameters"
+]
+"""A limit of a vhost under the name that users know."""
+VHOST_LIMITS: Final[Mapping[str, str]] = {
+    "max-connections": "connections_max", "max-queues": "queues_max", "max-bindings": "bindings_max",
+    "max-bindings-per-exchange": "exchange_bindings_max", "max-policies": "policies_max",
+    "max-parameters": "parameters_max",
+}  # fmt: skip
+"""The field of each, in the order in which documents have them."""
+
+BINDINGS_MAX: Final = 100_000
+POLICIES_MAX: Final = 500
+PARAMETERS_MAX: Final = 1000
+"""Of a vhost that says nothing else; parameters also of all vhosts together, the global ones."""
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """A node of the cluster. A map without members is that of a single node."""
+
+    name: NodeId
+    address: str
+    """Where its links listen, "host:port"."""
+    amqp: tuple[str, ...] = ()
+    """Where its clients connect, each "amqp://host:port" or "amqps://host:port"."""
+    incarnation: Incarnation = Incarnation(0)
+    """The one that it registered last; 0: it never registered."""
+    disk_id: str = ""
+    """Made when its data directory was formatted; empty: it never registered."""
+    alive: bool = False
+    """Registered, and not failed since: what the log says, whatever anybody suspects."""
+    voter: bool = False
+    """Votes in the wiring log; the others follow it."""
+    witness: bool = False
+    """Votes and keeps the wiring, but holds no queue of any kind."""
+    draining: bool = False
+    """No new queue goes there; its owner moves what it has."""
+    joined_index: LogIndex = LogIndex(0)
+    """Index of the AddMember."""
+    leaving: bool = False
+    """It drains for good: its copies count for as long as they are there, and others are made in their place."""
+    log_id: str = ""
+    """Of its wiring log, by which Raft knows it; empty: its disk id."""
+
+
+class ForgottenDisk(msgspec.Struct, frozen=True, array_like=True):
+    """The data directory of a member that was forgotten: it never returns, for what it holds is of the past."""
+
+    disk_id: str
+    name: NodeId
+    """The member that had it."""
+    incarnation: Incarnation
+    """Its last one: should the name come back, its incarnations go on from here."""
+
+
+class Producer(msgspec.Struct, frozen=True, array_like=True):
+    """Who commits epochs, one after another: an entry of the ledger."""
+
+    vhost: str
+    name: str
+    user: str
+    """Who was the first to use the name; nobody else may."""
+    epoch: int | None = None
+    """The last one that was committed; None: none was."""
+    run: str = ""
+    """The one that may commit now."""
+    fenced_runs: tuple[str, ...] = ()
+    """Those that were replaced, the oldest first."""
+    rows: int = 0
+    """Of the last commit, as its client said."""
+    at_ms: int = 0
+    """Of the last commit; before the first one of the last declaration."""
+    ttl_ms: int = 30 * 24 * 3_600_000
+    unroutable: int = 0
+    """Rows that found no queue when they were moved, of all its epochs."""
+    lived_ms: int = 0
+    """The log's age then (`LogTime`): what `ttl_ms` counts from."""
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """What one attempt stages, under the name of its exchange."""
+
+    vhost: str
+    name: str
+    queue_id: QueueId
+    """Where its rows are; 0: nowhere, for its epoch had been committed when it was declared."""
+    producer: str
+    epoch: int
+    run: str
+    partition: int | None
+    attempt: int | None
+    target: str
+    """The exchange that its rows are for; empty: the default exchange."""
+    user: str
+    opened_at_ms: int
+    expires_ms: int
+    bytes_max: int
+    place: int | None = None
+    """In the order of its commit, from 0; None: it is not committed."""
+    lived_ms: int = 0
+    """The log's age when it was opened (`LogTime`): what `expires_ms` counts from."""
+
+    @property
+    def discards(self) -> bool:
+        """Whether what is published to it goes nowhere: it is a replay."""
+        return self.queue_id == 0
+
+
+class Deserted(msgspec.Struct, frozen=True, array_like=True):
+    """There were users, and all of them were deleted: a first user is made of a new broker only."""
+
+
+class LogTime(msgspec.Struct, frozen=True, array_like=True):
+    """Time as the wiring log knows it (passing.py)."""
+
+    lived_ms: int = 0
+    """Its age: for so long somebody has ordered it. It only grows."""
+    wall_ms: int = 0
+    """Its calendar, ms since 1970; 0: not known yet."""

@@ -1,0 +1,147 @@
+"""Rules for declaring, deleting and binding exchanges: pure, with RabbitMQ's texts (amqp-rules.md 5.1, 5.3)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from clusterbroker.cluster.errors import AccessRefused, PreconditionFailed, exchange_text
+
+from .arguments import difference_text, equivalent, type_name
+from .entities import Exchange
+from .queue_rules import RESERVED_PREFIX
+
+TYPES: Final = ("direct", "fanout", "topic", "headers", "x-consistent-hash")
+STAGING: Final = "x-staging"
+"""The type of an exchange that keeps what is published to it back until its producer commits (`transactions`)."""
+DEFAULT_EXCHANGE: Final = ""
+TOPIC_HASHES_MAX: Final = 2
+HASH_WEIGHT_MAX: Final = 10_000
+
+PREDECLARED: Final[tuple[tuple[str, str, bool], ...]] = (
+    ("amq.direct", "direct", False),
+    ("amq.fanout", "fanout", False),
+    ("amq.headers", "headers", False),
+    ("amq.match", "headers", False),
+    ("amq.rabbitmq.trace", "topic", True),
+    ("amq.topic", "topic", False),
+)
+"""(name, type, internal) of what every vhost begins with, beside the default exchange, which is not stored."""
+FAILOVER: Final = "amq.failover"
+"""In a cluster every vhost has this one as well, fanout and internal: it tells of members that come and go."""
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,255}")
+_X_MATCH: Final = ("all", "any", "all-with-x", "any-with-x")
+_HASH_PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
+
+
+def refuse_default_exchange(name: str) -> None:
+    """403 for any wiring of the default exchange."""
+    if name == DEFAULT_EXCHANGE:
+        raise AccessRefused("operation not permitted on the default exchange")
+
+
+def refuse_system_deletion(vhost: str, name: str) -> None:
+    """403 for deleting an exchange of the server's own."""
+    if name.startswith(RESERVED_PREFIX):
+        raise AccessRefused(f"deletion of system {exchange_text(vhost, name)} not allowed")
+
+
+def refuse_staging_exchange(exchange: Exchange | None) -> None:
+    """403 for a binding from or to one that stages."""
+    if exchange is not None and exchange.type == STAGING:
+        raise AccessRefused(f"{exchange_text(exchange.vhost, exchange.name)} stages a transaction: it has no bindings")
+
+
+def check_type(type_: str) -> None:
+    """406 `unknown exchange type 'x'`."""
+    if type_ not in TYPES:
+        raise PreconditionFailed(f"unknown exchange type '{type_}'")
+
+
+def check_arguments(vhost: str, name: str, type_: str, arguments: Mapping[str, Any]) -> None:
+    """406 for a known argument of a wrong form; unknown ones are stored and ignored."""
+
+    def invalid(argument: str, problem: str) -> PreconditionFailed:
+        return PreconditionFailed(f"invalid arg '{argument}' for {exchange_text(vhost, name)}: {problem}")
+
+    known = ("alternate-exchange", "hash-header", "hash-property")
+    for argument in known if type_ == "x-consistent-hash" else known[:1]:
+        if argument in arguments and not isinstance(arguments[argument], str):
+            problem = f"unacceptable type '{type_name(arguments[argument])}', expected a string"
+            raise invalid(argument, problem)
+    if type_ == "x-consistent-hash" and "hash-property" in arguments:
+        if "hash-header" in arguments:
+            raise invalid("hash-property", "at most one of 'hash-header' and 'hash-property' may be set")
+        if arguments["hash-property"] not in _HASH_PROPERTIES:
+            raise invalid("hash-property", f"expected one of {', '.join(_HASH_PROPERTIES)}")
+
+
+def check_equivalent(
+    exchange: Exchange,
+    *,
+    type_: str,
+    durable: bool,
+    auto_delete: bool,
+    internal: bool,
+    arguments: Mapping[str, Any],
+) -> None:
+    """Raise 406 `inequivalent arg '…' for exchange 'x' in vhost '/': …` unless a redeclare says the same.
+
+    Compared in RabbitMQ's order: type, durable, auto_delete, internal, alternate-exchange.
+    """
+    flags = (
+        ("type", type_, exchange.type),
+        ("durable", str(durable).lower(), str(exchange.durable).lower()),
+        ("auto_delete", str(auto_delete).lower(), str(exchange.auto_delete).lower()),
+        ("internal", str(internal).lower(), str(exchange.internal).lower()),
+    )
+    where = exchange_text(exchange.vhost, exchange.name)
+    for name, received, current in flags:
+        if received != current:
+            raise PreconditionFailed(
+                f"inequivalent arg '{name}' for {where}: received '{received}' but current is '{current}'"
+            )
+    wanted, existing = arguments.get("alternate-exchange"), exchange.arguments.get("alternate-exchange")
+    if not equivalent(wanted, existing):
+        raise PreconditionFailed(
+            f"inequivalent arg 'alternate-exchange' for {where}: {difference_text(wanted, existing)}"
+        )
+
+
+def check_binding(exchange: Exchange, routing_key: str, arguments: Mapping[str, Any]) -> None:
+    """Raise 406 when the exchange's type cannot route by this binding."""
+    match exchange.type:
+        case "x-consistent-hash":
+            _check_weight(routing_key)
+        case "headers":
+            _check_x_match(arguments)
+        case "topic":
+            # `#.#.#` makes matching exponential; RabbitMQ limits the number since 4.3.5
+            if routing_key.split(".").count("#") > TOPIC_HASHES_MAX:
+                raise PreconditionFailed(
+                    f"The binding key '{routing_key}' has more than {TOPIC_HASHES_MAX} '#' wildcards"
+                )
+
+
+def _check_weight(routing_key: str) -> None:
+    if _INTEGER.fullmatch(routing_key) is None:
+        raise PreconditionFailed(f"The binding key must be an integer: '{routing_key}'")
+    if int(routing_key) < 0:
+        raise PreconditionFailed("The binding key must be greater or equal to 0")
+    if int(routing_key) > HASH_WEIGHT_MAX:
+        raise PreconditionFailed(f"The binding key must be at most {HASH_WEIGHT_MAX}: '{routing_key}'")
+
+
+def _check_x_match(arguments: Mapping[str, Any]) -> None:
+    if "x-match" not in arguments:
+        return
+    value = arguments["x-match"]
+    expected = "expected all, any, all-with-x, or any-with-x"
+    if not isinstance(value, str):
+        raise PreconditionFailed(
+            f"Invalid x-match field type '{type_name(value)}' (value {str(value)[:255]}); expected longstr"
+        )
+    if value not in _X_MATCH:
+        raise PreconditionFailed(f"Invalid x-match field value '{value[:255]}'; {expected}")

@@ -1,0 +1,224 @@
+"""An import of definitions in progress: many commands as one, all or nothing.
+
+    ImportDefinitions 0, 1, ...   each part is folded into a scratch map of what it names; nobody sees an effect
+    ImportDefinitions (last)      the whole is accepted, or refused and forgotten
+    ApplyImport(start, count)     the next commands are carried out: the leader proposes it until all are
+    DropImport                    nobody goes on with the parts that were staged
+
+        nothing ---> staged ---------------> accepted ---> nothing
+                       |  refused, dropped,     done, slice by slice, whoever leads
+                       |  or contended
+                       '-----> nothing
+
+10,000 queues in one command would hold every node's loop for seconds, so both the check and the carrying out come in
+pieces; what makes the pieces one is a matter of who may change what meanwhile.
+
+While it is *staged* others go first. The import remembers all that its outcome depends on (`read`); whoever changes
+some of that makes it void, and its proposer begins anew. So the scratch map is at every time what the map would be if
+the parts had been carried out now: a node that comes from a snapshot makes it again from the commands.
+
+At acceptance it is decided, and others must see a cluster in which it has happened. What it shall still make or change
+is refused to them for the moment (`Contended`, importing.py says which commands); so no command of it can fail
+later for what others do. One thing nobody can be refused is that something ends: a connection with its queues, a node
+with what is transient. An ended thing ends after the import: what would have hung on it is passed over.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from clusterbroker.cluster.errors import WiringError
+from clusterbroker.cluster.ids import Incarnation, NodeId
+
+from . import changes as events
+from . import commands as c
+from .changes import Change
+from .commands import Defining
+from .entities import Binding
+from .parts import MapParts
+from .topology import EXPECTED, Expected
+
+PART_COMMANDS_MAX: Final = 500
+PARTS_MAX: Final = 512
+
+Key = tuple[str, ...]
+"""One thing of the wiring: its kind, and its name in the map; of bindings all that have the same ends."""
+
+
+class Import:
+    """What the map has of an import.
+
+    Invariants: (1) nothing of it is done before acceptance, then `commands[done:]` is what is still to be done; (2)
+    while it is staged there is a scratch map, and what that was made of has not been changed since; (3) all fields
+    follow from the commands, `parts`, `accepted`, `done` and the map, so a snapshot has no others.
+    """
+
+    __slots__ = (
+        "accepted",
+        "changing",
+        "commands",
+        "done",
+        "expected",
+        "homes",
+        "import_id",
+        "locks",
+        "parts",
+        "read",
+        "room",
+        "scratch",
+    )
+
+    def __init__(self, import_id: str, scratch: MapParts | None) -> None:
+        """`scratch`: an empty map; None: the import is accepted."""
+        self.import_id = import_id
+        self.scratch = scratch
+        self.parts = 0
+        self.commands: list[Defining] = []
+        """Staged: all of them. Accepted: those that change something."""
+        self.changing: list[Defining] = []
+        """Staged: those that will change something."""
+        self.accepted = False
+        self.done = 0
+        self.read: dict[Key, None] = {}
+        """Staged: what the outcome depends on."""
+        self.locks: dict[Key, None] = {}
+        """What the changing commands make, change or need: accepted, others may not."""
+        self.room: dict[str, int] = {}
+        """Staged: so many queues a vhost may have now, or its limit is in the way."""
+        self.homes: dict[tuple[NodeId, Incarnation], str] = {}
+        """Staged: lives of nodes that shall have transient queues, and the first of these."""
+        self.expected: defaultdict[str, Expected] = defaultdict(Expected)
+        """By vhost: what is new and not there yet."""
+
+    def will_change(self, command: Defining, keys: Iterable[Key]) -> None:
+        """Of a command in its turn: it is to be carried out."""
+        self.changing.append(command)
+        self.locks.update(dict.fromkeys(keys))
+        self.expect(command)
+        if isinstance(command, c.DeclareQueue) and not command.durable:
+            self.homes.setdefault((command.owner, command.incarnation), named(command))
+
+    def expect(self, command: Defining) -> None:
+        """It is still to be carried out."""
+        if isinstance(command, EXPECTED):
+            self.expected[command.vhost].add(command, 1)
+
+    def take_turn(self, turn: bool) -> None:
+        """Whether what is carried out now is of the import itself."""
+        for expected in self.expected.values():
+            expected.in_turn = turn
+
+    def accept(self) -> None:
+        """It is decided."""
+        self.accepted = True
+        self.commands, self.changing = self.changing, []
+        self.scratch = None
+        self.read, self.room, self.homes = {}, {}, {}
+
+
+def keys_of(command: Defining) -> tuple[Key, ...]:
+    """What a command makes, changes or needs; a vhost before what is in it, a user before its permission."""
+    match command:
+        case c.AddVhost():
+            return (("vhost", command.name),)
+        case c.SetVhostLimits():
+            return (("vhost", command.vhost),)
+        case c.PutUser():
+            return (("user", command.name),)
+        case c.SetPermission() | c.SetTopicPermission():
+            return ("vhost", command.vhost), ("user", command.user), ("permission", command.user, command.vhost)
+        case c.PutPolicy() | c.PutOperatorPolicy():
+            return ("vhost", command.vhost), _policy(
+                command.vhost, command.name, isinstance(command, c.PutOperatorPolicy)
+            )
+        case c.PutParameter():
+            return ("vhost", command.vhost), ("parameter", command.vhost, command.component, command.name)
+        case c.DeclareQueue():
+            return ("vhost", command.vhost), ("queue", command.vhost, command.name)
+        case c.DeclareExchange():
+            return ("vhost", command.vhost), ("exchange", command.vhost, command.name)
+        case c.Bind():
+            return (
+                ("vhost", command.vhost),
+                ("exchange", command.vhost, command.source),
+                (command.destination_kind, command.vhost, command.destination),
+                binding_key(command),
+            )
+
+
+def binding_key(command: c.Bind | c.Unbind | Binding) -> Key:
+    """All bindings between two ends."""
+    return "binding", command.vhost, command.source, command.destination_kind, command.destination
+
+
+def _policy(vhost: str, name: str, operator: bool) -> Key:
+    return "operator policy" if operator else "policy", vhost, name
+
+
+def key_of(change: Change) -> Key | None:
+    """The thing that a change is about, if what an import does can depend on it."""
+    match change:
+        case events.QueueDeclared(queue=queue) | events.QueueDeleted(queue=queue):
+            return "queue", queue.vhost, queue.name
+        case events.ExchangeDeclared(exchange=exchange) | events.ExchangeDeleted(exchange=exchange):
+            return "exchange", exchange.vhost, exchange.name
+        case events.Bound(binding=binding) | events.Unbound(binding=binding):
+            return binding_key(binding)
+        case events.VhostAdded() | events.VhostChanged() | events.VhostDeleted():
+            return "vhost", change.vhost
+        case events.UserChanged():
+            return "user", change.user
+        case events.PermissionChanged():
+            return "permission", change.user, change.vhost
+        case events.PolicyChanged():
+            return _policy(change.vhost, change.name, change.operator)
+        case events.ParameterChanged():
+            return "parameter", change.vhost, change.component, change.name
+        case _:
+            return None
+
+
+def named(command: Defining) -> str:
+    """A command as its author knows it."""
+    match command:
+        case c.AddVhost():
+            return f"vhost '{command.name}'"
+        case c.SetVhostLimits():
+            return f"limits of vhost '{command.vhost}'"
+        case c.PutUser():
+            return f"user '{command.name}'"
+        case c.SetPermission() | c.SetTopicPermission():
+            return f"permission of user '{command.user}' in vhost '{command.vhost}'"
+        case c.PutPolicy() | c.PutOperatorPolicy():
+            return f"policy '{command.name}' in vhost '{command.vhost}'"
+        case c.PutParameter():
+            return f"parameter '{command.name}' of component '{command.component}'"
+        case c.DeclareQueue():
+            return f"queue '{command.name}' in vhost '{command.vhost}'"
+        case c.DeclareExchange():
+            return f"exchange '{command.name}' in vhost '{command.vhost}'"
+        case c.Bind():
+            return (
+                f"binding from exchange '{command.source}' to {command.destination_kind} '{command.destination}' in "
+                f"vhost '{command.vhost}'"
+            )
+
+
+def blamed(command: Defining, error: WiringError) -> WiringError:
+    """The error of one command of many, with its name in front where the text does not tell it."""
+    what = named(command)
+    return error if what in error.text else type(error)(f"{what}: {error.text}")
+
+
+def parted(commands: Sequence[Defining], sizes: Sequence[int], part_bytes_max: int) -> list[Sequence[Defining]]:
+    """The parts in which an import is staged; `sizes`: of each command, in bytes."""
+    parts: list[Sequence[Defining]] = []
+    start = size = 0
+    for at, more in enumerate(sizes):
+        if at > start and (size + more > part_bytes_max or at - start == PART_COMMANDS_MAX):
+            parts.append(commands[start:at])
+            start, size = at, 0
+        size += more
+    return [*parts, commands[start:]]

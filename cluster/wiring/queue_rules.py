@@ -1,0 +1,131 @@
+"""Rules for declaring queues, and equivalence of declarations: pure; errors carry RabbitMQ's texts.
+
+Order of the checks matters to clients: exclusive access (405) comes before durable, auto-delete and arguments
+(406), in this order (amqp-rules.md 5.1, 5.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from clusterbroker.cluster.errors import AccessRefused, PreconditionFailed, queue_locked, queue_text
+
+from .arguments import difference_text, equivalent
+from .entities import Queue
+from .queue_settings import ARGUMENT_RULES
+from .stream_settings import STREAM, STREAM_ARGUMENTS, unfit
+
+NAME_BYTES_MAX: Final = 255
+RESERVED_PREFIX: Final = "amq."
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raise when an exchange or queue of this name may not be made by a client.
+
+    403 `queue name 'amq.x' contains reserved prefix 'amq.*'`; asked only for a name that does not exist.
+    """
+    if name.startswith(RESERVED_PREFIX):
+        raise AccessRefused(f"{kind} name '{name}' contains reserved prefix 'amq.*'")
+    check_length(kind, name)
+
+
+def check_length(kind: str, name: str) -> None:
+    """Names are short strings: at most 255 bytes of UTF-8."""
+    if len(name) > NAME_BYTES_MAX or len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
+        raise PreconditionFailed(f"{kind} name is longer than {NAME_BYTES_MAX} bytes")
+
+
+def check_arguments(vhost: str, name: str, arguments: Mapping[str, Any]) -> None:
+    """Raise 406 `invalid arg 'x-…' for queue 'q' in vhost '/': …` for the first bad known argument.
+
+    Unknown arguments are stored and ignored (amqp-rules.md 5.3).
+    """
+
+    def invalid(argument: str, problem: str, of_type: str = "") -> PreconditionFailed:
+        return PreconditionFailed(f"invalid arg '{argument}' for {queue_text(vhost, name)}{of_type}: {problem}")
+
+    kind = arguments.get("x-queue-type", "classic")
+    for argument, rule in ARGUMENT_RULES.items():
+        if argument in arguments:
+            if rule.of_streams and kind != STREAM:
+                raise invalid(argument, "only streams have it", f" of queue type {str(kind)[:255]}")
+            if kind == STREAM and argument not in STREAM_ARGUMENTS:
+                raise invalid(argument, "streams do not have it", f" of queue type {STREAM}")
+            problem = rule.check(arguments[argument])
+            if problem is not None:
+                raise invalid(argument, problem)
+    if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
+        raise invalid("x-dead-letter-routing-key", "routing key given but no 'x-dead-letter-exchange'")
+    replicas, min_in_sync = arguments.get("x-replicas"), arguments.get("x-min-in-sync")
+    if replicas is not None and min_in_sync is not None and min_in_sync > replicas:
+        raise invalid("x-min-in-sync", f"{min_in_sync} is more than 'x-replicas' {replicas}")
+    retry_min, retry_max = arguments.get("x-delayed-retry-min"), arguments.get("x-delayed-retry-max")
+    if retry_min is not None and retry_max is not None and retry_max < retry_min:
+        raise invalid("x-delayed-retry-max", f"{retry_max} is less than 'x-delayed-retry-min' {retry_min}")
+
+
+def check_kind(
+    vhost: str, name: str, arguments: Mapping[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool,
+    server_named: bool,
+) -> None:  # fmt: skip
+    """Raise 406 `invalid property 'non-durable' for queue 'q' in vhost '/'` for what a stream cannot be."""
+    if arguments.get("x-queue-type") == STREAM:
+        problem = unfit(durable, exclusive, auto_delete, server_named)
+        if problem is not None:
+            raise PreconditionFailed(f"invalid property '{problem}' for {queue_text(vhost, name)}")
+
+
+def check_access(queue: Queue, connection: str | None, *, exclusive: bool | None = None) -> None:
+    """Raise 405 unless the connection may use the queue.
+
+    `exclusive` is given by a redeclare only: there the flag must match too (strict), so a queue that is not
+    exclusive cannot be declared exclusive by anybody.
+    """
+    if queue.exclusive_owner is None:
+        if exclusive:
+            raise queue_locked(queue.vhost, queue.name)
+        return
+    if queue.exclusive_owner != connection or exclusive is False:
+        raise queue_locked(queue.vhost, queue.name)
+
+
+def check_equivalent(
+    queue: Queue,
+    *,
+    connection: str | None,
+    exclusive: bool,
+    durable: bool,
+    auto_delete: bool,
+    arguments: Mapping[str, Any],
+    queue_type_default: str,
+) -> None:
+    """Raise unless a redeclare says the same as the existing queue (amqp-rules.md 5.3).
+
+    Exclusive implies that the durable flag is ignored. Only known arguments are compared. An absent
+    `x-queue-type` asks for "classic" or for the vhost's default, whichever the queue has.
+    """
+    check_access(queue, connection, exclusive=exclusive)
+    if not exclusive:
+        _same_flag(queue, "durable", received=durable, current=queue.durable)
+    _same_flag(queue, "auto_delete", received=auto_delete, current=queue.auto_delete)
+    for argument in ARGUMENT_RULES:
+        received, current = arguments.get(argument), queue.arguments.get(argument)
+        if argument == "x-queue-type":
+            current = current or "classic"
+            if received is None and current in {"classic", queue_type_default}:
+                continue
+        if received is current or equivalent(received, current):
+            continue
+        raise PreconditionFailed(
+            f"inequivalent arg '{argument}' for {queue_text(queue.vhost, queue.name)}: "
+            f"{difference_text(received, current)}"
+        )
+
+
+def _same_flag(queue: Queue, flag: str, *, received: bool, current: bool) -> None:
+    if received != current:
+        raise PreconditionFailed(
+            f"inequivalent arg '{flag}' for {queue_text(queue.vhost, queue.name)}: "
+            f"received '{str(received).lower()}' but current is '{str(current).lower()}'"
+        )

@@ -1,0 +1,78 @@
+"""Effective settings: operator policy > argument > policy, numeric limits take the minimum (amqp-rules.md 5.3)."""
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from clusterbroker.cluster.wiring.queue_settings import RULES, QueueSettings, resolve
+
+
+def test_defaults() -> None:
+    settings = resolve({}, transient=False)
+    assert settings == QueueSettings()
+    assert settings.durability == "fsync"
+    assert settings.explain() == {}
+
+
+def test_limits_take_the_minimum_of_all_sources() -> None:
+    settings = resolve(
+        {"x-message-ttl": 500, "x-max-length": 10},
+        transient=False,
+        policy=("p", {"message-ttl": 900, "max-length": 5, "expires": 7}),
+        operator_policy=("o", {"message-ttl": 700, "expires": 9}),
+    )
+    assert (settings.message_ttl_ms, settings.max_length, settings.expires_ms) == (500, 5, 7)
+    assert (settings.policy, settings.operator_policy) == ("p", "o")
+    explained = settings.explain()["message_ttl_ms"]
+    assert (
+        explained
+        == "500, the minimum of operator policy 'o' (700) and argument 'x-message-ttl' (500) and policy 'p' (900)"
+    )
+
+
+def test_others_take_the_strongest_source() -> None:
+    policy = ("p", {"dead-letter-exchange": "p", "overflow": "drop-head", "durability": "memory", "replicas": 3})
+    operator = ("o", {"overflow": "reject-publish", "replicas": 5})
+    arguments = {"x-dead-letter-exchange": "a", "x-overflow": "reject-publish-dlx", "x-replicas": 1}
+    settings = resolve(arguments, transient=False, policy=policy, operator_policy=operator)
+    assert settings.dead_letter_exchange == "a"
+    assert settings.overflow == "reject-publish"
+    assert settings.replicas == 5
+    assert settings.durability == "memory"
+    assert settings.explain()["dead_letter_exchange"] == "a, argument 'x-dead-letter-exchange'"
+    assert resolve({}, transient=False, policy=policy).dead_letter_exchange == "p"
+
+
+def test_the_queue_type_chooses_defaults_only() -> None:
+    assert resolve({"x-queue-type": "quorum"}, transient=False).delivery_limit == 20
+    assert resolve({"x-queue-type": "classic"}, transient=False).delivery_limit is None
+    both = resolve({"x-queue-type": "quorum", "x-max-priority": 5, "x-delivery-limit": 3}, transient=False)
+    assert (both.delivery_limit, both.max_priority) == (3, 5)
+    assert resolve({"x-quorum-initial-group-size": 5}, transient=False).replicas == 5
+    assert resolve({"x-quorum-initial-group-size": 5, "x-replicas": 1}, transient=False).replicas == 1
+
+
+def test_a_negative_delivery_limit_is_none_and_never_the_minimum() -> None:
+    quorum = {"x-queue-type": "quorum", "x-delivery-limit": -1}
+    assert resolve(quorum, transient=False).delivery_limit is None
+    assert resolve(quorum, transient=False, policy=("p", {"delivery-limit": 8})).delivery_limit == 8
+
+
+def test_a_transient_queue_lives_in_memory() -> None:
+    settings = resolve({"x-durability": "fsync"}, transient=True)
+    assert settings.durability == "memory"
+    assert settings.explain()["durability"] == "memory, the queue is not durable"
+
+
+def test_every_rule_names_a_field_and_no_field_twice() -> None:
+    fields = [rule.field for rule in RULES if rule.field is not None]
+    assert len(fields) == len(set(fields))
+    assert set(fields) <= set(QueueSettings.__struct_fields__)
+    arguments = [rule.argument for rule in RULES]
+    assert len(arguments) == len(set(arguments))
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises((AttributeError, dataclasses.FrozenInstanceError, msgspec.ValidationError)):
+        resolve({}, transient=False).max_length = 1  # type: ignore[misc]
