@@ -23,7 +23,7 @@ COMPILED = (  # the longest first
     "clusterbroker.broker.queues.ring",
     "clusterbroker.journal.record",
     "clusterbroker.broker.amqp.codec",
-    "clusterbroker.broker.session.delivery",
+    "clusterbroker.broker.fronts.amqp091.delivery",
     "clusterbroker.pipeline.records",
     "clusterbroker.broker.transactions.rows",
     "clusterbroker.journal.walk",

@@ -31,7 +31,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("broker.management",),
     ("broker.server",),
     ("broker.fronts",),
-    ("broker.session",),
+    ("broker.fronts.amqp091",),
     ("broker.access",),
     ("broker.node",),
     ("broker.remote",),

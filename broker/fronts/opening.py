@@ -7,9 +7,9 @@ from typing import Final
 
 from clusterbroker.broker.amqp.codec import OutBuffer
 from clusterbroker.broker.amqp.errors import connection_forced
+from clusterbroker.broker.fronts.amqp091.connection import HEADER_0_9, HEADER_0_9_1, open_connection
 from clusterbroker.broker.node.clients import Accepted, ClientCore
 from clusterbroker.broker.node.core import Node
-from clusterbroker.broker.session.connection import HEADER_0_9, HEADER_0_9_1, open_connection
 
 OUT_BYTES: Final = 8192
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Ledger(Protocol):
-    """A channel's (`broker.session.delivery`)."""
+    """A channel's (`broker.fronts.amqp091.delivery`)."""
 
     @property
     def next_tag(self) -> int: ...

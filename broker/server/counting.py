@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from clusterbroker.broker.content.properties import timestamp_of
+from clusterbroker.broker.fronts.amqp091.connection import Connection
+from clusterbroker.broker.fronts.amqp091.state import State
+from clusterbroker.broker.fronts.amqp091.subscription import Subscription
 from clusterbroker.broker.node.alerts import ALERTS_TOLD_MAX
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.states import LEASED
@@ -24,9 +27,6 @@ from clusterbroker.broker.queues.subscription import Subscriptions
 from clusterbroker.broker.server.alarms import free_bytes, resident_bytes
 from clusterbroker.broker.server.certificates import shown
 from clusterbroker.broker.server.control.copying_operations import copying_facts
-from clusterbroker.broker.session.connection import Connection
-from clusterbroker.broker.session.state import State
-from clusterbroker.broker.session.subscription import Subscription
 from clusterbroker.broker.stats.rows import (
     FLUSH_BOUNDS_MS,
     AlertRow,
@@ -57,13 +57,13 @@ from clusterbroker.journal.record import Message
 from clusterbroker.replication.copies import State as CopyState
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.fronts.amqp091.channel import Channel
     from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.node.vhost import VirtualHost
     from clusterbroker.broker.queues.log import MessageLog
     from clusterbroker.broker.queues.ring import Ring
     from clusterbroker.broker.server.client import Client
     from clusterbroker.broker.server.ports import ServerPort
-    from clusterbroker.broker.session.channel import Channel
 
 """In the second byte of a message's properties: it has a timestamp."""
 FREE_BYTES_MAX: Final = 16 << 10

@@ -18,9 +18,9 @@ from tests.fronts.toy import Toy
 from tests.fronts.toy_actors import settle
 from tests.fronts.toy_client import FRONTS, ToyClient
 from tests.simulation.run import run
+from tests.unit.broker.fronts.amqp091.harness import HEADER, World, bodies
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.server.server_support import Lines, options, until
-from tests.unit.broker.session.harness import HEADER, World, bodies
 
 
 def test_both_protocols_meet_in_a_queue() -> None:

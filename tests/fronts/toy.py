@@ -21,14 +21,14 @@ from clusterbroker.broker.access.rights import AccountRights
 from clusterbroker.broker.access.sign_in import Outcome, by_secret, enter, leave
 from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import new_message
+from clusterbroker.broker.fronts.amqp091.delivery import Ledger
+from clusterbroker.broker.fronts.amqp091.subscription import Subscription
 from clusterbroker.broker.node.alarms import MINORITY
 from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.clients import Accepted
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.broker.session.delivery import Ledger
-from clusterbroker.broker.session.subscription import Subscription
 from clusterbroker.broker.stats.totals import MessageTotals
 from clusterbroker.journal.record import Message
 from tests.fronts.lines import Lines

@@ -13,7 +13,7 @@ from tests.simulation.consumers import Consumer
 from tests.simulation.publishers import Publisher
 from tests.simulation.sockets import Socket
 from tests.simulation.world import World
-from tests.unit.broker.session.harness import Content
+from tests.unit.broker.fronts.amqp091.harness import Content
 
 
 class ToySocket(Socket):

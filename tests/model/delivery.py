@@ -1,5 +1,5 @@
 """Deliveries of a queue to consumers of a channel, and those that are not acknowledged: the model of
-`broker.session.delivery`."""
+`broker.fronts.amqp091.delivery`."""
 
 from __future__ import annotations
 

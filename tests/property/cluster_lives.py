@@ -32,7 +32,7 @@ from tests.property.cluster_lives_clients import QUEUE, Names, Publisher, Talker
 from tests.property.cluster_lives_kinds import COPIES, LIMITS, NAMES, RULES, limited
 from tests.property.cluster_lives_operators import SHELF, SIZES, Operators, sized
 from tests.property.cluster_lives_world import Faults, Shaky, index_is_whole, journal_of
-from tests.unit.broker.session.harness import bodies
+from tests.unit.broker.fronts.amqp091.harness import bodies
 
 TARGET: Final = "graves"
 STEPS: Final = 400

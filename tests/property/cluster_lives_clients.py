@@ -8,11 +8,11 @@ from collections import defaultdict
 from typing import Any, Final
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.session.state import State
+from clusterbroker.broker.fronts.amqp091.state import State
 from tests.property.cluster_lives_books import Books, Broken, Sent
 from tests.property.cluster_lives_world import Shaky
+from tests.unit.broker.fronts.amqp091.harness import Client, Content
 from tests.unit.broker.node.node_cluster import Site
-from tests.unit.broker.session.harness import Client, Content
 
 QUEUE: Final = "q"
 NOT_FOUND: Final = 404

@@ -15,8 +15,8 @@ from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.map import ClusterMap
 from clusterbroker.journal.layout import RUN_ENTRY
 from tests.property.cluster_lives_books import Broken
+from tests.unit.broker.fronts.amqp091.memory_journal import MemoryJournal
 from tests.unit.broker.node.node_cluster import Cluster, Site
-from tests.unit.broker.session.memory_journal import MemoryJournal
 
 SEGMENT_BYTES: Final = 2048
 TICK_MS: Final = 50

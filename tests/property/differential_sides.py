@@ -6,8 +6,8 @@ from collections import Counter
 from typing import Any, Final
 
 from clusterbroker.broker.amqp import methods as m
+from tests.unit.broker.fronts.amqp091.harness import Client, Content, World
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.session.harness import Client, Content, World
 
 CLIENTS: Final = 3
 SETTLE_MS: Final = 100

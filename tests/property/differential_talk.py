@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from clusterbroker.broker.amqp import methods as m
 from tests.property.differential_sides import CLIENTS, SETTLE_MS, Difference, Heard, Side, compare
-from tests.unit.broker.session.harness import Client
+from tests.unit.broker.fronts.amqp091.harness import Client
 
 DYING: Final = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "d"}
 ARGUMENTS: Final[tuple[dict[str, Any], ...]] = (

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node import core
-from tests.unit.broker.session.harness import Content, World
+from tests.unit.broker.fronts.amqp091.harness import Content, World
 
 Key = tuple[int, str]  # token, queue
 

@@ -20,9 +20,9 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues.leasing import REPLACED_MAX
 from tests.budget import examples
 from tests.property.cluster_lives_world import SEGMENT_BYTES, checkpoint_some, copy_forward, journal_of
+from tests.unit.broker.fronts.amqp091.harness import Content, bodies
+from tests.unit.broker.fronts.amqp091.leasing_reader import ANSWERS, Reader, sliced
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.session.harness import Content, bodies
-from tests.unit.broker.session.leasing_reader import ANSWERS, Reader, sliced
 
 NODES = ("a", "b", "c")
 

@@ -21,12 +21,12 @@ from clusterbroker.broker.node.spans import Spans
 from clusterbroker.broker.routing.carbon_copy import COPIES_MAX, KEY_BYTES_MAX
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.values import LongBytes, Timestamp
+from tests.unit.broker.fronts.amqp091.harness import Client, Content, World, bodies
+from tests.unit.broker.fronts.amqp091.leasing_reader import Reader
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import away, declared, drained
 from tests.unit.broker.node.test_inspecting import owner, run
 from tests.unit.broker.node.test_spans import Receiver
-from tests.unit.broker.session.harness import Client, Content, World, bodies
-from tests.unit.broker.session.leasing_reader import Reader
 from tests.unit.broker.transactions.stager import Stager
 
 Shape = dict[str, Any]

@@ -16,8 +16,8 @@ from typing import Any
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.cluster.wiring import commands as c
 from tests.property.cluster_lives_world import SEGMENT_BYTES, checkpoint_some, copy_forward, journal_of
+from tests.unit.broker.fronts.amqp091.harness import Client, Content
 from tests.unit.broker.node.node_cluster import Cluster, Site
-from tests.unit.broker.session.harness import Client, Content
 from tests.unit.broker.transactions.stager import Stager
 
 QUEUES = {"all": "#", "odd": "#.odd", "full": "#.full"}

@@ -16,7 +16,7 @@ from tests.simulation.checkers.history import Violation
 from tests.simulation.clients import Actor
 from tests.simulation.publishers import Route
 from tests.simulation.sockets import Socket, properties_of
-from tests.unit.broker.session.harness import Content
+from tests.unit.broker.fronts.amqp091.harness import Content
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterbroker.broker.amqp import methods as m
 from tests.simulation.sockets import Socket
-from tests.unit.broker.session.harness import Content
+from tests.unit.broker.fronts.amqp091.harness import Content
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

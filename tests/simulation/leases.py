@@ -17,7 +17,7 @@ from clusterbroker.journal.record import read_records
 from tests.simulation.checkers.history import Violation
 from tests.simulation.clients import Actor
 from tests.simulation.sockets import Socket, properties_of
-from tests.unit.broker.session.harness import Content
+from tests.unit.broker.fronts.amqp091.harness import Content
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -16,7 +16,7 @@ from clusterbroker.journal.recovery import RecoverySink
 from clusterbroker.journal.stamp import Stamp
 from clusterbroker.journal.stream_catalogue import Filing
 from tests.simulation.sim_streams import SimStreams
-from tests.unit.broker.session.memory_journal import MemoryJournal
+from tests.unit.broker.fronts.amqp091.memory_journal import MemoryJournal
 
 
 class Written(NamedTuple):

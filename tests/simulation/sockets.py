@@ -14,8 +14,8 @@ from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.amqp.codec import OutBuffer
 from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.amqp.properties import Properties
-from clusterbroker.broker.session.connection import Connection
-from tests.unit.broker.session.harness import CAPABILITIES, HEADER, Content
+from clusterbroker.broker.fronts.amqp091.connection import Connection
+from tests.unit.broker.fronts.amqp091.harness import CAPABILITIES, HEADER, Content
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node

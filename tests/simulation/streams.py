@@ -13,7 +13,7 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.journal.record import read_records
 from tests.simulation.clients import Actor
 from tests.simulation.sockets import Socket, properties_of
-from tests.unit.broker.session.harness import Content
+from tests.unit.broker.fronts.amqp091.harness import Content
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -12,7 +12,7 @@ from clusterbroker.journal.layout import ENQ, SET
 from tests.simulation.checkers import batches, ending, handing, leasing, logs, reading
 from tests.simulation.checkers.history import Checker, History, Violation
 from tests.simulation.sim_journal import Written
-from tests.unit.broker.session.harness import Content
+from tests.unit.broker.fronts.amqp091.harness import Content
 
 if TYPE_CHECKING:
     from clusterbroker.broker.queues.ring import Ring

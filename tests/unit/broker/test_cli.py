@@ -225,7 +225,7 @@ def test_a_request_to_a_running_node_imports_no_node(node: Any) -> None:
     code = (
         "import sys; from pathlib import Path; from clusterbroker.broker.cli import membership, queues;"
         "from clusterbroker.broker.cli.operator_door import performed; performed(Path(sys.argv[1]), 'status');"
-        "rooms = ('broker.node', 'broker.queues', 'broker.fronts', 'broker.session', 'broker.access', 'cluster', "
+        "rooms = ('broker.node', 'broker.queues', 'broker.fronts', 'broker.access', 'cluster', "
         "'journal');"
         "values = ('clusterbroker.journal', 'clusterbroker.journal.values');"
         "print([m for m in sys.modules if m.startswith(tuple(f'clusterbroker.{room}' for room in rooms))"

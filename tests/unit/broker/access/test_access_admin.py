@@ -13,8 +13,8 @@ from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.rights import AccountRights
 from clusterbroker.broker.amqp.methods import QueueDeclare
 from clusterbroker.cluster.wiring import commands as c
+from tests.unit.broker.fronts.amqp091.harness import World
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.session.harness import World
 
 
 class Question:

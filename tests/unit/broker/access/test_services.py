@@ -12,7 +12,7 @@ from clusterbroker.broker.access.services import OPEN_MAX, Request, Service
 from clusterbroker.broker.access.virtual_exchanges import VIRTUAL_EXCHANGES
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.cluster.wiring import commands as c
-from tests.unit.broker.session.harness import Client, Content, World
+from tests.unit.broker.fronts.amqp091.harness import Client, Content, World
 
 
 class Desk:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.fronts.amqp091.connection import Connection, TrustedConnection, open_connection
 from clusterbroker.broker.fronts.opening import FRONTS, Fronts, Opening
 from clusterbroker.broker.node.clients import Accepted
-from clusterbroker.broker.session.connection import Connection, TrustedConnection, open_connection
-from tests.unit.broker.session.harness import HEADER, World
+from tests.unit.broker.fronts.amqp091.harness import HEADER, World
 
 
 def other(node: Any, accepted: Accepted) -> Any:

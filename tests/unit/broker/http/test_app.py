@@ -352,7 +352,7 @@ def test_the_process_logs_no_local_variables(form: str) -> None:
 def test_the_process_imports_nothing_of_a_nodes_work() -> None:
     code = (
         "import sys, clusterbroker.broker.http.app\n"
-        "rooms = ('broker.node', 'broker.queues', 'broker.fronts', 'broker.session', 'broker.access', "
+        "rooms = ('broker.node', 'broker.queues', 'broker.fronts', 'broker.access', "
         "'broker.routing', 'broker.remote', 'journal', 'replication')\n"
         "values = ('clusterbroker.journal', 'clusterbroker.journal.values')\n"
         "print([m for m in sys.modules if m.startswith(tuple(f'clusterbroker.{room}' for room in rooms))"

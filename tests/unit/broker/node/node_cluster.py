@@ -14,18 +14,18 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from clusterbroker.broker.fronts.amqp091.connection import Connection
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.driver import Driver
 from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.node.part import Part
 from clusterbroker.broker.server.recovery import recovered
-from clusterbroker.broker.session.connection import Connection
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
 from clusterbroker.cluster.link.frames import FrameReader
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.map import Applied, ClusterMap
-from tests.unit.broker.session.harness import Client, Story, World, entropy
-from tests.unit.broker.session.memory_journal import MemoryJournal
+from tests.unit.broker.fronts.amqp091.harness import Client, Story, World, entropy
+from tests.unit.broker.fronts.amqp091.memory_journal import MemoryJournal
 
 
 class Site(World):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from clusterbroker.broker.amqp import methods as m
+from tests.unit.broker.fronts.amqp091.harness import Client, bodies
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.session.harness import Client, bodies
 
 
 def three() -> Cluster:

@@ -20,8 +20,8 @@ from clusterbroker.cluster.ids import Incarnation, NodeId, QueueId
 from clusterbroker.cluster.link.frames import FrameReader
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.replication.messages import Append
+from tests.unit.broker.fronts.amqp091.harness import bodies
 from tests.unit.broker.node.node_cluster import Cluster, Site
-from tests.unit.broker.session.harness import bodies
 
 
 def part(site: Site) -> Any:

@@ -15,9 +15,9 @@ from clusterbroker.cluster.link.frames import FrameReader, encode
 from clusterbroker.journal.record import verify_records
 from clusterbroker.replication import messages as r
 from tests.budget import examples
+from tests.unit.broker.fronts.amqp091.harness import bodies
 from tests.unit.broker.node.hostile import Hostile, other_records, publishes
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.session.harness import bodies
 
 
 def loaded() -> tuple[Cluster, str, str, list[bytes]]:

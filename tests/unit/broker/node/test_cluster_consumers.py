@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
+from tests.unit.broker.fronts.amqp091.harness import Client, Content, bodies
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import away, confirming, count, declared, drained, hand_over, owner_of, three
-from tests.unit.broker.session.harness import Client, Content, bodies
 
 
 def test_priorities_hold_over_a_failover() -> None:

@@ -15,8 +15,8 @@ from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.layout import CUT, ENQ
 from clusterbroker.journal.record import scan_group
 from clusterbroker.replication.places import PLACE
+from tests.unit.broker.fronts.amqp091.harness import bodies
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.session.harness import bodies
 
 
 def test_a_node_may_say_very_much_to_itself_in_one_turn() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.cluster.wiring import commands as c
+from tests.unit.broker.fronts.amqp091.harness import Content, bodies
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import (
     away,
@@ -20,7 +21,6 @@ from tests.unit.broker.node.places import (
     owner_of,
     three,
 )
-from tests.unit.broker.session.harness import Content, bodies
 
 # -- queues that live with something
 

@@ -6,8 +6,8 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.remote.remote_queues import QUEUE_BYTES_MAX
+from tests.unit.broker.fronts.amqp091.harness import bodies
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.session.harness import bodies
 
 BODY = bytes(1 << 20)
 

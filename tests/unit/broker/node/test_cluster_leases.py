@@ -6,11 +6,11 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues.attributes import LEASE, LEASE_ACKNOWLEDGED, LEASE_RUN
+from tests.unit.broker.fronts.amqp091.harness import bodies
+from tests.unit.broker.fronts.amqp091.leasing_reader import Reader
+from tests.unit.broker.fronts.amqp091.memory_journal import MemoryJournal
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import confirming, declared, drained, hand_over, owner_of, three
-from tests.unit.broker.session.harness import bodies
-from tests.unit.broker.session.leasing_reader import Reader
-from tests.unit.broker.session.memory_journal import MemoryJournal
 
 
 def rows(*numbers: int) -> list[tuple[int, bytes]]:

@@ -6,8 +6,8 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues.producers import DEAD_SPREAD
+from tests.unit.broker.fronts.amqp091.harness import bodies
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.session.harness import bodies
 
 LETTERS = 2 * DEAD_SPREAD
 

@@ -7,8 +7,8 @@ import pytest
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.wiring import commands as c
+from tests.unit.broker.fronts.amqp091.harness import Content, bodies
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.session.harness import Content, bodies
 
 
 def behind(durability: str) -> Cluster:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.journal.layout import RUN_ENTRY
+from tests.unit.broker.fronts.amqp091.harness import Client, bodies
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.session.harness import Client, bodies
 
 
 def moving() -> tuple[Cluster, Client]:

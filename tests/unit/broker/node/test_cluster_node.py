@@ -8,8 +8,8 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.wiring import commands as c
+from tests.unit.broker.fronts.amqp091.harness import Content, bodies
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.session.harness import Content, bodies
 
 
 def test_any_node_sees_a_queue_that_was_declared_at_another() -> None:

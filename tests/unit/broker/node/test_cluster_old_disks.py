@@ -10,9 +10,9 @@ import pytest
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.wiring import commands as c
+from tests.unit.broker.fronts.amqp091.harness import bodies
+from tests.unit.broker.fronts.amqp091.memory_journal import MemoryJournal
 from tests.unit.broker.node.node_cluster import Cluster, Site
-from tests.unit.broker.session.harness import bodies
-from tests.unit.broker.session.memory_journal import MemoryJournal
 
 FIRST, ALL = 3, 12
 NEAR = {"x_queue_leader_locator": "client-local"}

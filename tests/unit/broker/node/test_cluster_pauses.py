@@ -6,9 +6,9 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.cluster.wiring import commands as c
+from tests.unit.broker.fronts.amqp091.harness import Client, Content, bodies
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import away, confirming, count, declared, hand_over, owner_of, three
-from tests.unit.broker.session.harness import Client, Content, bodies
 
 
 def pause(cluster: Cluster, queue: str = "q", paused: bool = True) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues import client_numbers, producers
+from tests.unit.broker.fronts.amqp091.harness import bodies
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.session.harness import bodies
 
 
 def test_a_copy_that_was_synced_knows_who_was_silent_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.wiring import commands as c
+from tests.unit.broker.fronts.amqp091.harness import bodies
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.session.harness import bodies
 
 
 def test_a_copy_that_began_anew_is_not_taken_for_the_one_that_had_caught_up() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.wiring import commands as c
+from tests.unit.broker.fronts.amqp091.harness import bodies
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import hand_over, owner_of
-from tests.unit.broker.session.harness import bodies
 
 
 def test_the_token_goes_round_the_nodes_that_have_consumers() -> None:

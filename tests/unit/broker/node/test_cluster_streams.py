@@ -12,9 +12,9 @@ from clusterbroker.broker.streams.messages import StreamTold
 from clusterbroker.broker.streams.past import Past
 from clusterbroker.journal.values import Timestamp
 from clusterbroker.replication.errors import BadMessage
+from tests.unit.broker.fronts.amqp091.harness import Client, Content
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import away, confirming, hand_over, owner_of, three
-from tests.unit.broker.session.harness import Client, Content
 from tests.unit.broker.transactions.stager import Stager
 
 

@@ -11,9 +11,9 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues.handle import UNANSWERED_MS
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.wiring import commands as c
+from tests.unit.broker.fronts.amqp091.harness import Client, bodies
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import away, confirming, count, declared, drained, gone, three
-from tests.unit.broker.session.harness import Client, bodies
 
 QUESTIONS = [
     m.QueueDeclare(queue="q", passive=True),

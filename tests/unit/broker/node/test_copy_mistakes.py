@@ -18,10 +18,10 @@ from clusterbroker.broker.remote.outbox import Outbox
 from clusterbroker.broker.remote.remote_queue import RemoteQueue
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.replication.backup import Backup
+from tests.unit.broker.fronts.amqp091.harness import Client
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.node.places import declared, drained
 from tests.unit.broker.node.test_setting_aside import mistaken
-from tests.unit.broker.session.harness import Client
 
 
 def cluster_of(**arguments: Any) -> tuple[Cluster, Site, Client]:

@@ -11,9 +11,9 @@ from clusterbroker.broker.node.inspecting import Inspection
 from clusterbroker.broker.stats.inspection import Request
 from clusterbroker.cluster.ids import NodeId, QueueId
 from clusterbroker.cluster.wiring import commands as c
+from tests.unit.broker.fronts.amqp091.harness import Client, World, bodies
+from tests.unit.broker.fronts.amqp091.leasing_reader import Reader
 from tests.unit.broker.node.node_cluster import Cluster, Site
-from tests.unit.broker.session.harness import Client, World, bodies
-from tests.unit.broker.session.leasing_reader import Reader
 from tests.unit.broker.transactions.stager import Stager
 
 NEAR = {"x_queue_leader_locator": "client-local"}

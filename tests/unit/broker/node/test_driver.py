@@ -8,7 +8,7 @@ from typing import Any
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node.driver import LAZY_MS, ROUNDS_MAX, Driver
 from clusterbroker.cluster.wiring import commands as c
-from tests.unit.broker.session.harness import World
+from tests.unit.broker.fronts.amqp091.harness import World
 
 
 class Recording(World):

@@ -9,9 +9,9 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.cluster.wiring import commands as c
+from tests.unit.broker.fronts.amqp091.harness import Client, Content, World, bodies
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import away, declared, owner_of, three
-from tests.unit.broker.session.harness import Client, Content, World, bodies
 
 
 def opened(world: Any, tracing: bool = True) -> None:

@@ -6,7 +6,7 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node import flows
 from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.server import counting
-from tests.unit.broker.session.harness import World
+from tests.unit.broker.fronts.amqp091.harness import World
 
 
 def test_nobody_counts_unless_somebody_asks() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node import grouping
+from tests.unit.broker.fronts.amqp091.harness import Client, World
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.session.harness import Client, World
 
 QUEUES = 30
 FULL = 5_000

@@ -8,7 +8,7 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.cluster.wiring import commands as c
-from tests.unit.broker.session.harness import Content, World
+from tests.unit.broker.fronts.amqp091.harness import Content, World
 
 TOPIC = c.DeclareExchange(vhost="/", name="trades", type="topic", durable=True)
 QUEUE = c.DeclareQueue(vhost="/", name="rest", durable=True)

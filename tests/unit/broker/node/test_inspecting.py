@@ -13,9 +13,9 @@ from clusterbroker.broker.node.inspecting import GONE, UNSAFE, Inspection
 from clusterbroker.broker.stats import inspection as i
 from clusterbroker.broker.stats.message_filter import STEP_BYTES, BadFilter
 from clusterbroker.cluster.wiring import commands as c
+from tests.unit.broker.fronts.amqp091.harness import Client, Content, World, bodies
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.node.places import away, confirming, count, declared, hand_over, owner_of, three
-from tests.unit.broker.session.harness import Client, Content, World, bodies
 
 
 def inspection(site: Any, what: i.What = "browse", queue: str = "q", **asked: Any) -> Inspection:

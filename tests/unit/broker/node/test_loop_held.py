@@ -17,12 +17,12 @@ import pytest
 from msgspec.structs import replace
 
 from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.fronts.amqp091.connection import Connection
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.routing.labour import STEPS_MAX
-from clusterbroker.broker.session.connection import Connection
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring_log import MemoryWiringLog
-from tests.unit.broker.session.harness import Client, Content, World
+from tests.unit.broker.fronts.amqp091.harness import Client, Content, World
 from tests.unit.broker.transactions.stager import Stager
 
 HELD_S = 0.1

@@ -12,7 +12,7 @@ from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.record import GroupWriter
-from tests.unit.broker.session.harness import HEADER, Client, World, bodies
+from tests.unit.broker.fronts.amqp091.harness import HEADER, Client, World, bodies
 
 
 def test_an_idle_node_wants_nothing() -> None:

@@ -11,8 +11,8 @@ from clusterbroker.broker.node.occupancy import Occupancy
 from clusterbroker.broker.node.requests import Occupied
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.entities import UserLimits
+from tests.unit.broker.fronts.amqp091.harness import HEADER, Client
 from tests.unit.broker.node.node_cluster import Cluster, Site
-from tests.unit.broker.session.harness import HEADER, Client
 
 
 def limited(cluster: Cluster, whose: str, most: int) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node.relay import Relay
+from tests.unit.broker.fronts.amqp091.harness import Content, bodies
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.session.harness import Content, bodies
 
 PAIRS = [("a", "b"), ("a", "c"), ("b", "c")]
 

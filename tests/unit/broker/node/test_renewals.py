@@ -7,8 +7,8 @@ from typing import Any
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.wiring import commands as c
+from tests.unit.broker.fronts.amqp091.harness import Content, World, bodies
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.session.harness import Content, World, bodies
 
 
 def policy(name: str, pattern: str, priority: int = 0, **definition: Any) -> c.PutPolicy:

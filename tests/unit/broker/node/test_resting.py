@@ -11,9 +11,9 @@ import pytest
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.remote.messages import Publish
 from clusterbroker.replication.messages import AppendAck
+from tests.unit.broker.fronts.amqp091.harness import bodies
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.node.places import declared, three
-from tests.unit.broker.session.harness import bodies
 
 
 def watched(site: Site) -> list[tuple[type, bool]]:

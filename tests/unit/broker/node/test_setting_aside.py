@@ -11,22 +11,22 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.fronts.amqp091.channel import Channel
 from clusterbroker.broker.node.firehose import Firehose
 from clusterbroker.broker.node.setting_aside import ALERT
 from clusterbroker.broker.queues.dead_lettering.replicated import ReplicatedDeadLetters
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.remote.ingest import Ingest
 from clusterbroker.broker.remote.replies import Replies
-from clusterbroker.broker.session.channel import Channel
 from clusterbroker.broker.transactions.mover import Mover
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring_log import unlogged
+from tests.unit.broker.fronts.amqp091.harness import Client, Content, World, bodies
+from tests.unit.broker.fronts.amqp091.leasing_reader import Reader
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.node.places import declared, drained
 from tests.unit.broker.node.test_inspecting import run
-from tests.unit.broker.session.harness import Client, Content, World, bodies
-from tests.unit.broker.session.leasing_reader import Reader
 from tests.unit.broker.transactions.stager import Stager
 
 DLX = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "grave"}

@@ -10,9 +10,9 @@ import pytest
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node.spans import Span, Spans
 from clusterbroker.cluster.wiring import commands as c
+from tests.unit.broker.fronts.amqp091.harness import Content, World, bodies
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import away, declared, three
-from tests.unit.broker.session.harness import Content, World, bodies
 
 TRACE, PARENT = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
 SAMPLED = f"00-{TRACE:032x}-{PARENT:016x}-01"

@@ -10,11 +10,11 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp.layout import Method
+from clusterbroker.broker.fronts.amqp091.connection import Connection
+from clusterbroker.broker.fronts.amqp091.dividing import WAITED_STEPS
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.routing.labour import METHODS_AT_ONCE, STEPS_AT_ONCE
-from clusterbroker.broker.session.connection import Connection
-from clusterbroker.broker.session.dividing import WAITED_STEPS
-from tests.unit.broker.session.harness import World
+from tests.unit.broker.fronts.amqp091.harness import World
 
 CLIENTS = 5
 QUESTIONS = METHODS_AT_ONCE // CLIENTS - 1

@@ -8,7 +8,7 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.cluster.wiring import commands as c
-from tests.unit.broker.session.harness import Content, World, bodies
+from tests.unit.broker.fronts.amqp091.harness import Content, World, bodies
 
 
 def world_with(world: World | None = None, **arguments: Any) -> Any:

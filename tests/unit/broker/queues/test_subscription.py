@@ -9,7 +9,7 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues.subscription import Subscriptions
-from tests.unit.broker.session.harness import Client, Content, World, bodies
+from tests.unit.broker.fronts.amqp091.harness import Client, Content, World, bodies
 
 
 def consumer(world: World, priority: int = 0, prefetch: int = 0, **more: Any) -> Client:

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from clusterbroker.broker.fronts.amqp091.subscription import Subscription
 from clusterbroker.broker.queues.handle import CommitPart
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.remote_queue import RemoteQueue
 from clusterbroker.broker.remote.remote_queues import RemoteQueues
-from clusterbroker.broker.session.subscription import Subscription
 from tests.unit.broker.remote.owner_support import EVERYBODY, QUEUE_ID, Stage, message
 from tests.unit.broker.remote.pair import Channel
 

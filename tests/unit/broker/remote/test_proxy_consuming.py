@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from clusterbroker.broker.fronts.amqp091.delivery import BasicConsumer
+from clusterbroker.broker.fronts.amqp091.subscription import Subscription
 from clusterbroker.broker.queues.handle import EXCLUSIVE, GONE
 from clusterbroker.broker.remote.consumer_link import WINDOW_FIRST, WINDOW_MAX
 from clusterbroker.broker.remote.messages import (
@@ -24,8 +26,6 @@ from clusterbroker.broker.remote.messages import (
     Settled,
     Settlement,
 )
-from clusterbroker.broker.session.delivery import BasicConsumer
-from clusterbroker.broker.session.subscription import Subscription
 from tests.unit.broker.remote.pair import Channel, Pair, entity, records
 
 

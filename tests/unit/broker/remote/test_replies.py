@@ -9,7 +9,7 @@ import pytest
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.remote.replies import Replies
 from clusterbroker.cluster.wiring import commands as c
-from tests.unit.broker.session.harness import Client, World, bodies
+from tests.unit.broker.fronts.amqp091.harness import Client, World, bodies
 
 
 class Nodes:

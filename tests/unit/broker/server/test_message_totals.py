@@ -8,8 +8,8 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.server import counting
 from clusterbroker.broker.stats.rows import CopyLag
 from clusterbroker.broker.stats.totals import MessageTotals
+from tests.unit.broker.fronts.amqp091.harness import Client, World
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.session.harness import Client, World
 
 
 def of_channel(client: Client, number: int = 1) -> MessageTotals:

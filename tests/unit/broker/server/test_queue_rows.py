@@ -8,9 +8,9 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.server import counting
 from clusterbroker.broker.stats.rows import LeaseRow, QueueRow
 from clusterbroker.broker.stats.totals import MessageTotals
+from tests.unit.broker.fronts.amqp091.harness import World
+from tests.unit.broker.fronts.amqp091.leasing_reader import Reader
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.session.harness import World
-from tests.unit.broker.session.leasing_reader import Reader
 
 
 def row(world: World, name: str = "q") -> QueueRow:

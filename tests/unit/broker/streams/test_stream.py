@@ -13,7 +13,7 @@ from clusterbroker.broker.stats.inspection import life_of
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.record import read_records
 from clusterbroker.journal.values import Timestamp
-from tests.unit.broker.session.harness import Client, Content, World
+from tests.unit.broker.fronts.amqp091.harness import Client, Content, World
 
 
 def declare(client: Client, name: str = "s", **arguments: Any) -> Any:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from clusterbroker.broker.amqp import methods as m
-from tests.unit.broker.session.harness import Client, Content
+from tests.unit.broker.fronts.amqp091.harness import Client, Content
 
 REPLY_TO = "amq.rabbitmq.reply-to"
 

@@ -10,8 +10,8 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.transactions import mover, moving
 from clusterbroker.cluster.ids import NodeId, QueueId
 from clusterbroker.cluster.wiring import commands as c
+from tests.unit.broker.fronts.amqp091.harness import Content, bodies
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.session.harness import Content, bodies
 from tests.unit.broker.transactions.stager import Stager
 
 QUEUES = ("q", "r")

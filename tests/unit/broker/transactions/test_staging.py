@@ -16,7 +16,7 @@ from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring_log import unlogged
 from clusterbroker.journal.record import Message
-from tests.unit.broker.session.harness import Content, World, bodies
+from tests.unit.broker.fronts.amqp091.harness import Content, World, bodies
 from tests.unit.broker.transactions.stager import Stager
 
 OK = {"code": 0, "reason": ""}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.cluster.wiring import commands as c
-from tests.unit.broker.session.harness import Client, World, bodies
+from tests.unit.broker.fronts.amqp091.harness import Client, World, bodies
 
 
 def dying(world: World, **arguments: object) -> Client:

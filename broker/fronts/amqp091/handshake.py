@@ -1,0 +1,168 @@
+"""The SASL mechanisms of 0-9-1, and what a handshake settles (`broker.access.sign_in` says who comes in).
+
+    PLAIN      authorization id NUL user NUL password (RFC 4616); the authorization id is ignored
+    AMQPLAIN   a field table without its length: LOGIN, PASSWORD
+    EXTERNAL   the name in the client's TLS certificate; offered only to a client that has shown a verified one, for
+               many take the first mechanism that they know. Of the node's own client for its management
+               process the response names the user to be
+
+A node that takes the tokens of an authority takes one in the place of a password, with any user name: user and rights
+are then the token's, and the connection ends with it unless connection.update-secret brings another one of the same
+user in time. Who signed in otherwise has nothing to refresh: connection.update-secret is answered, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from clusterbroker.broker.access.sign_in import Outcome, address_of, by_identity, by_secret
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.amqp.errors import command_invalid, not_allowed, syntax_error
+from clusterbroker.broker.amqp.fields import decode_fields
+from clusterbroker.broker.fronts.amqp091.ports import ConnectionCore
+from clusterbroker.broker.fronts.amqp091.state import State
+from clusterbroker.broker.node.effects import Check, Verdict
+from clusterbroker.broker.node.redirect import addresses
+from clusterbroker.broker.version import VERSION
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.node.core import Node
+
+CAPABILITIES: Final = {
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "consumer_priorities": True,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+    "direct_reply_to": True,
+}
+
+
+CLIENT_VALUES_MAX: Final = 256
+
+
+def start(node: Node, external: bool = False) -> methods.ConnectionStart:
+    """`external`: the client has shown who it is before its first byte (`Connection.proved`). In a cluster a client is
+    told where else it may connect: the AMQP addresses of the members."""
+    properties: dict[str, Any] = {
+        "capabilities": dict(CAPABILITIES),
+        "cluster_name": node.cluster_name,
+        "product": "clusterbroker",
+        "version": VERSION,
+        "platform": "Python",
+        "information": "AMQP 0-9-1 with RabbitMQ's extensions",
+    }
+    if node.part is not None:
+        properties["node"] = node.options.name
+        properties["members"] = list(addresses(node.map))
+    mechanisms = b"PLAIN AMQPLAIN EXTERNAL" if external else b"PLAIN AMQPLAIN"
+    return methods.ConnectionStart(0, 9, properties, mechanisms, b"en_US")
+
+
+def login(connection: ConnectionCore, mechanism: str, response: bytes) -> None:
+    """Raises 503 for an unknown mechanism, 502 for a response that cannot be read; otherwise verifies it."""
+    if mechanism == "PLAIN":
+        parts = response.split(b"\0")
+        if len(parts) != 3:
+            raise syntax_error("a PLAIN response has three parts")
+        _verify(connection, parts[1], parts[2])
+    elif mechanism == "AMQPLAIN":
+        table = decode_fields(response)
+        user, password = table.get("LOGIN"), table.get("PASSWORD")
+        if not isinstance(user, str) or not isinstance(password, (str, bytes)):
+            raise syntax_error("an AMQPLAIN response has LOGIN and PASSWORD")
+        _verify(connection, user.encode(), password.encode() if isinstance(password, str) else bytes(password))
+    elif mechanism == "EXTERNAL" and connection.proved:
+        name = connection.peer_identity or response.decode("utf-8", "replace")
+        _answer(connection, by_identity(connection.node, connection, name, mechanism))
+    else:
+        raise command_invalid(f"unknown authentication mechanism '{mechanism}'")
+
+
+def accepted(properties: dict[str, Any]) -> dict[str, Any]:
+    """What a client says of itself. It is kept as long as the connection, from before anybody has signed in, and the
+    values of 8 KiB may take as much as 200; so their number is bounded. Raises 502."""
+    if values(properties) > CLIENT_VALUES_MAX:
+        raise syntax_error(f"more than {CLIENT_VALUES_MAX} client properties")
+    return properties
+
+
+def values(tree: Any) -> int:
+    """In tables and arrays, these included."""
+    inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return 1 + sum(map(values, inner))
+
+
+def _verify(connection: ConnectionCore, raw_user: bytes, password: bytes) -> None:
+    connection.state = State.CHECKING
+    connection.review_reading()
+    by_secret(
+        connection.node,
+        connection,
+        raw_user.decode("utf-8", "replace"),
+        password,
+        connection.mechanism,
+        lambda: connection.state is State.CHECKING,
+        lambda outcome: _answer(connection, outcome),
+    )
+
+
+def _answer(connection: ConnectionCore, outcome: Outcome) -> None:
+    if outcome.access is not None:
+        connection.authenticated(outcome.access)
+        return
+    connection.state = State.START
+    mechanism = connection.mechanism
+    connection.refused(
+        f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
+    )
+
+
+def tuned(name: str, wanted: int, offered: int, least: int) -> int:
+    """What connection.tune-ok may say; 530 for more than was offered, and for less than works."""
+    if offered and (wanted == 0 or wanted > offered):
+        what = "higher" if wanted else "lower"
+        bound = "maximum" if wanted else "minimum"
+        limit = offered if wanted else least
+        raise not_allowed(f"negotiated {name} = {wanted} is {what} than the {bound} allowed value ({limit})")
+    if wanted and wanted < least:
+        raise not_allowed(f"negotiated {name} = {wanted} is lower than the minimum allowed value ({least})")
+    return wanted
+
+
+def update_secret(connection: ConnectionCore, secret: bytes) -> None:
+    """connection.update-secret: another token of the same user is verified like the first one (530 when refused), and
+    its rights take the place of those of the one before, be they more or less."""
+    if not connection.access.by_token:
+        connection.send(0, methods.ConnectionUpdateSecretOk())
+        return
+    if connection.checks_secret:
+        # each costs as much as a login, so nobody may have a queue of them before the logins of others
+        raise command_invalid("connection.update-secret before the last one was answered")
+    connection.checks_secret = True
+
+    def checked(verdict: Verdict) -> None:
+        connection.checks_secret = False
+        vhost = connection.vhost
+        if connection.state is not State.OPEN or vhost is None:
+            return  # nothing is said after connection.close
+        token = verdict.token
+        if verdict.refusal or token is None:
+            connection.fail(not_allowed("New secret was refused by one of the backends"))
+        elif token.name != connection.user:
+            connection.fail(not_allowed("New secret was refused by one of the backends: it is another user's"))
+        elif not token.grants.enters(vhost.name):
+            connection.fail(not_allowed(f"access to vhost '{vhost.name}' refused for user '{connection.user}'"))
+        else:
+            connection.renew_rights(token.grants, verdict.until_ms)
+            connection.send(0, methods.ConnectionUpdateSecretOk())
+
+    known = connection.node.map.user(connection.user)
+
+    def wanted() -> bool:
+        return connection.state is State.OPEN
+
+    connection.node.checks.append(Check(connection.user, known, secret, address_of(connection), checked, wanted))

@@ -1,0 +1,92 @@
+"""One basic.consume."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from clusterbroker.broker.fronts.amqp091.delivery import BasicConsumer, Ledger
+from clusterbroker.broker.queues.subscription import Source
+from clusterbroker.broker.queues.watch import Delivery, Watch
+from clusterbroker.journal.record import Message
+
+ARGUMENTS: Final = frozenset({
+    "x-cancel-on-ha-failover", "x-lease", "x-priority", "x-queue-seq", "x-stream-chunks", "x-stream-count",
+    "x-stream-end", "x-stream-exact", "x-stream-offset",
+})  # fmt: skip
+"""What means something, here or to RabbitMQ. A channel may have thousands of consumers, each for as long as it likes,
+and no alarm stops them: so nothing else that a client says is kept of them."""
+ARGUMENT_LENGTH_MAX: Final = 255
+
+
+class Holder(Protocol):
+    """The channel behind a subscription."""
+
+    def cancelled(self, subscription: Subscription) -> None:
+        """The broker ended the subscription (the queue went, or the consumer took too long)."""
+
+    def want_send(self) -> None:
+        """Deliveries wait in the channel's output buffer."""
+
+
+class Subscription:
+    """A consumer of a channel (`broker.queues.subscription.LocalConsumer`).
+
+    `credit` is what `dispatch` sees of it.
+    """
+
+    __slots__ = ("arguments", "credit", "exclusive", "holder", "no_ack", "order", "queue", "tag")
+    node = ""
+
+    def __init__(
+        self,
+        holder: Holder,
+        ledger: Ledger,
+        queue: Source,
+        tag: str,
+        *,
+        no_ack: bool,
+        exclusive: bool,
+        prefetch: int,
+        priority: int,
+        arguments: Mapping[str, Any],
+    ) -> None:
+        self.holder = holder
+        self.queue = queue
+        self.tag = tag
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+        self.arguments = {name: value for name, value in arguments.items() if _kept(name, value)}
+        self.order = (0, "", 0)  # the queue says when
+        raw = tag.encode()
+        self.credit = BasicConsumer(queue.ring, ledger, bytes((len(raw),)) + raw, no_ack, prefetch, priority, self)
+
+    @property
+    def holds(self) -> bool:
+        return self.credit.unacked > 0
+
+    @property
+    def held(self) -> int:
+        return self.credit.unacked
+
+    @property
+    def reads_to_an_end(self) -> bool:
+        """The broker cancels it when it has had everything: so whatever else ends it must be told otherwise."""
+        return "x-stream-end" in self.arguments
+
+    def flush(self) -> None:
+        if self.credit.ledger.out.size:
+            self.holder.want_send()
+
+    def ended(self) -> None:
+        self.holder.cancelled(self)
+
+    def show(self, watch: Watch, message: Message, redelivered: bool, handed: bool) -> None:
+        tag = self.credit.ledger.next_tag - handed
+        watch.delivered(Delivery(self.holder, self.queue.name, self.tag, tag, message, redelivered, not self.no_ack))
+
+
+def _kept(name: str, value: object) -> bool:
+    if isinstance(value, (str, bytes)):
+        return name in ARGUMENTS and len(value) <= ARGUMENT_LENGTH_MAX
+    return name in ARGUMENTS and not isinstance(value, (list, dict))
