@@ -71,7 +71,7 @@ from clusterbroker.journal.stream_catalogue import Filing, Taken, Wish
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import ChannelCore, ClientCore, SocketCore
-    from clusterbroker.broker.node.part import Part
+    from clusterbroker.broker.node.member import MemberRole
     from clusterbroker.broker.remote.replies import Replies, Target
 
 RATE_MS = 8
@@ -128,7 +128,7 @@ class Node:
         """Queues elsewhere that have too much uncommitted: who publishes to them waits."""
         self.alarms_elsewhere: dict[str, tuple[str, ...]] = {}
         """Of other nodes, which own queues that clients of this node publish to."""
-        self.part: Part | None = None
+        self.part: MemberRole | None = None
         """What the node is to others; None: it is alone."""
         self.authorization_generation = 0
         self.exchange_count = 0

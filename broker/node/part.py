@@ -55,7 +55,8 @@ from clusterbroker.replication import messages as m
 if TYPE_CHECKING:
     import msgspec
 
-    from clusterbroker.broker.node.core import Group, Node
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.effects import Group
 
 ROOM_BYTES: Final = 8 << 20
 """So much may wait for a peer's socket before deliveries to it are held back."""

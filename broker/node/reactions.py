@@ -4,17 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from clusterbroker.broker.node.churn import Churn
+from clusterbroker.broker.node.damages import Damages
+from clusterbroker.broker.node.log_clock import LogClock
+from clusterbroker.broker.node.ports import NodeCore
+from clusterbroker.broker.node.postponed import Postponed
+from clusterbroker.broker.node.setting_aside import SettingAside
 from clusterbroker.broker.node.vhost import VirtualHost
+from clusterbroker.broker.node.watching import Watching
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.streams.streams import Streams
 from clusterbroker.cluster.wiring import changes
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.exchange_rules import STAGING
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.member import MemberRole
 
 
-def queue_declared(node: Node, change: changes.QueueDeclared) -> None:
+class ReactingNode(NodeCore, Protocol):
+    """The node."""
+
+    authorization_generation: int
+    churn: Churn
+    damages: Damages
+    exchange_count: int
+    log_clock: LogClock
+    postponed: Postponed
+    set_aside: dict[int, Ring]
+    streams: Streams
+    watching: Watching
+
+    @property
+    def part(self) -> MemberRole | None: ...
+
+    @property
+    def setting_aside(self) -> SettingAside: ...
+
+    def add_queue(self, entity: QueueEntity, ring: Ring | None = None) -> None: ...
+
+    def forget_ring(self, ring: Ring) -> None: ...
+
+
+def queue_declared(node: ReactingNode, change: changes.QueueDeclared) -> None:
     assert change.queue.queue_id not in node.set_aside, (
         "an index is given once, also to a queue that nobody knows any more"
     )
@@ -25,7 +59,7 @@ def queue_declared(node: Node, change: changes.QueueDeclared) -> None:
         node.add_queue(change.queue)
 
 
-def queue_deleted(node: Node, change: changes.QueueDeleted) -> None:
+def queue_deleted(node: ReactingNode, change: changes.QueueDeleted) -> None:
     entity = change.queue
     vhost = node.vhosts[entity.vhost]
     if (vhost.staging if entity.staging else vhost.queues).pop(entity.name, None) is None:
@@ -46,7 +80,7 @@ def queue_deleted(node: Node, change: changes.QueueDeleted) -> None:
         node.forget_ring(queue.ring)
 
 
-def queue_paused(node: Node, change: changes.QueuePaused) -> None:
+def queue_paused(node: ReactingNode, change: changes.QueuePaused) -> None:
     queue = node.queues.get(change.queue.queue_id)
     if queue is not None:
         queue.halt(change.queue)
@@ -56,7 +90,7 @@ def queue_paused(node: Node, change: changes.QueuePaused) -> None:
         node.part.proxies.paused(change.queue)
 
 
-def exchange_declared(node: Node, change: changes.ExchangeDeclared) -> None:
+def exchange_declared(node: ReactingNode, change: changes.ExchangeDeclared) -> None:
     exchange = change.exchange
     if exchange.type == STAGING:
         return
@@ -71,69 +105,69 @@ def exchange_declared(node: Node, change: changes.ExchangeDeclared) -> None:
         )
 
 
-def exchange_deleted(node: Node, change: changes.ExchangeDeleted) -> None:
+def exchange_deleted(node: ReactingNode, change: changes.ExchangeDeleted) -> None:
     if change.exchange.type == STAGING:
         return
     node.exchange_count -= 1
     node.vhosts[change.exchange.vhost].remove_exchange(change.exchange.name)
 
 
-def segment_known(node: Node, change: changes.SegmentOpened | changes.SegmentCommitted) -> None:
+def segment_known(node: ReactingNode, change: changes.SegmentOpened | changes.SegmentCommitted) -> None:
     node.vhosts[change.segment.vhost].stage(change.segment)
     node.moving.known(change.segment)
 
 
-def segment_ended(node: Node, change: changes.SegmentEnded) -> None:
+def segment_ended(node: ReactingNode, change: changes.SegmentEnded) -> None:
     node.vhosts[change.segment.vhost].unstage(change.segment)
     node.moving.ended(change.segment)
 
 
-def bound(node: Node, change: changes.Bound) -> None:
+def bound(node: ReactingNode, change: changes.Bound) -> None:
     node.vhosts[change.binding.vhost].bind(change.binding)
 
 
-def unbound(node: Node, change: changes.Unbound) -> None:
+def unbound(node: ReactingNode, change: changes.Unbound) -> None:
     node.vhosts[change.binding.vhost].unbind(change.binding)
 
 
-def vhost_added(node: Node, change: changes.VhostAdded) -> None:
+def vhost_added(node: ReactingNode, change: changes.VhostAdded) -> None:
     node.vhosts[change.vhost] = VirtualHost(change.vhost, node.labour)
     node.watching.review(change.vhost)
 
 
-def vhost_deleted(node: Node, change: changes.VhostDeleted) -> None:
+def vhost_deleted(node: ReactingNode, change: changes.VhostDeleted) -> None:
     del node.vhosts[change.vhost]
     node.watching.review(change.vhost)
     for connection in tuple(node.clients.values()):
         node.setting_aside.told(connection, connection.vhost_deleted, change.vhost)
 
 
-def policy_changed(node: Node, change: changes.PolicyChanged) -> None:
+def policy_changed(node: ReactingNode, change: changes.PolicyChanged) -> None:
     node.postponed.renewals.begin(change.vhost)
 
 
-def authorization_changed(node: Node, change: changes.UserChanged | changes.PermissionChanged) -> None:
+def authorization_changed(node: ReactingNode, change: changes.UserChanged | changes.PermissionChanged) -> None:
     node.authorization_generation += 1
     for connection in tuple(node.clients.values()):
         if connection.user == change.user:
             node.setting_aside.told(connection, connection.review_rights)
 
 
-def time_passed(node: Node, change: changes.TimePassed) -> None:
+def time_passed(node: ReactingNode, change: changes.TimePassed) -> None:
     node.log_clock.passed(change.time, node.now_ms)
 
 
-def nothing(node: Node, _: changes.Change) -> None:
+def nothing(node: ReactingNode, _: changes.Change) -> None:
     pass
 
 
-def _part(name: str, node: Node, change: changes.Change) -> None:
+def _part(name: str, node: ReactingNode, change: changes.Change) -> None:
     """What concerns nodes in a cluster."""
     if node.part is not None:
         getattr(node.part, name)(change)
 
 
-REACTIONS: Final[dict[type, Callable[[Node, Any], None]]] = {
+REACTIONS: Final[dict[type, Callable[[ReactingNode, Any], None]]] = {
     changes.QueueDeclared: queue_declared,
     changes.QueueDeleted: queue_deleted,
     changes.QueuePaused: queue_paused,
@@ -163,7 +197,7 @@ REACTIONS: Final[dict[type, Callable[[Node, Any], None]]] = {
 }
 
 
-def carry_out(node: Node, happened: Sequence[changes.Change]) -> None:
+def carry_out(node: ReactingNode, happened: Sequence[changes.Change]) -> None:
     """What a command changed; of thousands of queues perhaps later (`broker.node.arrears`)."""
     part = node.part
     if part is not None and part.arrears.takes(happened):
