@@ -156,7 +156,8 @@ def _mean_bytes(bounds: Bounds) -> float:
 def spans(start: Positions, end: Positions, parts_min: int, rows_max: int | None) -> list[Span]:
     """The tasks of a batch: at least `parts_min` as far as there are rows, and none with more than `rows_max`. Raises
     TooManyParts."""
-    whole = [Span(stream, at.life, at.offset, end[stream].offset) for stream, at in start.items()]
+    every = (Span(stream, at.life, at.offset, end[stream].offset) for stream, at in start.items())
+    whole = [span for span in every if span.start < span.end]
     total = sum(span.end - span.start for span in whole)
     if rows_max is not None and total > rows_max * PARTS_MAX:
         raise TooManyParts(
@@ -166,15 +167,15 @@ def spans(start: Positions, end: Positions, parts_min: int, rows_max: int | None
     found: list[Span] = []
     for span in whole:
         count = span.end - span.start
-        parts = max(1, round(parts_min * count / total)) if total else 1
+        parts = max(1, round(parts_min * count / total))
         if rows_max is not None:
             parts = max(parts, -(-count // rows_max))
-        found += _split(span, min(parts, max(count, 1)))
-    if (missing := min(parts_min, total) - len(found)) > 0:  # what rounding took away
+        found += _split(span, min(parts, count))
+    for _ in range(min(parts_min, total) - len(found)):  # what rounding took away
         largest = max(found, key=lambda span: span.end - span.start)
         place = found.index(largest)
-        found[place : place + 1] = _split(largest, missing + 1)
-    return [span for span in found if span.start < span.end]
+        found[place : place + 1] = _split(largest, 2)
+    return found
 
 
 def _split(span: Span, parts: int) -> Iterable[Span]:

@@ -11,6 +11,7 @@ MODELS: Final = {
     "clusterbroker.journal.walk": "walk",
     "clusterbroker.broker.amqp.codec": "codec",
     "clusterbroker.broker.queues.ring": "ring",
+    "clusterbroker.broker.fronts.amqp091.delivery": "delivery",
     "clusterbroker.broker.transactions.rows": "rows",
     "clusterbroker.pipeline.records": "records",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clusterbroker.pipeline.offsets import (
@@ -103,6 +103,8 @@ def test_so_many_tasks_and_no_more() -> None:
     assert len(spans(begin, end, 1, 10**4)) == 10**5
 
 
+@example({"a": (0, 0), "b": (0, 9), "c": (0, 9)}, 17, None)
+@example(dict.fromkeys("abcdef", (0, 9)), 51, None)
 @given(
     st.dictionaries(st.sampled_from("abc"), st.tuples(st.integers(0, 50), st.integers(0, 500)), min_size=1),
     st.integers(1, 20),
