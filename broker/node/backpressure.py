@@ -37,6 +37,17 @@ class Client(Protocol):
         """A reason to read it, or not to, changed."""
 
 
+class _Gone:
+    """A client that has gone."""
+
+    def alarmed(self) -> None:
+        pass
+
+    def review_reading(self) -> None:
+        pass
+
+
+_GONE: Final = _Gone()
 _NOTHING: Final[dict[Any, None]] = {}
 """Of a client that has published nothing: there may be very many of those."""
 
@@ -49,7 +60,7 @@ class Backpressure:
 
     def __init__(self, node: Host, client: Client) -> None:
         self._node = node
-        self._client = client
+        self._client: Client = client
         self._congested = _NOTHING
         self.publishes = False
         self.fed: dict[QueueHandle, None] = _NOTHING
@@ -73,6 +84,10 @@ class Backpressure:
         self.publishes = True
         self._congested, self.fed = {}, {}
         self._client.alarmed()
+
+    def leave(self) -> None:
+        """The client has gone. Without this each would wait for the garbage collector, which looks seldom."""
+        self._client = _GONE
 
     def feeds(self, queues: Iterable[QueueHandle]) -> None:
         """Published to these queues while a node has an alarm: the client waits as long as that node owns any."""

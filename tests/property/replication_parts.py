@@ -242,7 +242,7 @@ class Control:
         before = self.queues[after.queue_id]
         after = ownership.settled(after, self.terms)
         if after != before or anew:
-            self.queues[after.queue_id], _ = ownership.told(before, after, anew=anew)
+            self.queues[after.queue_id], _ = ownership.versioned(before, after, anew=anew)
 
     def _elected(self, queue: Queue) -> Queue:
         return ownership.elected(queue, self.terms, self._member, self._owned)

@@ -390,6 +390,7 @@ class Connection:
         if self.node.clients.pop(self.id, None) is not None:
             leave(self.access)
         self.node.sending.pop(self, None)
+        self.backpressure.leave()
 
     def _release(self, then: Callable[[], None] = lambda: None) -> None:
         """All that the connection held goes back: unacknowledged messages, consumers, exclusive queues. `then` is
