@@ -12,7 +12,6 @@ from clusterbroker.broker.amqp import properties as basic
 from clusterbroker.broker.amqp.codec import make_message
 from clusterbroker.broker.amqp.domains import push_shortstr
 from clusterbroker.broker.amqp.properties import Properties
-from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.journal.record import Message
 
 KEY_BYTES_MAX: Final = 255
@@ -22,18 +21,19 @@ KEY_BYTES_MAX: Final = 255
 def with_properties(message: Message, properties: Properties, flags: int | None = None) -> Message:
     """The message with these properties in place of its own; body, address, priority and times stay, and so do its
     flags without `flags`."""
-    header = basic.encode(properties)
-    return Message(
-        message.address, header + message.body, len(header), message.flags if flags is None else flags,
-        message.priority, message.time_ms, message.ttl_ms,
-    )  # fmt: skip
+    return _with_header(message, basic.encode(properties), flags)
 
 
 def without_header(message: Message, name: str, flags: int | None = None) -> Message:
     """The message without the header of this name, if there is one; the headers stay, perhaps empty."""
-    properties = properties_of(message)
-    properties.headers = {key: value for key, value in (properties.headers or {}).items() if key != name}
-    return with_properties(message, properties, flags)
+    return _with_header(message, basic.without_header(message.header, name), flags)
+
+
+def _with_header(message: Message, header: bytes, flags: int | None) -> Message:
+    return Message(
+        message.address, header + message.body, len(header), message.flags if flags is None else flags,
+        message.priority, message.time_ms, message.ttl_ms,
+    )  # fmt: skip
 
 
 def with_flags(message: Message, flags: int) -> Message:

@@ -19,7 +19,7 @@ from struct import error as StructError
 
 from clusterbroker.journal.errors import DamagedRecord
 from clusterbroker.journal.queue_state import LAST_DEAD, QueueState
-from clusterbroker.journal.layout import KIND_NAMES
+from clusterbroker.journal.record import verify_records
 from clusterbroker.journal.record cimport (
     GroupWriter, Message, RecordBuffer, SegmentUse, address_size, next_record, payload_size, record_view, view_message,
 )

@@ -32,23 +32,6 @@ cdef class Ring(LeasedRing):
         if marks:
             self.set_mark()
 
-    cdef int verify_messages(self, const uint8_t *data, int64_t size) except -1:
-        # raises unless the span holds whole ENQ records of this queue and nothing else
-        cdef record_view view
-        cdef int64_t strange = -1
-        cdef uint8_t kind = 0
-        view.next = 0
-        while next_record(data, size, &view, True):
-            if view.queue_id != self.queue_id:
-                raise DamagedRecord(view.at, f"a record of queue {view.queue_id}, epoch {view.epoch}: "
-                                             f"not of queue {self.queue_id}, epoch {0xFFFFFFFF}")
-            if view.kind != ENQ and strange < 0:
-                strange = view.at
-                kind = view.kind
-        if strange >= 0:
-            raise DamagedRecord(strange, f"an ENQ record is expected, not {KIND_NAMES[kind]}")
-        return 0
-
     def append_records(self, data, int64_t now_ms) -> tuple:
         """Appends the messages of ENQ records that `verify_records` has passed."""
         cdef Py_buffer view
@@ -818,7 +801,7 @@ cdef class Ring(LeasedRing):
     # -- proxy -------------------------------------------------------------------------------------------------------
 
     def receive(self, Taker taker not None, data, int64_t now_ms) -> tuple:
-        """Hands the records of a Deliver to a consumer of this node."""
+        """Hands the records of a Deliver to a consumer of this node. Raises DamagedRecord before anything is taken."""
         cdef Py_buffer view
         cdef record_view r
         cdef bint flows = taker.flows()
@@ -827,11 +810,11 @@ cdef class Ring(LeasedRing):
         cdef words refused
         if not self.proxy:
             raise AssertionError("only a proxy receives")
+        verify_records(data, self.queue_id, 0xFFFFFFFF, True)
         memset(&refused, 0, sizeof(words))
         r.next = 0
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
-            self.verify_messages(<const uint8_t *>view.buf, view.len)
             while next_record(<const uint8_t *>view.buf, view.len, &r, False):
                 if self.find(r.seq).bits:
                     continue

@@ -518,7 +518,7 @@ class Ring(LeasedRing):
         Raises DamagedRecord before anything is taken.
         """
         assert self.proxy, "only a proxy receives"
-        verify_records(data, self.queue_id, 0xFFFFFFFF)
+        verify_records(data, self.queue_id, 0xFFFFFFFF, True)
         flows = taker.flows
         refused: list[int] = []
         count = 0
