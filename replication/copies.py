@@ -188,6 +188,12 @@ class Peer:
     """About how many bytes their offers have."""
     offered_bytes: int = 0
 
+    @property
+    def at_rest(self) -> bool:
+        """It is linked, owes nothing, and nothing is to be sent to it: time alone changes nothing."""
+        told = self.linked and not self.bad and not self.idle_untold and not self.pace.was_slow
+        return told and not (self.owed or self.unsynced or self.urgent or self.idle or self.later or self.active)
+
     def is_quick(self, now_ms: int) -> bool:
         """Whether it owes nothing for so long that it would be called slow."""
         return not self.owed or now_ms - self.owed[0].sent_ms <= QUICK_MS

@@ -37,7 +37,7 @@ class HandOvers:
         self._host = host
         self._name = name
         self._owned = owned
-        self._moving: dict[int, None] = {}
+        self.moving: dict[int, None] = {}
 
     def begin(self, queue_id: int, to: str, now_ms: int) -> bool:
         """Whether it begins."""
@@ -45,7 +45,7 @@ class HandOvers:
         if owned is None or owned.hand_over is not None or to == self._name or to not in owned.in_sync:
             return False
         owned.hand_over = HandOver(to, now_ms + HAND_OVER_MS)
-        self._moving[queue_id] = None
+        self.moving[queue_id] = None
         self._host.freeze(queue_id)
         self.go_on(owned)
         return True
@@ -68,10 +68,10 @@ class HandOvers:
 
     def watch(self, now_ms: int) -> None:
         """Ends those that took too long."""
-        for queue_id in tuple(self._moving):
+        for queue_id in tuple(self.moving):
             owned = self._owned.get(queue_id)
             if owned is None or owned.hand_over is None:
-                del self._moving[queue_id]
+                del self.moving[queue_id]
             elif now_ms >= owned.hand_over.deadline_ms:
                 self._give_up(owned, "it took too long")
 

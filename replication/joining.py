@@ -18,7 +18,7 @@ class Joining:
         self._owned = owned
         self._peers = peers
         self._try_commit = try_commit
-        self._queues: dict[int, None] = {}  # those that wait for a copy that is to be proposed
+        self.queues: dict[int, None] = {}  # those that wait for a copy that is to be proposed
 
     def begin(self, owned: Owned, now_ms: int) -> None:
         """Copies that follow quickly are waited for from now on, until they have all that is committed."""
@@ -28,14 +28,14 @@ class Joining:
                 continue
             if not copy.has_all_before(owned.in_flight) and peer.is_quick(now_ms):
                 owned.joining[node] = None
-                self._queues[owned.queue_id] = None
+                self.queues[owned.queue_id] = None
 
     def watch(self, now_ms: int) -> None:
         """To be called from time to time: whom the queues wait for."""
-        for queue_id in tuple(self._queues):
+        for queue_id in tuple(self.queues):
             owned = self._owned.get(queue_id)
             if owned is None or not owned.joining:
-                del self._queues[queue_id]
+                del self.queues[queue_id]
                 continue
             for peer in [self._peers[node] for node in owned.joining]:
                 if peer.bad or not peer.is_quick(now_ms):

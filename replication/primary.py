@@ -463,8 +463,14 @@ class Primary:
         """By when `tick` should be called, besides every WATCH_MS; None: nothing is waiting."""
         return None if self._changing_since_ms is None else self._changing_since_ms + BATCH_MS
 
+    @property
+    def at_rest(self) -> bool:
+        """A look at peers and queues would find nothing: it may come later than every WATCH_MS."""
+        under_way = self._flying or self._proposing or self._changing or self._joining.queues or self._hand_overs.moving
+        return not under_way and all(peer.at_rest for peer in self._peers.values())
+
     def tick(self, now_ms: int) -> None:
-        """To be called at `due_ms` and at least every WATCH_MS."""
+        """To be called at `due_ms`, and every WATCH_MS unless `at_rest`."""
         self._now_ms = now_ms
         if now_ms - self._watched_ms >= WATCH_MS:
             self._watched_ms = now_ms

@@ -212,6 +212,11 @@ class Hub:
                 self.held_bytes[peer] -= size
                 self._handle(peer, message, payload)
 
+    @property
+    def at_rest(self) -> bool:
+        """No frame waits for the map."""
+        return not any(self._held.values())
+
     def tick(self, now_ms: int) -> None:
         """To be called from time to time: looks for frames that wait too long."""
         for peer, held in tuple(self._held.items()):

@@ -201,8 +201,13 @@ class Relay:
                 other = pair[0] if pair[1] == peer else pair[1]
                 self._close_route(pair, route, (other,), f"{self.name} has no link with {peer} any more")
 
+    @property
+    def at_rest(self) -> bool:
+        """All living members are linked directly."""
+        return not self._ends and not self._apart
+
     def tick(self, now_ms: int) -> None:
-        """To be called every 50 ms."""
+        """To be called every 50 ms, four times a second while `at_rest`."""
         if self._tell_at_ms is None or now_ms >= self._tell_at_ms:
             self._tell_reach(now_ms)
         for peer, heard_ms in tuple(self._direct.items()):

@@ -15,6 +15,7 @@ Beats, leases, and who is taken for dead: `broker.server.liveness`. Where the me
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import uuid
 from collections.abc import Callable
@@ -68,8 +69,9 @@ if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ServerPort
     from clusterbroker.journal.errors import DamagedJournal
 
-RAFT_TICK_S: Final = 0.02
 PART_TICK_S: Final = 0.05
+RESTING_TICK_S: Final = 0.25
+"""While there are no turns, and nothing that a tick looks at."""
 TELL_S: Final = 5.0
 LEADER_S: Final = 1.0
 EMPTY: Final = "to become one, clusterbroker join with an empty data directory"
@@ -105,6 +107,9 @@ class ClusterShell:
         self._levelled_at: int | None = None  # the index of the map at which no replica set had to change
         self._leased: asyncio.Future[None] | None = None  # a start waits for the first lease
         self._leased_once = False
+        self._raft_due_s = math.inf
+        self._resting = False
+        self._turned = False
         self._closed = False
         self.roster = Roster(self, options.dial, directory)
         self._catching_up = CatchingUp(self, shell, self.roster)
@@ -150,7 +155,7 @@ class ClusterShell:
             now_s=self._loop.time(),
             chance=random.random,
             send=self._send_control,
-            call_soon=self._loop.call_soon,
+            call_soon=lambda turn: self._loop.call_soon(self._raft_turn, turn),
             on_failure=partial(self._log_failed, directory),
             on_restored=self._restored,
             on_leader=self._led,
@@ -179,7 +184,7 @@ class ClusterShell:
         await self.heart.open(options.listen.host, self.mesh.port)
         self.address = own
         self._disk_id = identity.disk_id
-        self._raft_tick()
+        self._await_raft()
         await self._catching_up.wait()
         self.heart.caught_up()
         known = self.raft.map.member(NodeId(self.name))
@@ -441,21 +446,47 @@ class ClusterShell:
                 self.raft.propose(command)
         self.again("leader", LEADER_S, self._leader_duties)
 
-    def _raft_tick(self) -> None:
-        self.raft.tick(self._loop.time())
+    def _raft_turn(self, turn: Callable[[], object]) -> None:
+        self.raft.advance(self._loop.time())
+        turn()
         if self.liveness.voters():
             self.roster.review()
-        self.again("raft", RAFT_TICK_S, self._raft_tick)
+        self._await_raft()
+
+    def _await_raft(self) -> None:
+        """The metadata log's next tick, at its time. A later one is found when the earlier one comes."""
+        due_s = self.raft.next_tick_s
+        if due_s < self._raft_due_s:
+            self._raft_due_s = due_s
+            self.again("raft", due_s - self._loop.time(), self._raft_tick)
+
+    def _raft_tick(self) -> None:
+        self._raft_due_s = math.inf
+        now_s = self._loop.time()
+        if now_s >= self.raft.next_tick_s:
+            self.raft.tick(now_s)  # its turn follows, and the next wait
+        else:
+            self._await_raft()
 
     def _part_tick(self) -> None:
+        self._resting = False
         if (part := self._part) is not None:
             try:
                 with self._shell.held.event("tick"):
                     part.tick(self._shell.clock.now_ms())
             except Exception as error:  # a node without it would stand still, and nobody would know
                 self._shell.fail(error)
-            self._shell.schedule()
-        self.again("part", PART_TICK_S, self._part_tick)
+            self._resting = part.tick_rests and not self._turned
+            self._shell.schedule_unless_idle()
+        self._turned = False
+        self.again("part", RESTING_TICK_S if self._resting else PART_TICK_S, self._part_tick)
+
+    def turned(self) -> None:
+        """The node has a turn: what a tick looks at may begin."""
+        self._turned = True
+        if self._resting:
+            self._resting = False
+            self.again("part", PART_TICK_S, self._part_tick)
 
     def _look(self) -> None:
         self.liveness.look()
@@ -475,6 +506,7 @@ class ClusterShell:
     # -- links (MeshEvents) -----------------------------------------------------------------------------------
 
     def on_linked(self, peer: str, channel: str, session: int) -> None:
+        self.raft.advance(self._loop.time())
         if channel == CONTROL:
             self.raft.linked(NodeId(peer))
             return
@@ -486,6 +518,7 @@ class ClusterShell:
 
     def on_unlinked(self, peer: str, channel: str, session: int, why: str) -> None:
         self.say("unlinked", f"{peer} ({channel}): {why}")
+        self.raft.advance(self._loop.time())
         if channel == CONTROL:
             self.raft.unlinked(NodeId(peer))
         elif self._data_links.get(peer) == session:
@@ -508,6 +541,7 @@ class ClusterShell:
             if (message := read(head)) is not None:
                 self.liveness.came(peer, message)
                 return
+            self.raft.advance(self._loop.time())
             try:
                 self.raft.received(NodeId(peer), head)
             except ValueError as error:

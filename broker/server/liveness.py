@@ -93,7 +93,7 @@ class Liveness:
             self.judged(peer, message)
 
     def voters(self) -> bool:
-        """To be called often: looks who votes. Returns whether that has changed."""
+        """To be called after each turn of the metadata log: looks who votes. Returns whether that has changed."""
         raft = self._cluster.raft
         if not raft.voters_settled:
             self._voters_at_s = self._shell.loop.time()
@@ -201,6 +201,9 @@ class Liveness:
 
     def stuck_since(self) -> float | None:
         return self.submitted_s
+
+    def serves(self) -> bool:
+        return bool(self._shell.clients)
 
     def quorum_round(self, then: Callable[[], None]) -> None:
         self._cluster.raft.quorum_round(then)

@@ -331,10 +331,8 @@ class NodeShell:
         self._received += size
         if self._received >= self.options.turn_bytes_max:
             self.run_turn()
-        elif not self._scheduled:
-            part = self.node.part
-            if not self._rests or (part is not None and part.hub.out):
-                self.schedule()
+        else:
+            self.schedule_unless_idle()
 
     def lost(self, client: Client, connection: SocketCore) -> None:
         del self.clients[connection]
@@ -357,6 +355,13 @@ class NodeShell:
             self._scheduled = True
             self.loop.call_soon(self.run_turn)
 
+    def schedule_unless_idle(self) -> None:
+        """Asks for a turn if it would do anything."""
+        if not self._scheduled:
+            part = self.node.part
+            if not self.rests or (part is not None and part.hub.out):
+                self.schedule()
+
     def run_turn(self) -> None:
         self._scheduled = False
         self._turn_bytes, self._received = self._received, 0
@@ -365,6 +370,8 @@ class NodeShell:
         node = self.node
         now_ms = self.clock.now_ms()
         node.longest_ns = 0
+        if self.cluster is not None:
+            self.cluster.turned()
         try:
             again = self._driver.turn(now_ms)
         except Exception as error:
@@ -378,7 +385,7 @@ class NodeShell:
         self.held.turn(self.clock.now_ms() - now_ms, node)
 
     @property
-    def _rests(self) -> bool:
+    def rests(self) -> bool:
         """A turn would do no more than pass frames on to their links."""
         return self.node.at_rest and self.node.next_wake_ms == self._wake_ms
 
@@ -512,7 +519,7 @@ class NodeShell:
             self.node.group_committed(group, self.clock.now_ms())
         except Exception as error:
             self.fail(error)
-        if not self._rests:
+        if not self.rests:
             self.run_turn()
         else:
             self.exchange()

@@ -60,6 +60,9 @@ class HeartOwner(Protocol):
     def stuck_since(self) -> float | None:
         """Since when (`steady`) the oldest flush of journal or Raft log that is not done has been waiting."""
 
+    def serves(self) -> bool:
+        """Whether the node has clients."""
+
     def quorum_round(self, then: Callable[[], None]) -> None:
         """`then` when a majority has answered a probe sent after this call, in the current term; else never."""
 
@@ -278,6 +281,9 @@ class Heart:
             return False
         if now >= self.pulse.contact.until:
             self.pulse.held = True
+            if not self.pulse.facts.relies:  # nobody was to be written to for a while
+                self.pulse.facts.relies = True
+                self.pulse.beat()
             return now < self.pulse.contact.until  # a word may have come meanwhile, and found nothing held
         return True
 
@@ -333,8 +339,10 @@ class Heart:
         facts = self.pulse.facts
         facts.term, facts.applied = self._owner.term(), self._owner.applied_index()
         facts.flush_since, facts.turned = self._owner.stuck_since(), now
+        facts.relies = self._owner.serves()
         self._tell_lease()
         self.pulse.fetch()
+        self.pulse.lasting = self._granter.lasting(now)
         for peer, suspected in self._detector.changes(now):
             self._owner.on_suspected(peer, suspected)
         self._tell_overdue(now)
@@ -387,7 +395,7 @@ class Heart:
         self._granter.committed(self._owner.committed_index(), self._clock())
         # who cannot hear the log is behind it, though nothing may have been ordered since
         hears = beat.name == self._name or self._owner.linked(beat.name)
-        self._granter.beat(Grant(beat.name, beat.incarnation, beat.seq), beat.applied if hears else -1, came)
+        self._granter.beat(Grant(beat.name, beat.incarnation, beat.seq), beat.applied if hears else -1, came, beat.rely_ms > 0)
         self._begin_round(self._clock())
 
     def asked(self, beat: Beat) -> None:
@@ -433,6 +441,7 @@ class Heart:
                 self.answered(answer)
             else:
                 self.pulse.send(grant.name, answer)
+        self.pulse.lasting = self._granter.lasting(now)
         self._begin_round(now)
 
     # addresses

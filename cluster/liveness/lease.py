@@ -38,6 +38,8 @@ from typing import Final, NamedTuple
 
 ROUND_RETRY_S: Final = 0.3
 """A quorum round that has not ended by then is no reason not to begin another."""
+GATHERED: Final = 0.95
+"""Share of the time between two beats in which one quorum round serves the beats of all members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,7 @@ class LeaseGranter:
 
     __slots__ = (
         "_committed",
+        "_gathers_until",
         "_members",
         "_options",
         "_pending",
@@ -211,7 +214,7 @@ class LeaseGranter:
         self._members: dict[str, _Member] = {}
         self._pending: dict[str, _Beaten] = {}
         self._round = 0
-        self._round_began = -math.inf
+        self._round_began = self._gathers_until = -math.inf
         self._rounds: dict[int, dict[str, _Beaten]] = {}
         self._committed: deque[tuple[float, int]] = deque()
         self._ticked = -math.inf
@@ -239,7 +242,7 @@ class LeaseGranter:
     def _forget_rounds(self) -> None:
         self._pending.clear()
         self._rounds.clear()
-        self._round_began = -math.inf
+        self._round_began = self._gathers_until = -math.inf
 
     def set_members(self, alive: Mapping[str, int], now: float) -> None:
         """The members that are alive by the map, with their incarnations."""
@@ -264,8 +267,9 @@ class LeaseGranter:
         while len(self._committed) > 1 and self._committed[1][0] <= now - self._options.lease_s:
             self._committed.popleft()
 
-    def beat(self, grant: Grant, applied: int, now: float) -> None:
-        """A beat came: of a member that has applied the wiring log so far."""
+    def beat(self, grant: Grant, applied: int, now: float, serves: bool = True) -> None:
+        """A beat came: of a member that has applied the wiring log so far. `serves`: it has clients, and shall have as
+        much of a lease as it can."""
         member = self._members.get(grant.name)
         if self.term is None or member is None or member.incarnation != grant.incarnation:
             return
@@ -274,6 +278,8 @@ class LeaseGranter:
         if member.condemned or not self._keeps_up(member, applied, now):
             return
         member.kept_up = max(member.kept_up, now)
+        if not serves and grant.name in self.lasting(now):
+            return
         self._pending[grant.name] = _Beaten(grant, now)
 
     def _keeps_up(self, member: _Member, applied: int, now: float) -> bool:
@@ -294,11 +300,19 @@ class LeaseGranter:
         """The number of a quorum round that shall begin now; None: none."""
         if not self._pending or now < self._round_began + ROUND_RETRY_S:
             return None
+        if now < self._gathers_until and self._pending.keys() <= self.lasting(now):
+            return None  # one round for the beats of all
         self._round += 1
         self._round_began = now
+        self._gathers_until = now + self._options.beat_s * GATHERED
         self._rounds[self._round] = self._pending
         self._pending = {}
         return self._round
+
+    def lasting(self, now: float) -> frozenset[str]:
+        """Members whose leases are good for half of their time: an answer may come a beat later."""
+        half_s = self._options.lease_s / 2
+        return frozenset(name for name, member in self._members.items() if member.holds_until - half_s > now)
 
     def round_done(self, number: int, now: float) -> list[Grant]:
         """A majority answered in this term: whose beats to answer now."""

@@ -59,6 +59,8 @@ class Facts:
     applied: int = 0
     turned: float = 0.0
     """When the node's loop last turned."""
+    relies: bool = False
+    """Clients may be written to: the node asks for the voters' words."""
     flush_since: float | None = None
     """Since when the oldest flush that is not done has been waiting."""
 
@@ -120,7 +122,9 @@ class Pulse:
         self.held = False
         """Something waits for contact."""
         self.prompt = False
-        """The node's loop leads: what comes is told at once, and not when it is fetched."""
+        """The node's loop leads: a beat that brings its sender a lease is told at once, and not when it is fetched."""
+        self.lasting: frozenset[str] = frozenset()
+        """Members whose leases last for a while: their beats can wait."""
         self._inbox: deque[tuple[Beat, float]] = deque(maxlen=INBOX_MAX)
 
     # life, on the node's loop
@@ -212,7 +216,7 @@ class Pulse:
         with self.lock:
             incarnation = self.keeper.incarnation
             self._seq += 1
-            rely_s = self.contact.rely_s
+            rely_s = self.contact.rely_s if facts.relies else 0.0
             beat = Beat(
                 self._name,
                 incarnation,
@@ -225,13 +229,14 @@ class Pulse:
             )
             if incarnation:
                 self.keeper.sent(beat.seq, now)
-                self.contact.sent(beat.seq, now)
+                if facts.relies:
+                    self.contact.sent(beat.seq, now)
         for peer in sorted(facts.links | facts.where.keys()):
             self.send(peer, beat)
         if not incarnation:
             self._tell(self._events.asked, beat)
         elif self.prompt:
-            self._tell(self._events.beaten, beat, now)
+            self._beaten(beat, now)
 
     def send(self, peer: str, beat: Beat) -> None:
         """As a datagram, and by link as long as nothing tells that those arrive."""
@@ -274,12 +279,11 @@ class Pulse:
                 if member.alive and member.incarnation == beat.incarnation:
                     leased = self.keeper.leased(now)
                     word = self.hearing.heard(beat.name, beat.incarnation, beat.rely_ms / 1000, now, leased)
+                    word = word and beat.rely_ms > 0
         if word:
             self.send(beat.name, Beat(self._name, beat.incarnation, facts.term, beat.seq, 0, word=True))
-        if new and self.prompt:
-            self._tell(self._events.beaten, beat, now)
-        elif new:
-            self._inbox.append((beat, now))
+        if new:
+            self._beaten(beat, now)
         elif contact:
             self._tell(self._events.contact)
         elif beat.answer:
@@ -287,6 +291,12 @@ class Pulse:
                 self._tell(self._events.answered, beat)
         elif not beat.incarnation and not beat.word:
             self._tell(self._events.asked, beat)
+
+    def _beaten(self, beat: Beat, now: float) -> None:
+        if self.prompt and beat.name not in self.lasting:
+            self._tell(self._events.beaten, beat, now)
+        else:
+            self._inbox.append((beat, now))
 
     def fetch(self) -> None:
         """On the node's loop: tells the beats that came and were not told."""

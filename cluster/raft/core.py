@@ -32,10 +32,15 @@ from .snapshots import Snapshots, StoredSnapshot
 
 ELECTION_MIN_S: Final = 0.5
 ELECTION_MAX_S: Final = 1.0
-HEARTBEAT_S: Final = 0.1
+HEARTBEAT_S: Final = 0.15
 FALLBACK_S: Final = 1.5
 GONE_STEP_S: Final = 0.02
 STALL_S: Final = 0.1
+"""A tick that comes later than this was held up by its own process."""
+REST_S: Final = 0.25
+"""Between two ticks at most: less than ELECTION_MIN_S, so that no stall of the own process looks like silence."""
+EPSILON_S: Final = 0.0005
+"""pysyncobj sends a heartbeat after its time, not at it."""
 SNAPSHOT_BYTES_MAX: Final = 1 << 30
 """No map comes near it; whoever sends more would fill the memory."""
 _NEVER: Final = 1 << 62
@@ -81,6 +86,7 @@ class Core(SyncObj):  # type: ignore[misc]
         self._votes: set[str] = set()
         self._campaign = False
         self._gone = False
+        self._due_s = now_s
         self._match: int | None = None
         self._installing = False
         self._dropping = False
@@ -191,9 +197,19 @@ class Core(SyncObj):  # type: ignore[misc]
 
     def tick(self, now_s: float) -> None:
         """Time has come to `now_s`. A stall of the own process is nobody's silence."""
-        if now_s - self.now_s > STALL_S:
-            self._election_s += now_s - self.now_s
+        late_s = now_s - max(self.now_s, self._due_s)
+        if late_s > STALL_S:
+            self._election_s += late_s
         self.now_s = max(self.now_s, now_s)
+
+    @property
+    def due_s(self) -> float:
+        """The time by which `tick` and `turn` have something to do, if no message comes before."""
+        if self.leads:
+            due_s = self._SyncObj__newAppendEntriesTime + EPSILON_S
+        else:
+            due_s = self._election_s if self.me in self.voters else math.inf
+        return float(max(self.now_s, min(due_s, self.now_s + REST_S)))
 
     def turn(self) -> None:
         """Do what is due: elections, commits, applying, heartbeats, compaction."""
@@ -211,6 +227,7 @@ class Core(SyncObj):  # type: ignore[misc]
         self._SyncObj__raftElectionDeadline = math.inf
         if before == LEADER and not self.leads:
             self._rest()
+        self._due_s = self.due_s
 
     def flush(self) -> bool:
         """Send what there is to send, and make durable what is not, in the order that G2 asks for."""

@@ -25,7 +25,8 @@ Callbacks, all on the loop's thread:
     log(text)                             one line for the node's log
 
 Events, never from within a listener or `done` but for `propose`:
-    tick(now_s)              monotonic, every 20 ms
+    advance(now_s)           monotonic: before each event, so that it has its time
+    tick(now_s)              the same, and what is due is done: at `next_tick_s`, which each event and turn may change
     linked(peer)             a control link exists, both ways, with nothing sent on it yet
     unlinked(peer)           it is gone; what was under way on it is lost
     received(peer, head)     the head of a frame with a tag of 60-99; ValueError: no member says that, end the link
@@ -61,7 +62,7 @@ from clusterbroker.cluster.wiring_log import SNAPSHOT_EVERY, Done, Listener, sna
 
 from . import identity as identities
 from . import messages as m
-from .core import Core
+from .core import REST_S, Core
 from .disk import Disk
 from .fold import REGULAR, Fold, is_proposal, unseal
 from .founding import Founding
@@ -253,13 +254,22 @@ class RaftLog:
 
     # ---- events ----
 
-    def tick(self, now_s: float) -> None:
+    @property
+    def next_tick_s(self) -> float:
+        """The time by which `tick` has something to do, if no other event comes before."""
+        return self._now_s + REST_S if self._core is None else self._core.due_s
+
+    def advance(self, now_s: float) -> None:
         """Time goes on."""
-        if self._closed:
-            return
         self._now_s = max(self._now_s, now_s)
         if self._core is not None:
             self._core.tick(now_s)
+
+    def tick(self, now_s: float) -> None:
+        """Time goes on, and what is due is done."""
+        if self._closed:
+            return
+        self.advance(now_s)
         self._refuse(self._proposals.given_up(self._now_s), "no outcome in time: it may or may not be applied")
         self._kick()
 
@@ -288,6 +298,7 @@ class RaftLog:
         if leader is not None and name_of(leader) == peer and self.me_id in self._core.voters:
             others = [voter for voter in self._core.voters if voter != leader]
             self._core.leader_gone(others.index(self.me_id))
+            self._kick()
 
     def abdicate(self, pause_s: float) -> None:
         """Another node shall lead: this one stays a voter, and waits for so long before it asks for votes."""

@@ -190,6 +190,8 @@ class RaftWiring:
         self.site.do(life, self._call, call)
 
     def _call(self, call: Callable[[], object]) -> None:
+        if self.log is not None:
+            self.log.advance(self.site.loop_s())
         call()
         self._advanced()
 
@@ -218,7 +220,8 @@ class RaftWiring:
 
     def _ticked(self) -> None:
         assert self.log is not None, "a process that runs has a log"
-        self.log.tick(self.site.loop_s())
+        if self.site.loop_s() >= self.log.next_tick_s:
+            self.log.tick(self.site.loop_s())
         self._advanced()
 
     # -- what the site calls
@@ -276,6 +279,7 @@ class RaftWiring:
 
     def peer_gone(self, name: str, incarnation: int) -> None:
         if self.log is not None:
+            self.log.advance(self.site.loop_s())
             self.log.peer_gone(NodeId(name))
             self.site.pulse.refused(name, incarnation)
 
@@ -322,6 +326,7 @@ class RaftWiring:
         self._peers[peer] = session
         self._judge.verdicts.lost(peer)
         if self.log is not None:
+            self.log.advance(self.site.loop_s())
             self.log.linked(NodeId(peer))
 
     def peer_unlinked(self, peer: str, session: int) -> None:
@@ -329,6 +334,7 @@ class RaftWiring:
             del self._peers[peer]
             self._judge.verdicts.lost(peer)
             if self.log is not None:
+                self.log.advance(self.site.loop_s())
                 self.log.unlinked(NodeId(peer))
 
     def peer_received(self, peer: str, session: int, message: Any) -> None:
@@ -340,6 +346,7 @@ class RaftWiring:
             return
         self.site.world.schedule.traced(message)
         try:
+            self.log.advance(self.site.loop_s())
             self.log.received(NodeId(peer), message)
         except ValueError as error:
             raise Violation(f"raft: {self.site.name} hears of {peer}, who is right: {error}") from error

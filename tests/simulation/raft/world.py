@@ -97,6 +97,7 @@ class SimNode:
             self.world.at(self.paused_until_s, lambda: self.run(life, call))
             return
         try:
+            self.log.advance(self.world.now_s)
             call()
         except Crash:
             self.die()
@@ -110,7 +111,8 @@ class SimNode:
     def tick(self, life: int) -> None:
         def once() -> None:
             assert self.log is not None
-            self.log.tick(self.world.now_s)
+            if self.world.now_s >= self.log.next_tick_s:
+                self.log.tick(self.world.now_s)
             self.register()
 
         self.run(life, once)

@@ -34,6 +34,10 @@ class Owner:
         """Whom it is linked with."""
         self.name = ""
         self.unlinked: set[str] = set()
+        self.has_clients = True
+
+    def serves(self) -> bool:
+        return self.has_clients
 
     def applied_index(self) -> int:
         return self.applied

@@ -148,6 +148,39 @@ def test_a_round_that_never_ends_does_not_stop_the_next() -> None:
     assert leader.round_done(first, 10.6) == []
 
 
+def test_one_round_serves_all_beats_of_a_while_but_a_member_without_a_lease_does_not_wait() -> None:
+    leader = granter()
+    leader.beat(Grant("a", 1, 1), 7, 10.1)
+    first = leader.round_wanted(10.1)
+    assert first is not None
+    leader.round_done(first, 10.11)
+    leader.beat(Grant("a", 1, 2), 7, 10.13)
+    assert leader.round_wanted(10.13) is None, "its lease lasts"
+    leader.set_members({"a": 1, "b": 2}, 10.13)
+    leader.beat(Grant("b", 2, 1), 7, 10.14)
+    assert leader.lasting(10.14) == {"a"}
+    second = leader.round_wanted(10.14)
+    assert second is not None
+    assert leader.round_done(second, 10.15) == [Grant("a", 1, 2), Grant("b", 2, 1)]
+    leader.beat(Grant("a", 1, 3), 7, 10.2)
+    assert leader.round_wanted(10.2) is None
+    assert leader.round_wanted(10.25) is not None
+
+
+def test_the_lease_of_a_member_without_clients_is_renewed_when_half_of_it_is_over() -> None:
+    leader = granter()
+    assert granted(leader, Grant("a", 1, 1), 7, 10.1) == [Grant("a", 1, 1)]
+    for seq in range(2, 10):
+        at = 10.1 + seq / 10
+        leader.beat(Grant("a", 1, seq), 7, at, serves=False)
+        assert leader.round_wanted(at) is None
+        assert leader.tick(at) == []
+    leader.beat(Grant("a", 1, 11), 7, 11.15, serves=False)
+    number = leader.round_wanted(11.15)
+    assert number is not None
+    assert leader.round_done(number, 11.16) == [Grant("a", 1, 11)]
+
+
 def test_rounds_of_a_lost_term_grant_nothing() -> None:
     leader = granter()
     leader.beat(Grant("a", 1, 1), 7, 10.1)

@@ -222,6 +222,19 @@ async def led(options: HeartOptions) -> AsyncIterator[tuple[Leader, Heart]]:
         await asyncio.to_thread(leader.join)
 
 
+async def test_a_node_without_clients_asks_for_no_words_before_one_is_to_be_written_to() -> None:
+    a, b, c = nodes = Node("a"), Node("b"), Node("c")
+    c.owner.has_clients = False
+    async with beating(*nodes):
+        await until(lambda: a.heart.may_speak() and b.heart.may_speak())
+        await until(lambda: c.heart.leased())
+        await until(lambda: a.heart.heard["c"][1].rely_ms == 0 < a.heart.heard["b"][1].rely_ms)
+        assert c.heart.contact_left_s() == 0
+        assert not c.heart.may_speak(), "nobody was asked"
+        await until(lambda: c.owner.contacts > 0)
+        await until(lambda: c.heart.may_speak())
+
+
 @pytest.mark.long
 async def test_a_busy_loop_loses_neither_lease_nor_contact() -> None:
     """a5: one turn of seconds, and the survivors lost their leases."""
