@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import re
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +24,6 @@ CONNECT_S: Final = 5.0
 ANSWER_S: Final = 100.0
 """Longer than a node takes for any operation."""
 NOTHING: Final = ".", ".."
-_SEGMENT: Final = re.compile(r"\{(\w+)\}")
 
 
 class Api:
@@ -126,11 +124,6 @@ class Api:
             if isinstance(told, dict) and told.get("status") == "failed":
                 return False, told
         return True, self._told(answer, False)
-
-    def change(self, method: str, path: str, names: dict[str, str], body: Any) -> dict[str, Any]:
-        """A request whose `path` names its segments; what it told. Failed."""
-        order = tuple(names[name] for name in _SEGMENT.findall(path))
-        return self._ask(method, _SEGMENT.sub("{}", path), order, body=body) or {}
 
     def put(self, path: str, *names: str, body: Any) -> Any:
         """Makes or changes something. Failed."""

@@ -52,12 +52,9 @@ def drain(
 ) -> None:
     """Transfer this node's queues to others, then ask its clients to move (320). The node stays a member."""
     end_s = time.monotonic() + wait
-    while wait and reach.here and reach.perform("copies")["critical"] and time.monotonic() < end_s:
+    while wait and reach.is_critical and time.monotonic() < end_s:
         time.sleep(PROGRESS_S)
-    if reach.here:
-        done = reach.perform("drain", PATIENCE_S, undo=undo)
-    else:
-        done = reach.api.post("/api/nodes/{}/drain", reach.api.get("/api/overview")["node"], body={"undo": undo})
+    done = reach.change("drain", PATIENCE_S, undo=undo)
     typer.echo("takes queues again" if undo else f"handed over {done['moved']} queues, {done['left']} left")
     if done.get("left"):
         raise typer.Exit(1)

@@ -116,10 +116,7 @@ def node_forget(
 ) -> str:
     """Remove a dead member. `clusterbroker leave` is for a running one."""
     sure(f"Remove member '{node}'?", yes)
-    if reach.here:
-        reach.perform("leave", member=node, accept_loss=accept_loss)
-    else:
-        reach.api.delete("/api/nodes/{}", node, query={"accept-loss": "true"} if accept_loss else {})
+    reach.change("leave", member=node, accept_loss=accept_loss)
     return f"{node} is a member no more"
 
 

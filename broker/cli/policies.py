@@ -54,7 +54,7 @@ def policy_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
     """All policies."""
     if vhost is not None:
         return [_named(policy) for policy in reach.api.get("/api/policies/{}", vhost)]
-    return [_named(policy) for policy in reach.documents("/api/policies", "policy.list", "policies")]
+    return [_named(policy) for policy in reach.rows("policy.list")]
 
 
 @showing(app, "show", POLICIES)
@@ -77,16 +77,21 @@ def policy_set(
     """Set a policy. `explain queue` shows the result."""
     if operator:
         return operator_policy_set(reach, name, pattern, definition, vhost, apply_to, priority)
-    wanted = {"pattern": pattern, "definition": object_of(definition, "DEFINITION"), "priority": priority}
-    wanted["apply-to"] = apply_to
-    reach.change("policy.set", "PUT", "/api/policies/{vhost}/{name}", wanted, name=name, vhost=vhost)
+    _set(reach, "policy.set", name, pattern, definition, vhost, apply_to, priority)
     return f"policy '{name}' is set"
+
+
+def _set(
+    reach: Target, how: str, name: str, pattern: str, definition: str, vhost: str, apply_to: str, priority: int
+) -> None:
+    wanted = {"pattern": pattern, "definition": object_of(definition, "DEFINITION"), "apply_to": apply_to}
+    reach.change(how, name=name, vhost=vhost, priority=priority, **wanted)
 
 
 @operation(app, "delete")
 def policy_delete(reach: Target, name: PolicyName, vhost: Vhost = "/") -> str:
     """Delete a policy."""
-    reach.change("policy.delete", "DELETE", "/api/policies/{vhost}/{name}", name=name, vhost=vhost)
+    reach.change("policy.delete", name=name, vhost=vhost)
     return f"policy '{name}' is deleted"
 
 
@@ -113,11 +118,7 @@ def operator_policy_set(
     priority: Priority = 0,
 ) -> str:
     """Set an operator policy: limits that users cannot raise."""
-    wanted = {"pattern": pattern, "definition": object_of(definition, "DEFINITION"), "priority": priority}
-    if reach.here and apply_to == "all":
-        reach.perform("operator-policy.set", name=name, vhost=vhost, **wanted)
-    else:
-        reach.api.put("/api/operator-policies/{}/{}", vhost, name, body={**wanted, "apply-to": apply_to})
+    _set(reach, "operator-policy.set", name, pattern, definition, vhost, apply_to, priority)
     return f"operator policy '{name}' is set"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -268,7 +268,7 @@ def queue_replay_messages(
 @operation(app, "pause")
 def queue_pause(reach: Target, queue: QueueName, vhost: Vhost = "/") -> str:
     """Stop deliveries to consumers and gets; publishes and acknowledgements go on."""
-    reach.change("queues.pause", "PUT", "/api/queues/{vhost}/{queue}/pause", {}, vhost=vhost, queue=queue)
+    reach.change("queues.pause", vhost=vhost, queue=queue)
     return f"queue '{queue}' is paused"
 
 
@@ -281,7 +281,7 @@ def queue_resume(
 ) -> str:
     """Resume the deliveries of a paused queue."""
     more = {"staged": True} if staged else {}
-    reach.change("queues.resume", "PUT", "/api/queues/{vhost}/{queue}/resume", more, vhost=vhost, queue=queue)
+    reach.change("queues.resume", vhost=vhost, queue=queue, **more)
     return f"{'staged rows of ' if staged else 'queue '}'{queue}' {'go on' if staged else 'delivers again'}"
 
 
@@ -325,7 +325,7 @@ def queue_move(
     vhost: Vhost = "/",
 ) -> str:
     """Transfer a queue's leadership to another in-sync member."""
-    took = _operated(reach, vhost, queue, "move", to=to)
+    took = reach.change("queues.move", vhost=vhost, queue=queue, to=to)
     return f"'{queue}' is led by {took['owner']}, epoch {took['epoch']}"
 
 
@@ -343,17 +343,12 @@ def queue_force_owner(
     """Make a replica the leader, whatever it lacks: the last resort without an in-sync replica."""
     if not confirm_loss:
         raise Failed("messages that this replica lacks are lost: say --confirm-loss", USAGE)
-    took = _operated(reach, vhost, queue, "force-owner", to=to, confirm_loss=True)
+    took = reach.change("queues.force-owner", vhost=vhost, queue=queue, to=to, confirm_loss=True)
     return f"'{queue}' is led by {took['owner']}, epoch {took['epoch']}"
 
 
 @operation(app, "rebalance")
 def queue_rebalance(reach: Target) -> str:
     """Transfer leadership until each member leads about as many queues."""
-    done = reach.change("queues.rebalance", "POST", "/api/rebalance/queues", {}, PATIENCE_S)
+    done = reach.change("queues.rebalance", PATIENCE_S)
     return f"moved {done['moved']} queues, {done['left']} left"
-
-
-def _operated(reach: Target, vhost: str, queue: str, verb: str, **more: Any) -> dict[str, Any]:
-    path = f"/api/queues/{{vhost}}/{{queue}}/{verb}"
-    return reach.change(f"queues.{verb}", "POST", path, more, vhost=vhost, queue=queue)

@@ -98,10 +98,7 @@ def treated(
     done, skipped, at, last = 0, dict[str, int](), first, 0
     while at:
         chosen: dict[str, Any] = {"seqs": seqs} if seqs is not None else {"filter": only, "from": at, "to": last}
-        if what == "delete" and reach.here:
-            answer = reach.perform("queues.delete-messages", PATIENCE_S, vhost=vhost, queue=queue, **chosen, **where)
-        else:
-            answer = reach.api.post(f"/api/queues/{{}}/{{}}/messages/{what}", vhost, queue, body={**chosen, **where})
+        answer = reach.change(f"queues.{what}-messages", PATIENCE_S, vhost=vhost, queue=queue, **chosen, **where)
         done += answer[SAID[what]]
         for why, left_out in answer["skipped"].items():
             skipped[why] = skipped.get(why, 0) + len(left_out)

@@ -35,7 +35,7 @@ Limit = Annotated[VhostLimit, typer.Argument()]
 @listing(app, "list", VHOSTS)
 def vhost_list(reach: Target) -> list[Document]:
     """All virtual hosts, with rates."""
-    return reach.documents("/api/vhosts", "vhost.list", "vhosts")
+    return reach.rows("vhost.list")
 
 
 @showing(app, "show", VHOSTS)
@@ -52,10 +52,7 @@ def vhost_add(
     tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag (repeatable).")] = None,
 ) -> str:
     """Create a virtual host. With --url or --as its creator has all permissions, else no user: `permissions set`."""
-    if reach.here and not tag:
-        reach.perform("vhost.add", name=name, description=description)
-    else:
-        reach.api.put("/api/vhosts/{}", name, body={"description": description, "tags": ",".join(tag or [])})
+    reach.change("vhost.add", name=name, description=description, tags=tag or [])
     return f"vhost '{name}' is made"
 
 
@@ -67,7 +64,7 @@ def vhost_delete(
 ) -> str:
     """Delete a virtual host with its queues, messages, exchanges and permissions."""
     sure(f"Delete vhost '{vhost}' with all its queues and messages?", yes)
-    reach.change("vhost.delete", "DELETE", "/api/vhosts/{name}", name=vhost)
+    reach.change("vhost.delete", name=vhost)
     return f"vhost '{vhost}' is deleted"
 
 
@@ -102,12 +99,7 @@ def vhost_limit_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
 @operation(limits, "set")
 def vhost_limit_set(reach: Target, vhost: VhostName, limit: Limit, value: int) -> str:
     """Set a limit of a virtual host; a negative number removes the limit."""
-    if reach.here:
-        reach.perform("vhost.limit", vhost=vhost, limit=limit, value=value)
-    elif value < 0:
-        reach.api.delete("/api/vhost-limits/{}/{}", vhost, limit)
-    else:
-        reach.api.put("/api/vhost-limits/{}/{}", vhost, limit, body={"value": value})
+    reach.change("vhost.limit", vhost=vhost, limit=limit, value=value)
     return f"vhost '{vhost}' has {limit} {value}" if value >= 0 else f"vhost '{vhost}' has no {limit}"
 
 

@@ -5,12 +5,12 @@ written anywhere.
 
     user.add name password [tags, replace]    user.password name password
     user.delete name                          user.list
-    vhost.add name [description]              vhost.delete name               vhost.list
+    vhost.add name [description, tags]            vhost.delete name               vhost.list
     vhost.limit vhost limit value             (max-queues, max-connections; negative: none)
     permission.set user vhost configure write read   permission.clear user vhost   permission.list
     permission.topic user vhost exchange write read
     policy.set vhost name pattern definition [apply_to, priority]   policy.delete vhost name   policy.list
-    operator-policy.set vhost name pattern definition [priority]
+    operator-policy.set vhost name pattern definition [apply_to, priority]
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, get_args
 
 from clusterbroker.cluster.passwords import SCRYPT, hashed
 from clusterbroker.cluster.wiring import commands as c
-from clusterbroker.cluster.wiring.entities import VHOST_LIMITS, VhostLimit
+from clusterbroker.cluster.wiring.entities import VHOST_LIMITS, ApplyTo, VhostLimit
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring.queue_settings import storable_lives
 from clusterbroker.cluster.wiring.view import ClusterView
@@ -60,18 +60,23 @@ def _text(asked: Facts, name: str, default: str | None = None) -> str:
     return value
 
 
+def _words(asked: Facts, name: str) -> tuple[str, ...]:
+    words = asked.get(name, [])
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise Refused(f"'{name}' is a list of words")
+    return tuple(words)
+
+
 async def _user_add(operator: Operator, asked: Facts) -> Facts:
     name, password = _text(asked, "name"), _text(asked, "password")
-    tags = asked.get("tags", [])
-    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise Refused("'tags' is a list of words")
+    tags = _words(asked, "tags")
     if operator.map.user(name) is not None and asked.get("replace") is not True:
         raise Refused(
             f"there is a user '{name}' already: 'user password' changes its password, 'user add --replace' its tags too"
         )
     stored = await _hashed(operator, password)
     # permissions and limits of a user that is there stay
-    command = c.PutUser(name=name, password_hash=stored, hash_algorithm=SCRYPT, tags=tuple(tags), limits=None)
+    command = c.PutUser(name=name, password_hash=stored, hash_algorithm=SCRYPT, tags=tags, limits=None)
     return await _ordered(operator, command)
 
 
@@ -105,7 +110,8 @@ async def _user_list(operator: Operator, _: Facts) -> Facts:
 
 
 async def _vhost_add(operator: Operator, asked: Facts) -> Facts:
-    return await _ordered(operator, c.AddVhost(name=_text(asked, "name"), description=_text(asked, "description", "")))
+    name, description, tags = _text(asked, "name"), _text(asked, "description", ""), _words(asked, "tags")
+    return await _ordered(operator, c.AddVhost(name=name, description=description, tags=tags))
 
 
 async def _vhost_delete(operator: Operator, asked: Facts) -> Facts:
@@ -142,29 +148,30 @@ async def _permission_list(operator: Operator, _: Facts) -> Facts:
     return {"permissions": [{field: getattr(p, field) for field in fields} for p in operator.map.permissions()]}
 
 
-def _policy(asked: Facts) -> dict[str, Any]:
-    """The fields that policies of users and of operators have."""
+def _policy(asked: Facts, apply_to: str) -> dict[str, Any]:
+    """The fields of a policy. `apply_to`: when it is not said."""
     definition, priority = asked.get("definition"), asked.get("priority", 0)
     if not isinstance(definition, dict) or not isinstance(priority, int):
         raise Refused("'definition' is an object and 'priority' a number")
+    apply_to = _text(asked, "apply_to", apply_to)
+    if apply_to not in get_args(ApplyTo):
+        raise Refused(f"'apply_to' cannot be '{apply_to}'")
     return {
         "vhost": _text(asked, "vhost", "/"),
         "name": _text(asked, "name"),
         "pattern": _text(asked, "pattern"),
         "definition": storable_lives(definition),
+        "apply_to": apply_to,
         "priority": priority,
     }
 
 
 async def _policy_set(operator: Operator, asked: Facts) -> Facts:
-    apply_to: Any = _text(asked, "apply_to", "all")
-    if apply_to not in ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges"):
-        raise Refused(f"'apply_to' cannot be '{apply_to}'")
-    return await _ordered(operator, c.PutPolicy(**_policy(asked), apply_to=apply_to))
+    return await _ordered(operator, c.PutPolicy(**_policy(asked, "all")))
 
 
 async def _operator_policy_set(operator: Operator, asked: Facts) -> Facts:
-    return await _ordered(operator, c.PutOperatorPolicy(**_policy(asked)))
+    return await _ordered(operator, c.PutOperatorPolicy(**_policy(asked, "queues")))
 
 
 async def _policy_delete(operator: Operator, asked: Facts) -> Facts:
