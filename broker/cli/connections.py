@@ -13,7 +13,7 @@ from clusterbroker.broker.cli.complete import users as complete_users
 from clusterbroker.broker.cli.exit_codes import USAGE, Failed
 from clusterbroker.broker.cli.parameters import OfVhost
 from clusterbroker.broker.cli.readable import visible
-from clusterbroker.broker.cli.tables import Column, Document, Table, moment, number, rate
+from clusterbroker.broker.cli.tables import Column, Document, Table, moment, number, pairs, rate, volume
 from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Connections of clients.")
@@ -28,8 +28,8 @@ CONNECTIONS = Table(
         Column("node"),
         Column("state"),
         Column("channels", show=number),
-        Column("in", "recv_oct_details.rate", rate),
-        Column("out", "send_oct_details.rate", rate),
+        Column("in", "recv_oct_details.rate", volume),
+        Column("out", "send_oct_details.rate", volume),
         Column("tls", "ssl"),
         Column("since", "connected_at", moment),
         Column("called", "user_provided_name", wide=True),
@@ -66,7 +66,7 @@ CONSUMERS = Table(
         Column("active"),
         Column("exclusive", wide=True),
         Column("user", "channel_details.user", wide=True),
-        Column("arguments", wide=True),
+        Column("arguments", show=pairs, wide=True),
     ),
     name="queue.name",
 )

@@ -21,7 +21,7 @@ from clusterbroker.broker.cli.parameters import (
     Vhost,
     table,
 )
-from clusterbroker.broker.cli.tables import Column, Document, Table, quoted, rate
+from clusterbroker.broker.cli.tables import Column, Document, Table, pairs, quoted, rate
 from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Exchanges.")
@@ -38,7 +38,7 @@ EXCHANGES = Table(
         Column("policy"),
         Column("auto_delete", wide=True),
         Column("internal", wide=True),
-        Column("arguments", wide=True),
+        Column("arguments", show=pairs, wide=True),
     )
 )
 BINDINGS = Table(
@@ -48,7 +48,7 @@ BINDINGS = Table(
         Column("routing_key"),
         Column("destination"),
         Column("to", "destination_type"),
-        Column("arguments"),
+        Column("arguments", show=pairs),
     ),
     name="destination",
 )

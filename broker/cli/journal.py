@@ -28,6 +28,7 @@ from rich.text import Text
 from clusterbroker.broker.cli.exit_codes import Failed, end
 from clusterbroker.broker.cli.export import Export, ExportImpossible
 from clusterbroker.broker.cli.readable import body_text, plain, properties_of, visible
+from clusterbroker.broker.cli.tables import counted
 from clusterbroker.cluster.data_directory import RAFT, DataDirectory, NotThere
 from clusterbroker.cluster.errors import ClusterError
 from clusterbroker.journal.check import Broken, CheckReport, Costs
@@ -45,7 +46,6 @@ NAMES_MAX = 5
 app = typer.Typer(
     help="Read, check, export or compact the messages on a node's disk, also without the node.",
     no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The node's data directory.", show_default=False)]
@@ -98,10 +98,6 @@ def _cell(text: str) -> Text:
 def _print(*shown: Any) -> None:
     # a table in a pipe is for grep: as wide as it wants to be
     Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 250).print(*shown)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _moment(time_ms: int | None) -> str:
@@ -174,7 +170,7 @@ def list_queues(directory: Directory, as_json: AsJson = False) -> None:
         )
     _print(table)
     state = "its node runs: this is a moment that has passed" if place.running else "no node runs on it"
-    print(f"{_count(len(lines), 'queue')}, {_count(sum(line.ready for line in lines), 'message')}; {state}")
+    print(f"{counted(len(lines), 'queue')}, {counted(sum(line.ready for line in lines), 'message')}; {state}")
 
 
 def _nameless(place: DataDirectory, line: _Line) -> str:
@@ -254,7 +250,7 @@ def _inspect_table(messages: Iterator[StoredMessage], body: bool) -> None:
         for stored in rows:
             table.add_row(*_inspect_row(stored, body))
         _print(table)
-    print(_count(count, "message"))
+    print(counted(count, "message"))
 
 
 def _inspect_row(stored: StoredMessage, body: bool) -> list[str | Text]:
@@ -388,7 +384,7 @@ def _print_report(place: DataDirectory, report: CheckReport, unknown: _Unknown) 
         ("messages in the index", f"{report.indexed_messages:,} in {report.runs:,} runs"),
         ("checkpoint", checkpoint),
         ("end of the log", f"{report.end.segment}:{report.end.offset}, group {report.end.lsn:,}"),
-        ("wiring", "unreadable" if place.wiring is None else _count(place.wiring_commands, "command")),
+        ("wiring", "unreadable" if place.wiring is None else counted(place.wiring_commands, "command")),
     ):
         table.add_row(name, value)
     _print(table)
@@ -396,11 +392,11 @@ def _print_report(place: DataDirectory, report: CheckReport, unknown: _Unknown) 
         print("the last group was not finished (a kill or a power cut): never confirmed, cut at the next start")
     if unknown.deleted:
         print(
-            f"{_count(unknown.deleted, 'deleted queue')} still in the journal: the next start forgets what is deleted"
+            f"{counted(unknown.deleted, 'deleted queue')} still in the journal: the next start forgets what is deleted"
         )
     if unknown.set_aside:
         print(
-            f"{_count(unknown.set_aside, 'queue')} set aside: the wiring knows neither that they are nor that "
+            f"{counted(unknown.set_aside, 'queue')} set aside: the wiring knows neither that they are nor that "
             "they were deleted, so they are kept (`clusterbroker journal ls` names them, `export` saves them)"
         )
 
@@ -408,9 +404,9 @@ def _print_report(place: DataDirectory, report: CheckReport, unknown: _Unknown) 
 def _verdict(place: DataDirectory, report: CheckReport, broken: list[dict[str, Any]]) -> str:
     if not broken:
         beside = " (beside its running node)" if report.running else ""
-        groups, segments = _count(report.groups, "group"), _count(report.segments, "segment")
+        groups, segments = counted(report.groups, "group"), counted(report.segments, "segment")
         return f"whole{beside}: {groups} in {segments}, as they were written"
-    places = f"broken in {_count(len(broken), 'place')}; nothing was changed."
+    places = f"broken in {counted(len(broken), 'place')}; nothing was changed."
     if goes_on := _how_it_goes_on(place, broken):
         return f"{places} {goes_on}. Look at the disk."
     stop = "Stop the node. " if report.running else ""
@@ -479,8 +475,8 @@ def export(
                     for count in sheet.write(view.messages(queue_id)):
                         progress.advance(task, count)
             except DamagedJournal as damage:
-                _fail(f"{damage} What came before it ({_count(sheet.written, 'message')}) is in {sheet.partial}.", 1)
-    print(f"exported {_count(sheet.written, 'message')} to {visible(str(to))} ({decimal(to.stat().st_size)})")
+                _fail(f"{damage} What came before it ({counted(sheet.written, 'message')}) is in {sheet.partial}.", 1)
+    print(f"exported {counted(sheet.written, 'message')} to {visible(str(to))} ({decimal(to.stat().st_size)})")
 
 
 @app.command("import")
@@ -510,7 +506,7 @@ def import_messages(
             )
         except NotImported as error:
             _fail(str(error), 1)
-    print(f"imported {_count(count, 'message')} into {visible(queue)}")
+    print(f"imported {counted(count, 'message')} into {visible(queue)}")
 
 
 @app.command("compact")
@@ -521,7 +517,7 @@ def compact(directory: Directory) -> None:
         with Console(stderr=True).status("compacting"):
             report = compact_journal(place.journal)
     before, after = decimal(report.bytes_before), decimal(report.bytes_after)
-    moved = f"{_count(report.segments_removed, 'segment')} removed, {_count(report.messages_moved, 'message')} moved"
+    moved = f"{counted(report.segments_removed, 'segment')} removed, {counted(report.messages_moved, 'message')} moved"
     print(f"compacted {visible(str(directory))}: {before} before, {after} after; {moved}")
 
 
@@ -550,4 +546,4 @@ def forget(
             raise NotThere(f"its messages would be gone: save them (`clusterbroker journal export {directory} {queue} "
                            "--to FILE`), then say --confirm-loss")  # fmt: skip
         count = forget_queue(place.journal, queue_id)
-    print(f"forgot {_count(count, 'message')} of queue {queue}")
+    print(f"forgot {counted(count, 'message')} of queue {queue}")

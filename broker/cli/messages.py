@@ -13,7 +13,7 @@ import typer
 from clusterbroker.broker.cli.exit_codes import FAILED, Failed
 from clusterbroker.broker.cli.parameters import body as body_of
 from clusterbroker.broker.cli.parameters import payload, table
-from clusterbroker.broker.cli.tables import Column, Document, Table, number, quoted, text
+from clusterbroker.broker.cli.tables import Column, Document, Table, number, pairs, quoted, text
 from clusterbroker.broker.cli.target import Target
 
 DEFAULT_EXCHANGE: Final = "amq.default"
@@ -46,7 +46,7 @@ MESSAGES: Final = Table(
         Column("redelivered"),
         Column("left", "message_count", number),
         Column("bytes", "payload_bytes", number),
-        Column("properties"),
+        Column("properties", show=pairs),
         Column("payload", show=shortened),
     ),
     name="routing_key",

@@ -23,7 +23,7 @@ NODES = Table(
         Column("owns", "owned_queues", number, heading="leads"),
         Column("holds", "held_queues", number, heading="replicas"),
         Column("memory", "mem_used", size),
-        Column("of", "mem_limit", size),
+        Column("of", "mem_limit", size, heading="memory_limit"),
         Column("disk_free", show=size),
         Column("alarms"),
         Column("sockets", "sockets_used", number),
@@ -37,7 +37,7 @@ NODES = Table(
         Column("witness", wide=True),
         Column("journal", "journal_bytes", size, wide=True),
         Column("wiring_index", show=number, wide=True, heading="metadata_index"),
-        Column("told_ms_ago", show=span, wide=True),
+        Column("told_ms_ago", show=span, wide=True, heading="told_ago"),
     )
 )
 ATTEMPTS = Table(
@@ -55,7 +55,7 @@ OVERVIEW = Table(
     (
         Column("cluster_name"),
         Column("node"),
-        Column("product_version"),
+        Column("product_version", heading="version"),
         Column("queues", "object_totals.queues", number),
         Column("exchanges", "object_totals.exchanges", number),
         Column("connections", "object_totals.connections", number),

@@ -7,14 +7,13 @@ from typing import Annotated
 import typer
 
 from clusterbroker.broker.cli import messages, selection
-from clusterbroker.broker.cli.administration import AsJson, DataDir
+from clusterbroker.broker.cli.administration import PATIENCE_S, AsJson, DataDir
 from clusterbroker.broker.cli.administration import perform as perform_here
+from clusterbroker.broker.cli.administration import show as show_facts
 from clusterbroker.broker.cli.commands import listing, operation, show, showing
 from clusterbroker.broker.cli.complete import exchanges as complete_exchanges
 from clusterbroker.broker.cli.complete import queues as complete_queues
 from clusterbroker.broker.cli.exit_codes import USAGE, Failed, end
-from clusterbroker.broker.cli.membership import PATIENCE_S
-from clusterbroker.broker.cli.membership import show as show_facts
 from clusterbroker.broker.cli.parameters import (
     Arguments,
     AutoDelete,
@@ -27,7 +26,7 @@ from clusterbroker.broker.cli.parameters import (
     Vhost,
     table,
 )
-from clusterbroker.broker.cli.tables import Column, Document, Table, Wish, moment, number, rate, size
+from clusterbroker.broker.cli.tables import Column, Document, Table, Wish, counted, moment, number, pairs, rate, size
 from clusterbroker.broker.cli.target import DATA_DIR, Target
 
 app = typer.Typer(invoke_without_command=True, help="Queues: messages, leaders, replicas.")
@@ -52,7 +51,7 @@ QUEUES = Table(
         Column("durable", wide=True),
         Column("auto_delete", wide=True),
         Column("exclusive", wide=True),
-        Column("arguments", wide=True),
+        Column("arguments", show=pairs, wide=True),
         Column("first_offset", "stream.first_offset", number, wide=True),
         Column("next_offset", "stream.next_offset", number, wide=True),
         Column("file_bytes", "stream.file_bytes", size, wide=True),
@@ -351,4 +350,4 @@ def queue_force_owner(
 def queue_rebalance(reach: Target) -> str:
     """Transfer leadership until each member leads about as many queues."""
     done = reach.change("queues.rebalance", PATIENCE_S)
-    return f"moved {done['moved']} queues, {done['left']} left"
+    return f"moved {counted(done['moved'], 'queue')}, {done['left']:,} left"

@@ -10,7 +10,7 @@ from clusterbroker.broker.cli.complete import exchanges as complete_exchanges
 from clusterbroker.broker.cli.complete import queues as complete_queues
 from clusterbroker.broker.cli.exit_codes import FAILED, USAGE, Failed
 from clusterbroker.broker.cli.messages import shortened
-from clusterbroker.broker.cli.tables import Column, Document, Table, moment, number, quoted
+from clusterbroker.broker.cli.tables import Column, Document, Table, moment, number, pairs, quoted
 from clusterbroker.broker.cli.target import Target
 
 PAGE: Final = 500
@@ -51,7 +51,7 @@ MESSAGES: Final = Table(
         Column("redelivered", wide=True),
         Column("delivery_count", wide=True),
         Column("bytes", "payload_bytes", number),
-        Column("properties"),
+        Column("properties", show=pairs),
         Column("payload", show=shortened),
     ),
     name="routing_key",

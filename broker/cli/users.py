@@ -13,7 +13,7 @@ import typer
 from clusterbroker.broker.cli.commands import listing, operation, showing
 from clusterbroker.broker.cli.operator_door import known_user
 from clusterbroker.broker.cli.parameters import OfUser, Replace, UserName, VhostName, new_password
-from clusterbroker.broker.cli.tables import ABSENT, Column, Document, Table, pattern, text
+from clusterbroker.broker.cli.tables import ABSENT, Column, Document, Table, pairs, pattern, text
 from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Users and their tags.")
@@ -35,7 +35,7 @@ def _patterns(permission: Document) -> list[str]:
     return [f"{name}={pattern(permission[name])}" for name in ("configure", "write", "read") if name in permission]
 
 
-USERS = Table((Column("name"), Column("tags"), Column("limits"), Column("hashing_algorithm", wide=True)))
+USERS = Table((Column("name"), Column("tags"), Column("limits", show=pairs), Column("hashing_algorithm", wide=True)))
 USER = Table((*USERS.columns, Column("permissions", show=grants), Column("topic_permissions", show=grants)))
 PERMISSIONS = Table(
     (
@@ -51,7 +51,7 @@ TOPIC_PERMISSIONS = Table(
     (Column("user"), Column("vhost"), Column("exchange"), Column("write", show=pattern), Column("read", show=pattern)),
     name="user",
 )
-LIMITS = Table((Column("user"), Column("limits", "value")), name="user")
+LIMITS = Table((Column("user"), Column("limits", "value", pairs)), name="user")
 
 Tags = Annotated[
     list[str] | None, typer.Option("--tag", help="administrator, monitoring, policymaker, management (repeatable)")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from clusterbroker.broker.cli.commands import listing, operation, showing
 from clusterbroker.broker.cli.parameters import OfVhost, VhostName, Yes, sure
-from clusterbroker.broker.cli.tables import Column, Document, Table, number, rate
+from clusterbroker.broker.cli.tables import ABSENT, Column, Document, Table, number, pairs, rate, text
 from clusterbroker.broker.cli.target import Target
 from clusterbroker.cluster.wiring.entities import VhostLimit
 
 app = typer.Typer(no_args_is_help=True, help="Virtual hosts.")
 limits = typer.Typer(no_args_is_help=True, help="Limits of queues and connections of a virtual host.")
+
+
+def _kind(value: Any) -> str:
+    return ABSENT if value == "undefined" else text(value)
+
 
 VHOSTS = Table(
     (
@@ -24,11 +29,11 @@ VHOSTS = Table(
         Column("unacked", "messages_unacknowledged", number),
         Column("in", "message_stats.publish_details.rate", rate),
         Column("out", "message_stats.deliver_get_details.rate", rate),
-        Column("default_queue_type", wide=True),
+        Column("default_queue_type", show=_kind, wide=True),
         Column("tracing", wide=True),
     )
 )
-LIMITS = Table((Column("vhost"), Column("limits", "value")), name="vhost")
+LIMITS = Table((Column("vhost"), Column("limits", "value", pairs)), name="vhost")
 Limit = Annotated[VhostLimit, typer.Argument()]
 
 
