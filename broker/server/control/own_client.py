@@ -14,10 +14,10 @@ from typing import Any, Final
 from clusterbroker.broker.access.addressing import addressed, as_row, looks_into, way_of_row
 from clusterbroker.broker.access.admin import Admin
 from clusterbroker.broker.access.authorization import Authorization
-from clusterbroker.broker.access.errors import Refusal, access_refused, not_implemented, resource_locked
+from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.publisher import Publisher
 from clusterbroker.broker.access.questions import Asked, review
-from clusterbroker.broker.access.receiver import give_back
+from clusterbroker.broker.access.receiver import Got, get, give_back
 from clusterbroker.broker.access.rights import AccountRights
 from clusterbroker.broker.access.services import REPLY_TO, requested
 from clusterbroker.broker.access.sign_in import (
@@ -44,16 +44,15 @@ from clusterbroker.broker.node.alarms import MINORITY
 from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.counts import ChannelCounts
-from clusterbroker.broker.queues.handle import QueueHandle, Taken
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.broker.queues.watch import Delivery, Traced
+from clusterbroker.broker.queues.watch import Traced
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.server.control.protocol import NAME
 from clusterbroker.broker.stats import as_user as r
 from clusterbroker.broker.stats.totals import MessageTotals
 from clusterbroker.cluster.wiring.commands import AnyCommand
 from clusterbroker.cluster.wiring.entities import DestinationKind
-from clusterbroker.cluster.wiring.stream_settings import STREAM
 from clusterbroker.journal.record import Message
 
 Outstanding = asyncio.Future[Any]
@@ -221,56 +220,23 @@ class OwnClient:
 
     def get(self, name: str, no_ack: bool) -> None:
         """The outcome is a `Got`, or None when there is nothing."""
-        access, node = self.access, self.node
-        access.check("read", "queue", name)
-        queue = access.queue(name)
-        if queue.settings.queue_type == STREAM:
-            raise not_implemented(f"basic.get not supported by stream '{name}' in vhost '{self.vhost_name}'")
-        if queue.settings.single_active_consumer and queue.settings.queue_type == "quorum":
-            raise resource_locked(
-                f"cannot obtain access to locked queue '{name}' in vhost '{self.vhost_name}'. basic.get operations are "
-                "not supported by quorum queues with single active consumer"
-            )
 
-        @self.answers
-        def taken(answer: Taken | str | None) -> None:
-            if not self.awaits():
-                if isinstance(answer, tuple):
-                    queue.requeue(answer[0], False)
-            elif isinstance(answer, str):
-                raise access_refused(f"queue '{name}' in vhost '{self.vhost_name}' {answer}")
-            elif answer is None:
-                self.counts.get_empty += 1
-                queue.ring.got_empty += 1
+        def taken(got: Got | None) -> None:
+            if got is None:
                 self._done()
-            else:
-                self._done(self._got(queue, answer, no_ack))
+                return
+            message = got.message
+            exchange, key = message.exchange.decode(errors="replace"), message.routing_key.decode(errors="replace")
+            redelivered, left = bool(got.redelivered), got.remaining
+            self._done(r.Got(exchange, key, redelivered, left, message.header, message.body))
 
-        self.ask(queue)
-        queue.get(node.now_ms, taken, no_ack=no_ack)
+        get(self, name, self, taken, settled=no_ack, operation="basic.get")
 
-    def _got(self, queue: QueueHandle, answer: Taken, no_ack: bool) -> r.Got:
-        seq, message, redelivered, count = answer
-        try:
-            message = queue.shown(seq, message, redelivered, count)
-        except Exception as error:
-            queue.requeue(seq, False)
-            self.node.stumbled(queue, error)
-            raise
-        self.counts.redelivered += redelivered
+    def hold(self, queue: QueueHandle, seq: int | None) -> int:
         self._tag += 1
-        if no_ack:
-            self.counts.get_no_ack += 1
-            queue.ring.got_no_ack += 1
-            queue.settle(seq)
-        else:
-            self.counts.got += 1
-            queue.ring.got += 1
+        if seq is not None:
             self._held.append((self._tag, queue, seq))
-        if (watch := self.node.watches.get(self.vhost_name)) is not None:
-            watch.delivered(Delivery(self, queue.name, "", self._tag, message, redelivered, not no_ack))
-        exchange, key = message.exchange.decode(errors="replace"), message.routing_key.decode(errors="replace")
-        return r.Got(exchange, key, bool(redelivered), queue.ready, message.header, message.body)
+        return self._tag
 
     def settle(self, requeue: bool, counted: bool = False) -> None:
         """What was got goes back, or is rejected. `counted`: as a delivery that failed."""
