@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from clusterbroker.broker.cli.commands import listing, operation, showing
+from clusterbroker.broker.cli.commands import listed, listing, operation, showing, shown
 from clusterbroker.broker.cli.complete import channels as complete_channels
 from clusterbroker.broker.cli.complete import connections as complete_connections
 from clusterbroker.broker.cli.complete import users as complete_users
@@ -89,10 +89,7 @@ def _in_vhost(reach: Target, what: Literal["connections", "channels"], vhost: st
     return reach.api.documents("/api/vhosts/{}/" + what, vhost)
 
 
-@showing(app, "show", CONNECTIONS)
-def connection_show(reach: Target, connection: Connection) -> Document:
-    """One connection."""
-    return reach.api.document("/api/connections/{}", connection)
+shown(app, "show", CONNECTIONS, "/api/connections/{connection}", "One connection.", connection=Connection)
 
 
 @operation(app, "close")
@@ -140,7 +137,4 @@ def channel_show(
     return reach.api.document("/api/channels/{}", channel)
 
 
-@listing(consumers, "list", CONSUMERS)
-def consumer_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
-    """All consumers, with the queues that they consume from."""
-    return reach.api.documents("/api/consumers", of=vhost)
+listed(consumers, "list", CONSUMERS, "/api/consumers", "All consumers, with the queues that they consume from.")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from clusterbroker.broker.cli import messages
-from clusterbroker.broker.cli.commands import listing, operation, showing
+from clusterbroker.broker.cli.commands import listed, listing, operation, showing
 from clusterbroker.broker.cli.complete import exchanges as complete_exchanges
 from clusterbroker.broker.cli.complete import queues as complete_queues
 from clusterbroker.broker.cli.exit_codes import USAGE, Failed
@@ -56,10 +56,7 @@ Destination = Annotated[str, typer.Argument(metavar="DESTINATION", autocompletio
 Source = Annotated[str, typer.Argument(metavar="SOURCE", autocompletion=complete_exchanges)]
 
 
-@listing(app, "list", EXCHANGES)
-def exchange_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
-    """All exchanges, with rates."""
-    return reach.api.documents("/api/exchanges", of=vhost)
+listed(app, "list", EXCHANGES, "/api/exchanges", "All exchanges, with rates.")
 
 
 @showing(app, "show", EXCHANGES)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from clusterbroker.broker.cli import complete
-from clusterbroker.broker.cli.commands import listing, operation, showing
+from clusterbroker.broker.cli.commands import listed, listing, operation, showing, shown
 from clusterbroker.broker.cli.parameters import OfVhost, Vhost, json_of, object_of
 from clusterbroker.broker.cli.tables import Column, Document, Table, number
 from clusterbroker.broker.cli.tables import pattern as pattern_cell
@@ -146,10 +146,8 @@ def parameter_list(
     return reach.api.documents("/api/parameters/{}", component, of=vhost)
 
 
-@showing(parameters, "show", PARAMETERS)
-def parameter_show(reach: Target, component: Component, name: str, vhost: Vhost = "/") -> Document:
-    """One parameter."""
-    return reach.api.document("/api/parameters/{}/{}/{}", component, vhost, name)
+_PARAMETER = "/api/parameters/{component}/{vhost}/{name}"
+shown(parameters, "show", PARAMETERS, _PARAMETER, "One parameter.", component=Component, name=str)
 
 
 @operation(parameters, "set")
@@ -170,16 +168,10 @@ def parameter_delete(reach: Target, component: Component, name: str, vhost: Vhos
 GlobalName = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete.global_parameters)]
 
 
-@listing(global_parameters, "list", GLOBAL_PARAMETERS)
-def global_parameter_list(reach: Target) -> list[Document]:
-    """All parameters of the cluster."""
-    return reach.api.documents("/api/global-parameters")
+listed(global_parameters, "list", GLOBAL_PARAMETERS, "/api/global-parameters", "All parameters of the cluster.", None)
 
-
-@showing(global_parameters, "show", GLOBAL_PARAMETERS)
-def global_parameter_show(reach: Target, name: GlobalName) -> Document:
-    """One parameter of the cluster."""
-    return reach.api.document("/api/global-parameters/{}", name)
+_GLOBAL = "/api/global-parameters/{name}"
+shown(global_parameters, "show", GLOBAL_PARAMETERS, _GLOBAL, "One parameter of the cluster.", name=GlobalName)
 
 
 @operation(global_parameters, "set")

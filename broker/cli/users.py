@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from clusterbroker.broker.cli.commands import listing, operation, showing
+from clusterbroker.broker.cli.commands import listed, listing, operation, showing
 from clusterbroker.broker.cli.operator_door import known_user
 from clusterbroker.broker.cli.parameters import OfUser, Replace, UserName, VhostName, new_password
 from clusterbroker.broker.cli.tables import ABSENT, Column, Document, Table, pairs, pattern, text
@@ -217,10 +217,7 @@ def topic_permission_clear(
 # -- limits -----------------------------------------------------------------------------------------------------
 
 
-@listing(limits, "list", LIMITS)
-def user_limit_list(reach: Target, user: OfUser = None) -> list[Document]:
-    """All limits of users."""
-    return reach.api.documents("/api/user-limits", of=user)
+listed(limits, "list", LIMITS, "/api/user-limits", "All limits of users.", OfUser)
 
 
 @operation(limits, "set")

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from clusterbroker.broker.cli.commands import listing, operation, showing
-from clusterbroker.broker.cli.parameters import OfVhost, VhostName, Yes, sure
+from clusterbroker.broker.cli.commands import listed, listing, operation, shown
+from clusterbroker.broker.cli.parameters import VhostName, Yes, sure
 from clusterbroker.broker.cli.tables import ABSENT, Column, Document, Table, number, pairs, rate, text
 from clusterbroker.broker.cli.target import Target
 from clusterbroker.cluster.wiring.entities import VhostLimit
@@ -43,10 +43,7 @@ def vhost_list(reach: Target) -> list[Document]:
     return reach.rows("vhost.list")
 
 
-@showing(app, "show", VHOSTS)
-def vhost_show(reach: Target, vhost: VhostName) -> Document:
-    """One virtual host."""
-    return reach.api.document("/api/vhosts/{}", vhost)
+shown(app, "show", VHOSTS, "/api/vhosts/{vhost}", "One virtual host.", vhost=VhostName)
 
 
 @operation(app, "add")
@@ -94,10 +91,7 @@ def vhost_trace_off(reach: Target, vhost: VhostName = "/") -> str:
     return f"vhost '{vhost}' is not traced"
 
 
-@listing(limits, "list", LIMITS)
-def vhost_limit_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
-    """All limits of virtual hosts."""
-    return reach.api.documents("/api/vhost-limits", of=vhost)
+listed(limits, "list", LIMITS, "/api/vhost-limits", "All limits of virtual hosts.")
 
 
 @operation(app, "limit", hidden=True)
