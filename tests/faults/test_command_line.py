@@ -64,7 +64,7 @@ ROWS = (
     Row("nodes logins a --by-source"),
     Row("nodes forget-logins a", "are reset"),
     Row("members", "voter", ways=HERE),
-    Row("status", "wiring_digest", ways=HERE),
+    Row("status", "metadata digest", ways=HERE),
     Row("health", "serves clients", ways=HERE),
     Row("limit queues 0", ways=HERE),
     Row("reload-certificates --json", "[]", ways=HERE),
@@ -231,7 +231,7 @@ ROWS = (
     Row("users delete {u}", "{u}"),
     Row("vhosts delete {v} --yes", "is deleted"),
     # members
-    Row("copying show", "rate_bytes", ways=HERE),
+    Row("copying show", "synchronisation rate", ways=HERE),
     Row("copying rate 50MiB", ways=HERE),
     Row("copying pause", ways=HERE),
     Row("copying resume", ways=HERE),
@@ -261,6 +261,7 @@ NOT_ASKED = {
     "POST /api/vhosts/{}/start/{}": "a vhost runs wherever a node does",
     "GET /api/nodes/{}/memory": "nodes show tells the total", "GET /api/nodes/{}/memory/relative": "the same",
     "GET /api/healthchecks/node/{}": "checks run node asks the node that it is told of",
+    "POST /api/users/bulk-delete": "users delete asks for one after the other, by either door",
     "POST /api/queues/{}/{}/actions": "RabbitMQ's mirrors are synchronised by it; copies here catch up by themselves",
 }  # fmt: skip
 

@@ -209,6 +209,7 @@ class OwnClient:
     def inquire(self, request: r.Ask) -> None:
         """A question to an exchange that is the broker itself; the answer comes before the confirm."""
         node = self.node
+        self._told = {"code": 503, "reason": "refused without an answer"}
         self.reply_key = f"{REPLY_TO}.{node.secret_name()}"
         node.reply_targets[self.reply_key] = self
         about = Properties(content_type="application/json", reply_to=REPLY_TO)
@@ -283,8 +284,7 @@ class OwnClient:
 
     def _confirmed(self, ticket: Ticket) -> None:
         if ticket.rejected:
-            told = self._told
-            self._fail(Denied(told.get("code", 503), told.get("reason", "")) if told else Nacked())
+            self._fail(Denied(self._told["code"], self._told["reason"]) if self._told else Nacked())
             return
         self.counts.confirm += 1
         if ticket.counts is not None:
@@ -293,7 +293,7 @@ class OwnClient:
 
     def reply(self, message: Message) -> None:
         """The answer to `inquire`."""
-        self._told = json.loads(message.body)
+        self._told |= json.loads(message.body)
 
     def ask(
         self, queue: QueueHandle, withdraw: Callable[[], None] | None = None, instead: Callable[[], None] | None = None
