@@ -336,9 +336,9 @@ async def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     made = Place(tmp_path)
     sent = Api._sent
 
-    def recorded(self: Api, method: str, path: str, *more: Any) -> Any:
+    def recorded(self: Api, method: str, path: str, *more: Any, **given: Any) -> Any:
         made.asked.add(f"{method} {path}")
-        return sent(self, method, path, *more)
+        return sent(self, method, path, *more, **given)
 
     monkeypatch.setattr(Api, "_sent", recorded)
     try:
