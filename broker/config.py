@@ -16,7 +16,6 @@ import re
 import stat
 from collections.abc import Mapping
 from difflib import get_close_matches
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +36,7 @@ from clusterbroker.broker.config_sections import (
     Words,
     words,
 )
+from clusterbroker.broker.extras import is_there, wanting
 from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.oauth2.options import ALGORITHMS, OAuth2Options
 from clusterbroker.broker.peer_list import members, named
@@ -272,8 +272,8 @@ def _check_tokens(wanted: OAuth2Settings) -> None:
     unknown = [name for name in wanted.algorithms if name not in ALGORITHMS]
     if unknown or not wanted.algorithms:
         raise ValueError(f"oauth2.algorithms: '{', '.join(unknown)}' cannot be allowed: use {', '.join(ALGORITHMS)}")
-    if find_spec("jwt") is None:
-        raise ValueError("oauth2.resource_server_id: tokens need PyJWT: pip install 'clusterbroker[oauth2]'")
+    if not is_there("jwt"):
+        raise ValueError(wanting("oauth2.resource_server_id", "PyJWT", "oauth2"))
     if wanted.keys_url:
         from clusterbroker.broker.oauth2.tokens import check_url
 

@@ -17,13 +17,13 @@ import contextlib
 import threading
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
 from clusterbroker.broker.boot_definitions import BootDefinitions
+from clusterbroker.broker.extras import is_there, wanting
 from clusterbroker.broker.server.alarms import AlarmOptions
 from clusterbroker.broker.server.listener import Address
 from clusterbroker.broker.server.log import NodeLog, library
@@ -66,8 +66,8 @@ class Broker:
         """Where it listens; 0 until the first start."""
         self.http_port = http_port
         """Where the management API is; 0 until the first start."""
-        if http and find_spec("fastapi") is None:
-            raise ModuleNotFoundError("Broker(http=True) needs FastAPI: pip install 'clusterbroker[server]'")
+        if http and not is_there("fastapi"):
+            raise ModuleNotFoundError(wanting("Broker(http=True)", "FastAPI", "server"))
         self._http = http
         self._beside: ManagementProcess | None = None
         self._private: Path | None = None

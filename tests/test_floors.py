@@ -37,7 +37,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("broker.stats", "broker.oauth2"),
     ("broker.content",),
     ("broker.amqp",),
-    ("broker.version", "broker.visible"),
+    ("broker.version", "broker.visible", "broker.extras"),
     ("replication",),
     ("cluster",),
     ("journal",),

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from clusterbroker.broker.access.authorization import Authorization
-from clusterbroker.broker.access.errors import moved, not_allowed
+from clusterbroker.broker.access.errors import Refusal, access_refused, moved, not_allowed
 from clusterbroker.broker.access.rights import AccountRights, Rights
 from clusterbroker.broker.node.effects import Check, Verdict
 from clusterbroker.broker.node.redirect import DRAINED, moving_text
@@ -47,6 +47,13 @@ class Outcome(NamedTuple):
     user: str
     access: Authorization | None
     """None: refused."""
+
+
+def login_refused(mechanism: str) -> Refusal:
+    """Says nothing of the reason."""
+    return access_refused(
+        f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
+    )
 
 
 def address_of(applicant: Applicant) -> str:

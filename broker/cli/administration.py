@@ -1,17 +1,29 @@
-"""What is asked of the running node of a data directory only: what it holds, its limits, drills (waits)."""
+"""What is asked of the running node of a data directory only: members, facts, limits, drills (waits)."""
 
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from threading import Event, Thread
+from typing import Annotated, Any, Final
 
 import typer
 
+from clusterbroker.broker.cli import tables
+from clusterbroker.broker.cli.commands import operation
 from clusterbroker.broker.cli.exit_codes import Failed, end
 from clusterbroker.broker.cli.operator_door import performed
+from clusterbroker.broker.cli.tables import ABSENT, Column, counted, number, size, span, text
 from clusterbroker.broker.cli.target import DATA_DIR as DATA_DIR
+from clusterbroker.broker.cli.target import Target
+
+PATIENCE_S: Final = 300.0
+"""Limit for commands that wait until queues have moved."""
+LEAVE_TIMEOUT_S: Final = 300.0
+PROGRESS_S: Final = 1.0
 
 DataDir = Annotated[
     Path,
@@ -71,7 +83,7 @@ copying = typer.Typer(no_args_is_help=True, help="Rate of synchronisation of rep
 @copying.command("show")
 def copying_show(data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
     """Replicas in synchronisation on this node, bytes received, and the bound."""
-    _told(perform(data_dir, "copying"), as_json)
+    show(perform(data_dir, "copying"), as_json)
 
 
 @copying.command("rate")
@@ -108,21 +120,167 @@ def reload_certificates(data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -
     shown = perform(data_dir, "certificates.reload")["certificates"]
     if as_json:
         typer.echo(json.dumps(shown))
+    elif not shown:
+        typer.echo("no listener has a certificate")
     for one in () if as_json else shown:
         typer.echo(f"{one['file']} serial {one['serial']} until {one['expires']}")
 
 
-def status(
-    data_dir: DataDir = DATA_DIR,
-    as_json: AsJson = False,
-) -> None:
-    """State of the running node: listeners, connections, queues, messages, alarms, memory."""
-    _told(perform(data_dir, "status"), as_json)
+# -- facts ------------------------------------------------------------------------------------------------------
 
 
-def _told(facts: dict[str, Any], as_json: bool) -> None:
+def _alerts(value: Any) -> str:
+    return "; ".join(f"{one['kind']} {one['subject']}: {text(one['text'])}" for one in value) or ABSENT
+
+
+def _scrub(value: Any) -> str:
+    found = counted(value["found"], "damaged place") if value["found"] else "no damage"
+    return f"{value['percent']:.0f} % of a pass, {value['passes']:,} before, {size(value['bytes'])} read, {found}"
+
+
+def _bound(value: Any) -> str:
+    return f"{size(value)}/s" if value else "unlimited"
+
+
+FACTS: Final = {
+    column.name: column
+    for column in (
+        Column("messages_ready", show=number),
+        Column("messages_unacknowledged", show=number),
+        Column("queues", show=number),
+        Column("messages", show=number),
+        Column("consumers", show=number),
+        Column("owner", heading="leader"),
+        Column("owns", show=number, heading="leads"),
+        Column("holds", show=number, heading="replicas"),
+        Column("queues_owned", show=number, heading="leads"),
+        Column("replicas_held", show=number, heading="replicas"),
+        Column("clock_ahead_ms", show=span, heading="clock_ahead"),
+        Column("alerts", show=_alerts),
+        Column("scrub", show=_scrub),
+        Column("copies_syncing", show=number, heading="replicas_in_synchronisation"),
+        Column("copying_bytes", show=size, heading="received"),
+        Column("copying_rate_bytes", show=_bound, heading="synchronisation_rate"),
+        Column("copying_paused", heading="synchronisation_paused"),
+        Column("resident_bytes", show=size, heading="memory"),
+        Column("memory_limit_bytes", show=size, heading="memory_limit"),
+        Column("wiring_index", show=number, heading="metadata_index"),
+        Column("wiring_digest", heading="metadata_digest"),
+        Column("term", heading="metadata_term"),
+    )
+}
+"""Fields of a node's answers that are shown otherwise than as they are."""
+
+
+def show(told: Sequence[dict[str, Any]] | dict[str, Any], as_json: bool, **headings: str) -> None:
+    """A table of rows, or a line for each fact, for people; JSON for programs. `headings`: by field."""
+    rows = [told] if isinstance(told, dict) else told
     if as_json:
-        typer.echo(json.dumps(facts))
-        return
-    for name, value in facts.items():
-        typer.echo(f"{name:24} {', '.join(map(str, value)) if isinstance(value, list) else value}")
+        typer.echo(json.dumps(told))
+    elif rows:
+        columns = (FACTS.get(name) or Column(name, heading=headings.get(name, "")) for name in rows[0])
+        table, wish = tables.Table(tuple(columns)), tables.Wish()
+        if isinstance(told, dict):
+            tables.printed(tables.lines_of(table, told, wish), head=False)
+        else:
+            tables.printed(tables.lines(table, rows, wish, tables.WIDE), head=True)
+
+
+def status(data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
+    """State of the running node: listeners, connections, queues, messages, alarms, memory."""
+    show(perform(data_dir, "status"), as_json, leader="metadata_leader")
+
+
+# -- members ----------------------------------------------------------------------------------------------------
+
+draining = typer.Typer(add_completion=False)
+
+
+def members(data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
+    """All members: alive, voter, metadata leader, number of queues that each leads and replicates."""
+    show(perform(data_dir, "members")["members"], as_json)
+
+
+@operation(draining, "drain")
+def drain(
+    reach: Target,
+    undo: Annotated[bool, typer.Option("--undo", help="Accept queues again.")] = False,
+    wait: Annotated[
+        float, typer.Option(min=0, help="First wait this long for queues that need this node for confirms.")
+    ] = 0.0,
+) -> None:
+    """Transfer this node's queues to others, then ask its clients to move (320). The node stays a member."""
+    end_s = time.monotonic() + wait
+    while wait and reach.is_critical and time.monotonic() < end_s:
+        time.sleep(PROGRESS_S)
+    done = reach.change("drain", PATIENCE_S, undo=undo)
+    typer.echo(
+        "takes queues again" if undo else f"handed over {counted(done['moved'], 'queue')}, {done['left']:,} left"
+    )
+    if done.get("left"):
+        raise typer.Exit(1)
+
+
+def leave(
+    name: Annotated[str | None, typer.Argument(help="A dead member to remove; none: this node.")] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds for the others to take this node's replicas.")
+    ] = LEAVE_TIMEOUT_S,
+    force: Annotated[bool, typer.Option("--force", help="Then leave even if queues have too few replicas.")] = False,
+    accept_loss: Annotated[bool, typer.Option("--accept-loss", help="Even with the only replica of a queue.")] = False,
+    data_dir: DataDir = DATA_DIR,
+) -> None:
+    """Remove a member: this node (its queues and replicas go to others first), or a dead one by its name."""
+    asked = {"member": name, "timeout_s": timeout, "force": force, "accept_loss": accept_loss}
+    meanwhile = _progress(data_dir) if name is None else None
+    perform(data_dir, "leave", patience_s=timeout + PATIENCE_S, meanwhile=meanwhile, **asked)
+    typer.echo(f"{name or 'this node'} is a member no more")
+
+
+@contextmanager
+def _progress(data_dir: Path) -> Iterator[None]:
+    """A line on stderr each time that less is left to move, while the command waits."""
+    from clusterbroker.broker.server.control.client import ask
+
+    over = Event()
+
+    def look() -> None:
+        told = 0, 0
+        while not over.is_set():
+            try:
+                answer = ask(data_dir, "leave.progress") or {}
+            except (OSError, ValueError):  # it has left
+                return
+            if answer.get("leaving") and (now := (answer["owns"], answer["counting"])) != told:
+                told = now
+                typer.echo(f"{counted(now[0], 'queue')} to hand over, {now[1]:,} wait for a copy elsewhere", err=True)
+            over.wait(PROGRESS_S)
+
+    watcher = Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def join(
+    to: Annotated[str, typer.Argument(help="HOST:PORT, the cluster address of any member.")],
+    name: Annotated[str, typer.Option(help="The new member's name.")],
+    cluster: Annotated[str, typer.Option(help="HOST:PORT of the new member for the others.")],
+    secret_file: Annotated[Path | None, typer.Option(help="The join secret. [~/.config/clusterbroker/secret]")] = None,
+    witness: Annotated[bool, typer.Option("--witness", help="Vote only, without messages.")] = False,
+    data_dir: DataDir = DATA_DIR,
+) -> None:
+    """Prepare an empty data directory for a new member; `clusterbroker start` then starts the node."""
+    from clusterbroker.broker.server.joining import Unjoined
+    from clusterbroker.broker.server.joining import join as ask
+    from clusterbroker.journal.errors import JournalError
+
+    try:
+        known = ask(data_dir, name, cluster, to, secret_file, witness)
+    except (Unjoined, JournalError, ValueError, OSError) as error:
+        typer.echo(f"clusterbroker: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"{name} may join {', '.join(known)}: start it with --name {name} --cluster {cluster}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import re
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +24,7 @@ CONNECT_S: Final = 5.0
 ANSWER_S: Final = 100.0
 """Longer than a node takes for any operation."""
 NOTHING: Final = ".", ".."
-_SEGMENT: Final = re.compile(r"\{(\w+)\}")
+Query = dict[str, str] | None
 
 
 class Api:
@@ -96,81 +95,55 @@ class Api:
 
     # -- requests ---------------------------------------------------------------------------------------------
 
-    def get(self, path: str, *names: str, query: dict[str, str] | None = None) -> Any:
+    def get(self, path: str, *names: str, query: Query = None) -> Any:
         """A document. `path` has a {} for each name. Failed."""
-        return self._ask("GET", path, names, query=query)
+        return self._told(self._sent("GET", path, names, query))
 
     def document(self, path: str, *names: str) -> dict[str, Any]:
         """One thing. Failed, also when it is not there."""
-        found: dict[str, Any] = self._ask("GET", path, names)
+        found: dict[str, Any] = self.get(path, *names)
         return found
 
-    def documents(
-        self, path: str, *names: str, of: str | None = None, query: dict[str, str] | None = None
-    ) -> list[dict[str, Any]]:
+    def documents(self, path: str, *names: str, of: str | None = None, query: Query = None) -> list[dict[str, Any]]:
         """A list. `of`: only what belongs to this vhost or user, whose name stands behind the path. Failed."""
         if of is not None:
             path, names = path + "/{}", (*names, of)
-        found: list[dict[str, Any]] = self._ask("GET", path, names, query=query)
+        found: list[dict[str, Any]] = self.get(path, *names, query=query)
         return found
 
-    def get_or_none(self, path: str, *names: str, query: dict[str, str] | None = None) -> Any:
+    def get_or_none(self, path: str, *names: str, query: Query = None) -> Any:
         """None where there is nothing of these names."""
-        return self._ask("GET", path, names, query=query, absent=True)
+        answer = self._sent("GET", path, names, query)
+        return None if answer.status_code == 404 else self._told(answer)
 
     def check(self, path: str, *names: str) -> tuple[bool, Any]:
         """A health check: whether it passed, and what it told."""
-        answer = self._sent("GET", path, names, {}, None)
+        answer = self._sent("GET", path, names)
         if answer.status_code == 503:
             told = _document(answer)
             if isinstance(told, dict) and told.get("status") == "failed":
                 return False, told
-        return True, self._told(answer, False)
-
-    def change(self, method: str, path: str, names: dict[str, str], body: Any) -> dict[str, Any]:
-        """A request whose `path` names its segments; what it told. Failed."""
-        order = tuple(names[name] for name in _SEGMENT.findall(path))
-        return self._ask(method, _SEGMENT.sub("{}", path), order, body=body) or {}
+        return True, self._told(answer)
 
     def put(self, path: str, *names: str, body: Any) -> Any:
         """Makes or changes something. Failed."""
-        return self._ask("PUT", path, names, body=body)
+        return self._told(self._sent("PUT", path, names, body=body))
 
-    def post(self, path: str, *names: str, body: Any, query: dict[str, str] | None = None) -> Any:
+    def post(self, path: str, *names: str, body: Any, query: Query = None) -> Any:
         """Does something. Failed."""
-        return self._ask("POST", path, names, body=body, query=query)
+        return self._told(self._sent("POST", path, names, query, body))
 
-    def delete(
-        self, path: str, *names: str, query: dict[str, str] | None = None, headers: dict[str, str] | None = None
-    ) -> None:
+    def delete(self, path: str, *names: str, query: Query = None, headers: Query = None) -> None:
         """Takes something away. Failed."""
-        self._ask("DELETE", path, names, query=query, headers=headers)
-
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        names: tuple[str, ...],
-        *,
-        query: dict[str, str] | None = None,
-        body: Any = None,
-        headers: dict[str, str] | None = None,
-        absent: bool = False,
-    ) -> Any:
-        return self._told(self._sent(method, path, names, query or {}, body, headers), absent)
+        self._told(self._sent("DELETE", path, names, query, headers=headers))
 
     def _sent(
-        self,
-        method: str,
-        path: str,
-        names: tuple[str, ...],
-        query: dict[str, str],
-        body: Any,
-        headers: dict[str, str] | None = None,
-    ) -> httpx.Response:
+        self, method: str, path: str, names: tuple[str, ...], query: Query = None, body: Any = None,
+        headers: Query = None,
+    ) -> httpx.Response:  # fmt: skip
         asked = path.format(*map(segment, names))
         try:
-            answer = self._client.request(method, asked, params=query, json=body, headers=headers)
+            answer = self._client.request(method, asked, params=query or {}, json=body, headers=headers)
         except (UnicodeEncodeError, ValueError, RecursionError):
             raise Failed("a name or a value is not valid Unicode", USAGE) from None
         except httpx.TimeoutException:
@@ -184,11 +157,10 @@ class Api:
             self._warn(f"this node has been cut off from its cluster for {stale_s} s: it shows what it last knew")
         return answer
 
-    def _told(self, answer: httpx.Response, absent: bool) -> Any:
+    @staticmethod
+    def _told(answer: httpx.Response) -> Any:
         if answer.is_success:
             return _document(answer)
-        if answer.status_code == 404 and absent:
-            return None
         raise Failed(_reason(answer), _code(answer.status_code))
 
 

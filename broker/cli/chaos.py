@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from clusterbroker.broker.cli.tables import counted
 from clusterbroker.broker.trial.client import ClientLost
 from clusterbroker.broker.trial.clocks import Clocks, build
 from clusterbroker.broker.trial.faults import Nemesis, mount_small_disk, unmount
@@ -45,7 +46,7 @@ def chaos(
     console = Console(highlight=False)
     directory = Path(tempfile.mkdtemp(prefix="clusterbroker-chaos-"))
     began_s = time.perf_counter()
-    console.print(f"seed {chosen}, {nodes} nodes, {rounds} rounds")
+    console.print(f"seed {chosen}, {nodes} nodes, {counted(rounds, 'round')}")
     failure, result = "", Trial()
     try:
         result = asyncio.run(_torment(console, directory, rounds, chosen, nodes, rate))
@@ -54,7 +55,7 @@ def chaos(
         failure = str(error)
     except KeyboardInterrupt:
         failure = "interrupted"
-    told = f"{len(result.rounds)} rounds, {result.verdict.figures()}, {time.perf_counter() - began_s:.0f} s"
+    told = f"{counted(len(result.rounds), 'round')}, {result.verdict.figures()}, {time.perf_counter() - began_s:.0f} s"
     if failure or not result.passed:
         typer.echo(f"chaos failed: {failure} ({told}; seed {chosen}; logs and histories are kept in {directory})")
         raise typer.Exit(1)

@@ -2,7 +2,8 @@
 
     @listing(app, "list", TABLE)     a function that gives documents becomes a command that shows a table of them
     @showing(app, "show", TABLE)     one that gives one document: a line for each field
-    @operation(app, "declare")            one that does something: it may give a line that says what it did
+    @operation(app, "declare")       one that does something: it may give a line that says what it did
+    listed(app, "list", TABLE, path, about), shown(...)   a list or a document of the management API as it is
 
 Each function's first parameter is the Target; the others are its own arguments and options. The options of reaching and
 showing are added here, so that they are the same everywhere.
@@ -11,6 +12,7 @@ showing are added here, so that they are the same everywhere.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -23,11 +25,15 @@ from typer.core import TyperCommand
 
 from clusterbroker.broker.cli import complete, tables, watching
 from clusterbroker.broker.cli.exit_codes import USAGE, Failed, end
+from clusterbroker.broker.cli.parameters import OfUser, OfVhost, Vhost
 from clusterbroker.broker.cli.tables import Document, Table, Wish
 from clusterbroker.broker.cli.target import Target
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+BY_NAME: Final = Parameter.KEYWORD_ONLY
+SEGMENT: Final = re.compile(r"\{(\w+)\}")
+"""Of a path: a name."""
 WHERE: Final = "Which node"
 SHOWN: Final = "What is shown"
 
@@ -161,6 +167,37 @@ def showing(app: typer.Typer, name: str, table: Table, *, hidden: bool = False) 
         return function
 
     return register
+
+
+def listed(app: typer.Typer, name: str, table: Table, path: str, about: str, of: Any = OfVhost) -> None:
+    """Registers a list of the management API as it is. `of`: the option that narrows it down to a vhost or user, whose
+    name stands behind the path; None: there is none."""
+    option = "user" if of is OfUser else "vhost"
+
+    def documents(reach: Target, **given: Any) -> list[Document]:
+        return reach.api.documents(path, of=given.get(option), query=reach.narrowed)
+
+    _takes(documents, about, {} if of is None else {option: Parameter(option, BY_NAME, default=None, annotation=of)})
+    listing(app, name, table)(documents)
+
+
+def shown(app: typer.Typer, name: str, table: Table, path: str, about: str, /, **names: Any) -> None:
+    """Registers a document of the management API as it is. `names`: of the path's segments, and their parameters."""
+
+    def document(reach: Target, **given: Any) -> Document:
+        return reach.api.document(SEGMENT.sub("{}", path), *(given[name] for name in SEGMENT.findall(path)))
+
+    parameters = {word: Parameter(word, BY_NAME, annotation=annotation) for word, annotation in names.items()}
+    if "vhost" in SEGMENT.findall(path) and "vhost" not in names:
+        parameters["vhost"] = Parameter("vhost", BY_NAME, default="/", annotation=Vhost)
+    _takes(document, about, parameters)
+    showing(app, name, table)(document)
+
+
+def _takes(function: Callable[..., Any], about: str, parameters: dict[str, Parameter]) -> None:
+    function.__doc__ = about
+    reach = Parameter("reach", Parameter.POSITIONAL_OR_KEYWORD)
+    function.__signature__ = inspect.Signature([reach, *parameters.values()])  # type: ignore[attr-defined]
 
 
 def _wish(given: dict[str, Any]) -> tuple[Wish, float | None]:

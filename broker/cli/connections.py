@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from clusterbroker.broker.cli.commands import listing, operation, showing
+from clusterbroker.broker.cli.commands import listed, listing, operation, showing, shown
 from clusterbroker.broker.cli.complete import channels as complete_channels
 from clusterbroker.broker.cli.complete import connections as complete_connections
 from clusterbroker.broker.cli.complete import users as complete_users
 from clusterbroker.broker.cli.exit_codes import USAGE, Failed
 from clusterbroker.broker.cli.parameters import OfVhost
 from clusterbroker.broker.cli.readable import visible
-from clusterbroker.broker.cli.tables import Column, Document, Table, moment, number, rate
+from clusterbroker.broker.cli.tables import Column, Document, Table, moment, number, pairs, rate, volume
 from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Connections of clients.")
@@ -28,8 +28,8 @@ CONNECTIONS = Table(
         Column("node"),
         Column("state"),
         Column("channels", show=number),
-        Column("in", "recv_oct_details.rate", rate),
-        Column("out", "send_oct_details.rate", rate),
+        Column("in", "recv_oct_details.rate", volume),
+        Column("out", "send_oct_details.rate", volume),
         Column("tls", "ssl"),
         Column("since", "connected_at", moment),
         Column("called", "user_provided_name", wide=True),
@@ -66,7 +66,7 @@ CONSUMERS = Table(
         Column("active"),
         Column("exclusive", wide=True),
         Column("user", "channel_details.user", wide=True),
-        Column("arguments", wide=True),
+        Column("arguments", show=pairs, wide=True),
     ),
     name="queue.name",
 )
@@ -89,10 +89,7 @@ def _in_vhost(reach: Target, what: Literal["connections", "channels"], vhost: st
     return reach.api.documents("/api/vhosts/{}/" + what, vhost)
 
 
-@showing(app, "show", CONNECTIONS)
-def connection_show(reach: Target, connection: Connection) -> Document:
-    """One connection."""
-    return reach.api.document("/api/connections/{}", connection)
+shown(app, "show", CONNECTIONS, "/api/connections/{connection}", "One connection.", connection=Connection)
 
 
 @operation(app, "close")
@@ -140,7 +137,4 @@ def channel_show(
     return reach.api.document("/api/channels/{}", channel)
 
 
-@listing(consumers, "list", CONSUMERS)
-def consumer_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
-    """All consumers, with the queues that they consume from."""
-    return reach.api.documents("/api/consumers", of=vhost)
+listed(consumers, "list", CONSUMERS, "/api/consumers", "All consumers, with the queues that they consume from.")

@@ -6,8 +6,9 @@ import sys
 from typing import Final
 
 from clusterbroker.broker.cli.collector import look_seldom
+from clusterbroker.broker.extras import wanting
 
-COMMAND: Final = "clusterbroker[server]"
+COMMAND: Final = "server"
 """What brings what the command needs; a broker inside a test needs less."""
 
 
@@ -19,5 +20,5 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("clusterbroker"):
             raise
-        sys.exit(f"clusterbroker: the command needs {error.name}: pip install '{COMMAND}'")
+        sys.exit(f"clusterbroker: {wanting('the command', error.name, COMMAND)}")
     command()

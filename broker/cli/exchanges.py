@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from clusterbroker.broker.cli import messages
-from clusterbroker.broker.cli.commands import listing, operation, showing
+from clusterbroker.broker.cli.commands import listed, listing, operation, showing
 from clusterbroker.broker.cli.complete import exchanges as complete_exchanges
 from clusterbroker.broker.cli.complete import queues as complete_queues
 from clusterbroker.broker.cli.exit_codes import USAGE, Failed
@@ -21,7 +21,7 @@ from clusterbroker.broker.cli.parameters import (
     Vhost,
     table,
 )
-from clusterbroker.broker.cli.tables import Column, Document, Table, quoted, rate
+from clusterbroker.broker.cli.tables import Column, Document, Table, pairs, quoted, rate
 from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Exchanges.")
@@ -38,7 +38,7 @@ EXCHANGES = Table(
         Column("policy"),
         Column("auto_delete", wide=True),
         Column("internal", wide=True),
-        Column("arguments", wide=True),
+        Column("arguments", show=pairs, wide=True),
     )
 )
 BINDINGS = Table(
@@ -48,7 +48,7 @@ BINDINGS = Table(
         Column("routing_key"),
         Column("destination"),
         Column("to", "destination_type"),
-        Column("arguments"),
+        Column("arguments", show=pairs),
     ),
     name="destination",
 )
@@ -56,10 +56,7 @@ Destination = Annotated[str, typer.Argument(metavar="DESTINATION", autocompletio
 Source = Annotated[str, typer.Argument(metavar="SOURCE", autocompletion=complete_exchanges)]
 
 
-@listing(app, "list", EXCHANGES)
-def exchange_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
-    """All exchanges, with rates."""
-    return reach.api.documents("/api/exchanges", of=vhost)
+listed(app, "list", EXCHANGES, "/api/exchanges", "All exchanges, with rates.")
 
 
 @showing(app, "show", EXCHANGES)

@@ -10,7 +10,7 @@ import typer
 from clusterbroker.broker.cli import message_story, tables
 from clusterbroker.broker.cli.commands import operation
 from clusterbroker.broker.cli.parameters import QueueName, Vhost
-from clusterbroker.broker.cli.tables import Document, number, size, text
+from clusterbroker.broker.cli.tables import Document, counted, number, pairs, size, text
 from clusterbroker.broker.cli.target import Target
 
 MOVES_MAX: Final = 10
@@ -79,8 +79,8 @@ def story(queue: Document) -> Iterator[str]:
         yield f"it is paused{why}: no deliveries until clusterbroker queues resume"
     if lease := queue.get("lease"):
         yield (
-            f"it is leased by '{text(lease['name'])}': {number(lease['rows'])} messages from number {lease['start']} "
-            f"to {lease['end'] - 1}; no other consumer; without a request it ends at {lease['until']}"
+            f"it is leased by '{text(lease['name'])}': {counted(lease['rows'], 'message')} from number "
+            f"{lease['start']} to {lease['end'] - 1}; no other consumer; without a request it ends at {lease['until']}"
         )
     if held_back := queue.get("held_back"):
         some = ", ".join(map(str, held_back[:10])) + (" and more" if len(held_back) > 10 else "")
@@ -89,7 +89,7 @@ def story(queue: Document) -> Iterator[str]:
     for reader in queue.get("stored_offsets", ()):
         yield (
             f"its reader '{text(reader['name'])}' says that it goes on with offset {reader['offset']}: "
-            f"{number(reader['lag'])} messages from the end"
+            f"{counted(reader['lag'], 'message')} from the end"
         )
     yield from _owner(queue)
     yield from _copies(queue)
@@ -98,8 +98,9 @@ def story(queue: Document) -> Iterator[str]:
     if "messages" in queue:
         yield ""
         yield (
-            f"it has {number(queue['messages_ready'])} messages ready and {number(queue['messages_unacknowledged'])} "
-            f"unacknowledged ({size(queue.get('message_bytes'))}), and {number(queue['consumers'])} consumers"
+            f"it has {counted(queue['messages_ready'], 'message')} ready and "
+            f"{number(queue['messages_unacknowledged'])} unacknowledged "
+            f"({size(queue.get('message_bytes'))}), and {counted(queue['consumers'], 'consumer')}"
         )
 
 
@@ -128,16 +129,16 @@ def _copies(queue: Document) -> Iterator[str]:
             facts.append("its node is away")
         copy = copies.get(node)
         if copy is not None and copy["records_behind"]:
-            facts.append(f"at most {number(copy['records_behind'])} records ({size(copy['bytes_behind'])}) behind")
+            facts.append(f"at most {counted(copy['records_behind'], 'record')} ({size(copy['bytes_behind'])}) behind")
         yield f"  {node}: {', '.join(facts)}"
 
 
 def _rules(queue: Document) -> Iterator[str]:
     yield f"policy: {text(queue.get('policy'))}; operator policy: {text(queue.get('operator_policy'))}"
     if queue["effective_policy_definition"]:
-        yield f"  together: {text(queue['effective_policy_definition'])}"
+        yield f"  together: {pairs(queue['effective_policy_definition'])}"
     if queue["arguments"]:
-        yield f"arguments: {text(queue['arguments'])}"
+        yield f"arguments: {pairs(queue['arguments'])}"
     rules: dict[str, Any] = queue.get("explain") or {}
     yield "effective settings:" if rules else "no argument or policy sets anything"
     for field, why in rules.items():

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import base64
 import csv
-import importlib.util
 import json
 import os
 from collections.abc import Iterable
@@ -28,6 +27,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from clusterbroker.broker.amqp.properties import PROPERTIES
 from clusterbroker.broker.cli.readable import plain, properties_of
+from clusterbroker.broker.extras import is_there, wanting
 from clusterbroker.journal.errors import DamagedJournal
 from clusterbroker.journal.inspect import StoredMessage
 
@@ -156,6 +156,8 @@ class ParquetSheet:
         self._writer.close()
 
 
+PARQUET: Final = "Parquet", "pyarrow", "export"
+"""As `extras.wanting` says it."""
 SHEETS: Final[dict[str, type[CsvSheet] | type[JsonLinesSheet] | type[ParquetSheet]]] = {
     ".csv": CsvSheet,
     ".jsonl": JsonLinesSheet,
@@ -180,10 +182,8 @@ class Export:
             )
         if path.is_dir() or (path.exists() and not replace):
             raise ExportImpossible(f"cannot export to {path}: it exists, choose another name or add --force")
-        if path.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-            raise ExportImpossible(
-                "cannot write Parquet without pyarrow: pip install 'clusterbroker[export]', or export to .csv or .jsonl"
-            )
+        if path.suffix.lower() == ".parquet" and not is_there("pyarrow"):
+            raise ExportImpossible(f"{wanting(*PARQUET)}, or export to .csv or .jsonl")
         self.path = path
         self.partial = path.with_name(path.name + ".part")
         self.written = 0

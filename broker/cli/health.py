@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from clusterbroker.broker.cli.administration import DATA_DIR, DataDir
+from clusterbroker.broker.cli.tables import counted
 
 AGAIN_S: Final = 0.5
 
@@ -106,10 +107,13 @@ def _lacking(copies: dict[str, Any] | None, asked: Asked) -> str:
         return ""
     if not copies.get("ok"):
         return str(copies.get("error"))
+    replicas = counted(copies["behind"], "replica")
     if asked.ready and not copies["caught_up"]:
-        return f"{copies['behind']} copies here have not been in sync since it began, the first is of {copies['first']}"
+        has = "has" if copies["behind"] == 1 else "have"
+        return f"{replicas} here {has} not been in sync since it began, the first is of {copies['first']}"
     if asked.in_sync and copies["behind"]:
-        return f"{copies['behind']} copies here are not in sync, the first is of {copies['first']}"
+        are = "is" if copies["behind"] == 1 else "are"
+        return f"{replicas} here {are} not in sync, the first is of {copies['first']}"
     if asked.spare and copies["critical"]:
-        return f"{copies['critical']} queues would confirm nothing without this node"
+        return f"{counted(copies['critical'], 'queue')} would confirm nothing without this node"
     return ""

@@ -22,7 +22,8 @@ from typing import Any, Final, NamedTuple
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp.properties import PROPERTIES, Properties
-from clusterbroker.broker.cli.export import SHEETS, ExportImpossible
+from clusterbroker.broker.cli.export import PARQUET, SHEETS, ExportImpossible
+from clusterbroker.broker.extras import wanting
 from clusterbroker.broker.trial.client import Client, ClientLost, Target
 from clusterbroker.journal.values import Timestamp
 
@@ -78,7 +79,7 @@ def _parquet(path: Path) -> Iterator[dict[str, Any]]:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise ExportImpossible("cannot read Parquet without pyarrow: pip install 'clusterbroker[export]'") from None
+        raise ExportImpossible(wanting(*PARQUET)) from None
     with pyarrow.parquet.ParquetFile(str(path)) as file:
         for batch in file.iter_batches(batch_size=1000):
             yield from batch.to_pylist()

@@ -10,24 +10,36 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 from rich.console import Console
-from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
 from clusterbroker.broker.cli.exit_codes import Failed, end
 from clusterbroker.broker.cli.export import Export, ExportImpossible
 from clusterbroker.broker.cli.readable import body_text, plain, properties_of, visible
+from clusterbroker.broker.cli.tables import (
+    WIDE,
+    Column,
+    Document,
+    Table,
+    Wish,
+    counted,
+    lines,
+    lines_of,
+    moment,
+    number,
+    pairs,
+    printed,
+    quoted,
+    size,
+)
 from clusterbroker.cluster.data_directory import RAFT, DataDirectory, NotThere
 from clusterbroker.cluster.errors import ClusterError
 from clusterbroker.journal.check import Broken, CheckReport, Costs
@@ -45,7 +57,6 @@ NAMES_MAX = 5
 app = typer.Typer(
     help="Read, check, export or compact the messages on a node's disk, also without the node.",
     no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The node's data directory.", show_default=False)]
@@ -83,29 +94,23 @@ def _progress() -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-def _table(*columns: tuple[str, bool]) -> Table:
-    """Columns are (title, cells are numbers)."""
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    for title, number in columns:
-        table.add_column(title, justify="right" if number else "left", no_wrap=number, overflow="fold")
-    return table
+def _print(table: Table, rows: Sequence[Document]) -> None:
+    printed(lines(table, rows, Wish(), WIDE), head=True)
 
 
-def _cell(text: str) -> Text:
-    return Text(visible(text))
-
-
-def _print(*shown: Any) -> None:
-    # a table in a pipe is for grep: as wide as it wants to be
-    Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 250).print(*shown)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _moment(time_ms: int | None) -> str:
-    return "" if time_ms is None else datetime.fromtimestamp(time_ms / 1000).astimezone().isoformat(" ", "seconds")
+QUEUES = Table(
+    (
+        Column("vhost"),
+        Column("name"),
+        Column("id"),
+        Column("ready", show=number),
+        Column("redelivered", show=number),
+        Column("dead", show=number),
+        Column("bytes", show=size),
+        Column("oldest", "oldest_ms", moment),
+        Column("newest", "newest_ms", moment),
+    )
+)
 
 
 @dataclass(slots=True)
@@ -143,38 +148,16 @@ def list_queues(directory: Directory, as_json: AsJson = False) -> None:
     """The queues of the journal: ready messages, and dead ones (held for their dead-letter targets)."""
     with _one_line():
         place = DataDirectory(directory)
-        lines = place.look(lambda view: _lines(place, view))
+        found = place.look(lambda view: _lines(place, view))
     if as_json:
-        print(json.dumps([line.as_json() for line in lines], indent=2))
+        print(json.dumps([line.as_json() for line in found], indent=2))
         return
     if place.wiring_problem:
         print(f"names are not known: {visible(place.wiring_problem)}", file=sys.stderr)
-    table = _table(
-        ("vhost", False),
-        ("name", False),
-        ("id", True),
-        ("ready", True),
-        ("redelivered", True),
-        ("dead", True),
-        ("bytes", True),
-        ("oldest", False),
-        ("newest", False),
-    )
-    for line in lines:
-        table.add_row(
-            _cell(line.vhost or ""),
-            _cell(_nameless(place, line) if line.name is None else line.name),
-            line.id,
-            f"{line.ready:,}",
-            f"{line.redelivered:,}",
-            f"{line.dead:,}",
-            decimal(line.bytes),
-            _moment(line.oldest_ms),
-            _moment(line.newest_ms),
-        )
-    _print(table)
+    rows = [line.as_json() | {"name": _nameless(place, line) if line.name is None else line.name} for line in found]
+    _print(QUEUES, rows)
     state = "its node runs: this is a moment that has passed" if place.running else "no node runs on it"
-    print(f"{_count(len(lines), 'queue')}, {_count(sum(line.ready for line in lines), 'message')}; {state}")
+    print(f"{counted(len(found), 'queue')}, {counted(sum(line.ready for line in found), 'message')}; {state}")
 
 
 def _nameless(place: DataDirectory, line: _Line) -> str:
@@ -240,43 +223,35 @@ def _inspect_table(messages: Iterator[StoredMessage], body: bool) -> None:
     count = 0
     while rows := list(islice(messages, TABLE_ROWS_MAX)):
         count += len(rows)
-        table = _table(
-            ("seq", True),
-            ("exchange", False),
-            ("routing key", False),
-            ("bytes", True),
-            ("deliveries", True),
-            ("redelivered", False),
-            ("segment:offset", True),
-            ("properties", False),
-            *([("body", False)] if body else []),
-        )
-        for stored in rows:
-            table.add_row(*_inspect_row(stored, body))
-        _print(table)
-    print(_count(count, "message"))
+        _print(MESSAGES_AND_BODIES if body else MESSAGES, [_inspect_row(stored, body) for stored in rows])
+    print(counted(count, "message"))
 
 
-def _inspect_row(stored: StoredMessage, body: bool) -> list[str | Text]:
+MESSAGES = Table(
+    (
+        Column("seq", show=number),
+        Column("exchange", show=quoted),
+        Column("routing_key"),
+        Column("bytes", show=number),
+        Column("deliveries", "delivery_count", number),
+        Column("redelivered"),
+        Column("segment:offset", "place"),
+        Column("properties", show=pairs),
+    )
+)
+MESSAGES_AND_BODIES = Table((*MESSAGES.columns, Column("body")))
+
+
+def _inspect_row(stored: StoredMessage, body: bool) -> Document:
     entry, message, file = stored
-    properties, headers = properties_of(message.header)
-    shown = [f"{name}={value}" for name, value in properties.items()]
-    if headers is not None:
-        shown.append(f"headers={json.dumps(headers, ensure_ascii=False)}")
-    row: list[str | Text] = [
-        str(entry.seq),
-        _cell(message.exchange.decode("utf-8", "surrogateescape")),
-        _cell(message.routing_key.decode("utf-8", "surrogateescape")),
-        f"{message.body_length:,}",
-        str(entry.delivery_count),
-        "yes" if entry.redelivered else "no",
-        file or f"{entry.segment}:{entry.offset}",
-        _cell(" ".join(shown)),
-    ]
+    row = _message_json(stored, False)
+    row["place"] = file or f"{entry.segment}:{entry.offset}"
+    if row["headers"] is not None:
+        row["properties"]["headers"] = row["headers"]
     if body:
-        text, _ = body_text(message.body)
-        rest = len(text) - BODY_SHOWN_MAX
-        row.append(_cell(text[:BODY_SHOWN_MAX]).append(f" ... and {rest:,} more characters" if rest > 0 else ""))
+        shown, _ = body_text(message.body)
+        rest = len(shown) - BODY_SHOWN_MAX
+        row["body"] = shown[:BODY_SHOWN_MAX] + (f" ... and {rest:,} more characters" if rest > 0 else "")
     return row
 
 
@@ -374,33 +349,31 @@ def _report_json(
 
 
 def _print_report(place: DataDirectory, report: CheckReport, unknown: _Unknown) -> None:
-    table = _table(("proved", False), ("", True))
     records = ", ".join(f"{count:,} {kind}" for kind, count in sorted(report.records.items())) or "0"
     checkpoint = "none yet"
     if report.checkpoint is not None:
         checkpoint = f"{report.checkpoint.segment}:{report.checkpoint.offset}, group {report.checkpoint.lsn:,}"
-    for name, value in (
-        ("segments", f"{report.segments:,}"),
-        ("groups", f"{report.groups:,}"),
-        ("records", records),
-        ("bytes", decimal(report.bytes)),
-        ("queues in the index", f"{report.queues:,}"),
-        ("messages in the index", f"{report.indexed_messages:,} in {report.runs:,} runs"),
-        ("checkpoint", checkpoint),
-        ("end of the log", f"{report.end.segment}:{report.end.offset}, group {report.end.lsn:,}"),
-        ("wiring", "unreadable" if place.wiring is None else _count(place.wiring_commands, "command")),
-    ):
-        table.add_row(name, value)
-    _print(table)
+    facts = {
+        "segments": f"{report.segments:,}",
+        "groups": f"{report.groups:,}",
+        "records": records,
+        "bytes": size(report.bytes),
+        "queues in the index": f"{report.queues:,}",
+        "messages in the index": f"{report.indexed_messages:,} in {counted(report.runs, 'run')}",
+        "checkpoint": checkpoint,
+        "end of the log": f"{report.end.segment}:{report.end.offset}, group {report.end.lsn:,}",
+        "metadata log": "unreadable" if place.wiring is None else counted(place.wiring_commands, "command"),
+    }
+    printed(lines_of(Table(tuple(map(Column, facts))), facts, Wish()), head=False)
     if report.torn:
         print("the last group was not finished (a kill or a power cut): never confirmed, cut at the next start")
     if unknown.deleted:
         print(
-            f"{_count(unknown.deleted, 'deleted queue')} still in the journal: the next start forgets what is deleted"
+            f"{counted(unknown.deleted, 'deleted queue')} still in the journal: the next start forgets what is deleted"
         )
     if unknown.set_aside:
         print(
-            f"{_count(unknown.set_aside, 'queue')} set aside: the wiring knows neither that they are nor that "
+            f"{counted(unknown.set_aside, 'queue')} set aside: the wiring knows neither that they are nor that "
             "they were deleted, so they are kept (`clusterbroker journal ls` names them, `export` saves them)"
         )
 
@@ -408,9 +381,9 @@ def _print_report(place: DataDirectory, report: CheckReport, unknown: _Unknown) 
 def _verdict(place: DataDirectory, report: CheckReport, broken: list[dict[str, Any]]) -> str:
     if not broken:
         beside = " (beside its running node)" if report.running else ""
-        groups, segments = _count(report.groups, "group"), _count(report.segments, "segment")
+        groups, segments = counted(report.groups, "group"), counted(report.segments, "segment")
         return f"whole{beside}: {groups} in {segments}, as they were written"
-    places = f"broken in {_count(len(broken), 'place')}; nothing was changed."
+    places = f"broken in {counted(len(broken), 'place')}; nothing was changed."
     if goes_on := _how_it_goes_on(place, broken):
         return f"{places} {goes_on}. Look at the disk."
     stop = "Stop the node. " if report.running else ""
@@ -479,8 +452,8 @@ def export(
                     for count in sheet.write(view.messages(queue_id)):
                         progress.advance(task, count)
             except DamagedJournal as damage:
-                _fail(f"{damage} What came before it ({_count(sheet.written, 'message')}) is in {sheet.partial}.", 1)
-    print(f"exported {_count(sheet.written, 'message')} to {visible(str(to))} ({decimal(to.stat().st_size)})")
+                _fail(f"{damage} What came before it ({counted(sheet.written, 'message')}) is in {sheet.partial}.", 1)
+    print(f"exported {counted(sheet.written, 'message')} to {visible(str(to))} ({size(to.stat().st_size)})")
 
 
 @app.command("import")
@@ -510,7 +483,7 @@ def import_messages(
             )
         except NotImported as error:
             _fail(str(error), 1)
-    print(f"imported {_count(count, 'message')} into {visible(queue)}")
+    print(f"imported {counted(count, 'message')} into {visible(queue)}")
 
 
 @app.command("compact")
@@ -520,8 +493,8 @@ def compact(directory: Directory) -> None:
         place = DataDirectory(directory)
         with Console(stderr=True).status("compacting"):
             report = compact_journal(place.journal)
-    before, after = decimal(report.bytes_before), decimal(report.bytes_after)
-    moved = f"{_count(report.segments_removed, 'segment')} removed, {_count(report.messages_moved, 'message')} moved"
+    before, after = size(report.bytes_before), size(report.bytes_after)
+    moved = f"{counted(report.segments_removed, 'segment')} removed, {counted(report.messages_moved, 'message')} moved"
     print(f"compacted {visible(str(directory))}: {before} before, {after} after; {moved}")
 
 
@@ -550,4 +523,4 @@ def forget(
             raise NotThere(f"its messages would be gone: save them (`clusterbroker journal export {directory} {queue} "
                            "--to FILE`), then say --confirm-loss")  # fmt: skip
         count = forget_queue(place.journal, queue_id)
-    print(f"forgot {_count(count, 'message')} of queue {queue}")
+    print(f"forgot {counted(count, 'message')} of queue {queue}")

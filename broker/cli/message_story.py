@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from clusterbroker.broker.cli.exit_codes import NOT_ALLOWED, Failed
-from clusterbroker.broker.cli.tables import Document, number, size, text
+from clusterbroker.broker.cli.tables import Document, counted, number, size, text
 from clusterbroker.broker.cli.target import Target
+from clusterbroker.cluster.wiring.stream_settings import STREAM
 
 EMPTY_MAX: Final = 200
 """So many queues are looked into though they had no message some seconds ago."""
@@ -36,6 +37,8 @@ class Search:
     messages: int = 0
     barred: list[str] = field(default_factory=list)
     """Queues that the user may not read."""
+    streams: list[str] = field(default_factory=list)
+    """They are read by consumers alone."""
     complete: bool = True
     """False: time was over before all was seen."""
 
@@ -49,6 +52,7 @@ class Search:
             "looked_into": self.looked_into,
             "messages_looked_at": self.messages,
             "not_allowed": self.barred,
+            "streams": self.streams,
             "places": [{"queue": queue, "message": message} for queue, message in self.found],
         }
 
@@ -59,6 +63,8 @@ def searched(reach: Target, vhost: str, message_id: str, patience_s: float) -> S
     until_s = time.monotonic() + patience_s
     queues = reach.api.documents("/api/queues/{}", vhost, query={"columns": COLUMNS})
     result.queues = len(queues)
+    result.streams = [queue["name"] for queue in queues if queue.get("type") == STREAM]
+    queues = [queue for queue in queues if queue.get("type") != STREAM]
     filled = [queue for queue in queues if queue.get("messages")]
     empty = [queue for queue in queues if not queue.get("messages")]
     for queue in (*filled, *empty[:EMPTY_MAX]):
@@ -110,8 +116,8 @@ def story(search: Search) -> Iterator[str]:
         yield from _place(name, queue, message)
         yield ""
     seen = (
-        f"{number(search.looked_into)} of {number(search.queues)} queues of vhost '{text(search.vhost)}' were looked "
-        f"into, {number(search.messages)} messages"
+        f"{number(search.looked_into)} of {counted(search.queues, 'queue')} of vhost '{text(search.vhost)}' "
+        f"were looked into, {counted(search.messages, 'message')}"
     )
     if search.found:
         yield seen
@@ -122,6 +128,8 @@ def story(search: Search) -> Iterator[str]:
         yield "  not all was seen: look again with more --patience"
     if search.barred:
         yield f"  not looked into, for want of a permission or a leader: {text(search.barred)}"
+    if search.streams:
+        yield f"  streams are not looked into, consume from them with x-stream-offset: {text(search.streams)}"
     if not search.found:
         yield "  it never came, or is not committed yet, or was acknowledged, expired, was dropped or deleted:"
         yield "  a message that has left its queues leaves no record. Spans and the firehose tell while it"
@@ -171,7 +179,7 @@ def _deliveries(message: Document) -> Iterator[str]:
         yield "  it is on its way to the dead-letter exchange"
     count = message["delivery_count"]
     if count:
-        yield f"  consumers failed at it {number(count)} times (delivery count)"
+        yield f"  consumers failed at it {counted(count, 'time')} (delivery count)"
     elif message["redelivered"]:
         yield "  it may have been delivered before: it will be flagged as redelivered"
     elif message["state"] == "ready":
@@ -186,6 +194,6 @@ def _deaths(message: Document) -> Iterator[str]:
             first = death.get("time")
             since = f", first {_when(first * 1000)}" if isinstance(first, int) else ""
             yield (
-                f"  it died {number(death.get('count') or 1)} times in queue '{text(death.get('queue'))}': "
+                f"  it died {counted(death.get('count') or 1, 'time')} in queue '{text(death.get('queue'))}': "
                 f"{text(death.get('reason'))}{since}"
             )

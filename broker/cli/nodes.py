@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from clusterbroker.broker.cli.commands import listing, operation, showing
+from clusterbroker.broker.cli.commands import listed, listing, operation, shown
 from clusterbroker.broker.cli.parameters import NodeName, Yes, sure
 from clusterbroker.broker.cli.tables import Column, Document, Table, number, rate, size, span
 from clusterbroker.broker.cli.target import Target
@@ -23,7 +23,7 @@ NODES = Table(
         Column("owns", "owned_queues", number, heading="leads"),
         Column("holds", "held_queues", number, heading="replicas"),
         Column("memory", "mem_used", size),
-        Column("of", "mem_limit", size),
+        Column("of", "mem_limit", size, heading="memory_limit"),
         Column("disk_free", show=size),
         Column("alarms"),
         Column("sockets", "sockets_used", number),
@@ -37,7 +37,7 @@ NODES = Table(
         Column("witness", wide=True),
         Column("journal", "journal_bytes", size, wide=True),
         Column("wiring_index", show=number, wide=True, heading="metadata_index"),
-        Column("told_ms_ago", show=span, wide=True),
+        Column("told_ms_ago", show=span, wide=True, heading="told_ago"),
     )
 )
 ATTEMPTS = Table(
@@ -55,7 +55,7 @@ OVERVIEW = Table(
     (
         Column("cluster_name"),
         Column("node"),
-        Column("product_version"),
+        Column("product_version", heading="version"),
         Column("queues", "object_totals.queues", number),
         Column("exchanges", "object_totals.exchanges", number),
         Column("connections", "object_totals.connections", number),
@@ -73,16 +73,9 @@ OVERVIEW = Table(
 WHOAMI = Table((Column("name"), Column("tags")))
 
 
-@listing(app, "list", NODES)
-def node_list(reach: Target) -> list[Document]:
-    """All members: state, memory, disk, number of queues."""
-    return reach.api.documents("/api/nodes")
+listed(app, "list", NODES, "/api/nodes", "All members: state, memory, disk, number of queues.", None)
 
-
-@showing(app, "show", NODES)
-def node_show(reach: Target, node: NodeName) -> Document:
-    """One member."""
-    return reach.api.document("/api/nodes/{}", node)
+shown(app, "show", NODES, "/api/nodes/{node}", "One member.", node=NodeName)
 
 
 @listing(app, "logins", ATTEMPTS)
@@ -116,18 +109,12 @@ def node_forget(
 ) -> str:
     """Remove a dead member. `clusterbroker leave` is for a running one."""
     sure(f"Remove member '{node}'?", yes)
-    if reach.here:
-        reach.perform("leave", member=node, accept_loss=accept_loss)
-    else:
-        reach.api.delete("/api/nodes/{}", node, query={"accept-loss": "true"} if accept_loss else {})
+    reach.change("leave", member=node, accept_loss=accept_loss)
     return f"{node} is a member no more"
 
 
-@showing(glance, "overview", OVERVIEW)
-@showing(cluster, "status", OVERVIEW)
-def overview(reach: Target) -> Document:
-    """The cluster at a glance: totals and rates."""
-    return reach.api.document("/api/overview")
+for _group, _name in ((glance, "overview"), (cluster, "status")):
+    shown(_group, _name, OVERVIEW, "/api/overview", "The cluster at a glance: totals and rates.")
 
 
 @operation(cluster, "name")
@@ -140,13 +127,7 @@ def cluster_name(
     return str(reach.api.get("/api/cluster-name")["name"])
 
 
-@listing(cluster, "features", FLAGS)
-def cluster_features(reach: Target) -> list[Document]:
-    """Feature flags, as RabbitMQ's clients expect them."""
-    return reach.api.documents("/api/feature-flags")
+_FEATURES = "Feature flags, as RabbitMQ's clients expect them."
+listed(cluster, "features", FLAGS, "/api/feature-flags", _FEATURES, None)
 
-
-@showing(glance, "whoami", WHOAMI)
-def whoami(reach: Target) -> Document:
-    """The user of this command line, and its tags."""
-    return reach.api.document("/api/whoami")
+shown(glance, "whoami", WHOAMI, "/api/whoami", "The user of this command line, and its tags.")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from clusterbroker.broker.cli import complete
-from clusterbroker.broker.cli.commands import listing, operation, showing
+from clusterbroker.broker.cli.commands import listed, listing, operation, showing, shown
 from clusterbroker.broker.cli.parameters import OfVhost, Vhost, json_of, object_of
 from clusterbroker.broker.cli.tables import Column, Document, Table, number
 from clusterbroker.broker.cli.tables import pattern as pattern_cell
@@ -54,7 +54,7 @@ def policy_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
     """All policies."""
     if vhost is not None:
         return [_named(policy) for policy in reach.api.get("/api/policies/{}", vhost)]
-    return [_named(policy) for policy in reach.documents("/api/policies", "policy.list", "policies")]
+    return [_named(policy) for policy in reach.rows("policy.list")]
 
 
 @showing(app, "show", POLICIES)
@@ -77,16 +77,21 @@ def policy_set(
     """Set a policy. `explain queue` shows the result."""
     if operator:
         return operator_policy_set(reach, name, pattern, definition, vhost, apply_to, priority)
-    wanted = {"pattern": pattern, "definition": object_of(definition, "DEFINITION"), "priority": priority}
-    wanted["apply-to"] = apply_to
-    reach.change("policy.set", "PUT", "/api/policies/{vhost}/{name}", wanted, name=name, vhost=vhost)
+    _set(reach, "policy.set", name, pattern, definition, vhost, apply_to, priority)
     return f"policy '{name}' is set"
+
+
+def _set(
+    reach: Target, how: str, name: str, pattern: str, definition: str, vhost: str, apply_to: str, priority: int
+) -> None:
+    wanted = {"pattern": pattern, "definition": object_of(definition, "DEFINITION"), "apply_to": apply_to}
+    reach.change(how, name=name, vhost=vhost, priority=priority, **wanted)
 
 
 @operation(app, "delete")
 def policy_delete(reach: Target, name: PolicyName, vhost: Vhost = "/") -> str:
     """Delete a policy."""
-    reach.change("policy.delete", "DELETE", "/api/policies/{vhost}/{name}", name=name, vhost=vhost)
+    reach.change("policy.delete", name=name, vhost=vhost)
     return f"policy '{name}' is deleted"
 
 
@@ -113,11 +118,7 @@ def operator_policy_set(
     priority: Priority = 0,
 ) -> str:
     """Set an operator policy: limits that users cannot raise."""
-    wanted = {"pattern": pattern, "definition": object_of(definition, "DEFINITION"), "priority": priority}
-    if reach.here and apply_to == "all":
-        reach.perform("operator-policy.set", name=name, vhost=vhost, **wanted)
-    else:
-        reach.api.put("/api/operator-policies/{}/{}", vhost, name, body={**wanted, "apply-to": apply_to})
+    _set(reach, "operator-policy.set", name, pattern, definition, vhost, apply_to, priority)
     return f"operator policy '{name}' is set"
 
 
@@ -145,10 +146,8 @@ def parameter_list(
     return reach.api.documents("/api/parameters/{}", component, of=vhost)
 
 
-@showing(parameters, "show", PARAMETERS)
-def parameter_show(reach: Target, component: Component, name: str, vhost: Vhost = "/") -> Document:
-    """One parameter."""
-    return reach.api.document("/api/parameters/{}/{}/{}", component, vhost, name)
+_PARAMETER = "/api/parameters/{component}/{vhost}/{name}"
+shown(parameters, "show", PARAMETERS, _PARAMETER, "One parameter.", component=Component, name=str)
 
 
 @operation(parameters, "set")
@@ -169,16 +168,10 @@ def parameter_delete(reach: Target, component: Component, name: str, vhost: Vhos
 GlobalName = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete.global_parameters)]
 
 
-@listing(global_parameters, "list", GLOBAL_PARAMETERS)
-def global_parameter_list(reach: Target) -> list[Document]:
-    """All parameters of the cluster."""
-    return reach.api.documents("/api/global-parameters")
+listed(global_parameters, "list", GLOBAL_PARAMETERS, "/api/global-parameters", "All parameters of the cluster.", None)
 
-
-@showing(global_parameters, "show", GLOBAL_PARAMETERS)
-def global_parameter_show(reach: Target, name: GlobalName) -> Document:
-    """One parameter of the cluster."""
-    return reach.api.document("/api/global-parameters/{}", name)
+_GLOBAL = "/api/global-parameters/{name}"
+shown(global_parameters, "show", GLOBAL_PARAMETERS, _GLOBAL, "One parameter of the cluster.", name=GlobalName)
 
 
 @operation(global_parameters, "set")

@@ -1,4 +1,4 @@
-"""`clusterbroker queues`: queues, their messages and their leaders (waits)."""
+"""`clusterbroker queues`, `leases` and `producers`: queues, their messages, leaders, readers and writers (waits)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from clusterbroker.broker.cli import messages, selection
-from clusterbroker.broker.cli.administration import AsJson, DataDir
+from clusterbroker.broker.cli import messages
+from clusterbroker.broker.cli.administration import PATIENCE_S, AsJson, DataDir
 from clusterbroker.broker.cli.administration import perform as perform_here
-from clusterbroker.broker.cli.commands import listing, operation, show, showing
+from clusterbroker.broker.cli.administration import show as show_facts
+from clusterbroker.broker.cli.commands import listed, listing, operation, show, shown
 from clusterbroker.broker.cli.complete import exchanges as complete_exchanges
 from clusterbroker.broker.cli.complete import queues as complete_queues
 from clusterbroker.broker.cli.exit_codes import USAGE, Failed, end
-from clusterbroker.broker.cli.membership import PATIENCE_S
-from clusterbroker.broker.cli.membership import show as show_facts
 from clusterbroker.broker.cli.parameters import (
     Arguments,
     AutoDelete,
@@ -27,10 +26,14 @@ from clusterbroker.broker.cli.parameters import (
     Vhost,
     table,
 )
-from clusterbroker.broker.cli.tables import Column, Document, Table, Wish, moment, number, rate, size
+from clusterbroker.broker.cli.tables import Column, Document, Table, Wish, counted, moment, number, pairs, rate, size
 from clusterbroker.broker.cli.target import DATA_DIR, Target
 
 app = typer.Typer(invoke_without_command=True, help="Queues: messages, leaders, replicas.")
+leases = typer.Typer(no_args_is_help=True, help="Leases on queues: exclusive ranges of readers.")
+producers = typer.Typer(
+    no_args_is_help=True, help="Producers of transactions: committed epochs, staged and moving rows."
+)
 
 QUEUES = Table(
     (
@@ -52,7 +55,7 @@ QUEUES = Table(
         Column("durable", wide=True),
         Column("auto_delete", wide=True),
         Column("exclusive", wide=True),
-        Column("arguments", wide=True),
+        Column("arguments", show=pairs, wide=True),
         Column("first_offset", "stream.first_offset", number, wide=True),
         Column("next_offset", "stream.next_offset", number, wide=True),
         Column("file_bytes", "stream.file_bytes", size, wide=True),
@@ -72,16 +75,10 @@ def queue_owners(context: typer.Context, data_dir: DataDir = DATA_DIR, as_json: 
         end(Failed("options stand behind the verb: clusterbroker queues list --data-dir DIR", USAGE))
 
 
-@listing(app, "list", QUEUES)
-def queue_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
-    """All queues: depth, rates, consumers, leader."""
-    return reach.api.documents("/api/queues", of=vhost, query=reach.narrowed)
+listed(app, "list", QUEUES, "/api/queues", "All queues: depth, rates, consumers, leader.")
 
-
-@showing(app, "show", QUEUES)
-def queue_show(reach: Target, queue: QueueName, vhost: Vhost = "/") -> Document:
-    """One queue. `explain queue` adds the reasons."""
-    return reach.api.document("/api/queues/{}/{}", vhost, queue)
+_QUEUE = "One queue. `explain queue` adds the reasons."
+shown(app, "show", QUEUES, "/api/queues/{vhost}/{queue}", _QUEUE, queue=QueueName)
 
 
 @operation(app, "declare")
@@ -196,8 +193,8 @@ def queue_browse(
     reach: Target,
     queue: QueueName,
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="At most this many.")] = 20,
-    only: selection.Filter = "",
-    first: selection.First = 1,
+    only: messages.Filter = "",
+    first: messages.First = 1,
     truncate: Annotated[int, typer.Option("--truncate", min=0, max=1 << 20, help="Bytes shown of a body.")] = 200,
     body_only: Annotated[bool, typer.Option("--body-only", help="Bodies only, byte for byte.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON, on one line.")] = False,
@@ -205,20 +202,20 @@ def queue_browse(
 ) -> None:
     """Show messages without any effect on them."""
     limit = 1 << 20 if body_only else truncate
-    found = selection.browsed(reach, vhost, queue, count, only, first, limit, "base64" if body_only else "auto")
+    found = messages.browsed(reach, vhost, queue, count, only, first, limit, "base64" if body_only else "auto")
     if body_only:
         messages.write_bodies(found)
     else:
-        show(selection.MESSAGES, lambda: found, Wish(as_json=as_json))
+        show(messages.BROWSED, lambda: found, Wish(as_json=as_json))
 
 
 @operation(app, "delete-messages")
 def queue_delete_messages(
     reach: Target,
     queue: QueueName,
-    seq: selection.Seqs = None,
-    only: selection.Wanted = None,
-    first: selection.First = 1,
+    seq: messages.Seqs = None,
+    only: messages.Wanted = None,
+    first: messages.First = 1,
     staged: Annotated[
         bool, typer.Option("--staged", help="QUEUE is a staging exchange: rows that cannot be read.")
     ] = False,
@@ -226,49 +223,49 @@ def queue_delete_messages(
 ) -> str:
     """Delete some messages of a queue: ready ones, and by number those that cannot be read."""
     where = {"staged": True} if staged else {}
-    return selection.treated(reach, vhost, queue, "delete", seq, only, first, where)
+    return messages.treated(reach, vhost, queue, "delete", seq, only, first, where)
 
 
 @operation(app, "move-messages")
 def queue_move_messages(
     reach: Target,
     queue: QueueName,
-    seq: selection.Seqs = None,
-    only: selection.Wanted = None,
-    first: selection.First = 1,
-    to_queue: selection.ToQueue = None,
-    exchange: selection.ToExchange = None,
-    routing_key: selection.Key = None,
-    to_origin: selection.ToOrigin = False,
+    seq: messages.Seqs = None,
+    only: messages.Wanted = None,
+    first: messages.First = 1,
+    to_queue: messages.ToQueue = None,
+    exchange: messages.ToExchange = None,
+    routing_key: messages.Key = None,
+    to_origin: messages.ToOrigin = False,
     vhost: Vhost = "/",
 ) -> str:
     """Move some messages of a queue. Each leaves after its destination has confirmed it."""
-    where = selection.destination(to_queue, exchange, routing_key, to_origin)
-    return selection.treated(reach, vhost, queue, "move", seq, only, first, where)
+    where = messages.destination(to_queue, exchange, routing_key, to_origin)
+    return messages.treated(reach, vhost, queue, "move", seq, only, first, where)
 
 
 @operation(app, "replay-messages")
 def queue_replay_messages(
     reach: Target,
     queue: QueueName,
-    seq: selection.Seqs = None,
-    only: selection.Wanted = None,
-    first: selection.First = 1,
-    to_queue: selection.ToQueue = None,
-    exchange: selection.ToExchange = None,
-    routing_key: selection.Key = None,
-    to_origin: selection.ToOrigin = False,
+    seq: messages.Seqs = None,
+    only: messages.Wanted = None,
+    first: messages.First = 1,
+    to_queue: messages.ToQueue = None,
+    exchange: messages.ToExchange = None,
+    routing_key: messages.Key = None,
+    to_origin: messages.ToOrigin = False,
     vhost: Vhost = "/",
 ) -> str:
     """Publish some messages of a queue again; the originals stay."""
-    where = selection.destination(to_queue, exchange, routing_key, to_origin)
-    return selection.treated(reach, vhost, queue, "replay", seq, only, first, where)
+    where = messages.destination(to_queue, exchange, routing_key, to_origin)
+    return messages.treated(reach, vhost, queue, "replay", seq, only, first, where)
 
 
 @operation(app, "pause")
 def queue_pause(reach: Target, queue: QueueName, vhost: Vhost = "/") -> str:
     """Stop deliveries to consumers and gets; publishes and acknowledgements go on."""
-    reach.change("queues.pause", "PUT", "/api/queues/{vhost}/{queue}/pause", {}, vhost=vhost, queue=queue)
+    reach.change("queues.pause", vhost=vhost, queue=queue)
     return f"queue '{queue}' is paused"
 
 
@@ -281,7 +278,7 @@ def queue_resume(
 ) -> str:
     """Resume the deliveries of a paused queue."""
     more = {"staged": True} if staged else {}
-    reach.change("queues.resume", "PUT", "/api/queues/{vhost}/{queue}/resume", more, vhost=vhost, queue=queue)
+    reach.change("queues.resume", vhost=vhost, queue=queue, **more)
     return f"{'staged rows of ' if staged else 'queue '}'{queue}' {'go on' if staged else 'delivers again'}"
 
 
@@ -325,7 +322,7 @@ def queue_move(
     vhost: Vhost = "/",
 ) -> str:
     """Transfer a queue's leadership to another in-sync member."""
-    took = _operated(reach, vhost, queue, "move", to=to)
+    took = reach.change("queues.move", vhost=vhost, queue=queue, to=to)
     return f"'{queue}' is led by {took['owner']}, epoch {took['epoch']}"
 
 
@@ -343,17 +340,72 @@ def queue_force_owner(
     """Make a replica the leader, whatever it lacks: the last resort without an in-sync replica."""
     if not confirm_loss:
         raise Failed("messages that this replica lacks are lost: say --confirm-loss", USAGE)
-    took = _operated(reach, vhost, queue, "force-owner", to=to, confirm_loss=True)
+    took = reach.change("queues.force-owner", vhost=vhost, queue=queue, to=to, confirm_loss=True)
     return f"'{queue}' is led by {took['owner']}, epoch {took['epoch']}"
 
 
 @operation(app, "rebalance")
 def queue_rebalance(reach: Target) -> str:
     """Transfer leadership until each member leads about as many queues."""
-    done = reach.change("queues.rebalance", "POST", "/api/rebalance/queues", {}, PATIENCE_S)
-    return f"moved {done['moved']} queues, {done['left']} left"
+    done = reach.change("queues.rebalance", PATIENCE_S)
+    return f"moved {counted(done['moved'], 'queue')}, {done['left']:,} left"
 
 
-def _operated(reach: Target, vhost: str, queue: str, verb: str, **more: Any) -> dict[str, Any]:
-    path = f"/api/queues/{{vhost}}/{{queue}}/{verb}"
-    return reach.change(f"queues.{verb}", "POST", path, more, vhost=vhost, queue=queue)
+# -- leases, and producers of transactions -----------------------------------------------------------------------
+
+LEASES = Table(
+    (
+        Column("vhost"),
+        Column("queue"),
+        Column("lease", "lease.name"),
+        Column("run", "lease.run"),
+        Column("start", "lease.start", number),
+        Column("end", "lease.end", number),
+        Column("rows", "lease.rows", number),
+        Column("until", "lease.until"),
+    ),
+    name="queue",
+)
+
+
+@listing(leases, "list", LEASES)
+def lease_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
+    """All leases: reader, range, and the end without further requests."""
+    query = {"columns": "name,vhost,lease"}
+    queues: list[dict[str, Any]] = reach.api.documents("/api/queues", of=vhost, query=query)
+    return [{"queue": queue["name"], **queue} for queue in queues if queue.get("lease")]
+
+
+@operation(leases, "end")
+def lease_end(
+    reach: Target,
+    queue: QueueName,
+    vhost: Vhost = "/",
+    name: Annotated[str, typer.Option("--name", metavar="LEASE", help="Only the lease of this reader.")] = "",
+) -> str:
+    """End the lease on a queue. Its unsettled messages return, flagged as redelivered."""
+    reach.api.delete("/api/queues/{}/{}/lease", vhost, queue, query={"name": name} if name else {})
+    return f"nobody leases queue '{queue}'"
+
+
+PRODUCERS = Table(
+    (
+        Column("vhost"),
+        Column("producer"),
+        Column("epoch", show=number),
+        Column("rows", show=number),
+        Column("committed", "committed_at_ms", moment),
+        Column("moving", show=number),
+        Column("unroutable", show=number),
+        Column("open"),
+        Column("run", wide=True),
+        Column("user", wide=True),
+        Column("expires", "expires_at_ms", moment, wide=True),
+    ),
+    name="producer",
+)
+Producer = Annotated[str, typer.Argument(metavar="PRODUCER")]
+
+_PRODUCERS = "All producers: last epoch, and rows still on their way to queues."
+listed(producers, "list", PRODUCERS, "/api/producers", _PRODUCERS)
+shown(producers, "show", PRODUCERS, "/api/producers/{vhost}/{producer}", "One producer.", producer=Producer)

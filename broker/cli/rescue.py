@@ -14,6 +14,7 @@ import typer
 from clusterbroker.broker.cli.administration import DATA_DIR, DataDir
 from clusterbroker.broker.cli.exit_codes import FAILED, Failed, end
 from clusterbroker.broker.cli.readable import visible
+from clusterbroker.broker.cli.tables import counted
 from clusterbroker.broker.server.rescue import Finding, NoRescue, found, held
 from clusterbroker.broker.server.rescue import rescue as make_it_so
 from clusterbroker.cluster.errors import ClusterError, WiringError, queue_text
@@ -70,8 +71,8 @@ def told(directory: Path, finding: Finding) -> list[str]:
         f"durable queues: {len(finding.queues)}. Here of {counts[Copy.WHOLE]}: {Copy.WHOLE.value}",
         *_worse(finding, counts),
         *(
-            f"  {finding.messages[queue_id]} messages of an unknown queue with the id {queue_id:#x} are kept, set "
-            f"aside (clusterbroker journal export {directory} {queue_id:#x} --to FILE)"
+            f"  kept, set aside: {counted(finding.messages[queue_id], 'message')} of an unknown queue with the id "
+            f"{queue_id:#x} (clusterbroker journal export {directory} {queue_id:#x} --to FILE)"
             for queue_id in finding.unknown[:NAMES_MAX]
         ),
     ]
@@ -81,7 +82,8 @@ def _worse(finding: Finding, counts: Counter[Copy]) -> Iterator[str]:
     """Queues with certain or possible losses."""
     worse = sorted((one for one in finding.queues if one.copy is not Copy.WHOLE), key=lambda one: one.copy.name)
     for one in worse[:NAMES_MAX]:
-        here = f" ({finding.messages.get(one.queue.queue_id, 0)} messages are here)" if one.copy is Copy.BEHIND else ""
+        count = finding.messages.get(one.queue.queue_id, 0)
+        here = f" (here: {counted(count, 'message')})" if one.copy is Copy.BEHIND else ""
         yield f"  {queue_text(one.queue.vhost, one.queue.name)}: {one.copy.value}{here}"
     if len(worse) > NAMES_MAX:
         kinds = "; ".join(f"of {counts[copy]} {copy.value}" for copy in Copy if copy is not Copy.WHOLE and counts[copy])

@@ -2,27 +2,31 @@
 
 What the flags alone decide is not asked of `broker.config`, whose imports take longer than the rest of a start; both
 ways lead to the same options (tests/unit/broker/test_config.py).
+
+Beside the log a start says where it listens (stdout), and why it ended (stderr). With `log.format = "json"` each line
+of both streams is one JSON object, for collectors take both for one: `node.listening` and `node.ended`; what libraries
+and the interpreter have to say becomes a line as well.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.cli.collector import look_seldom
-from clusterbroker.broker.cli.saying import Sayer, unconfigured
 from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.server.certificates import BadCertificate, Chain, watch
 from clusterbroker.broker.server.control.node_operations import chains, reload_certificates
 from clusterbroker.broker.server.endings import Restart
 from clusterbroker.broker.server.listener import address, raise_descriptor_limit
-from clusterbroker.broker.server.log import LEVELS, NodeLog, structured
+from clusterbroker.broker.server.log import LEVELS, Libraries, NodeLog, structured
 from clusterbroker.broker.server.options import NAME, ServerOptions
 from clusterbroker.broker.server.scheduling import shorten_slices
 from clusterbroker.broker.server.shell import NodeShell
@@ -258,3 +262,49 @@ def _quiet_collector() -> None:
 
     gc.freeze()
     look_seldom()
+
+
+JSON: Final = "json"
+
+
+class Sayer:
+    """Of one process."""
+
+    def __init__(self, form: str, name: str) -> None:
+        self._form = form
+        self._name = name
+        self._tell = structured(form, name)
+        if form == JSON:
+            logging.basicConfig(handlers=[Libraries(self._tell, "node.library")], level=logging.WARNING)
+            logging.captureWarnings(True)
+
+    def listening(self, where: Sequence[str]) -> None:
+        """Clients are accepted at these: "amqp 127.0.0.1:5672"."""
+        if self._form == JSON:
+            _tell = structured(JSON, self._name, sys.stdout)
+            _tell("info", "node.listening", {"at": list(where)})
+            sys.stdout.flush()
+            return
+        for line in (*where, "ready"):
+            print(line, flush=True)
+
+    def ended(self, why: object, code: int) -> int:
+        """The process ends for that; the exit code."""
+        if self._form == JSON:
+            self._tell("critical", "node.ended", {"why": str(why), "code": code})
+        else:
+            print(f"clusterbroker: {why}", file=sys.stderr)
+        return code
+
+    def crashed(self, error: Exception) -> int:
+        """A mistake of ours ended the process; the exit code, or it is raised again for people to read."""
+        if self._form != JSON:
+            raise error
+        self._tell("critical", "node.ended", {"why": repr(error), "code": 1, "exc_info": error})
+        return 1
+
+
+def unconfigured(why: object) -> None:
+    """The settings cannot be read, so what the environment says of the format counts."""
+    form = os.environ.get("CLUSTERBROKER_LOG__FORMAT", "")
+    Sayer(form, os.environ.get("CLUSTERBROKER_NAME", "")).ended(why, 2)

@@ -82,6 +82,23 @@ def _scaled(value: float, step: int, units: Sequence[str]) -> tuple[float, str]:
     return value, units[place]
 
 
+def volume(value: Any) -> str:
+    """Bytes per second: 1.5 KiB/s; nothing happening is a dash."""
+    return rate(value) if not isinstance(value, (int, float)) or value == 0 else f"{size(value)}/s"
+
+
+def pairs(value: Any) -> str:
+    """An object as options say it: x-max-length=5, content_type=text/plain."""
+    if not isinstance(value, dict):
+        return text(value)
+    return ", ".join(f"{text(name)}={pattern(inner) if inner != '' else ''}" for name, inner in value.items()) or ABSENT
+
+
+def counted(count: int, noun: str) -> str:
+    """1 queue, 1,234 queues"""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def moment(value: Any) -> str:
     """Milliseconds since 1970 as a time, in UTC."""
     if isinstance(value, bool) or not isinstance(value, int):
@@ -104,7 +121,7 @@ def span(value: Any) -> str:
     return " ".join(parts[:2])
 
 
-RIGHT: Final = (number, size, rate, span)
+RIGHT: Final = (number, size, rate, volume, span)
 """Numbers: their columns are aligned on the right."""
 
 

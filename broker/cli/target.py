@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import typer
 
 from clusterbroker.broker.cli.exit_codes import UNREACHABLE, USAGE, Failed
-from clusterbroker.broker.cli.operator_door import performed
+from clusterbroker.broker.cli.operator_door import LISTS, ROUTES, performed, requested
 from clusterbroker.broker.server.control.private_socket import connected
 
 if TYPE_CHECKING:
@@ -119,42 +119,35 @@ class Target:
         return Api.over_url(self._address.url, signed_in, self._ca_file, self._warn, timeout_s)
 
     @property
-    def here(self) -> bool:
-        """Whether the control socket is the way: of the node on this machine, and as nobody in particular."""
-        return self.directory is not None and self._as_user is None
+    def _here(self) -> Path | None:
+        """The directory whose control socket is the way: of the node on this machine, and as nobody in particular."""
+        return self.directory if self._as_user is None else None
 
-    def perform(self, do: str, patience_s: float = 30.0, /, **arguments: Any) -> dict[str, Any]:
-        """An operation of the node on this machine, or to its wiring log when it does not run.
-        Failed."""
-        assert self.directory is not None, "asked of the node on this machine only"
-        return performed(self.directory, do, patience_s=patience_s, **arguments)
+    def change(self, operation: str, patience_s: float = 30.0, /, **arguments: Any) -> dict[str, Any]:
+        """An operation of `operator_door.ROUTES`: of the node on this machine, or to its wiring log when it does not
+        run, or by the management API. `patience_s`: of the node here. Failed."""
+        if (here := self._here) is not None and ROUTES[operation].socket:
+            return performed(here, operation, patience_s=patience_s, **arguments)
+        return requested(self.api, operation, arguments)
 
-    def change(
-        self,
-        do: str,
-        method: str,
-        path: str,
-        body: dict[str, Any] | None = None,
-        patience_s: float = 30.0,
-        **names: str,
-    ) -> dict[str, Any]:
-        """One change by either door: an operation whose arguments are the names and the body, or a request of the
-        management API whose path has these names. Failed."""
-        if self.here:
-            given = {name.replace("-", "_"): value for name, value in (body or {}).items()}
-            return self.perform(do, patience_s, **names, **given)
-        return self.api.change(method, path, names, body)
-
-    def documents(self, path: str, do: str, field: str) -> list[dict[str, Any]]:
-        """A short list that both doors know: of the management API, or what the control socket tells. Failed."""
-        if not self.here or (self.directory is not None and (self.directory / HTTP_SOCKET).exists()):
+    def rows(self, operation: str) -> list[dict[str, Any]]:
+        """A short list of `operator_door.LISTS`: of the management API, or what the control socket tells. Failed."""
+        here, field = self._here, LISTS[operation]
+        if here is None or (here / HTTP_SOCKET).exists():
             try:
-                return self.api.documents(path)
+                return self.api.documents(f"/api/{field}")
             except Failed as failed:
-                if not self.here or failed.code != UNREACHABLE:
+                if here is None or failed.code != UNREACHABLE:
                     raise
-        rows: list[dict[str, Any]] = self.perform(do)[field]
+        rows: list[dict[str, Any]] = performed(here, operation)[field]
         return rows
+
+    @property
+    def is_critical(self) -> bool:
+        """A queue needs the node for confirms. Failed."""
+        if (here := self._here) is not None:
+            return bool(performed(here, "copies")["critical"])
+        return not self.api.check("/api/health/checks/node-is-quorum-critical")[0]
 
     def close(self) -> None:
         """May be called again."""

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from clusterbroker.broker.cli.commands import listing, operation, showing
-from clusterbroker.broker.cli.exit_codes import FAILED, Failed
+from clusterbroker.broker.cli.commands import listed, listing, operation, showing
+from clusterbroker.broker.cli.operator_door import known_user
 from clusterbroker.broker.cli.parameters import OfUser, Replace, UserName, VhostName, new_password
-from clusterbroker.broker.cli.tables import ABSENT, Column, Document, Table, pattern, text
+from clusterbroker.broker.cli.tables import ABSENT, Column, Document, Table, pairs, pattern, text
 from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Users and their tags.")
@@ -35,7 +35,7 @@ def _patterns(permission: Document) -> list[str]:
     return [f"{name}={pattern(permission[name])}" for name in ("configure", "write", "read") if name in permission]
 
 
-USERS = Table((Column("name"), Column("tags"), Column("limits"), Column("hashing_algorithm", wide=True)))
+USERS = Table((Column("name"), Column("tags"), Column("limits", show=pairs), Column("hashing_algorithm", wide=True)))
 USER = Table((*USERS.columns, Column("permissions", show=grants), Column("topic_permissions", show=grants)))
 PERMISSIONS = Table(
     (
@@ -51,7 +51,7 @@ TOPIC_PERMISSIONS = Table(
     (Column("user"), Column("vhost"), Column("exchange"), Column("write", show=pattern), Column("read", show=pattern)),
     name="user",
 )
-LIMITS = Table((Column("user"), Column("limits", "value")), name="user")
+LIMITS = Table((Column("user"), Column("limits", "value", pairs)), name="user")
 
 Tags = Annotated[
     list[str] | None, typer.Option("--tag", help="administrator, monitoring, policymaker, management (repeatable)")
@@ -73,7 +73,7 @@ Limit = Annotated[Literal["max-connections", "max-channels"], typer.Argument()]
 @listing(app, "list", USERS)
 def user_list(reach: Target) -> list[Document]:
     """All users and their tags."""
-    return [_public(user) for user in reach.documents("/api/users", "user.list", "users")]
+    return [_public(user) for user in reach.rows("user.list")]
 
 
 def _public(user: Document) -> Document:
@@ -99,29 +99,14 @@ def user_lonely(reach: Target) -> list[Document]:
 @operation(app, "add")
 def user_add(reach: Target, name: str, password: Password = None, tag: Tags = None, replace: Replace = False) -> str:
     """Create a user."""
-    tags = tag or []
-    if reach.here:
-        typed = new_password(password, name)
-        reach.perform("user.add", name=name, password=typed, tags=tags, replace=replace)
-    else:
-        if not replace and reach.api.get_or_none("/api/users/{}", name) is not None:
-            raise Failed(
-                f"there is a user '{name}' already: 'users password' changes its password, "
-                "'users add --replace' its tags too"
-            )
-        typed = new_password(password, name)
-        reach.api.put("/api/users/{}", name, body={"password": typed, "tags": tags})
+    reach.change("user.add", name=name, password=new_password(password, name), tags=tag or [], replace=replace)
     return f"user '{name}' is made"
 
 
 @operation(app, "password")
 def user_password(reach: Target, name: UserName, password: Password = None) -> str:
     """Change a user's password."""
-    if reach.here:
-        reach.perform("user.password", name=name, password=new_password(password, name))
-    else:
-        _known(reach, name)
-        reach.api.put("/api/users/{}", name, body={"password": new_password(password, name)})
+    reach.change("user.password", name=name, password=new_password(password, name))
     return f"user '{name}' has another password"
 
 
@@ -132,27 +117,16 @@ def user_tags(
     tags: Annotated[list[str] | None, typer.Argument(metavar="[TAG]...", help="The new tags.")] = None,
 ) -> str:
     """Replace a user's tags."""
-    _known(reach, name)
+    known_user(reach.api, {"name": name})
     reach.api.put("/api/users/{}", name, body={"tags": tags or []})
     return f"user '{name}' has the tags: {', '.join(tags or []) or 'none'}"
-
-
-def _known(reach: Target, name: str) -> None:
-    if reach.api.get_or_none("/api/users/{}", name) is None:
-        raise Failed(f"there is no user '{name}'", FAILED)
 
 
 @operation(app, "delete")
 def user_delete(reach: Target, names: Annotated[list[str], typer.Argument(metavar="USER...")]) -> str:
     """Delete users and their permissions."""
-    if reach.here:
-        for name in names:
-            reach.perform("user.delete", name=name)
-    elif len(names) == 1:
-        _known(reach, names[0])
-        reach.api.delete("/api/users/{}", names[0])
-    else:
-        reach.api.post("/api/users/bulk-delete", body={"users": names})
+    for name in names:
+        reach.change("user.delete", name=name)
     return f"deleted: {', '.join(names)}"
 
 
@@ -169,7 +143,7 @@ def permission_list(
     if user is not None and vhost is not None:
         return [reach.api.document("/api/permissions/{}/{}", vhost, user)]
     if user is None and vhost is None:
-        return reach.documents("/api/permissions", "permission.list", "permissions")
+        return reach.rows("permission.list")
     return _granted(reach, "permissions", user, vhost)
 
 
@@ -189,15 +163,14 @@ def permission_set(
     reach: Target, user: UserName, vhost: VhostName, configure: Pattern, write: Pattern, read: Pattern
 ) -> str:
     """Set a user's permissions in a vhost: three regular expressions over names of queues and exchanges."""
-    granted = {"configure": configure, "write": write, "read": read}
-    reach.change("permission.set", "PUT", "/api/permissions/{vhost}/{user}", granted, user=user, vhost=vhost)
+    reach.change("permission.set", user=user, vhost=vhost, configure=configure, write=write, read=read)
     return f"'{user}' may enter vhost '{vhost}'"
 
 
 @operation(permissions, "clear")
 def permission_clear(reach: Target, user: UserName, vhost: VhostName) -> str:
     """Remove a user's permissions in a vhost."""
-    reach.change("permission.clear", "DELETE", "/api/permissions/{vhost}/{user}", user=user, vhost=vhost)
+    reach.change("permission.clear", user=user, vhost=vhost)
     return f"'{user}' may not enter vhost '{vhost}'"
 
 
@@ -222,8 +195,7 @@ def topic_permission_set(
     reach: Target, user: UserName, vhost: VhostName, exchange: str, write: Pattern, read: Pattern
 ) -> str:
     """Set a user's topic permissions: two regular expressions over routing keys."""
-    granted = {"exchange": exchange, "write": write, "read": read}
-    reach.change("permission.topic", "PUT", "/api/topic-permissions/{vhost}/{user}", granted, user=user, vhost=vhost)
+    reach.change("permission.topic", user=user, vhost=vhost, exchange=exchange, write=write, read=read)
     return f"'{user}' has a permission on the routing keys of '{exchange}'"
 
 
@@ -245,10 +217,7 @@ def topic_permission_clear(
 # -- limits -----------------------------------------------------------------------------------------------------
 
 
-@listing(limits, "list", LIMITS)
-def user_limit_list(reach: Target, user: OfUser = None) -> list[Document]:
-    """All limits of users."""
-    return reach.api.documents("/api/user-limits", of=user)
+listed(limits, "list", LIMITS, "/api/user-limits", "All limits of users.", OfUser)
 
 
 @operation(limits, "set")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from clusterbroker.broker.cli.commands import listing, operation, showing
-from clusterbroker.broker.cli.parameters import OfVhost, VhostName, Yes, sure
-from clusterbroker.broker.cli.tables import Column, Document, Table, number, rate
+from clusterbroker.broker.cli.commands import listed, listing, operation, shown
+from clusterbroker.broker.cli.parameters import VhostName, Yes, sure
+from clusterbroker.broker.cli.tables import ABSENT, Column, Document, Table, number, pairs, rate, text
 from clusterbroker.broker.cli.target import Target
 from clusterbroker.cluster.wiring.entities import VhostLimit
 
 app = typer.Typer(no_args_is_help=True, help="Virtual hosts.")
 limits = typer.Typer(no_args_is_help=True, help="Limits of queues and connections of a virtual host.")
+
+
+def _kind(value: Any) -> str:
+    return ABSENT if value == "undefined" else text(value)
+
 
 VHOSTS = Table(
     (
@@ -24,24 +29,21 @@ VHOSTS = Table(
         Column("unacked", "messages_unacknowledged", number),
         Column("in", "message_stats.publish_details.rate", rate),
         Column("out", "message_stats.deliver_get_details.rate", rate),
-        Column("default_queue_type", wide=True),
+        Column("default_queue_type", show=_kind, wide=True),
         Column("tracing", wide=True),
     )
 )
-LIMITS = Table((Column("vhost"), Column("limits", "value")), name="vhost")
+LIMITS = Table((Column("vhost"), Column("limits", "value", pairs)), name="vhost")
 Limit = Annotated[VhostLimit, typer.Argument()]
 
 
 @listing(app, "list", VHOSTS)
 def vhost_list(reach: Target) -> list[Document]:
     """All virtual hosts, with rates."""
-    return reach.documents("/api/vhosts", "vhost.list", "vhosts")
+    return reach.rows("vhost.list")
 
 
-@showing(app, "show", VHOSTS)
-def vhost_show(reach: Target, vhost: VhostName) -> Document:
-    """One virtual host."""
-    return reach.api.document("/api/vhosts/{}", vhost)
+shown(app, "show", VHOSTS, "/api/vhosts/{vhost}", "One virtual host.", vhost=VhostName)
 
 
 @operation(app, "add")
@@ -52,10 +54,7 @@ def vhost_add(
     tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag (repeatable).")] = None,
 ) -> str:
     """Create a virtual host. With --url or --as its creator has all permissions, else no user: `permissions set`."""
-    if reach.here and not tag:
-        reach.perform("vhost.add", name=name, description=description)
-    else:
-        reach.api.put("/api/vhosts/{}", name, body={"description": description, "tags": ",".join(tag or [])})
+    reach.change("vhost.add", name=name, description=description, tags=tag or [])
     return f"vhost '{name}' is made"
 
 
@@ -67,7 +66,7 @@ def vhost_delete(
 ) -> str:
     """Delete a virtual host with its queues, messages, exchanges and permissions."""
     sure(f"Delete vhost '{vhost}' with all its queues and messages?", yes)
-    reach.change("vhost.delete", "DELETE", "/api/vhosts/{name}", name=vhost)
+    reach.change("vhost.delete", name=vhost)
     return f"vhost '{vhost}' is deleted"
 
 
@@ -92,22 +91,14 @@ def vhost_trace_off(reach: Target, vhost: VhostName = "/") -> str:
     return f"vhost '{vhost}' is not traced"
 
 
-@listing(limits, "list", LIMITS)
-def vhost_limit_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
-    """All limits of virtual hosts."""
-    return reach.api.documents("/api/vhost-limits", of=vhost)
+listed(limits, "list", LIMITS, "/api/vhost-limits", "All limits of virtual hosts.")
 
 
 @operation(app, "limit", hidden=True)
 @operation(limits, "set")
 def vhost_limit_set(reach: Target, vhost: VhostName, limit: Limit, value: int) -> str:
     """Set a limit of a virtual host; a negative number removes the limit."""
-    if reach.here:
-        reach.perform("vhost.limit", vhost=vhost, limit=limit, value=value)
-    elif value < 0:
-        reach.api.delete("/api/vhost-limits/{}/{}", vhost, limit)
-    else:
-        reach.api.put("/api/vhost-limits/{}/{}", vhost, limit, body={"value": value})
+    reach.change("vhost.limit", vhost=vhost, limit=limit, value=value)
     return f"vhost '{vhost}' has {limit} {value}" if value >= 0 else f"vhost '{vhost}' has no {limit}"
 
 

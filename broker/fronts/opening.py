@@ -40,9 +40,9 @@ class Opening:
     """The core of a connection before its protocol is known. `become` gets the core that takes its place."""
 
     user = ""
-    owed = False
+    trusted = owed = False
 
-    __slots__ = ("_accepted", "_become", "_fronts", "_node", "ending", "out", "peer", "reading", "trusted", "undecoded")
+    __slots__ = ("_accepted", "_become", "_fronts", "_node", "ending", "out", "peer", "reading", "undecoded")
 
     def __init__(self, node: Node, accepted: Accepted, fronts: Fronts, become: Callable[[ClientCore], None]) -> None:
         self._node = node
@@ -50,7 +50,6 @@ class Opening:
         self._fronts = fronts
         self._become = become
         self.peer = accepted.peer
-        self.trusted = accepted.trusted
         self.out = OutBuffer(OUT_BYTES)
         self.reading = True
         self.ending: str | None = None

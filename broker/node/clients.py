@@ -50,7 +50,7 @@ class SocketCore(Protocol):
 
     @property
     def trusted(self) -> bool:
-        """The connection came by a way that only the node's owner has."""
+        """The client is the node's own (`server.control.own_client`)."""
 
     @property
     def out(self) -> Output:
@@ -170,5 +170,3 @@ class Accepted(NamedTuple):
     at_ms: int
     identity: str | None = None
     """The user's name in a verified client certificate."""
-    trusted: bool = False
-    """By a way that only the node's owner has."""

@@ -58,9 +58,6 @@ class ClientOwner(Protocol):
 class Client(asyncio.BufferedProtocol):
     """The protocol of one socket."""
 
-    trusted = False
-    """Whether it came by a way that only the node's owner has."""
-
     __slots__ = (
         "_ended", "_kept", "_reading", "_transport", "connection", "received_bytes", "received_reads", "sent_bytes",
         "sent_writes", "shell",
@@ -230,10 +227,8 @@ def _unacknowledged_bytes(connection: socket.socket) -> int:
 
 
 def peer_name(transport: asyncio.BaseTransport) -> tuple[str, bool]:
-    """(address and port of the other side, whether it is this machine); of a Unix socket its name."""
+    """(address and port of the other side, whether it is this machine)."""
     name = transport.get_extra_info("peername")
-    if isinstance(name, (str, bytes)):
-        return "control.sock", True
     if not isinstance(name, tuple) or len(name) < 2:
         return "unknown", False
     host = str(name[0])

@@ -78,7 +78,7 @@ def rows(shell: ServerPort, started_at_ms: int, lag_ms: float) -> Iterator[AnyRo
     yield node_row(shell, started_at_ms, lag_ms)
     for connection in tuple(node.clients.values()):
         client = shell.clients.get(connection)
-        if client is None or connection.trusted or not isinstance(connection, Connection):
+        if client is None or not isinstance(connection, Connection):
             continue  # rows know 0-9-1 alone
         if connection.state not in (State.OPEN, State.CLOSING):
             continue

@@ -43,6 +43,7 @@ class ServerPort(ClientOwner, Protocol):
     alarms: Alarms
     logins: Logins
     ended: asyncio.Future[BaseException | None]
+    accepting: bool
     connections_created: int
     started: bool
     retired: asyncio.Event

@@ -98,7 +98,7 @@ class NodeShell:
         self._lingering: dict[Client, float] = {}
         self._scheduled = False
         self._received = self._turn_bytes = 0
-        self._accepting = False
+        self.accepting = False
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms: int | None = None
         self._timers: dict[Callable[[], object], asyncio.TimerHandle] = {}
@@ -167,7 +167,7 @@ class NodeShell:
             await self._open_control()
             if self.control is not None and options.management:
                 self.control.begin(None if self.cluster is None else self.cluster.census)
-            self._accepting = True
+            self.accepting = True
             for listener in self.listeners:
                 await listener.listen()
             self.started = True
@@ -200,7 +200,7 @@ class NodeShell:
         for reading in (self._copy_forward, self.scrub):
             if reading is not None:
                 reading.stop()
-        self._accepting = False
+        self.accepting = False
         for listener in self.listeners:
             listener.close()
         failed = self.ended.done()
@@ -256,7 +256,7 @@ class NodeShell:
             self._turn_out(str(error))
         else:
             self.log.say("critical", "node.failed", error=str(error), exc_info=error)
-        self._accepting = False
+        self.accepting = False
         self.ended.set_result(error)
         for listener in self.listeners:
             listener.close()
@@ -302,7 +302,7 @@ class NodeShell:
     def admit(self, client: Client, transport: asyncio.BaseTransport) -> SocketCore | None:
         """A socket was accepted; None turns it away."""
         peer, loopback = peer_name(transport)
-        if not self._accepting:
+        if not self.accepting:
             return None
         if len(self.clients) >= self.options.node.connections_max:
             self.log.turned_away(peer, f"there are {len(self.clients)} connections already")
@@ -310,7 +310,7 @@ class NodeShell:
         identity = None
         if self.options.tls is not None and transport.get_extra_info("sslcontext") is not None:
             identity = peer_identity(transport, self.options.tls.identity)
-        accepted = Accepted(peer, loopback, self.clock.now_ms(), identity, client.trusted)
+        accepted = Accepted(peer, loopback, self.clock.now_ms(), identity)
         opening = Opening(self.node, accepted, self.fronts, partial(self._opened, client))
         self.clients[opening] = client
         self.connections_created += 1

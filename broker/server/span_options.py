@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Final
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from clusterbroker.broker.extras import is_there, wanting
 
 TRACES_PATH: Final = "/v1/traces"
 
@@ -32,8 +33,8 @@ class SpanOptions(BaseModel):
             found = urlsplit(self.endpoint)
             if found.scheme not in ("http", "https") or not found.hostname:
                 raise ValueError(f"endpoint: '{self.endpoint}' is no address: write http://HOST:4318")
-            if find_spec("opentelemetry.exporter.otlp.proto.http") is None:
-                raise ValueError("endpoint: spans need OpenTelemetry: pip install 'clusterbroker[otel]'")
+            if not is_there("opentelemetry.exporter.otlp.proto.http"):
+                raise ValueError(wanting("endpoint", "OpenTelemetry", "otel"))
         return self
 
     @property

@@ -64,7 +64,7 @@ ROWS = (
     Row("nodes logins a --by-source"),
     Row("nodes forget-logins a", "are reset"),
     Row("members", "voter", ways=HERE),
-    Row("status", "wiring_digest", ways=HERE),
+    Row("status", "metadata digest", ways=HERE),
     Row("health", "serves clients", ways=HERE),
     Row("limit queues 0", ways=HERE),
     Row("reload-certificates --json", "[]", ways=HERE),
@@ -231,7 +231,7 @@ ROWS = (
     Row("users delete {u}", "{u}"),
     Row("vhosts delete {v} --yes", "is deleted"),
     # members
-    Row("copying show", "rate_bytes", ways=HERE),
+    Row("copying show", "synchronisation rate", ways=HERE),
     Row("copying rate 50MiB", ways=HERE),
     Row("copying pause", ways=HERE),
     Row("copying resume", ways=HERE),
@@ -261,6 +261,7 @@ NOT_ASKED = {
     "POST /api/vhosts/{}/start/{}": "a vhost runs wherever a node does",
     "GET /api/nodes/{}/memory": "nodes show tells the total", "GET /api/nodes/{}/memory/relative": "the same",
     "GET /api/healthchecks/node/{}": "checks run node asks the node that it is told of",
+    "POST /api/users/bulk-delete": "users delete asks for one after the other, by either door",
     "POST /api/queues/{}/{}/actions": "RabbitMQ's mirrors are synchronised by it; copies here catch up by themselves",
 }  # fmt: skip
 
@@ -335,9 +336,9 @@ async def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     made = Place(tmp_path)
     sent = Api._sent
 
-    def recorded(self: Api, method: str, path: str, *more: Any) -> Any:
+    def recorded(self: Api, method: str, path: str, *more: Any, **given: Any) -> Any:
         made.asked.add(f"{method} {path}")
-        return sent(self, method, path, *more)
+        return sent(self, method, path, *more, **given)
 
     monkeypatch.setattr(Api, "_sent", recorded)
     try:

@@ -44,7 +44,7 @@ async def test_scaled_up_joins_and_scaled_down_leaves(fleet: Fleet) -> None:
     assert sorted(await fleet.members("a")) == ["a", "d"]
     await until(lambda: asked_for(fleet, "d"), "d asks for what its copy lacks")
     code, out, err = await fleet.command("d", "health", "--ready")
-    assert (code, "1 copies here have not been in sync since it began" in err) == (1, True), (out, err)
+    assert (code, "1 replica here has not been in sync since it began" in err) == (1, True), (out, err)
     for command in (("pause",), ("rate", "0"), ("resume",)):
         assert (await fleet.queue("a", "q"))["in_sync"] == ["a"], command
         code, out, err = await fleet.command("d", "copying", *command)

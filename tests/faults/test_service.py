@@ -78,7 +78,7 @@ async def test_a_member_that_waits_for_others_is_alive_and_ends_when_it_is_told(
     assert (await fleet.command("a", "health", "--in-sync", "--wait", "30"))[:2] == (0, "serves clients")
     assert (await fleet.command("a", "health", "--spare", "--wait", "30"))[:2] == (0, "may be stopped")
     await fleet.kill("b")
-    await until(lambda: says(fleet, "a", "1 queues would confirm nothing without this node", "--spare"), "b is missed")
+    await until(lambda: says(fleet, "a", "1 queue would confirm nothing without this node", "--spare"), "b is missed")
     assert (await fleet.command("a", "health", "--in-sync"))[:2] == (0, "serves clients")
     assert (await fleet.command("a", "drain", "--undo", "--wait", "0.1"))[0] == 0, (
         "a time that is over ends the waiting"

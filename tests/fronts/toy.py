@@ -48,7 +48,7 @@ class Toy:
         self.node = node
         self.id = node.connection_id()
         self.peer = accepted.peer
-        self.trusted, self.loopback = accepted.trusted, accepted.loopback
+        self.trusted, self.loopback = False, accepted.loopback
         self.out = Lines()
         self.reading = True
         self.ending: str | None = None

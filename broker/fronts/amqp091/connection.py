@@ -71,7 +71,6 @@ class Connection:
     """
 
     trusted = False
-    """Whether it came by a way that only the node's owner has (`TrustedConnection`)."""
 
     __slots__ = (
         "_blocked_told", "_closed_at_ms", "_held", "_last_heard_ms", "_last_sent_ms",
@@ -269,8 +268,8 @@ class Connection:
 
     @property
     def proved(self) -> bool:
-        """Whether the client has shown who it is by the way that it came: EXTERNAL takes its word."""
-        return self.trusted or self.peer_identity is not None
+        """Whether the client has shown who it is by its certificate, for EXTERNAL."""
+        return self.peer_identity is not None
 
     def authenticated(self, access: Authorization) -> None:
         """The handshake knows who it is."""
@@ -531,14 +530,6 @@ class Connection:
             self._end("abort")
 
 
-class TrustedConnection(Connection):
-    """One within the process (`broker.server.control.as_user`), for the management process: it says by EXTERNAL whose
-    permissions hold."""
-
-    __slots__ = ()
-    trusted = True
-
-
 _HANDLERS: Final[dict[State, tuple[type[Method], Callable[[Connection, Any], None]]]] = {
     State.START: (methods.ConnectionStartOk, Connection._start_ok),
     State.SECURE: (methods.ConnectionSecureOk, Connection._secure_ok),
@@ -551,5 +542,4 @@ _HANDLERS: Final[dict[State, tuple[type[Method], Callable[[Connection, Any], Non
 
 def open_connection(node: Node, accepted: Accepted) -> Connection:
     """0-9-1 as a front (`broker.fronts.opening.Front`)."""
-    kind = TrustedConnection if accepted.trusted else Connection
-    return kind(node, accepted.peer, accepted.loopback, accepted.at_ms, accepted.identity)
+    return Connection(node, accepted.peer, accepted.loopback, accepted.at_ms, accepted.identity)

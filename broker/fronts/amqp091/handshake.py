@@ -3,8 +3,7 @@
     PLAIN      authorization id NUL user NUL password (RFC 4616); the authorization id is ignored
     AMQPLAIN   a field table without its length: LOGIN, PASSWORD
     EXTERNAL   the name in the client's TLS certificate; offered only to a client that has shown a verified one, for
-               many take the first mechanism that they know. Of the node's own client for its management
-               process the response names the user to be
+               many take the first mechanism that they know
 
 A node that takes the tokens of an authority takes one in the place of a password, with any user name: user and rights
 are then the token's, and the connection ends with it unless connection.update-secret brings another one of the same
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.access.sign_in import Outcome, address_of, by_identity, by_secret
+from clusterbroker.broker.access.sign_in import Outcome, address_of, by_identity, by_secret, login_refused
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.errors import command_invalid, not_allowed, syntax_error
 from clusterbroker.broker.amqp.fields import decode_fields
@@ -76,8 +75,8 @@ def login(connection: ConnectionCore, mechanism: str, response: bytes) -> None:
             raise syntax_error("an AMQPLAIN response has LOGIN and PASSWORD")
         _verify(connection, user.encode(), password.encode() if isinstance(password, str) else bytes(password))
     elif mechanism == "EXTERNAL" and connection.proved:
-        name = connection.peer_identity or response.decode("utf-8", "replace")
-        _answer(connection, by_identity(connection.node, connection, name, mechanism))
+        assert connection.peer_identity is not None, "proved"
+        _answer(connection, by_identity(connection.node, connection, connection.peer_identity, mechanism))
     else:
         raise command_invalid(f"unknown authentication mechanism '{mechanism}'")
 
@@ -115,10 +114,7 @@ def _answer(connection: ConnectionCore, outcome: Outcome) -> None:
         connection.authenticated(outcome.access)
         return
     connection.state = State.START
-    mechanism = connection.mechanism
-    connection.refused(
-        f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
-    )
+    connection.refused(login_refused(connection.mechanism).text)
 
 
 def tuned(name: str, wanted: int, offered: int, least: int) -> int:

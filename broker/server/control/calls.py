@@ -18,7 +18,7 @@ from clusterbroker.broker.server.control import protocol as m
 from clusterbroker.broker.server.control.cluster_operations import CLUSTER
 from clusterbroker.broker.server.control.copying_operations import COPYING
 from clusterbroker.broker.server.control.node_operations import OF_NODE
-from clusterbroker.broker.server.control.operations import Facts, Refused, carry_out
+from clusterbroker.broker.server.control.operations import LISTS, Facts, Refused, carry_out
 from clusterbroker.broker.server.control.queue_operations import QUEUES
 from clusterbroker.broker.server.endings import Restart
 from clusterbroker.broker.visible import visible
@@ -32,20 +32,7 @@ if TYPE_CHECKING:
 ROOT: Final = "uid 0"
 SUDO_MAX: Final = 64
 """Characters of a user's name. It is what root's process says of itself, and root may say anything."""
-QUESTIONS: Final = frozenset(
-    (
-        "status",
-        "members",
-        "queues",
-        "copies",
-        "copying",
-        "leave.progress",
-        "user.list",
-        "vhost.list",
-        "permission.list",
-        "policy.list",
-    )
-)
+QUESTIONS: Final = frozenset(("status", "members", "queues", "copies", "copying", "leave.progress", *LISTS))
 """Operations that change nothing: the audit does not have them."""
 TOLD: Final = (
     "name", "user", "vhost", "exchange", "queue", "tags", "configure", "write", "read", "pattern", "definition",

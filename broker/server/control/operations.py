@@ -1,27 +1,27 @@
 """Operations on the wiring, of a running node (`calls`) and of a stopped one (`broker.cli.stopped_node`).
 
 `carry_out` answers with facts or raises `Refused`. Passwords come in clear, are hashed off the loop, and are never
-written anywhere.
+written anywhere. What is only a command with some texts stands in PLAIN, a list of entities in LISTS.
 
     user.add name password [tags, replace]    user.password name password
     user.delete name                          user.list
-    vhost.add name [description]              vhost.delete name               vhost.list
+    vhost.add name [description, tags]            vhost.delete name               vhost.list
     vhost.limit vhost limit value             (max-queues, max-connections; negative: none)
     permission.set user vhost configure write read   permission.clear user vhost   permission.list
     permission.topic user vhost exchange write read
     policy.set vhost name pattern definition [apply_to, priority]   policy.delete vhost name   policy.list
-    operator-policy.set vhost name pattern definition [priority]
+    operator-policy.set vhost name pattern definition [apply_to, priority]
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Protocol, get_args
 
 from clusterbroker.cluster.passwords import SCRYPT, hashed
 from clusterbroker.cluster.wiring import commands as c
-from clusterbroker.cluster.wiring.entities import VHOST_LIMITS, VhostLimit
+from clusterbroker.cluster.wiring.entities import VHOST_LIMITS, ApplyTo, VhostLimit
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring.queue_settings import storable_lives
 from clusterbroker.cluster.wiring.view import ClusterView
@@ -60,30 +60,18 @@ def _text(asked: Facts, name: str, default: str | None = None) -> str:
     return value
 
 
-async def _user_add(operator: Operator, asked: Facts) -> Facts:
-    name, password = _text(asked, "name"), _text(asked, "password")
-    tags = asked.get("tags", [])
-    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise Refused("'tags' is a list of words")
-    if operator.map.user(name) is not None and asked.get("replace") is not True:
-        raise Refused(
-            f"there is a user '{name}' already: 'user password' changes its password, 'user add --replace' its tags too"
-        )
-    stored = await _hashed(operator, password)
-    # permissions and limits of a user that is there stay
-    command = c.PutUser(name=name, password_hash=stored, hash_algorithm=SCRYPT, tags=tuple(tags), limits=None)
-    return await _ordered(operator, command)
+def _words(asked: Facts, name: str) -> tuple[str, ...]:
+    words = asked.get(name, [])
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise Refused(f"'{name}' is a list of words")
+    return tuple(words)
 
 
-async def _user_password(operator: Operator, asked: Facts) -> Facts:
-    name, password = _text(asked, "name"), _text(asked, "password")
+def _known_user(operator: Operator, asked: Facts) -> str:
+    name = _text(asked, "name")
     if operator.map.user(name) is None:
         raise Refused(f"there is no user '{name}'")
-    stored = await _hashed(operator, password)
-    command = c.PutUser(
-        name=name, password_hash=stored, hash_algorithm=SCRYPT, only=("password_hash", "hash_algorithm")
-    )
-    return await _ordered(operator, command)
+    return name
 
 
 async def _hashed(operator: Operator, password: str) -> str:
@@ -93,19 +81,32 @@ async def _hashed(operator: Operator, password: str) -> str:
         raise Refused(str(error)) from error
 
 
+async def _user_add(operator: Operator, asked: Facts) -> Facts:
+    name, password, tags = _text(asked, "name"), _text(asked, "password"), _words(asked, "tags")
+    if operator.map.user(name) is not None and asked.get("replace") is not True:
+        raise Refused(
+            f"there is a user '{name}' already: 'user password' changes its password, 'user add --replace' its tags too"
+        )
+    stored = await _hashed(operator, password)
+    # permissions and limits of a user that is there stay
+    command = c.PutUser(name=name, password_hash=stored, hash_algorithm=SCRYPT, tags=tags, limits=None)
+    return await _ordered(operator, command)
+
+
+async def _user_password(operator: Operator, asked: Facts) -> Facts:
+    password, name = _text(asked, "password"), _known_user(operator, asked)
+    stored, only = await _hashed(operator, password), ("password_hash", "hash_algorithm")
+    command = c.PutUser(name=name, password_hash=stored, hash_algorithm=SCRYPT, only=only)
+    return await _ordered(operator, command)
+
+
 async def _user_delete(operator: Operator, asked: Facts) -> Facts:
-    name = _text(asked, "name")
-    if operator.map.user(name) is None:
-        raise Refused(f"there is no user '{name}'")
-    return await _ordered(operator, c.DeleteUser(name=name))
-
-
-async def _user_list(operator: Operator, _: Facts) -> Facts:
-    return {"users": [{"name": user.name, "tags": list(user.tags)} for user in operator.map.users()]}
+    return await _ordered(operator, c.DeleteUser(name=_known_user(operator, asked)))
 
 
 async def _vhost_add(operator: Operator, asked: Facts) -> Facts:
-    return await _ordered(operator, c.AddVhost(name=_text(asked, "name"), description=_text(asked, "description", "")))
+    name, description, tags = _text(asked, "name"), _text(asked, "description", ""), _words(asked, "tags")
+    return await _ordered(operator, c.AddVhost(name=name, description=description, tags=tags))
 
 
 async def _vhost_delete(operator: Operator, asked: Facts) -> Facts:
@@ -115,110 +116,89 @@ async def _vhost_delete(operator: Operator, asked: Facts) -> Facts:
     return await _ordered(operator, c.DeleteVhost(name=name))
 
 
-async def _vhost_list(operator: Operator, _: Facts) -> Facts:
-    vhosts = operator.map.vhosts()
-    return {"vhosts": [{"name": vhost.name, "description": vhost.description} for vhost in vhosts]}
-
-
-async def _permission_set(operator: Operator, asked: Facts) -> Facts:
-    return await _ordered(
-        operator,
-        c.SetPermission(
-            user=_text(asked, "user"),
-            vhost=_text(asked, "vhost", "/"),
-            configure=_text(asked, "configure", ""),
-            write=_text(asked, "write", ""),
-            read=_text(asked, "read", ""),
-        ),
-    )
-
-
-async def _permission_clear(operator: Operator, asked: Facts) -> Facts:
-    return await _ordered(operator, c.ClearPermission(user=_text(asked, "user"), vhost=_text(asked, "vhost", "/")))
-
-
-async def _permission_list(operator: Operator, _: Facts) -> Facts:
-    fields = ("user", "vhost", "configure", "write", "read")
-    return {"permissions": [{field: getattr(p, field) for field in fields} for p in operator.map.permissions()]}
-
-
-def _policy(asked: Facts) -> dict[str, Any]:
-    """The fields that policies of users and of operators have."""
-    definition, priority = asked.get("definition"), asked.get("priority", 0)
-    if not isinstance(definition, dict) or not isinstance(priority, int):
-        raise Refused("'definition' is an object and 'priority' a number")
-    return {
-        "vhost": _text(asked, "vhost", "/"),
-        "name": _text(asked, "name"),
-        "pattern": _text(asked, "pattern"),
-        "definition": storable_lives(definition),
-        "priority": priority,
-    }
-
-
-async def _policy_set(operator: Operator, asked: Facts) -> Facts:
-    apply_to: Any = _text(asked, "apply_to", "all")
-    if apply_to not in ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges"):
-        raise Refused(f"'apply_to' cannot be '{apply_to}'")
-    return await _ordered(operator, c.PutPolicy(**_policy(asked), apply_to=apply_to))
-
-
-async def _operator_policy_set(operator: Operator, asked: Facts) -> Facts:
-    return await _ordered(operator, c.PutOperatorPolicy(**_policy(asked)))
-
-
-async def _policy_delete(operator: Operator, asked: Facts) -> Facts:
-    return await _ordered(operator, c.DeletePolicy(vhost=_text(asked, "vhost", "/"), name=_text(asked, "name")))
-
-
-async def _policy_list(operator: Operator, _: Facts) -> Facts:
-    fields = ("vhost", "name", "pattern", "definition", "apply_to", "priority")
-    policies = [policy for vhost in operator.map.vhosts() for policy in operator.map.policies(vhost.name)]
-    return {"policies": [{field: getattr(policy, field) for field in fields} for policy in policies]}
-
-
-async def _permission_topic(operator: Operator, asked: Facts) -> Facts:
-    return await _ordered(
-        operator,
-        c.SetTopicPermission(
-            user=_text(asked, "user"),
-            vhost=_text(asked, "vhost", "/"),
-            exchange=_text(asked, "exchange"),
-            write=_text(asked, "write", ""),
-            read=_text(asked, "read", ""),
-        ),
-    )
-
-
 async def _vhost_limit(operator: Operator, asked: Facts) -> Facts:
     name, value = _text(asked, "vhost"), asked.get("value")
     field = VHOST_LIMITS.get(_text(asked, "limit"))
     if field is None or not isinstance(value, int):
         raise Refused(f"'limit' is one of {', '.join(get_args(VhostLimit))}, and 'value' a number (negative: no limit)")
-    unlimited = (
-        -1 if field in {"bindings_max", "policies_max", "parameters_max"} else None
-    )  # where None is a limit, too
+    # where None is a limit, too
+    unlimited = -1 if field in {"bindings_max", "policies_max", "parameters_max"} else None
     fields_set: dict[str, Any] = {field: unlimited if value < 0 else value}
     return await _ordered(operator, c.SetVhostLimits(vhost=name, only=(field,), **fields_set))
 
 
-WIRING: dict[str, Callable[[Operator, Facts], Awaitable[Facts]]] = {
+def _policy(asked: Facts, apply_to: str) -> dict[str, Any]:
+    """The fields of a policy. `apply_to`: when it is not said."""
+    definition, priority = asked.get("definition"), asked.get("priority", 0)
+    if not isinstance(definition, dict) or not isinstance(priority, int):
+        raise Refused("'definition' is an object and 'priority' a number")
+    apply_to = _text(asked, "apply_to", apply_to)
+    if apply_to not in get_args(ApplyTo):
+        raise Refused(f"'apply_to' cannot be '{apply_to}'")
+    texts = {"vhost": _text(asked, "vhost", "/"), "name": _text(asked, "name"), "pattern": _text(asked, "pattern")}
+    return {**texts, "definition": storable_lives(definition), "apply_to": apply_to, "priority": priority}
+
+
+async def _policy_set(operator: Operator, asked: Facts) -> Facts:
+    return await _ordered(operator, c.PutPolicy(**_policy(asked, "all")))
+
+
+async def _operator_policy_set(operator: Operator, asked: Facts) -> Facts:
+    return await _ordered(operator, c.PutOperatorPolicy(**_policy(asked, "queues")))
+
+
+Operation = Callable[[Operator, Facts], Awaitable[Facts]]
+
+
+def _plain(command: Callable[..., c.AnyCommand], defaults: Mapping[str, str | None]) -> Operation:
+    async def order(operator: Operator, asked: Facts) -> Facts:
+        return await _ordered(operator, command(**{name: _text(asked, name, to) for name, to in defaults.items()}))
+
+    return order
+
+
+def _listed(section: str, fields: tuple[str, ...], entities: Callable[[ClusterView], Iterable[Any]]) -> Operation:
+    async def listed(operator: Operator, _: Facts) -> Facts:
+        found = entities(operator.map)
+        return {section: [{name: _as_json(getattr(one, name)) for name in fields} for one in found]}
+
+    return listed
+
+
+def _as_json(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _policies(view: ClusterView) -> Iterable[Any]:
+    return [policy for vhost in view.vhosts() for policy in view.policies(vhost.name)]
+
+
+_OF_USER: Final[Mapping[str, str | None]] = {"user": None, "vhost": "/"}
+_GRANTED: Final = ("configure", "write", "read")
+PLAIN: Final[dict[str, tuple[Callable[..., c.AnyCommand], Mapping[str, str | None]]]] = {
+    "permission.set": (c.SetPermission, {**_OF_USER, **dict.fromkeys(_GRANTED, "")}),
+    "permission.topic": (c.SetTopicPermission, {**_OF_USER, "exchange": None, "write": "", "read": ""}),
+    "permission.clear": (c.ClearPermission, _OF_USER),
+    "policy.delete": (c.DeletePolicy, {"vhost": "/", "name": None}),
+}
+"""Commands with their texts, and the defaults of these; None: it must be said."""
+LISTS: Final[dict[str, tuple[str, tuple[str, ...], Callable[[ClusterView], Iterable[Any]]]]] = {
+    "user.list": ("users", ("name", "tags"), ClusterView.users),
+    "vhost.list": ("vhosts", ("name", "description"), ClusterView.vhosts),
+    "permission.list": ("permissions", ("user", "vhost", *_GRANTED), ClusterView.permissions),
+    "policy.list": ("policies", ("vhost", "name", "pattern", "definition", "apply_to", "priority"), _policies),
+}
+WIRING: Final[dict[str, Operation]] = {
     "user.add": _user_add,
     "user.password": _user_password,
     "user.delete": _user_delete,
-    "user.list": _user_list,
     "vhost.add": _vhost_add,
     "vhost.delete": _vhost_delete,
-    "vhost.list": _vhost_list,
     "vhost.limit": _vhost_limit,
-    "permission.set": _permission_set,
-    "permission.topic": _permission_topic,
-    "permission.clear": _permission_clear,
-    "permission.list": _permission_list,
     "policy.set": _policy_set,
     "operator-policy.set": _operator_policy_set,
-    "policy.delete": _policy_delete,
-    "policy.list": _policy_list,
+    **{name: _plain(*plain) for name, plain in PLAIN.items()},
+    **{name: _listed(*listed) for name, listed in LISTS.items()},
 }
 
 

@@ -223,7 +223,7 @@ def test_a_request_to_a_running_node_imports_no_node(node: Any) -> None:
     import sys
 
     code = (
-        "import sys; from pathlib import Path; from clusterbroker.broker.cli import membership, queues;"
+        "import sys; from pathlib import Path; from clusterbroker.broker.cli import administration, queues;"
         "from clusterbroker.broker.cli.operator_door import performed; performed(Path(sys.argv[1]), 'status');"
         "rooms = ('broker.node', 'broker.queues', 'broker.fronts', 'broker.access', 'cluster', "
         "'journal');"

@@ -434,7 +434,7 @@ def test_parquet_is_read_back_in_batches(left_behind: Path, tmp_path: Path, monk
 def test_parquet_without_pyarrow_says_what_to_install(
     left_behind: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("clusterbroker.broker.extras.find_spec", lambda _name: None)
     said = one_line(run("export", left_behind, "orders", "--to", tmp_path / "o.parquet"), 2)
     assert "pip install 'clusterbroker[export]'" in said
 

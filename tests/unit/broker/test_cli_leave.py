@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from clusterbroker.broker.cli import membership
+from clusterbroker.broker.cli import administration
 from clusterbroker.broker.cli.main import app
 from clusterbroker.broker.server.control import protocol as m
 
@@ -59,7 +59,7 @@ class Leaving:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "PROGRESS_S", 0.01)
+    monkeypatch.setattr(administration, "PROGRESS_S", 0.01)
 
 
 @pytest.mark.usefixtures("quick")

@@ -220,7 +220,7 @@ def test_tokens_and_audit_as_they_were_set(file: Path, tmp_path: Path) -> None:
 
 def test_tokens_need_their_library(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text('[oauth2]\nresource_server_id = "mq"\nkeys_file = "k"\n')
-    monkeypatch.setattr("clusterbroker.broker.config.find_spec", lambda _name: None)
+    monkeypatch.setattr("clusterbroker.broker.extras.find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match=r"pip install 'clusterbroker\[oauth2\]'"):
         load(file)
 

@@ -13,7 +13,22 @@ from rich.text import Text
 
 from clusterbroker.broker.cli import tables
 from clusterbroker.broker.cli.exit_codes import USAGE, Failed
-from clusterbroker.broker.cli.tables import Column, Table, Wish, fits, moment, number, pattern, rate, size, span, text
+from clusterbroker.broker.cli.tables import (
+    Column,
+    Table,
+    Wish,
+    counted,
+    fits,
+    moment,
+    number,
+    pairs,
+    pattern,
+    rate,
+    size,
+    span,
+    text,
+    volume,
+)
 from clusterbroker.broker.cli.watching import normalised
 
 TABLE = Table((Column("name"), Column("ready", "messages.ready", number), Column("owner", wide=True)), narrow=True)
@@ -37,12 +52,18 @@ ROWS: list[dict[str, Any]] = [
         (rate, 0, "-"), (rate, 0.25, "0.2/s"), (rate, 12.34, "12.3/s"), (rate, 45_600, "45.6k/s"),
         (rate, 3e6, "3.0M/s"),
         (rate, 4e9, "4000M/s"), (rate, None, "-"),
+        (volume, 0, "-"), (volume, None, "-"), (volume, 1536, "1.5 KiB/s"),
+        (pairs, {"a": 1, "b": "x", "c": {"d": [1]}}, 'a=1, b=x, c={"d": [1]}'), (pairs, {}, "-"), (pairs, None, "-"),
         (span, 7, "7 ms"), (span, 61_000, "1m 1s"), (span, 100_000_000, "1d 3h"), (span, None, "-"),
         (moment, 1_795_290_640_000, "2026-11-21 19:50:40"), (moment, None, "-"),
     ],
 )  # fmt: skip
 def test_cells(show: Any, value: Any, shown: str) -> None:
     assert show(value) == shown
+
+
+def test_one_and_many() -> None:
+    assert [counted(count, "queue") for count in (0, 1, 1234)] == ["0 queues", "1 queue", "1,234 queues"]
 
 
 @given(st.text() | st.lists(st.text()) | st.dictionaries(st.text(), st.text()))

@@ -50,6 +50,13 @@ def test_a_noun_in_the_singular(served: Any, invoke: Any) -> None:
     assert " queue " not in invoke("--help").stdout, "one name is shown"
 
 
+@pytest.mark.parametrize("group", ["journal", "users", "checks"])
+def test_a_group_alone_shows_its_help(group: str) -> None:
+    """As a process: the runner of the library shows it in any case."""
+    done = subprocess.run([sys.executable, "-m", "clusterbroker", group], capture_output=True, text=True, check=False)
+    assert f"{group} [OPTIONS] COMMAND" in done.stdout
+
+
 def test_verbs_that_the_help_hides_are_understood(invoke: Any) -> None:
     for words in (
         ("user", "permit"), ("user", "permit-topic"), ("permission", "topic"), ("vhost", "limit"),

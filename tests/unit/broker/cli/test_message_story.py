@@ -76,7 +76,7 @@ def test_where_it_is_who_holds_it_and_what_befell_it() -> None:
     assert "replicas that may lack it: c" in said
     assert "consumers failed at it 3 times" in said
     assert "it died 2 times in queue 'old': expired, first 2025-06-15" in said
-    assert "1 of 1 queues of vhost '/' were looked into, 100 messages" in said
+    assert "1 of 1 queue of vhost '/' were looked into, 100 messages" in said
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,12 @@ def test_all_of_a_queue_is_looked_at_and_no_more_than_it_had() -> None:
     found, api = looked([queue("q")], {"q": [None, None, message(3)]})
     assert [entry["seq"] for _, entry in found.found] == [3]
     assert [(query.get("from"), query.get("to")) for _, query in api.asked] == [(None, None), ("2", "3"), ("3", "3")]
+
+
+def test_a_stream_is_not_looked_into() -> None:
+    found, api = looked([queue("s", type="stream"), queue("q")], {"q": [message()]})
+    assert [name for name, _ in api.asked] == ["q"]
+    assert "consume from them with x-stream-offset: s" in "\n".join(story(found))
 
 
 def test_names_are_quoted_for_the_filter() -> None:

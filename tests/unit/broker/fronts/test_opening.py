@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.fronts.amqp091.connection import Connection, TrustedConnection, open_connection
+from clusterbroker.broker.fronts.amqp091.connection import Connection, open_connection
 from clusterbroker.broker.fronts.opening import FRONTS, Fronts, Opening
 from clusterbroker.broker.node.clients import Accepted
 from tests.unit.broker.fronts.amqp091.harness import HEADER, World
@@ -49,12 +49,11 @@ def test_what_came_before_the_choice_is_handed_on() -> None:
 
 def test_the_facts_of_the_socket_reach_the_front() -> None:
     world = World()
-    for trusted, kind in ((False, Connection), (True, TrustedConnection)):
-        core, became = opening(world, FRONTS, identity="client", trusted=trusted)
-        core.receive(b"A", world.now_ms)
-        assert type(became[0]) is kind
-        assert (became[0].peer, became[0].peer_identity, became[0].loopback) == ("192.0.2.1:5", "client", False)
-        assert became[0].opened_at_ms == world.now_ms
+    core, became = opening(world, FRONTS, identity="client")
+    core.receive(b"A", world.now_ms)
+    assert type(became[0]) is Connection
+    assert (became[0].peer, became[0].peer_identity, became[0].loopback) == ("192.0.2.1:5", "client", False)
+    assert became[0].opened_at_ms == world.now_ms
 
 
 def test_a_client_that_says_nothing_is_cut() -> None:

@@ -31,12 +31,12 @@ async def test_ready_is_who_has_been_in_sync_since_it_began() -> None:
     world.in_sync("q", "ab")
     node = Looking(world)
     ready, in_sync = Asked(ready=True), Asked(in_sync=True)
-    assert "1 copies here have not been in sync since it began, the first is of queue 'q'" in await node.answer(ready)
+    assert "1 replica here has not been in sync since it began, the first is of queue 'q'" in await node.answer(ready)
     world.in_sync("q", "abc")
     assert await node.answer(ready) == ""
     world.in_sync("q", "ab")
     assert await node.answer(ready) == "", "it fell behind for a moment"
-    assert "1 copies here are not in sync" in await node.answer(in_sync)
+    assert "1 replica here is not in sync" in await node.answer(in_sync)
     assert "not been in sync" in await Looking(world).answer(ready), "a life of its own"
 
 
@@ -48,7 +48,7 @@ async def test_a_queue_that_nobody_owns_keeps_no_node_from_clients() -> None:
     assert world.queue("q").owner is None
     node = Looking(world)
     assert await node.answer(Asked(ready=True)) == "", "nobody can bring that copy up to date"
-    assert "1 copies here are not in sync" in await node.answer(Asked(in_sync=True))
+    assert "1 replica here is not in sync" in await node.answer(Asked(in_sync=True))
 
 
 def test_an_alarm_keeps_no_consumer_away() -> None:

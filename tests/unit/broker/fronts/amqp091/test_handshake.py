@@ -10,7 +10,7 @@ from clusterbroker.broker.access.sign_in import address_of
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp.domains import push_longstr
 from clusterbroker.broker.amqp.fields import push_table
-from clusterbroker.broker.fronts.amqp091.connection import Connection, TrustedConnection
+from clusterbroker.broker.fronts.amqp091.connection import Connection
 from clusterbroker.broker.node.effects import GOOD
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.entities import UserLimits
@@ -244,7 +244,5 @@ def test_limits_of_connections(whose: str) -> None:
     [("192.0.2.1:5", "192.0.2.1"), ("[2001:db8::1]:5", "2001:db8::1"), ("unknown", "unknown")],
 )
 def test_guesses_are_counted_by_address(peer: str, address: str) -> None:
-    """Only the operator's own socket has none: nobody else may be without."""
     world = World()
     assert address_of(Connection(world.node, peer, False, 0)) == address
-    assert address_of(TrustedConnection(world.node, "control.sock", True, 0)) == ""

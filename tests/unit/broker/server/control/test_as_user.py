@@ -87,6 +87,6 @@ async def test_an_alarm_is_waited_for(start: Any) -> None:
 
 async def test_a_node_that_takes_no_client(start: Any) -> None:
     shell = await start()
-    shell._accepting = False
+    shell.accepting = False
     with pytest.raises(EOFError):
         await carried_out(shell, AsUser("guest", "/", b"", (declare("q"),)))

@@ -1,0 +1,127 @@
+"""Where one message goes, and what the broker changes in it: user-id, reply-to, CC and BCC, and its producer's number.
+
+The usual batch takes the route of its address (`Publisher.find`); a message with one of these properties, or to an
+exchange that looks into headers, has a route of its own (`addressed`). A row of a segment goes to the segment, if its
+target leads anywhere (`way_of_row`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec.structs import replace
+
+from clusterbroker.broker.access.errors import precondition_failed
+from clusterbroker.broker.access.publisher import Named, Publisher, affordable
+from clusterbroker.broker.access.services import REPLY_TO
+from clusterbroker.broker.amqp.fields import FieldTable
+from clusterbroker.broker.content.message import with_flags, with_properties
+from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.routing.carbon_copy import UnacceptableHeader, accepted_keys
+from clusterbroker.broker.routing.router import Route
+from clusterbroker.broker.transactions.onward import route_of
+from clusterbroker.journal.layout import HAS_BCC, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT
+from clusterbroker.journal.record import Message
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.access.authorization import Authorization
+
+PRODUCER_BYTES_MAX: Final = 255
+NUMBER_MAX: Final = 2**62
+"""Of x-seq."""
+LOOKED_INTO: Final = HAS_HEADERS | HAS_USER_ID | HAS_REPLY_TO
+
+
+class Sender(Protocol):
+    """The session that publishes."""
+
+    @property
+    def access(self) -> Authorization: ...
+
+    @property
+    def publisher(self) -> Publisher: ...
+
+    @property
+    def reply_key(self) -> str: ...
+
+    @property
+    def is_transactional(self) -> bool: ...
+
+
+def looks_into(flags: int, messages: Iterable[Message]) -> bool:
+    """Whether a message has properties that matter here. May err on the careful side. `flags`: of all of them."""
+    if not flags & LOOKED_INTO:
+        return False
+    if flags & (HAS_USER_ID | HAS_REPLY_TO):
+        return True
+    return any(b"CC" in message.header or b"x-producer" in message.header for message in messages)
+
+
+def addressed(
+    session: Sender, exchange: str, key: str, message: Message
+) -> tuple[Message, Route[QueueHandle], Named | None]:
+    """A message with what the broker changes in it, its own route, and its number if its producer gave one. A direct
+    reply is handed to its requester. Raises Refusal."""
+    access = session.access
+    vhost = access.vhost
+    properties = properties_of(message)
+    changed = properties
+    named = properties.user_id
+    if named not in (None, access.user) and "impersonator" not in access.rights.tags:
+        raise precondition_failed(f"user_id property set to '{named}' but authenticated user was '{access.user}'")
+    if named is not None and access.by_token and access.node.map.user(named) is not None:
+        raise precondition_failed(f"user_id property set to '{named}', an account, but a token signed in")
+    if properties.reply_to == REPLY_TO:
+        if not session.reply_key:
+            raise precondition_failed("fast reply consumer does not exist")
+        changed = replace(changed, reply_to=session.reply_key)
+    if not exchange and key.startswith(REPLY_TO + "."):
+        reply = with_properties(message, changed) if changed is not properties else message
+        if session.is_transactional:
+            return reply, Route(uncacheable=True), None  # `replied` with the commit
+        return message, session.publisher.replied(reply), None
+    try:
+        copies, blind = accepted_keys(properties.headers)
+    except UnacceptableHeader as error:
+        raise precondition_failed(str(error)) from None
+    if copies or blind:
+        segment = vhost.segments.get(exchange)
+        topic = exchange if segment is None else segment.target  # where its rows go when they are committed
+        for each in (*copies, *blind):
+            access.check_topic("write", topic, each)
+    route = affordable(
+        vhost.router.route, exchange, key, lambda: properties.headers, (*copies, *blind),
+        lambda name: getattr(properties, name, None),
+    )  # fmt: skip
+    if blind or changed is not properties:
+        message = with_properties(message, changed, message.flags | HAS_BCC if blind else None)
+    return message, route, _named(properties.headers)
+
+
+def _named(headers: FieldTable | None) -> Named | None:
+    """Producer and number of a message that has them; a name without a good number is an error."""
+    producer = headers.get("x-producer") if headers else None
+    if producer is None or headers is None:
+        return None
+    if not isinstance(producer, str) or not 0 < len(raw := producer.encode()) <= PRODUCER_BYTES_MAX or not raw[0]:
+        raise precondition_failed(f"invalid header 'x-producer': expected a text of 1 to {PRODUCER_BYTES_MAX} bytes")
+    number = headers.get("x-seq")
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 < number <= NUMBER_MAX:
+        raise precondition_failed(
+            f"invalid header 'x-seq' beside 'x-producer': expected an integer of 1 to {NUMBER_MAX}"
+        )
+    return raw, int(number)
+
+
+def as_row(message: Message) -> Message:
+    """What is staged outlives its node, whatever a row's delivery mode is: a commit means all rows."""
+    return message if message.persistent else with_flags(message, message.flags | PERSISTENT)
+
+
+def way_of_row(access: Authorization, exchange: str, route: Route[QueueHandle], row: Message) -> Route[QueueHandle]:
+    """Of a mandatory row, by its own headers: to its segment, or nowhere when its target leads nowhere now."""
+    router = access.vhost.router
+    found = affordable(route_of, router, access.vhost.segments[exchange].target, row)
+    return route if found.targets else Route()
