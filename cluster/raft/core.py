@@ -78,7 +78,8 @@ class Core(SyncObj):  # type: ignore[misc]
         self._heard_s = -math.inf
         self._election_s = now_s
         self._pre_votes: tuple[int, set[str]] | None = None
-        self._votes: set[str] = set()
+        self._votes: tuple[int, set[str]] = (0, set())
+        """(term of a candidacy, voters whose vote was counted)"""
         self._campaign = False
         self._gone = False
         self._match: int | None = None
@@ -303,7 +304,8 @@ class Core(SyncObj):  # type: ignore[misc]
         return guards.normalised(self.journal, message)
 
     def _received_snapshot(self, peer: str, message: m.Snapshot) -> None:
-        """A piece of a snapshot (G5): one that brings nothing new is dropped; none moves the commit index by itself."""
+        """A piece of a snapshot (G5): one that brings nothing new is dropped. No piece moves the commit index: the
+        installed snapshot does (`_take_over`), and a damaged one is not installed."""
         if not self._follows(peer, message.term):
             return
         if message.first:
@@ -312,14 +314,13 @@ class Core(SyncObj):  # type: ignore[misc]
             if message.last:
                 self._outbox.put(peer, m.Ack(self.term, self.commit + 1, True, False))
             return
-        commit = min(message.commit, message.index) if message.last else min(message.commit, self.commit)
         self._installing = True
         self._pass(
             peer,
             {
                 "type": "append_entries",
                 "term": message.term,
-                "commit_index": commit,
+                "commit_index": min(message.commit, self.commit),
                 "serialized": (message.data, message.first, message.last),
             },
         )
@@ -379,7 +380,6 @@ class Core(SyncObj):  # type: ignore[misc]
     def _count_pre_votes(self) -> None:
         if self._pre_votes is not None and self._is_majority(self._pre_votes[1]):
             self._pre_votes = None
-            self._votes = {self.me}
             self._campaign = True
 
     def _is_majority(self, ids: Iterable[str]) -> bool:
@@ -395,11 +395,13 @@ class Core(SyncObj):  # type: ignore[misc]
             self._rest()  # a vote is worth nothing if its giver stands against who got it
 
     def _received_vote(self, peer: str, message: m.Vote) -> None:
-        """pysyncobj counts answers; here they are voters."""
+        """pysyncobj counts answers; here each voter counts once in a term."""
         if self._SyncObj__raftState != CANDIDATE or message.term != self.term:
             return
-        if peer in self.voters and peer not in self._votes:
-            self._votes.add(peer)
+        if self._votes[0] != self.term:
+            self._votes = (self.term, set())
+        if peer in self.voters and peer not in (self.me, *self._votes[1]):
+            self._votes[1].add(peer)
             self._pass(peer, {"type": "response_vote", "term": message.term})
 
     def _step_down(self, term: int) -> None:
