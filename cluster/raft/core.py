@@ -21,6 +21,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from clusterbroker.cluster.errors import DamagedLog
+
 from . import guards, outbox
 from . import messages as m
 from .fold import takes_long
@@ -486,6 +488,14 @@ class Core(SyncObj):  # type: ignore[misc]
             self._SyncObj__sendAppendEntries()
             self.flush()
         self._machine.apply(self.applied + 1, command)
+
+    def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
+        try:
+            SyncObj._SyncObj__sendAppendEntries(self)
+        except DamagedLog:  # the snapshot that a follower needs; what it had is in memory
+            at = self.applied - self.journal[0][1]
+            self._snapshots.write_anew(*self.journal[at - 1 : at + 1])
+            SyncObj._SyncObj__sendAppendEntries(self)
 
     def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> tuple[str, str, Any] | None:  # noqa: N802
         if command[:1] != MEMBERSHIP:

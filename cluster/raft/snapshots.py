@@ -97,19 +97,26 @@ class Snapshots:
         data = self._disk.read(FILE)
         if data is None:
             return None
+        snapshot = self._decoded(data)
+        self.index = snapshot.last[1]
+        return snapshot
+
+    def _decoded(self, data: bytes) -> StoredSnapshot:
         try:
-            snapshot = decode(data)
+            return decode(data)
         except NewerRelease as error:
             raise self._newer(error) from error
         except ValueError as error:
             raise DamagedLog(f"{self._disk.path}/{FILE}: {error}", REMEDY) from error
-        self.index = snapshot.last[1]
-        return snapshot
 
     def write(self, snapshot: StoredSnapshot) -> None:
         """Put it on the disk, durably."""
         self._disk.replace(FILE, encode(snapshot))
         self.index = snapshot.last[1]
+
+    def write_anew(self, previous: Entry, last: Entry) -> None:
+        """Write a snapshot of what is applied; `last` is the last applied entry, `previous` the one before."""
+        self.write(self._dump(previous, last))
 
     def _newer(self, error: NewerRelease) -> FormatTooNew:
         return FormatTooNew(f"{self._disk.path}/{FILE}: {error}: it comes from a newer release; start that one")
@@ -119,7 +126,7 @@ class Snapshots:
     def serialize(self, data: tuple[Any, Entry, Entry, Any], id_: int) -> None:
         """Write a snapshot of what is applied."""
         _, last, previous, _ = data
-        self.write(self._dump(previous, last))
+        self.write_anew(previous, last)
         self._written = id_
 
     def checkSerializing(self) -> tuple[int, int | None]:  # noqa: N802
@@ -131,10 +138,13 @@ class Snapshots:
         return _SUCCESS, written
 
     def getTransmissionData(self, node: Any) -> tuple[bytes, bool, bool] | None:  # noqa: N802
-        """The next piece for a node: (bytes, first, last); the last one is empty."""
+        """The next piece for a node: (bytes, first, last); the last one is empty. Raises DamagedLog, FormatTooNew:
+        followers would drop such a file, and get it again with each heartbeat."""
         data, at = self._sending.get(node) or (self._disk.read(FILE) or b"", 0)
         if not data:
             return None
+        if not at:
+            self._decoded(data)
         piece = data[at : at + PIECE_BYTES]
         if piece:
             self._sending[node] = (data, at + len(piece))

@@ -244,6 +244,28 @@ def test_a_large_snapshot_arrives_in_pieces() -> None:
     assert group.members["e"].applied == large
 
 
+def test_a_leader_with_a_damaged_snapshot_writes_it_anew() -> None:
+    group = Group("a", "b", "c")
+    leader = group.elect("a")
+    for entry in entries(3):
+        leader.core.append([entry])
+        group.carry()
+    leader.core.compact()
+    group.carry()
+    file = leader.disk.read("snapshot")
+    assert file is not None
+    leader.disk.replace("snapshot", file[:-1] + bytes([file[-1] ^ 1]))
+    leader.core.append([b"\x00later"])
+    group.carry()
+    group.members["e"] = Member("e", (), founded=False)
+    for name in ("a", "b", "c"):
+        group.members[name].core.linked("e")
+        group.members["e"].core.linked(name)
+    group.pass_time(0.5)
+    assert group.members["e"].applied == [*entries(3), b"\x00later"]
+    assert group.members["e"].core.snapshot_index == leader.core.snapshot_index > 0
+
+
 def test_voters_change_one_at_a_time() -> None:
     group = Group("a", "b", "c", learners=("d", "e"))
     leader = group.elect("a").core
