@@ -153,7 +153,7 @@ class LocalLog:
     def propose(self, command: c.AnyCommand, done: Done | None = None) -> None:
         """Order a command; loop's thread only. The contract is in wiring_log.py."""
         if self._closed or self._failure is not None:
-            self._notifier.notify(unlogged(command, Unavailable("the wiring log is closed")), done)
+            self._notifier.notify(unlogged(command, Unavailable("the metadata log is closed")), done)
             return
         try:
             stored = c.encode(command)
@@ -240,7 +240,7 @@ class LocalLog:
             except ClusterError as failure:
                 error = failure
             except Exception as failure:
-                error = DiskFailed(f"{self._store.path}: the wiring log failed ({failure!r}); the node must stop")
+                error = DiskFailed(f"{self._store.path}: the metadata log failed ({failure!r}); the node must stop")
             self._results.put(_Result(job, error))
             try:
                 self._call_soon(self._collect)
@@ -316,6 +316,6 @@ class LocalLog:
         self._failure = failure
         refused, self._writing, self._pending = [*self._writing, *self._pending], [], []
         try:
-            self._refuse(refused, Unavailable("the wiring log failed"))
+            self._refuse(refused, Unavailable("the metadata log failed"))
         finally:
             self._on_failure(failure)

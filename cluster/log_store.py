@@ -264,12 +264,12 @@ class LogStore:
     def _failure(self, error: lmdb.Error) -> DamagedLog | DiskFull | DiskFailed:
         """What an LMDB error means for the node."""
         if isinstance(error, (lmdb.MapFullError, lmdb.DiskError)) or _says(error, errno.ENOSPC, errno.EDQUOT):
-            return DiskFull(f"{self.path}: no room for the wiring log ({error})")
+            return DiskFull(f"{self.path}: no room for the metadata log ({error})")
         if isinstance(
             error, (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
         ):
             return self._damaged("the file", f"is not a sound LMDB environment ({error})")
-        return DiskFailed(f"{self.path}: the wiring log cannot be read or written ({error}); the node must stop")
+        return DiskFailed(f"{self.path}: the metadata log cannot be read or written ({error}); the node must stop")
 
 
 def _sealed(key: bytes, payload: bytes) -> bytes:

@@ -108,17 +108,17 @@ class Fold:
             command = c.decode(envelope.command)
         except NewerRelease as error:
             raise FormatTooNew(
-                f"wiring entry {index} cannot be read ({error}): it comes from a newer release; upgrade this node"
+                f"metadata entry {index} cannot be read ({error}): it comes from a newer release; upgrade this node"
             ) from error
         except ValueError as error:
             raise DamagedLog(
-                f"wiring entry {index} cannot be read ({error}): start this node with the release that its cluster runs"
+                f"metadata entry {index} cannot be read ({error}): start this node with the release that its cluster runs"
             ) from error
         try:
             return self.map.apply(index, command)
         except MemoryError as error:
             raise LogFailure(
-                f"wiring entry {index} could not be applied: memory is short; restart this node"
+                f"metadata entry {index} could not be applied: memory is short; restart this node"
             ) from error
         except Exception as error:
             return Applied(index, command, Unavailable(f"internal error: {error!r}"), None, ())
@@ -147,7 +147,7 @@ class Fold:
             fold = cls(ClusterMap.restored(snapshot.decode(LogIndex(stored.applied), stored.chunks)))
         except NewerRelease as error:
             raise FormatTooNew(
-                f"the snapshot of the wiring cannot be read ({error}): it comes from a newer release; upgrade this node"
+                f"the snapshot of the metadata cannot be read ({error}): it comes from a newer release; upgrade this node"
             ) from error
         except ValueError as error:
             raise DamagedLog(f"{where}: the snapshot {error}") from error

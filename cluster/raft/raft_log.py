@@ -232,10 +232,10 @@ class RaftLog:
     def _propose(self, command: c.AnyCommand, done: Done | None, term: int | None) -> None:
         try:
             if self._closed:
-                raise Unavailable("the wiring log is closed")
+                raise Unavailable("the metadata log is closed")
             stored = c.encode(command)
             if len(stored) > COMMAND_BYTES_MAX:
-                raise PreconditionFailed(f"a wiring command of {len(stored)} bytes; {COMMAND_BYTES_MAX} are allowed")
+                raise PreconditionFailed(f"a metadata command of {len(stored)} bytes; {COMMAND_BYTES_MAX} are allowed")
         except (WiringError, Unavailable) as error:
             if done is not None:
                 done(unlogged(command, error))
@@ -369,7 +369,7 @@ class RaftLog:
             return
         known = raft_id(other.name, other.disk_id)
         if (promise := self._promises.contradicts(known, other.term, other.end)) is not None:
-            self._log(f"the wiring log of {peer} went back: it is not listened to before it is made anew")
+            self._log(f"the metadata log of {peer} went back: it is not listened to before it is made anew")
             self._send(peer, m.Lapsed(*promise))
             return
         if self._links.introduced(peer, known) and self._core is not None:
@@ -577,6 +577,6 @@ class RaftLog:
             self._on_failure(error)
         except Exception as error:
             self._closed = True
-            failure = LogFailure(f"{self._disk.path}: the wiring log failed ({error!r}); restart this node")
+            failure = LogFailure(f"{self._disk.path}: the metadata log failed ({error!r}); restart this node")
             failure.__cause__ = error
             self._on_failure(failure)

@@ -561,7 +561,7 @@ def decode(stored: bytes | memoryview) -> AnyCommand:
     try:
         command: AnyCommand = _DECODER.decode(stored[1:])
     except msgspec.ValidationError as error:
-        raise NewerRelease(f"not a wiring command: {error}") from error
+        raise NewerRelease(f"not a metadata command: {error}") from error
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(f"not a wiring command: {error}") from error
+        raise ValueError(f"not a metadata command: {error}") from error
     return command

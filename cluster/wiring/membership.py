@@ -210,7 +210,7 @@ class Membership:
         name = known.name
         owned = self._members.owned(name) if command.leaves else len(self._members.owned_ids(name))
         if known.alive and owned:
-            raise PreconditionFailed(f"member '{name}' is alive and owns {owned} queues: drain it, or stop it")
+            raise PreconditionFailed(f"member '{name}' is alive and leads {owned} queues: drain it, or stop it")
         held = list(self._index.held_by(name))
         if not known.witness and self._members.storing == 1:
             raise PreconditionFailed(f"member '{name}' is the last one that holds messages")

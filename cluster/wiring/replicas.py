@@ -125,12 +125,12 @@ class Replicas:
         if (queue.owner, queue.incarnation) != (command.node, command.incarnation) or (
             not self._members.is_life(command.node, command.incarnation)
         ):
-            raise PreconditionFailed(f"{where} is not owned by '{command.node}' incarnation {command.incarnation}")
+            raise PreconditionFailed(f"{where} is not led by '{command.node}' incarnation {command.incarnation}")
         if (queue.epoch, queue.version) != (command.epoch, command.version):
             raise PreconditionFailed(f"{where} is at epoch {queue.epoch}, version {queue.version}: look again")
         to = self._members.get(command.to)
         if to is None or not to.alive or to.name not in queue.in_sync or to.name == queue.owner:
-            raise PreconditionFailed(f"{where} cannot be handed to '{command.to}': it is not another in-sync member")
+            raise PreconditionFailed(f"{where} cannot be handed to '{command.to}': it is not another in-sync replica")
         return self.replace(queue, ownership.transferred(queue, to), self.terms(queue), changes)
 
     def give_up_copy(self, command: c.GiveUpCopy, changes: list[Change]) -> Queue:
@@ -151,7 +151,7 @@ class Replicas:
                 f"{where} cannot go to '{command.heir}', which may lack something itself, or is away"
             )
         if not others and node in (*queue.in_sync, *queue.eligible):
-            raise PreconditionFailed(f"nobody but '{node}' is here who may have all of {where}")
+            raise PreconditionFailed(f"no replica that is alive, but '{node}', may have all of {where}")
         terms = self.terms(queue)
         doubted = command.doubted and heir is not None
         after = ownership.given_up(queue, node, heir, terms, self._members.get, self._members.owned, doubted=doubted)
@@ -168,7 +168,7 @@ class Replicas:
         if to.name not in queue.replicas:
             raise PreconditionFailed(f"{where} has no replica at '{to.name}': choose of {', '.join(queue.replicas)}")
         if not to.alive:
-            raise PreconditionFailed(f"member '{to.name}' is not alive: start it, then force it to own {where}")
+            raise PreconditionFailed(f"member '{to.name}' is not alive: start it, then force it to lead {where}")
         return self.replace(queue, ownership.forced(queue, to), self.terms(queue), changes)
 
     def move_replica(self, command: c.MoveReplica, changes: list[Change]) -> Queue:
@@ -181,9 +181,9 @@ class Replicas:
         after = queue
         for node in command.remove:
             if node == queue.owner:
-                raise PreconditionFailed(f"{where} is owned by '{node}': hand it to another member first")
+                raise PreconditionFailed(f"{where} is led by '{node}': hand it to another member first")
             if queue.owner is None and node in (*queue.in_sync, *queue.eligible):
-                raise PreconditionFailed(f"{where} has no owner, and '{node}' may be its next one")
+                raise PreconditionFailed(f"{where} has no leader, and '{node}' may be its next one")
             after = ownership.lost(after, node)
         kept = (node for node in (*queue.replicas, *command.add) if node not in command.remove)
         after = replace(after, replicas=ownership.ordered(tuple(kept)))
