@@ -33,13 +33,10 @@ from typing import ClassVar
 class ClusterError(Exception):
     """Root of all errors of this floor."""
 
-    __slots__ = ()
-
 
 class _Answer(ClusterError):
     """An error that is the answer to a command: a stable kind and a text for the client."""
 
-    __slots__ = ("text",)
     kind: ClassVar[str] = ""
     deterministic: ClassVar[bool] = False
     retriable: ClassVar[bool] = False
@@ -59,63 +56,54 @@ class _Answer(ClusterError):
 class WiringError(_Answer):
     """A command that the fold refuses: the state is unchanged, on every node alike."""
 
-    __slots__ = ()
     deterministic = True
 
 
 class NotFound(WiringError):
     """A vhost, exchange, queue or user that the command names does not exist."""
 
-    __slots__ = ()
     kind = "not_found"
 
 
 class AccessRefused(WiringError):
     """The rules of the protocol forbid the command, whoever asks."""
 
-    __slots__ = ()
     kind = "access_refused"
 
 
 class ResourceLocked(WiringError):
     """The queue is exclusive to another connection."""
 
-    __slots__ = ()
     kind = "resource_locked"
 
 
 class PreconditionFailed(WiringError):
     """An argument is invalid, or differs from what exists."""
 
-    __slots__ = ()
     kind = "precondition_failed"
 
 
 class AlreadyExists(WiringError):
     """The name is taken and the command needs a new one."""
 
-    __slots__ = ()
     kind = "already_exists"
 
 
 class InUse(WiringError):
     """Deletion was asked for an unused thing only, and it is used."""
 
-    __slots__ = ()
     kind = "in_use"
 
 
 class LimitReached(WiringError):
     """One more would be more than an administrator allowed."""
 
-    __slots__ = ()
     kind = "limit"
 
 
 class Contended(WiringError):
     """An import of definitions is in the way: the command was not carried out, and may be repeated."""
 
-    __slots__ = ()
     kind = "unavailable"
     retriable = True
 
@@ -123,7 +111,6 @@ class Contended(WiringError):
 class Unavailable(_Answer):
     """The command could not be ordered now; it was not applied and may be proposed again."""
 
-    __slots__ = ()
     kind = "unavailable"
     retriable = True
 
@@ -131,19 +118,13 @@ class Unavailable(_Answer):
 class DiskFull(Unavailable):
     """No room for the log: the whole group of commands was rolled back."""
 
-    __slots__ = ()
-
 
 class LogFailure(ClusterError):
     """The stored log cannot be trusted or continued; the node must stop and an operator must look."""
 
-    __slots__ = ()
-
 
 class DamagedLog(LogFailure):
     """A stored value does not match its checksum, its place or its form; nothing is repaired silently."""
-
-    __slots__ = ("what",)
 
     def __init__(self, what: str, remedy: str = "") -> None:
         """`what` and where, without what to do: for whoever knows better what to do about it."""
@@ -155,13 +136,9 @@ class LogWentBack(LogFailure):
     """The others know of a later life of this node than its log does: what it has voted and acknowledged since is not
     in it, so it must not vote."""
 
-    __slots__ = ()
-
 
 class FormatTooNew(LogFailure):
     """The directory was written by a newer release whose format this one does not know."""
-
-    __slots__ = ()
 
 
 class NewerRelease(ValueError):
@@ -170,8 +147,6 @@ class NewerRelease(ValueError):
 
 class DiskFailed(LogFailure):
     """A write or sync failed with something else than a full disk."""
-
-    __slots__ = ()
 
 
 def queue_text(vhost: str, name: str) -> str:

@@ -215,10 +215,7 @@ class LocalLog:
             self._covered, self._lazy = self._lazy, []
             self._start(self._map.snapshot())
         elif self._pending or len(self._lazy) >= BATCH_COMMANDS_MAX:
-            self._writing, self._pending = (
-                self._pending[:BATCH_COMMANDS_MAX],
-                self._pending[BATCH_COMMANDS_MAX:],
-            )
+            self._writing, self._pending = (self._pending[:BATCH_COMMANDS_MAX], self._pending[BATCH_COMMANDS_MAX:])
             entries = [*self._lazy, *((waiting.index, waiting.stored) for waiting in self._writing)]
             self._lazy = []
             low = self._next + RESERVE_BLOCK // 2 > self._reserved

@@ -37,12 +37,7 @@ class Acceptor(Door):
 
     @classmethod
     async def open(
-        cls,
-        host: str,
-        port: int,
-        tls: ssl.SSLContext,
-        make: Callable[[str], Link],
-        refused: Callable[[str, str], None],
+        cls, host: str, port: int, tls: ssl.SSLContext, make: Callable[[str], Link], refused: Callable[[str, str], None]
     ) -> Acceptor:
         """Raises OSError with the address in its text when it cannot be had."""
         try:

@@ -265,11 +265,7 @@ class Mesh:
             # the limit covers connecting; the one inside covers TLS
             async with asyncio.timeout(CONNECT_TIMEOUT_S + TLS_TIMEOUT_S):
                 await self._loop.create_connection(
-                    lambda: link,
-                    host,
-                    port,
-                    ssl=self._credentials.client,
-                    ssl_handshake_timeout=TLS_TIMEOUT_S,
+                    lambda: link, host, port, ssl=self._credentials.client, ssl_handshake_timeout=TLS_TIMEOUT_S
                 )
             await link.settled.wait()
         except asyncio.CancelledError:

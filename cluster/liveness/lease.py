@@ -195,16 +195,8 @@ class LeaseGranter:
     """
 
     __slots__ = (
-        "_committed",
-        "_members",
-        "_options",
-        "_pending",
-        "_round",
-        "_round_began",
-        "_rounds",
-        "_ticked",
-        "term",
-    )
+        "_committed", "_members", "_options", "_pending", "_round", "_round_began", "_rounds", "_ticked", "term",
+    )  # fmt: skip
 
     def __init__(self, options: LeaseOptions | None = None) -> None:
         self._options = options or LeaseOptions()

@@ -150,22 +150,9 @@ class Lapsed(Message, frozen=True, tag=74):
 
 
 AnyMessage = (
-    Introduce
-    | Append
-    | Snapshot
-    | Ack
-    | AskVote
-    | Vote
-    | PreVote
-    | PreVoted
-    | TermHint
-    | Forward
-    | AppliedUpTo
-    | Barrier
-    | Probe
-    | Probed
-    | Lapsed
-)
+    Introduce | Append | Snapshot | Ack | AskVote | Vote | PreVote | PreVoted | TermHint | Forward | AppliedUpTo
+    | Barrier | Probe | Probed | Lapsed
+)  # fmt: skip
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(AnyMessage)

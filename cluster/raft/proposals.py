@@ -50,17 +50,9 @@ class Proposals:
     """Pure: what is to be sent, and who is to be told."""
 
     __slots__ = (
-        "_applied",
-        "_life",
-        "_next",
-        "_numbered",
-        "_origin",
-        "_progress_s",
-        "_sent",
-        "_session",
-        "_target",
+        "_applied", "_life", "_next", "_numbered", "_origin", "_progress_s", "_sent", "_session", "_target",
         "_waiting",
-    )
+    )  # fmt: skip
 
     def __init__(self, origin: str, session: int, life: int = 0) -> None:
         self._origin = origin

@@ -171,11 +171,7 @@ class Accounts:
         """Fold SetPermission."""
         self._check_vhost(command.vhost)
         permission = Permission(
-            user=command.user,
-            vhost=command.vhost,
-            configure=command.configure,
-            write=command.write,
-            read=command.read,
+            user=command.user, vhost=command.vhost, configure=command.configure, write=command.write, read=command.read
         )
         for kind in ("configure", "write", "read"):
             check_pattern(getattr(permission, kind), kind)
@@ -196,11 +192,7 @@ class Accounts:
         """Fold SetTopicPermission."""
         self._check_vhost(command.vhost)
         permission = TopicPermission(
-            user=command.user,
-            vhost=command.vhost,
-            exchange=command.exchange,
-            write=command.write,
-            read=command.read,
+            user=command.user, vhost=command.vhost, exchange=command.exchange, write=command.write, read=command.read
         )
         for kind in ("write", "read"):
             example = expanded(getattr(permission, kind), username="u", vhost="v", client_id="c")

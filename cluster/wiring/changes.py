@@ -182,30 +182,8 @@ class TimePassed(msgspec.Struct, frozen=True, tag=True):
 
 
 Change = (
-    QueueDeclared
-    | QueueDeleted
-    | QueuePaused
-    | ExchangeDeclared
-    | ExchangeDeleted
-    | Bound
-    | Unbound
-    | VhostAdded
-    | VhostChanged
-    | VhostDeleted
-    | PolicyChanged
-    | UserChanged
-    | PermissionChanged
-    | ParameterChanged
-    | MemberChanged
-    | MemberForgotten
-    | OwnerChanged
-    | InSyncChanged
-    | ReplicasChanged
-    | CopyLost
-    | ImportChanged
-    | SegmentOpened
-    | SegmentCommitted
-    | SegmentEnded
-    | ProducerChanged
-    | TimePassed
-)
+    QueueDeclared | QueueDeleted | QueuePaused | ExchangeDeclared | ExchangeDeleted | Bound | Unbound | VhostAdded
+    | VhostChanged | VhostDeleted | PolicyChanged | UserChanged | PermissionChanged | ParameterChanged | MemberChanged
+    | MemberForgotten | OwnerChanged | InSyncChanged | ReplicasChanged | CopyLost | ImportChanged | SegmentOpened
+    | SegmentCommitted | SegmentEnded | ProducerChanged | TimePassed
+)  # fmt: skip

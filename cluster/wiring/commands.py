@@ -340,18 +340,9 @@ class MoveReplica(Command, frozen=True, kw_only=True, tag="move_replica"):
 
 
 Defining = (
-    AddVhost
-    | PutUser
-    | SetPermission
-    | SetTopicPermission
-    | PutParameter
-    | SetVhostLimits
-    | PutPolicy
-    | PutOperatorPolicy
-    | DeclareQueue
-    | DeclareExchange
-    | Bind
-)
+    AddVhost | PutUser | SetPermission | SetTopicPermission | PutParameter | SetVhostLimits | PutPolicy
+    | PutOperatorPolicy | DeclareQueue | DeclareExchange | Bind
+)  # fmt: skip
 """What definitions are made of: nothing of it ends anything."""
 
 
@@ -464,54 +455,14 @@ class FinishSegments(Command, frozen=True, kw_only=True, tag="finish_segments"):
 
 
 AnyCommand = (
-    AddVhost
-    | DeleteVhost
-    | DeclareExchange
-    | DeleteExchange
-    | DeclareQueue
-    | DeleteQueue
-    | PauseQueue
-    | Bind
-    | Unbind
-    | RemoveConnection
-    | Loosen
-    | ForgetTransient
-    | PutUser
-    | SetUserLimits
-    | DeleteUser
-    | SetPermission
-    | ClearPermission
-    | SetTopicPermission
-    | ClearTopicPermission
-    | PutPolicy
-    | DeletePolicy
-    | PutOperatorPolicy
-    | DeleteOperatorPolicy
-    | PutParameter
-    | DeleteParameter
-    | SetVhostLimits
-    | ClearVhostLimits
-    | AddMember
-    | RegisterNode
-    | FailNode
-    | DrainNode
-    | ForgetNode
-    | SetVoters
-    | ChangeInSync
-    | TransferOwner
-    | GiveUpCopy
-    | ForceOwner
-    | MoveReplica
-    | ImportDefinitions
-    | ApplyImport
-    | DropImport
-    | CommitTransaction
-    | AbortTransaction
-    | ExpireTransactions
-    | ForgetProducers
-    | FinishSegments
-    | PassTime
-)
+    AddVhost | DeleteVhost | DeclareExchange | DeleteExchange | DeclareQueue | DeleteQueue | PauseQueue | Bind
+    | Unbind | RemoveConnection | Loosen | ForgetTransient | PutUser | SetUserLimits | DeleteUser | SetPermission
+    | ClearPermission | SetTopicPermission | ClearTopicPermission | PutPolicy | DeletePolicy | PutOperatorPolicy
+    | DeleteOperatorPolicy | PutParameter | DeleteParameter | SetVhostLimits | ClearVhostLimits | AddMember
+    | RegisterNode | FailNode | DrainNode | ForgetNode | SetVoters | ChangeInSync | TransferOwner | GiveUpCopy
+    | ForceOwner | MoveReplica | ImportDefinitions | ApplyImport | DropImport | CommitTransaction | AbortTransaction
+    | ExpireTransactions | ForgetProducers | FinishSegments | PassTime
+)  # fmt: skip
 
 _FREE_FORM: Final = ("arguments", "definition", "metadata", "value")
 FREE_FORM_BYTES_MAX: Final = 8 << 10

@@ -79,13 +79,7 @@ def check_arguments(vhost: str, name: str, type_: str, arguments: Mapping[str, A
 
 
 def check_equivalent(
-    exchange: Exchange,
-    *,
-    type_: str,
-    durable: bool,
-    auto_delete: bool,
-    internal: bool,
-    arguments: Mapping[str, Any],
+    exchange: Exchange, *, type_: str, durable: bool, auto_delete: bool, internal: bool, arguments: Mapping[str, Any]
 ) -> None:
     """Raise 406 `inequivalent arg '…' for exchange 'x' in vhost '/': …` unless a redeclare says the same.
 

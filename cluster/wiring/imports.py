@@ -56,19 +56,9 @@ class Import:
     """
 
     __slots__ = (
-        "accepted",
-        "changing",
-        "commands",
-        "done",
-        "expected",
-        "homes",
-        "import_id",
-        "locks",
-        "parts",
-        "read",
-        "room",
-        "scratch",
-    )
+        "accepted", "changing", "commands", "done", "expected", "homes", "import_id", "locks", "parts", "read",
+        "room", "scratch",
+    )  # fmt: skip
 
     def __init__(self, import_id: str, scratch: MapParts | None) -> None:
         """`scratch`: an empty map; None: the import is accepted."""

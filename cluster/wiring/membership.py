@@ -59,13 +59,7 @@ class Membership:
     __slots__ = ("_clock", "_index", "_members", "_queues", "_replicas", "_vhosts")
 
     def __init__(
-        self,
-        clock: LogClock,
-        members: Members,
-        vhosts: Vhosts,
-        index: QueueIndex,
-        replicas: Replicas,
-        queues: Queues,
+        self, clock: LogClock, members: Members, vhosts: Vhosts, index: QueueIndex, replicas: Replicas, queues: Queues
     ) -> None:
         """`clock`: when a member joined; `queues`: ends what is transient; `replicas`: changes the others."""
         self._clock = clock

@@ -11,14 +11,7 @@ from clusterbroker.cluster.errors import LimitReached
 
 from .arguments import same
 from .changes import Change, ParameterChanged, PolicyChanged
-from .commands import (
-    DeleteOperatorPolicy,
-    DeleteParameter,
-    DeletePolicy,
-    PutOperatorPolicy,
-    PutParameter,
-    PutPolicy,
-)
+from .commands import DeleteOperatorPolicy, DeleteParameter, DeletePolicy, PutOperatorPolicy, PutParameter, PutPolicy
 from .entities import PARAMETERS_MAX, POLICIES_MAX, OperatorPolicy, Parameter, Policy
 from .policies import check_policy
 from .snapshot import Snapshot
