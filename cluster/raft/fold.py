@@ -112,7 +112,8 @@ class Fold:
             ) from error
         except ValueError as error:
             raise DamagedLog(
-                f"metadata entry {index} cannot be read ({error}): start this node with the release that its cluster runs"
+                f"metadata entry {index} cannot be read ({error}): start this node with the release that its cluster "
+                "runs"
             ) from error
         try:
             return self.map.apply(index, command)
@@ -147,7 +148,8 @@ class Fold:
             fold = cls(ClusterMap.restored(snapshot.decode(LogIndex(stored.applied), stored.chunks)))
         except NewerRelease as error:
             raise FormatTooNew(
-                f"the snapshot of the metadata cannot be read ({error}): it comes from a newer release; upgrade this node"
+                f"the snapshot of the metadata cannot be read ({error}): it comes from a newer release; upgrade this "
+                "node"
             ) from error
         except ValueError as error:
             raise DamagedLog(f"{where}: the snapshot {error}") from error

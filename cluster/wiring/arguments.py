@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
+from clusterbroker.cluster.errors import NewerRelease
 from clusterbroker.journal.values import Timestamp, canonical, extended
 
 NESTING_MAX: Final = 64
@@ -71,6 +72,25 @@ ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=extended)
 
 CANONICAL: Final = msgspec.msgpack.Encoder(enc_hook=extended, order="deterministic")
 """Like ENCODER, but with sorted tables: equal content gives equal bytes."""
+
+
+VERSION: Final = 1
+"""The first byte of each stored command, and of each chunk of a snapshot."""
+
+
+def decoded(stored: bytes | memoryview, what: str, name: str, decode: Callable[[bytes | memoryview], Any]) -> Any:
+    """What follows the version byte, by `decode`. ValueError: the bytes are not `what`; NewerRelease: this release does
+    not know it. `name`: of the version."""
+    if not stored or stored[0] != VERSION:
+        newer = bool(stored) and stored[0] > VERSION
+        version = stored[0] if stored else "missing"
+        raise (NewerRelease if newer else ValueError)(f"{name} version {version} is not {VERSION}")
+    try:
+        return decode(stored[1:])
+    except (msgspec.ValidationError, KeyError) as error:
+        raise NewerRelease(f"not {what}: {error}") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"not {what}: {error}") from error
 
 
 def same(a: object, b: object) -> bool:

@@ -19,11 +19,10 @@ from msgspec.structs import replace
 
 from clusterbroker.cluster.errors import NotFound, PreconditionFailed
 
-from . import account_commands as c
+from . import commands as c
 from .arguments import same
 from .changes import Change, PermissionChanged, UserChanged
-from .command import in_part
-from .entities import Deserted, Permission, TopicPermission, User, UserLimits
+from .entities import Deserted, Permission, TopicPermission, User, UserLimits, in_part
 from .patterns import PatternError, compiled, matches
 from .queue_rules import check_length
 from .snapshot import Snapshot

@@ -9,12 +9,15 @@ name, forgotten disks by disk_id; producers and segments by (vhost, name).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
+from clusterbroker.cluster.errors import PreconditionFailed
 from clusterbroker.cluster.ids import Epoch, Incarnation, LogIndex, NodeId, QueueId
 
+_Row = TypeVar("_Row", bound=msgspec.Struct)
 DestinationKind = Literal["queue", "exchange"]
 ApplyTo = Literal["all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges"]
 
@@ -308,3 +311,13 @@ class LogTime(msgspec.Struct, frozen=True, array_like=True):
     """Its age: for so long somebody has ordered it. It only grows."""
     wall_ms: int = 0
     """Its calendar, ms since 1970; 0: not known yet."""
+
+
+def in_part(present: _Row, wanted: _Row, only: tuple[str, ...]) -> _Row:
+    """The present row with the named fields of the wanted one; `only` empty: the wanted row. Raises 406."""
+    if not only:
+        return wanted
+    unknown = [name for name in only if name not in present.__struct_fields__]
+    if unknown:
+        raise PreconditionFailed(f"no such field: '{unknown[0]}'")
+    return replace(present, **{name: getattr(wanted, name) for name in only})

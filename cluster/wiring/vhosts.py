@@ -10,8 +10,7 @@ from . import changes as events
 from . import commands as c
 from .arguments import same
 from .changes import Change
-from .command import in_part
-from .entities import Binding, Exchange, OperatorPolicy, Policy, Vhost, VhostLimits
+from .entities import Binding, Exchange, OperatorPolicy, Policy, Vhost, VhostLimits, in_part
 from .members import Members
 from .queue_index import QueueIndex
 from .queue_rules import check_length
