@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from clusterbroker.cluster.errors import NewerRelease
+from clusterbroker.cluster.errors import NewerRelease, PreconditionFailed
 from clusterbroker.journal.values import Timestamp, canonical, extended
 
 NESTING_MAX: Final = 64
@@ -51,6 +51,12 @@ def difference_text(received: object, current: object) -> str:
     if received is not None and current is not None:
         return f"received '{_shown(received)}' but current is '{_shown(current)}'"
     return f"received {_typed(received)} but current is {_typed(current)}"
+
+
+def check_same(where: str, argument: str, received: object, current: object) -> None:
+    """Raise 406 `inequivalent arg 'durable' for queue 'q' in vhost '/': received 'true' but current is 'false'`."""
+    if received is not current and not equivalent(received, current):
+        raise PreconditionFailed(f"inequivalent arg '{argument}' for {where}: {difference_text(received, current)}")
 
 
 def _typed(value: object) -> str:

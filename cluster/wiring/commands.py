@@ -500,7 +500,7 @@ class CommitTransaction(Command, frozen=True, kw_only=True, tag="commit_transact
 
 
 class AbortTransaction(Command, frozen=True, kw_only=True, tag="abort_transaction"):
-    """Drop those of these segments that are not committed, and are of this producer, epoch and run. Gives an Outcome."""
+    """Drop those of these segments that are not committed, and are of this producer, epoch, run. Result: an Outcome."""
 
     vhost: str
     producer: str

@@ -121,14 +121,7 @@ class Topology:
         exchange_rules.refuse_default_exchange(command.name)
         existing = self.exchanges.get(command.name)
         if existing is not None:
-            exchange_rules.check_equivalent(
-                existing,
-                type_=command.type,
-                durable=command.durable,
-                auto_delete=command.auto_delete,
-                internal=command.internal,
-                arguments=command.arguments,
-            )
+            exchange_rules.check_equivalent(existing, command)
             return existing
         queue_rules.check_name("exchange", command.name)
         exchange_rules.check_arguments(self.vhost.name, command.name, command.type, command.arguments)
@@ -162,30 +155,14 @@ class Topology:
         """queue.declare: the existing queue when it is equivalent, else a new one with this id, at its place."""
         existing = self.queues.get(command.name)
         if existing is not None:
-            queue_rules.check_equivalent(
-                existing,
-                connection=command.connection,
-                exclusive=command.exclusive,
-                durable=command.durable,
-                auto_delete=command.auto_delete,
-                arguments=command.arguments,
-                queue_type_default=self.vhost.default_queue_type or "classic",
-            )
+            queue_rules.check_equivalent(existing, command, self.vhost.default_queue_type or "classic")
             return existing
         if command.server_named:
             queue_rules.check_length("queue", command.name)
         else:
             queue_rules.check_name("queue", command.name)
         queue_rules.check_arguments(self.vhost.name, command.name, command.arguments)
-        queue_rules.check_kind(
-            self.vhost.name,
-            command.name,
-            command.arguments,
-            durable=command.durable,
-            exclusive=command.exclusive,
-            auto_delete=command.auto_delete,
-            server_named=command.server_named,
-        )
+        queue_rules.check_kind(command)
         self._check_queue_limit(command.name)
         # "Exclusive => durable flag ignored" (amqp-rules.md 5.3)
         durable = command.durable and not command.exclusive

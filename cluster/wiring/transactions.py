@@ -28,7 +28,7 @@ from clusterbroker.cluster.ids import Epoch, QueueId
 
 from . import changes as events
 from . import commands as c
-from .arguments import difference_text, equivalent, is_integer, same, type_name
+from .arguments import check_same, is_integer, same, type_name
 from .changes import Change
 from .entities import Exchange, Producer, Queue, Segment
 from .exchange_rules import STAGING, check_equivalent
@@ -471,19 +471,10 @@ class Transactions:
 
 def _check_same(existing: Exchange, command: c.DeclareExchange) -> None:
     """Raise 406 unless a redeclare says the same."""
-    check_equivalent(
-        existing,
-        type_=command.type,
-        durable=command.durable,
-        auto_delete=command.auto_delete,
-        internal=command.internal,
-        arguments=command.arguments,
-    )
+    check_equivalent(existing, command)
+    where = exchange_text(existing.vhost, existing.name)
     for word in _WORDS:
-        wanted, current = command.arguments.get(word), existing.arguments.get(word)
-        if not equivalent(wanted, current):
-            where = exchange_text(existing.vhost, existing.name)
-            raise PreconditionFailed(f"inequivalent arg '{word}' for {where}: {difference_text(wanted, current)}")
+        check_same(where, word, command.arguments.get(word), existing.arguments.get(word))
 
 
 def is_expired(segment: Segment, lived_ms: int, at_ms: int = 0) -> bool:
