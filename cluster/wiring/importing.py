@@ -101,7 +101,13 @@ class Imports:
             except WiringError as error:
                 raise blamed(command, error) from None
             held.commands.append(command)
-            if not changes or (isinstance(command, c.Bind) and self._is_bound(command)):
+            if not changes:
+                continue
+            # bindings are not in the scratch map: only a binding itself depends on whether it is there
+            if (
+                isinstance(command, c.Bind)
+                and self._parts.vhosts.look(command.vhost).bindings.find(command) is not None
+            ):
                 continue
             held.will_change(command, keys)
             match changes[0]:
@@ -114,10 +120,6 @@ class Imports:
                     if most is not None and most >= 0:
                         room = most - held.expected[queue.vhost].queues
                         held.room[queue.vhost] = min(room, held.room.get(queue.vhost, room))
-
-    def _is_bound(self, command: c.Bind) -> bool:
-        """Bindings are not in the scratch map: nothing but a binding itself depends on whether it is there."""
-        return self._parts.vhosts.look(command.vhost).is_bound(command)
 
     def _copy(self, key: Key, scratch: MapParts) -> None:
         """Bring one thing that a command names into the scratch map, with nothing of what hangs on it."""

@@ -19,6 +19,7 @@ are too few, its copy goes with the last step. Of two members that leave at once
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -53,21 +54,16 @@ class Short(NamedTuple):
     """A member that is alive is catching up, or can be given a copy: waiting may help."""
 
 
+@dataclass(slots=True, eq=False)
 class Membership:
     """The commands about members. The members are `Members`'."""
 
-    __slots__ = ("_clock", "_index", "_members", "_queues", "_replicas", "_vhosts")
-
-    def __init__(
-        self, clock: LogClock, members: Members, vhosts: Vhosts, index: QueueIndex, replicas: Replicas, queues: Queues
-    ) -> None:
-        """`clock`: when a member joined; `queues`: ends what is transient; `replicas`: changes the others."""
-        self._clock = clock
-        self._members = members
-        self._vhosts = vhosts
-        self._index = index
-        self._replicas = replicas
-        self._queues = queues
+    _clock: LogClock
+    _members: Members
+    _vhosts: Vhosts
+    _index: QueueIndex
+    _replicas: Replicas
+    _queues: Queues
 
     def add(self, command: c.AddMember, changes: list[Change]) -> Member:
         """Fold AddMember."""

@@ -6,6 +6,8 @@ place of its former self.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from msgspec.structs import replace
 
 from clusterbroker.cluster.errors import NotFound, PreconditionFailed, queue_text
@@ -23,16 +25,15 @@ from .queue_settings import QueueSettings
 from .vhosts import Vhosts
 
 
+@dataclass(slots=True, eq=False)
 class Replicas:
     """Decisions about owners and copies. The queues are the topologies' and the index', the members `Members`'."""
 
-    __slots__ = ("_index", "_members", "_vhosts")
-
-    def __init__(self, members: Members, vhosts: Vhosts, index: QueueIndex) -> None:
-        """`members`: the candidates; `vhosts`: settings, and the place of each queue; `index`: queues by id."""
-        self._members = members
-        self._vhosts = vhosts
-        self._index = index
+    _members: Members
+    """The candidates."""
+    _vhosts: Vhosts
+    """Settings, and the place of each queue."""
+    _index: QueueIndex
 
     # ---- questions ----
 

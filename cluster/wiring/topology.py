@@ -247,26 +247,22 @@ class Topology:
             missing = no_queue if command.destination_kind == "queue" else no_exchange
             raise missing(self.vhost.name, command.destination)
         self._check_access(command)
-        binding = self._binding(command)
-        existing = self.bindings.find(binding)
+        existing = self.bindings.find(command)
         if existing is not None:
             return existing
         queue_rules.check_length("routing key", command.routing_key)
         exchange_rules.check_binding(source, command.routing_key, command.arguments)
         self._check_binding_limit(source.name)
+        binding = self._binding(command)
         self.bindings.add(binding)
         changes.append(Bound(binding))
         return binding
-
-    def is_bound(self, command: Bind) -> bool:
-        """Whether the binding is there."""
-        return self.bindings.find(self._binding(command)) is not None
 
     def unbind(self, command: Unbind, changes: list[Change]) -> bool:
         """queue.unbind or exchange.unbind: whether the binding existed."""
         self._source_of(command)
         self._check_access(command)
-        binding = self.bindings.find(self._binding(command))
+        binding = self.bindings.find(command)
         if binding is None:
             return False
         self._end_bindings((binding,), changes)
@@ -306,7 +302,7 @@ class Topology:
             self._check_access(command)
         except WiringError:
             return []
-        binding = self.bindings.find(self._binding(command))
+        binding = self.bindings.find(command)
         return [] if binding is None else self.cascade((binding,))
 
     def cascade(self, direct: Iterable[Binding], ended: str = "") -> list[Binding]:
@@ -359,7 +355,7 @@ class Topology:
         self.exchanges.clear()
         self.ledger = Ledger()
 
-    def is_durable(self, binding: Binding) -> bool:
+    def is_durable(self, binding: Binding | Bind | Unbind) -> bool:
         """A binding is durable only when both its ends are."""
         source = self.exchanges.get(binding.source)
         if source is None or not source.durable:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -161,6 +162,7 @@ class Due(NamedTuple):
     producers: tuple[str, ...]
 
 
+@dataclass(slots=True, eq=False)
 class Transactions:
     """The commands about transactions. Producers and segments are in the ledgers of the topologies.
 
@@ -169,14 +171,12 @@ class Transactions:
     epoch above its producer's; (4) a segment has a producer in the ledger.
     """
 
-    __slots__ = ("_clock", "_index", "_replicas", "_vhosts")
-
-    def __init__(self, clock: LogClock, vhosts: Vhosts, index: QueueIndex, replicas: Replicas) -> None:
-        """`clock`: age of the log, ids of staging queues; `replicas`: their places."""
-        self._clock = clock
-        self._vhosts = vhosts
-        self._index = index
-        self._replicas = replicas
+    _clock: LogClock
+    """Age of the log, ids of staging queues."""
+    _vhosts: Vhosts
+    _index: QueueIndex
+    _replicas: Replicas
+    """Places of staging queues."""
 
     # ---- opening ----
 

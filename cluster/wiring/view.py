@@ -180,12 +180,12 @@ class ClusterView:
         """Bindings that end at a queue or exchange, oldest first."""
         return self._vhosts.get(vhost, NOWHERE).bindings.to_destination(destination_kind, name)
 
-    def is_durable_binding(self, binding: Binding) -> bool:
+    def is_durable_binding(self, binding: Binding | c.Bind | c.Unbind) -> bool:
         """Whether the binding survives a restart: both its ends do."""
         return self._vhosts.get(binding.vhost, NOWHERE).is_durable(binding)
 
-    def find_binding(self, binding: Binding) -> Binding | None:
-        """The stored binding that is the same as this one."""
+    def find_binding(self, binding: Binding | c.Bind | c.Unbind) -> Binding | None:
+        """The stored binding that is the same as this one, or that a command names."""
         return self._vhosts.get(binding.vhost, NOWHERE).bindings.find(binding)
 
     def in_pieces(self, command: c.Ending) -> bool:
