@@ -46,7 +46,7 @@ class _Answer(ClusterError):
         self.text = text
 
     def __eq__(self, other: object) -> bool:
-        """Two answers are the same when a client cannot tell them apart."""
+        """Equal to a client: kind and text."""
         return type(other) is type(self) and isinstance(other, _Answer) and other.text == self.text
 
     def __hash__(self) -> int:
@@ -133,8 +133,7 @@ class DamagedLog(LogFailure):
 
 
 class LogWentBack(LogFailure):
-    """The others know of a later life of this node than its log does: what it has voted and acknowledged since is not
-    in it, so it must not vote."""
+    """The others know of later votes and acknowledgements of this node than its log, so it must not vote."""
 
 
 class FormatTooNew(LogFailure):
@@ -142,7 +141,7 @@ class FormatTooNew(LogFailure):
 
 
 class NewerRelease(ValueError):
-    """What a decoder says of sound bytes that it does not know; whoever read them makes a FormatTooNew of it."""
+    """Sound bytes of a version that a decoder does not know; the reader of the file makes a FormatTooNew of it."""
 
 
 class DiskFailed(LogFailure):

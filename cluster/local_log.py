@@ -1,6 +1,6 @@
 """The wiring log of a node that is alone: ordered by this process, durable in LMDB, folded on the loop's thread.
 
-    loop thread     propose -> pending -> (one batch at a time) ----.            .--> apply, tell
+    loop thread     propose -> pending -> (one batch at a time) ----.            .--> apply, notify
     writer thread                                                   '-> commit --'
 
 Group commit: while one commit is on its way to the disk, proposals pile up; all of them (up to 1,000) are the
@@ -171,7 +171,7 @@ class LocalLog:
         self._continue()
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Finish the commit under way, tell it, refuse what waits behind it, and close the directory. Blocks."""
+        """Finish the commit under way and notify, refuse what waits behind it, and close the directory. Blocks."""
         if self._closed:
             return
         self._closed = True
@@ -242,11 +242,11 @@ class LocalLog:
             try:
                 self._call_soon(self._collect)
             except RuntimeError:
-                # the loop is closed: `close` collects, or nobody is left to be told
+                # the loop is closed: `close` collects, or nobody waits
                 continue
 
     def _collect(self) -> None:
-        """Loop's thread: take what the writer has finished, apply and tell it, and go on."""
+        """Loop's thread: take what the writer has finished, apply it, notify, and go on."""
         while True:
             try:
                 result = self._results.get_nowait()

@@ -135,7 +135,7 @@ class LogStore:
 
     @property
     def stamp(self) -> Stamp | None:
-        """Whose this log is; None: nobody has said so yet. Raises DamagedLog, DiskFailed."""
+        """Whose this log is; None: not stamped yet. Raises DamagedLog, DiskFailed."""
         with self._transaction() as txn:
             raw = self._get(txn, self._meta, b"stamp", "stamp")
         return None if raw is None else unpacked(raw)

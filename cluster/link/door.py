@@ -33,7 +33,7 @@ class Door(ABC):
         room: Callable[[], int] | None = None,
         patience_s: float = 0.0,
     ) -> None:
-        """`refused(host, why)` is told of those who are not let in; `room()`: so many may be greeted by now."""
+        """`refused(host, why)` is called for each that is not let in; `room()`: so many may be greeted by now."""
         self._loop = asyncio.get_running_loop()
         self._sockets = sockets
         self._greeting_max = greeting_max
@@ -140,8 +140,8 @@ class Door(ABC):
 
 
 async def listening_sockets(host: str, port: int, begin: bool = True) -> list[socket.socket]:
-    """One socket per address of the host; an empty host is all addresses. Not `begin`: they have the address, and are
-    told to listen later."""
+    """One socket per address of the host; an empty host is all addresses. Not `begin`: they have the address, and
+    listen later."""
     found = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )

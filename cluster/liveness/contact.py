@@ -24,8 +24,8 @@ A voter's memory for that, and its consequences:
 * A restarted voter does not know the words of its earlier process. It gives no word before it has caught up with the
   wiring log. Then every FailNode with its earlier process's consent is applied, since the leader forgets the words of
   an ended link. It gives up no member that it has not heard before G has gone by.
-* A voter that gave up a living member takes that back: it tells the leader, and gives its word again after a command
-  that it proposed after that has been applied, because then no FailNode can follow from its earlier word.
+* A voter that gave up a living member takes that back: it reports that to the leader, and gives its word again after a
+  command that it proposed after that has been applied, because then no FailNode can follow from its earlier word.
 * Sets of voters change one by one, and of two neighbouring sets any two majorities have a member in common. Where the
   member may count by an older set still, no member is failed early (`SETTLED_S`).
 
@@ -87,7 +87,7 @@ class Contact:
         self._reckon()
 
     def forget(self) -> None:
-        """Nothing that was said so far counts: a new incarnation, or time has gone by that no clock shows."""
+        """No word so far counts: a new incarnation, or time has gone by that no clock shows."""
         self._sent.clear()
         self._trusted.clear()
         self._reckon()
@@ -122,26 +122,26 @@ class Contact:
 
 
 class _Heard:
-    __slots__ = ("given_up", "incarnation", "last", "relied_until", "spoke")
+    __slots__ = ("beat_since", "given_up", "incarnation", "last", "relied_until")
 
     def __init__(self, incarnation: int) -> None:
         self.incarnation = incarnation
         self.last = -math.inf
         self.relied_until = -math.inf
         self.given_up = False
-        self.spoke = False
+        self.beat_since = False
 
 
 class Hearing:
     """The voter's side: for whose beats it gives its word, and whom it has given up."""
 
-    __slots__ = ("_heard", "_options", "_since", "speaks")
+    __slots__ = ("_heard", "_options", "_since", "confirms")
 
     def __init__(self, options: LeaseOptions, now: float) -> None:
         self._options = options
         self._since = now
         self._heard: dict[str, _Heard] = {}
-        self.speaks = False
+        self.confirms = False
         """It has caught up with the wiring log since it began."""
 
     def heard(self, name: str, incarnation: int, rely_s: float, now: float, leased: bool = True) -> bool:
@@ -153,13 +153,13 @@ class Hearing:
             return False
         heard.last = max(heard.last, now)
         if heard.given_up:
-            heard.spoke = True
+            heard.beat_since = True
             return False
-        speaks = self.speaks and leased
-        if speaks:
+        confirms = self.confirms and leased
+        if confirms:
             relied_s = min(rely_s, self._options.lease_s)
             heard.relied_until = max(heard.relied_until, now + outlasts(relied_s, self._options.drift))
-        return speaks
+        return confirms
 
     def silent(self, name: str, incarnation: int, now: float) -> bool:
         """Whether it was silent for so long that nothing that it relies on is left."""
@@ -175,19 +175,19 @@ class Hearing:
         heard = self._heard.get(name)
         if heard is None or heard.incarnation != incarnation:
             heard = self._heard[name] = _Heard(incarnation)
-        heard.given_up, heard.spoke = True, False
+        heard.given_up, heard.beat_since = True, False
         return True
 
     def spoke_since(self, name: str) -> bool:
         """Whether somebody who was given up has beaten since."""
         heard = self._heard.get(name)
-        return heard is not None and heard.given_up and heard.spoke
+        return heard is not None and heard.given_up and heard.beat_since
 
     def take_back(self, name: str, incarnation: int) -> None:
         """Nothing can follow any more from its having been given up."""
         heard = self._heard.get(name)
         if heard is not None and heard.incarnation == incarnation:
-            heard.given_up = heard.spoke = False
+            heard.given_up = heard.beat_since = False
 
     def keep(self, names: Iterable[str]) -> None:
         """Forget all but these."""
@@ -204,7 +204,7 @@ class Verdicts:
         self._by: dict[tuple[str, int], set[str]] = {}
 
     def given_up(self, voter: str, name: str, incarnation: int) -> None:
-        """The voter says so, over the link that stands."""
+        """A voter's report, over the link that stands."""
         self._by.setdefault((name, incarnation), set()).add(voter)
 
     def taken_back(self, voter: str, name: str, incarnation: int) -> None:
@@ -217,7 +217,7 @@ class Verdicts:
             voters.discard(voter)
 
     def clear(self) -> None:
-        """Another term: what was said to its leader is said again."""
+        """Another term: reports to its leader come again."""
         self._by.clear()
 
     def agreed(self, name: str, incarnation: int, voters: Iterable[str]) -> bool:

@@ -84,7 +84,7 @@ class Detector:
         peer = self._peers.get(name)
         if peer is None:
             return
-        if not peer.suspected:  # the silence of a peer that was away says nothing of its beats
+        if not peer.suspected:  # the silence of a peer that was away is no interval of beats
             peer.intervals.add(max(0.0, now - peer.last))
         peer.last = max(peer.last, now)
 
@@ -111,6 +111,6 @@ class Detector:
         return changed
 
     def suspected(self, name: str) -> bool:
-        """As told by `changes`; a peer that is not watched is not suspected."""
+        """As of the last `changes`; a peer that is not watched is not suspected."""
         peer = self._peers.get(name)
         return peer is not None and peer.suspected

@@ -46,7 +46,7 @@ def wall_ms() -> int:
 
 
 class HeartOwner(Protocol):
-    """What the heart asks, and who hears of it; all calls on the loop's thread. None of them may wait."""
+    """What the heart asks, and its events; all calls on the loop's thread. None of them may wait."""
 
     def applied_index(self) -> int:
         """The wiring log is applied here so far."""
@@ -79,10 +79,10 @@ class HeartOwner(Protocol):
         """A peer seems gone, or back. A hint, no more."""
 
     def on_overdue(self, peer: str, incarnation: int) -> None:
-        """This node leads and shall propose FailNode; told again each second until the map says so."""
+        """This node leads and shall propose FailNode; called again each second until the map has it."""
 
     def on_deaf(self, deaf: bool) -> None:
-        """This node led and heard no majority: it shall not lead. Told again each second until it hears one."""
+        """This node led and heard no majority: it shall not lead. Called again each second until it hears one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Heart:
         self._granter = LeaseGranter(lease)
         self._detector = Detector(self._options.detector)
         self._pauses = Pauses()
-        self._told_overdue: dict[tuple[str, int], float] = {}
+        self._reported_overdue: dict[tuple[str, int], float] = {}
         self._deaf_at: float | None = None
         self._asking: Callable[[], object] | None = None
         self.heard: dict[str, tuple[float, Beat]] = {}
@@ -140,7 +140,7 @@ class Heart:
         self.clocks = Clocks()
         """How far the members' time is from this node's."""
 
-    # life
+    # opening and closing
 
     async def open(self, host: str, port: int) -> None:
         """The UDP socket, and the first turn. Raises OSError with the address in its text."""
@@ -150,7 +150,7 @@ class Heart:
         self._turn()
 
     async def close(self) -> None:
-        """No more beats; nothing is told any more."""
+        """No more beats, and no more events."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -170,7 +170,7 @@ class Heart:
         """This node's lease."""
         return self.pulse.keeper
 
-    # what the node tells
+    # events of the node
 
     def set_members(self, members: Mapping[str, Member]) -> None:
         """The members of the map, this node among them."""
@@ -182,7 +182,7 @@ class Heart:
             for name, entry in self._resolved.items()
             if name in members and members[name].address == entry[0]
         }
-        self._tell_where()
+        self._publish_addresses()
         self.pulse.facts.members = dict(self._members)
         self.pulse.keep(set(members))
         self.heard = {name: entry for name, entry in self.heard.items() if name in members}
@@ -205,14 +205,14 @@ class Heart:
     def caught_up(self) -> None:
         """Everything that was ordered before this process began is applied: it may give its word (`contact`)."""
         with self.pulse.lock:
-            self.pulse.hearing.speaks = True
+            self.pulse.hearing.confirms = True
 
     def registered(self, incarnation: int) -> None:
         """RegisterNode of this node was applied here: it beats as that incarnation from now on."""
         with self.pulse.lock:
             self.keeper.registered(incarnation, self._clock())
             self.pulse.contact.forget()
-        self._tell_lease()
+        self._emit_lease()
         if self._timer is not None:
             self.pulse.beat()
 
@@ -220,12 +220,12 @@ class Heart:
         """FailNode of this node was applied here."""
         with self.pulse.lock:
             self.keeper.failed(incarnation)
-        self._tell_lease()
+        self._emit_lease()
 
     def elected(self, term: int) -> None:
         """This node leads, and has applied the first entry of its term."""
         self._listens_since = self._clock()
-        self.pulse.fetch()  # what came before says nothing to a leader
+        self.pulse.fetch()  # what came before does not count for a leader
         self.pulse.prompt = True
         self._granter.elected(term, self._clock())
 
@@ -307,7 +307,7 @@ class Heart:
         return self._detector.suspected(peer)
 
     def blocked(self) -> list[tuple[str, str]]:
-        """(from, to): where datagrams do not pass, though the nodes speak with each other over links."""
+        """(from, to): where datagrams do not pass, though the link between both works."""
         with self.pulse.lock:
             return self.pulse.paths.blocked(self._name, self._clock())
 
@@ -318,7 +318,7 @@ class Heart:
         with self.pulse.lock:
             self.keeper.distrust(now)
             self.pulse.contact.forget()
-        self._tell_lease()
+        self._emit_lease()
         if self._timer is not None:
             self.pulse.beat()
 
@@ -333,18 +333,18 @@ class Heart:
         facts = self.pulse.facts
         facts.term, facts.applied = self._owner.term(), self._owner.applied_index()
         facts.flush_since, facts.turned = self._owner.stuck_since(), now
-        self._tell_lease()
+        self._emit_lease()
         self.pulse.fetch()
         for peer, suspected in self._detector.changes(now):
             self._owner.on_suspected(peer, suspected)
-        self._tell_overdue(now)
+        self._report_overdue(now)
 
-    def _tell_overdue(self, now: float) -> None:
+    def _report_overdue(self, now: float) -> None:
         overdue = [] if self._is_deaf(now) else self._granter.tick(now)
-        self._told_overdue = {key: at for key, at in self._told_overdue.items() if key in overdue}
+        self._reported_overdue = {key: at for key, at in self._reported_overdue.items() if key in overdue}
         for key in overdue:
-            if now >= self._told_overdue.get(key, now):
-                self._told_overdue[key] = now + OVERDUE_AGAIN_S
+            if now >= self._reported_overdue.get(key, now):
+                self._reported_overdue[key] = now + OVERDUE_AGAIN_S
                 self._owner.on_overdue(*key)
 
     def _is_deaf(self, now: float) -> bool:
@@ -366,7 +366,7 @@ class Heart:
             self._owner.on_deaf(True)
         return True
 
-    def _tell_lease(self) -> None:
+    def _emit_lease(self) -> None:
         with self.pulse.lock:
             state = self.keeper.change(self._clock())
         if state is not None:
@@ -405,7 +405,7 @@ class Heart:
         if beat.incarnation == 0 and self._asking is not None:
             then, self._asking = self._asking, None
             then()
-        self._tell_lease()
+        self._emit_lease()
 
     def contact(self) -> None:
         """See PulseEvents."""
@@ -437,7 +437,7 @@ class Heart:
 
     # addresses
 
-    def _tell_where(self) -> None:
+    def _publish_addresses(self) -> None:
         self.pulse.facts.where = {name: where for name, (_, where) in self._resolved.items()}
 
     async def _resolve(self) -> None:
@@ -455,5 +455,5 @@ class Heart:
                     continue
                 if self._members.get(name) == member:  # it may have left meanwhile
                     self._resolved[name] = member.address, where
-                    self._tell_where()
+                    self._publish_addresses()
             await asyncio.sleep(RESOLVE_RETRY_S if missing else RESOLVE_AGAIN_S)

@@ -85,13 +85,13 @@ class LeaseState(enum.Enum):
 class LeaseKeeper:
     """The node's side. FENCED and FAILED end with a registration only."""
 
-    __slots__ = ("_lost_at", "_options", "_sent", "_state", "_told", "incarnation", "lease_until")
+    __slots__ = ("_lost_at", "_options", "_reported", "_sent", "_state", "incarnation", "lease_until")
 
     def __init__(self, options: LeaseOptions | None = None) -> None:
         self._options = options or LeaseOptions()
         self._sent: deque[tuple[int, float]] = deque()
         self._state = LeaseState.FENCED
-        self._told = LeaseState.FENCED
+        self._reported = LeaseState.FENCED
         self._lost_at = 0.0
         self.incarnation = 0
         self.lease_until = -math.inf
@@ -145,16 +145,16 @@ class LeaseKeeper:
             self._state, self.lease_until = LeaseState.FENCED, -math.inf
         return self._state
 
-    def untold(self, now: float) -> bool:
-        """Whether `change` has something to tell."""
-        return self.state(now) is not self._told
+    def changed(self, now: float) -> bool:
+        """Whether `change` would return a state."""
+        return self.state(now) is not self._reported
 
     def change(self, now: float) -> LeaseState | None:
-        """The state, if it is another than the last one told; a lease lost and regained in between is not told."""
+        """The state, if it is another than the last one returned; a lease lost and regained in between is not."""
         state = self.state(now)
-        if state is self._told:
+        if state is self._reported:
             return None
-        self._told = state
+        self._reported = state
         return state
 
 

@@ -54,7 +54,7 @@ class Machine(Protocol):
 
 
 class Core(SyncObj):  # type: ignore[misc]
-    """One member of the group. Public methods only are to be called; all of them at a time told by `now_s`."""
+    """One member of the group. Public methods only are to be called; all of them at the time `now_s`."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Core(SyncObj):  # type: ignore[misc]
 
     @property
     def leader(self) -> str | None:
-        """Whom it believes to lead; a hint (G13)."""
+        """The leader, as far as it knows; a hint (G13)."""
         node = self._SyncObj__raftLeader
         return None if node is None else str(node.id)
 
@@ -150,7 +150,7 @@ class Core(SyncObj):  # type: ignore[misc]
         return self._snapshots.index
 
     def voters_at_applied(self) -> tuple[str, ...]:
-        """Who votes according to the entries that are applied, without those that follow."""
+        """The voters by the entries that are applied, without those that follow."""
         voters = set(self.voters)
         for entry in reversed(self.journal[max(0, self.applied + 1 - self.journal[0][1]) :]):
             request = self._SyncObj__parseChangeClusterRequest(entry[0])
@@ -248,7 +248,7 @@ class Core(SyncObj):  # type: ignore[misc]
         self.forceLogCompaction()
 
     def objection(self, message: m.AnyMessage) -> str | None:
-        """Why no correct member can have said this here; None: it may be `received`."""
+        """Why no correct member can have sent this; None: it may be `received`."""
         arriving = self._snapshots.arriving_bytes
         if isinstance(message, m.Snapshot) and not message.first and arriving + len(message.data) > SNAPSHOT_BYTES_MAX:
             return f"a snapshot of more than {SNAPSHOT_BYTES_MAX} bytes"
@@ -329,7 +329,7 @@ class Core(SyncObj):  # type: ignore[misc]
         self._installing = False
 
     def _follows(self, peer: str, term: int) -> bool:
-        """Whether the sender leads; who leads no more is told so (G8)."""
+        """Whether the sender leads; a deposed leader gets a hint (G8)."""
         if term < self.term:
             self._outbox.put(peer, m.TermHint(self.term))
             return False

@@ -1,6 +1,6 @@
 """The fold of Raft's entries: the cluster map, each proposal applied once, in the order of its origin's numbers.
 
-    entry   u8 0 | msgpack [origin, session, number, stored command, life]
+    entry   u8 0 | msgpack [origin, session, number, stored command, generation]
 
 A proposal may come into the log more than once, and a later one before an earlier: its origin repeats proposals
 without an outcome. The fold therefore applies of each origin number n + 1 after n, and nothing else: a repetition is
@@ -37,7 +37,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     session: int
     number: int
     command: bytes
-    life: int = 0
+    generation: int = 0
     """Made anew with each start of the origin: a session comes twice when a copy of its disk is put back."""
 
 

@@ -38,7 +38,7 @@ _CRC: Final = struct.Struct("<I")
 
 
 class Founder(msgspec.Struct, frozen=True, array_like=True):
-    """A founding member, as every founder is told of it alike."""
+    """A founding member, the same on every founder."""
 
     name: NodeId
     address: str
@@ -60,7 +60,7 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     format: int = FORMAT
     """Of the file: stands here in every version. The first release wrote none, which is 1."""
     home: str = ""
-    """The disk id of the data directory that this log belongs to; empty: the first release did not say."""
+    """The disk id of the data directory that this log belongs to; empty: of the first release."""
     starts: int = 0
     """The number of the last start of the node that used this log."""
 

@@ -78,7 +78,7 @@ class Journal:
         self._body = bytearray()
         self._size = 0
         self.term_dirty = False
-        """A new term or vote waits for `sync`: nothing at all may be said before."""
+        """A new term or vote waits for `sync`: nothing at all may be sent before."""
         self.leading = False
         """The node leads: it counts itself among those who have an entry, so it commits durable ones only."""
         self._rests = (0, 0.0)  # how many syncs there had been, and since when there have been no more, s

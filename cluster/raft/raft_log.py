@@ -20,7 +20,7 @@ Callbacks, all on the loop's thread:
                                           listeners made must make them anew; `log.map` is another object from now on
     on_leader(leader: NodeId | None, term: int)      a hint changed
     on_leading(term: int)                 this node leads, and has applied all that was ordered before its term; it may
-                                          be told before the members that are not heard of have applied it
+                                          come before members without a link have applied it
     on_diverged(peer, first, differs)     of a leader: what came of the commands from `first` on differs there; no more
     log(text)                             one line for the node's log
 
@@ -28,11 +28,11 @@ Events, never from within a listener or `done` but for `propose`:
     tick(now_s)              monotonic, every 20 ms
     linked(peer)             a control link exists, both ways, with nothing sent on it yet
     unlinked(peer)           it is gone; what was under way on it is lost
-    received(peer, head)     the head of a frame with a tag of 60-99; ValueError: no member says that, end the link
+    received(peer, head)     the head of a frame with a tag of 60-99; ValueError: no member sends that, end the link
     peer_gone(peer)          its process is known to be dead (its port refuses)
     abdicate(pause_s)        this node is about to go, or is deaf: another one shall lead
 
-`propose`, `listen` and `map` are those of WiringLog, with one more promise: `done` is told when every living member
+`propose`, `listen` and `map` are those of WiringLog, with one more promise: `done` is called when every living member
 (Member.alive) has applied the command too. Outcomes that are not known after 20 s are answered with Unavailable.
 Listeners are called as commands are applied; so a `done` comes after listeners of later commands, and still in
 ascending order among `done`s.
@@ -84,7 +84,7 @@ KEPT_SHARE: Final = 10
 class RaftLog:
     """`WiringLog` for a member of a cluster; see the module's text.
 
-    Invariant: whoever was told of a success finds it applied on every living member, and in every later state.
+    Invariant: a command that succeeded is applied on every living member, and in every later state.
     """
 
     def __init__(
@@ -103,11 +103,11 @@ class RaftLog:
         log: Callable[[str], object] = lambda _: None,
         snapshot_every: int = SNAPSHOT_EVERY,
         start: tuple[str, int] = ("", 0),
-        life: int = 0,
+        generation: int = 0,
         loaded: Loaded | None = None,
     ) -> None:
-        """Open a formatted directory; `start`: its data directory's disk id and number of starts, `life`: a number that
-        no other start has, or 0, `loaded`: what was just read of it (`reading.prove`), if it was."""
+        """Open a formatted directory; `start`: its data directory's disk id and number of starts, `generation`: a
+        number that no other start has, or 0, `loaded`: what was just read of it (`reading.prove`), if it was."""
         self._disk = disk
         self._now_s = now_s
         self._chance = chance
@@ -134,7 +134,7 @@ class RaftLog:
         self._fold = Fold()
         self._core: Core | None = None
         self._founding = Founding(self._started(*start))
-        self._proposals = Proposals(self.me_id, self.session, life)
+        self._proposals = Proposals(self.me_id, self.session, generation)
         self._found(loaded)
 
     # ---- what is known ----
@@ -166,7 +166,7 @@ class RaftLog:
 
     @property
     def leader(self) -> NodeId | None:
-        """Who leads, as far as this node knows; a hint."""
+        """The leader, as far as this node knows; a hint."""
         leader = self._core.leader if self._core is not None else None
         return None if leader is None else name_of(leader)
 
@@ -192,7 +192,7 @@ class RaftLog:
 
     @property
     def voters(self) -> tuple[NodeId, ...]:
-        """Who votes, by name, sorted."""
+        """The voters by name, sorted."""
         return tuple(name_of(voter) for voter in self._core.voters) if self._core is not None else ()
 
     @property

@@ -4,7 +4,8 @@
     prove    whether a log can be opened here, and the part of it read for that
 
 The log is applied to its end, with entries that this node had not heard to be committed: a node that leads after the
-others are gone commits its whole log, and nobody was told that any of it is not committed. `unsure` names that part.
+others are gone commits its whole log, and no client was answered that any of it is not committed. `unsure` names that
+part.
 """
 
 from __future__ import annotations
@@ -98,4 +99,4 @@ def load(disk: Disk, identity: Identity) -> Loaded:
 
 
 def _never(previous: Entry, last: Entry) -> StoredSnapshot:  # noqa: ARG001
-    raise AssertionError("who looks from outside makes no snapshot")
+    raise AssertionError("a reader from outside makes no snapshot")

@@ -59,7 +59,7 @@ def encode(snapshot: StoredSnapshot) -> bytes:
 
 
 def decode(data: bytes) -> StoredSnapshot:
-    """What the file says; ValueError when it is damaged, NewerRelease when it is of a later version."""
+    """The snapshot in the bytes; ValueError when it is damaged, NewerRelease when it is of a later version."""
     if len(data) < _HEAD.size:
         raise ValueError("it is cut short")
     magic, crc = _HEAD.unpack_from(data)
@@ -130,7 +130,7 @@ class Snapshots:
         self._written = id_
 
     def checkSerializing(self) -> tuple[int, int | None]:  # noqa: N802
-        """Tells once that a snapshot was written, so that the log before it is forgotten."""
+        """Once, that a snapshot was written, so that the log before it is forgotten."""
         written, self._written = self._written, None
         if written is None:
             return _NOT_SERIALIZING, None

@@ -90,7 +90,8 @@ def decoded(stored: bytes | memoryview, what: str, name: str, decode: Callable[[
     if not stored or stored[0] != VERSION:
         newer = bool(stored) and stored[0] > VERSION
         version = stored[0] if stored else "missing"
-        raise (NewerRelease if newer else ValueError)(f"{name} version {version} is not {VERSION}")
+        older = ", an older release wrote it" if stored and 0 < stored[0] < VERSION else ""
+        raise (NewerRelease if newer else ValueError)(f"{name} version {version} is not {VERSION}{older}")
     try:
         return decode(stored[1:])
     except (msgspec.ValidationError, KeyError) as error:

@@ -61,7 +61,7 @@ class DeclareExchange(Command, frozen=True, kw_only=True, tag="declare_exchange"
     incarnation: Incarnation = Incarnation(1)
     """The proposer's."""
     user: str = ""
-    """Who declares it; of a staging exchange."""
+    """Declares it; of a staging exchange."""
     is_administrator: bool = False
     lived_ms: int = 0
     """The log's age when it was proposed, as the proposer knew it (passing.py); of a staging exchange."""
@@ -90,7 +90,7 @@ class DeclareQueue(Command, frozen=True, kw_only=True, tag="declare_queue"):
 
 
 class PauseQueue(Command, frozen=True, kw_only=True, tag="pause_queue"):
-    """An operator pauses a queue, or resumes it; what it is already is a success, and to resume it is told all the
+    """An operator pauses a queue, or resumes it; what it is already is a success, and to resume it is a change all the
     same."""
 
     vhost: str
@@ -338,8 +338,8 @@ class RegisterNode(Command, frozen=True, kw_only=True, tag="register_node"):
     log_id: str = ""
     """Of its wiring log: another one than before when that was lost; empty: the disk id."""
     given_up_as: Incarnation = Incarnation(0)
-    """With `all_damaged`: what this incarnation gave up is damaged. If a later one has registered since, that one said
-    the same, and what is there now came afterwards, and counts. 0: it is damaged in any case."""
+    """With `all_damaged`: what this incarnation gave up is damaged. If a later one has registered since, that one
+    reported the same, and what is there now came afterwards, and counts. 0: it is damaged in any case."""
 
 
 class _OfProcess(Command, frozen=True, kw_only=True):
@@ -392,7 +392,7 @@ class InSyncProposal(msgspec.Struct, frozen=True, array_like=True):
     in_sync: tuple[NodeId, ...]
     """All of the new in-sync set, the owner with it; the old one again only raises the version (cancels)."""
     incarnations: tuple[Incarnation, ...]
-    """Of each of `in_sync`, in its order: the life of the process that caught up."""
+    """Of each of `in_sync`, in its order: of the process that caught up."""
 
 
 class ChangeInSync(_OfProcess, frozen=True, kw_only=True, tag="change_in_sync"):
@@ -490,7 +490,7 @@ class CommitTransaction(Command, frozen=True, kw_only=True, tag="commit_transact
     transactions: tuple[str, ...]
     """Names of segments, in the order in which their rows reach a queue."""
     rows: int = 0
-    """As the client says; for people."""
+    """A number of the client; for display."""
     ttl_ms: int | None = None
     """So long after it the producer is remembered; None: the default."""
     user: str = ""
@@ -587,7 +587,7 @@ def _check_size(field: str, value: Any) -> None:
     try:
         size = len(ENCODER.encode(value))
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return  # told below
+        return  # the encoder refuses it below
     if size > most:
         raise PreconditionFailed(f"{field} of {size} bytes: at most {most} are kept")
 

@@ -30,7 +30,8 @@ PREDECLARED: Final[tuple[tuple[str, str, bool], ...]] = (
 )
 """(name, type, internal) of what every vhost begins with, beside the default exchange, which is not stored."""
 FAILOVER: Final = "amq.failover"
-"""In a cluster every vhost has this one as well, fanout and internal: it tells of members that come and go."""
+"""In a cluster every vhost has this one as well, fanout and internal: it gets an event for each member that comes or
+goes."""
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,255}")
 _X_MATCH: Final = ("all", "any", "all-with-x", "any-with-x")

@@ -32,7 +32,7 @@ class Imports:
     __slots__ = ("_parts", "current")
 
     def __init__(self, parts: MapParts) -> None:
-        """No import is under way. `parts`: read while an import is staged, and told to fold its commands later."""
+        """No import is under way. `parts`: read while an import is staged, and later folds its commands."""
         self._parts = parts
         self.current: Import | None = None
         """The import that is under way."""

@@ -180,7 +180,7 @@ def named(command: Defining) -> str:
 
 
 def blamed(command: Defining, error: WiringError) -> WiringError:
-    """The error of one command of many, with its name in front where the text does not tell it."""
+    """The error of one command of many, with its name in front where the text lacks it."""
     what = named(command)
     return error if what in error.text else type(error)(f"{what}: {error.text}")
 

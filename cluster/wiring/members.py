@@ -66,7 +66,7 @@ class Members:
         member = self._members.get(name)
         return member is not None and member.alive
 
-    def is_life(self, name: NodeId, incarnation: Incarnation) -> bool:
+    def is_current(self, name: NodeId, incarnation: Incarnation) -> bool:
         """Whether the member is alive in just this incarnation."""
         member = self._members.get(name)
         return member is not None and member.alive and member.incarnation == incarnation

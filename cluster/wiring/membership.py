@@ -1,4 +1,5 @@
-"""The part of the fold about members and ownership: a member's life, owners, in-sync sets, replicas.
+"""The part of the fold about members and ownership: a member's registrations and failures, owners, in-sync sets,
+replicas.
 
 One command about a member is one pass over its queues, in ascending queue_id. The election for a queue depends on the
 elections before it, so the order belongs to the result.
@@ -174,7 +175,7 @@ class Membership:
     def fail(self, command: c.FailNode, changes: list[Change]) -> bool:
         """Fold FailNode."""
         known = self._members.require(command.node)
-        if not self._members.is_life(known.name, command.incarnation):
+        if not self._members.is_current(known.name, command.incarnation):
             return False
         self._put(replace(known, alive=False), changes)
         self._queues.end_transient_of(known.name, changes)

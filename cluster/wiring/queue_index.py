@@ -1,6 +1,6 @@
 """All queues of all vhosts: by id, by the member and by the connection that owns them, and which were deleted.
 
-Each topology keeps the queues of its vhost by name, and tells the index of each that comes, changes or ends.
+Each topology keeps the queues of its vhost by name, and puts each that comes, changes or ends into the index.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from .stream_settings import (
 )
 
 MILLISECONDS_MAX: Final = 2**63 - 1
-"""The longest time that AMQP can say, and that is kept; what no clock can hold is never. RabbitMQ 4.3 takes ten
+"""The longest time in AMQP, and the longest that is kept; what no clock can hold is never. RabbitMQ 4.3 takes ten
 years at most."""
 QUORUM_DELIVERY_LIMIT: Final = 20
 
@@ -209,7 +209,7 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 
 _SIZES: Final = {"quorum": "x-quorum-initial-group-size", STREAM: "x-initial-cluster-size"}
-"""How many copies, as RabbitMQ's clients say it."""
+"""How many copies, by RabbitMQ's names."""
 _LIVES: Final = ("x-expires", "x-message-ttl", "expires", "message-ttl")
 ARGUMENT_RULES: Final = {rule.argument: rule for rule in RULES if rule.argument is not None}
 POLICY_RULES: Final = {rule.key: rule for rule in RULES if rule.key is not None}

@@ -78,7 +78,7 @@ class Replicas:
     def check_home(self, node: NodeId, incarnation: Incarnation, queue: str) -> None:
         """Raise 406 unless a transient queue can live in this incarnation of a node."""
         home = self._members.get(node)
-        if home is None or home.witness or not self._members.is_life(node, incarnation):
+        if home is None or home.witness or not self._members.is_current(node, incarnation):
             raise PreconditionFailed(
                 f"{queue} cannot live at '{node}' incarnation {incarnation}: that is no member that is alive and holds "
                 "messages"
@@ -93,7 +93,7 @@ class Replicas:
 
     def change_in_sync(self, command: c.ChangeInSync, changes: list[Change]) -> tuple[QueueId, ...]:
         """Fold ChangeInSync."""
-        if not self._members.is_life(command.node, command.incarnation):
+        if not self._members.is_current(command.node, command.incarnation):
             return ()
         changed = []
         for proposal in command.changes:
@@ -114,7 +114,7 @@ class Replicas:
             and command.node in in_sync
             and len(in_sync) == len(incarnations)
             and all(
-                node in queue.in_sync or (node in queue.replicas and self._members.is_life(node, incarnation))
+                node in queue.in_sync or (node in queue.replicas and self._members.is_current(node, incarnation))
                 for node, incarnation in zip(in_sync, incarnations, strict=True)
             )
         )
@@ -124,7 +124,7 @@ class Replicas:
         queue = self._replicated(command.queue_id)
         where = queue_text(queue.vhost, queue.name)
         if (queue.owner, queue.incarnation) != (command.node, command.incarnation) or (
-            not self._members.is_life(command.node, command.incarnation)
+            not self._members.is_current(command.node, command.incarnation)
         ):
             raise PreconditionFailed(f"{where} is not led by '{command.node}' incarnation {command.incarnation}")
         if (queue.epoch, queue.version) != (command.epoch, command.version):
@@ -139,7 +139,7 @@ class Replicas:
         queue = self._replicated(command.queue_id)
         where = queue_text(queue.vhost, queue.name)
         node = command.node
-        if not self._members.is_life(node, command.incarnation) or queue.epoch != command.epoch:
+        if not self._members.is_current(node, command.incarnation) or queue.epoch != command.epoch:
             raise PreconditionFailed(f"{where} is at epoch {queue.epoch}, or '{node}' began again: look again")
         others = [
             member

@@ -1,15 +1,15 @@
 """Transactions: staged rows become visible together, and once (docs/design/005-spark.md has the contract).
 
     producer   commits epochs 0, 1, 2 ... (micro-batches); the ledger knows the last one
-    run        one life of it; a new run replaces the one before, which may not come back
+    run        one process of it; a new run replaces the one before, which may not come back
     segment    what one attempt stages: an exchange with a hidden queue. Who commits names the attempts that won
 
     opened --CommitTransaction--> committed --FinishSegments (its owner has moved all)--> gone
        `----- a commit of its epoch without it, a newer run, abort, expiry, its exchange's deletion -----> gone
 
 Why it is once: one command decides, and it may be repeated, for of an epoch that is not above the ledger's nothing
-happens. What was decided is carried out by the owners of the segments, who tell of the end in the epoch of ownership in
-which they saw it: what an owner of before believes ends nothing.
+happens. What was decided is carried out by the owners of the segments, which report the end in the epoch of ownership
+in which they saw it: what an owner of before believes ends nothing.
 
 A segment that is declared when its epoch has been committed is a replay: it has no queue, and what comes goes nowhere.
 """
