@@ -140,6 +140,14 @@ class FormatTooNew(LogFailure):
     """The directory was written by a newer release whose format this one does not know."""
 
 
+def newer_format(where: str, version: int, known: int) -> FormatTooNew:
+    """Of a file of another format version; `known`: the version that this release reads."""
+    return FormatTooNew(
+        f"{where}: it has format {version}; this release reads format {known}: it comes from a newer release; start "
+        "that one"
+    )
+
+
 class NewerRelease(ValueError):
     """Sound bytes of a version that a decoder does not know; the reader of the file makes a FormatTooNew of it."""
 

@@ -62,7 +62,7 @@ from clusterbroker.cluster.wiring_log import SNAPSHOT_EVERY, Done, Listener, sna
 from . import identity as identities
 from . import messages as m
 from .core import Core
-from .disk import Disk
+from .disk import FileDisk
 from .fold import REGULAR, Fold, is_proposal, unseal
 from .founding import Founding
 from .identity import Identity, name_of, raft_id
@@ -89,7 +89,7 @@ class RaftLog:
 
     def __init__(
         self,
-        disk: Disk,
+        disk: FileDisk,
         *,
         now_s: float,
         chance: Callable[[], float],

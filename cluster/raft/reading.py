@@ -18,7 +18,7 @@ from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.map import ClusterMap
 
 from . import identity as identities
-from .disk import REMEDY, Disk
+from .disk import REMEDY, FileDisk
 from .fold import REGULAR, Fold, unseal
 from .identity import Identity
 from .journal import Journal
@@ -39,7 +39,7 @@ class Wiring(NamedTuple):
     """(index, command) of those that this node had not heard to be committed."""
 
 
-def read(disk: Disk) -> Wiring | None:
+def read(disk: FileDisk) -> Wiring | None:
     """The wiring; None: there is none yet, for its cluster is not founded or has sent nothing.
 
     Raises DamagedLog, FormatTooNew, DiskFailed.
@@ -78,7 +78,7 @@ class Loaded(NamedTuple):
     """The snapshot behind which it goes on; None: nothing was ever applied here."""
 
 
-def prove(disk: Disk) -> Loaded | None:
+def prove(disk: FileDisk) -> Loaded | None:
     """The log that can be opened here; None: founding makes it, over what is there. Raises DamagedLog, FormatTooNew,
     DiskFailed."""
     identity = identities.read(disk)
@@ -87,7 +87,7 @@ def prove(disk: Disk) -> Loaded | None:
     return load(disk, identity)
 
 
-def load(disk: Disk, identity: Identity) -> Loaded:
+def load(disk: FileDisk, identity: Identity) -> Loaded:
     """Read it. Raises DamagedLog, FormatTooNew, DiskFailed."""
     journal, stored = Journal(disk, only_read=True), Snapshots(disk, _never).load()
     begins = journal[0][1] if len(journal) else 0

@@ -21,7 +21,7 @@ import msgspec
 
 from clusterbroker.cluster.errors import DamagedLog, FormatTooNew, NewerRelease
 
-from .disk import REMEDY, Disk
+from .disk import REMEDY, FileDisk
 from .messages import Entry
 
 FILE: Final = "snapshot"
@@ -76,7 +76,7 @@ class Snapshots:
     """The snapshot on the disk: written by this node, sent to others in pieces, put together from a leader's."""
 
     def __init__(
-        self, disk: Disk, dump: Callable[[Entry, Entry], StoredSnapshot], stored: StoredSnapshot | None = None
+        self, disk: FileDisk, dump: Callable[[Entry, Entry], StoredSnapshot], stored: StoredSnapshot | None = None
     ) -> None:
         """`dump(previous, last)` makes a snapshot of what is applied now; `stored` is what was read of the file."""
         self._disk = disk

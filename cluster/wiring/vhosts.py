@@ -10,7 +10,7 @@ from . import changes as events
 from . import commands as c
 from .arguments import same
 from .changes import Change
-from .entities import Binding, Exchange, OperatorPolicy, Policy, Vhost, VhostLimits, in_part
+from .entities import Binding, Exchange, OperatorPolicy, Policy, Vhost, VhostLimits, in_part, of_command
 from .members import Members
 from .queue_index import QueueIndex
 from .queue_rules import check_length
@@ -63,14 +63,8 @@ class Vhosts:
         if command.default_queue_type not in {None, "classic", "quorum"}:
             raise PreconditionFailed(f"unsupported default queue type '{command.default_queue_type}'")
         topology = self.by_name.get(command.name)
-        vhost = Vhost(
-            name=command.name,
-            description=command.description,
-            tags=command.tags,
-            metadata=command.metadata,
-            default_queue_type=command.default_queue_type,
-            tracing=topology is not None and topology.vhost.tracing if command.tracing is None else command.tracing,
-        )
+        traced = topology is not None and topology.vhost.tracing
+        vhost = of_command(Vhost, command, tracing=traced if command.tracing is None else command.tracing)
         if command.only:
             vhost = in_part(self.require(command.name).vhost, vhost, command.only)
         if topology is None:
@@ -86,10 +80,7 @@ class Vhosts:
     def set_limits(self, command: c.SetVhostLimits, changes: list[Change]) -> None:
         """Fold SetVhostLimits."""
         topology = self.require(command.vhost)
-        limits = VhostLimits(
-            command.vhost, command.queues_max, command.connections_max, command.bindings_max,
-            command.exchange_bindings_max, command.policies_max, command.parameters_max,
-        )  # fmt: skip
+        limits = of_command(VhostLimits, command)
         if command.only:
             limits = in_part(topology.limits or VhostLimits(command.vhost), limits, command.only)
             if limits == VhostLimits(command.vhost) and topology.limits is None:
