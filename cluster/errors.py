@@ -1,25 +1,6 @@
 """Errors of this floor, each with its party at fault, equality on every node, and retry.
 
-    ClusterError
-    |-- WiringError           the client's fault; deterministic: every node that folds the log gets the same one,
-    |   |                     so it may be the recorded result of a command; a retry gives the same answer
-    |   |-- NotFound              kind "not_found"            a named thing does not exist           (AMQP 404)
-    |   |-- AccessRefused         kind "access_refused"       reserved names, the default exchange   (AMQP 403)
-    |   |-- ResourceLocked        kind "resource_locked"      another connection's exclusive queue   (AMQP 405)
-    |   |-- PreconditionFailed    kind "precondition_failed"  inequivalent or invalid arguments      (AMQP 406)
-    |   |-- AlreadyExists         kind "already_exists"       a name that must be new is taken       (AMQP 406)
-    |   |-- InUse                 kind "in_use"               if-unused and something uses it        (AMQP 406)
-    |   |-- LimitReached          kind "limit"                a configured limit of a vhost or user  (AMQP 406)
-    |   `-- Contended             kind "unavailable"          an import of definitions is in the way (AMQP 506);
-    |                             one may retry
-    |-- Unavailable           kind "unavailable"; nobody's fault; not deterministic, never recorded in the log; the
-    |   |                     command was not applied, one may retry
-    |   `-- DiskFull              the log could not grow; nothing was written
-    `-- LogFailure            the disk's fault; the node must stop
-        |-- DamagedLog            stored bytes do not match their checksum or their order
-        |-- LogWentBack           a member's log is a copy of an earlier time
-        |-- FormatTooNew          written by a newer release
-        `-- DiskFailed            a write or a sync failed: what is on disk is not known
+A WiringError is the client's fault, Unavailable nobody's, a LogFailure the disk's.
 
 The broker maps kinds to AMQP reply codes; texts are the ones RabbitMQ's clients know (amqp-rules.md 5.1,
 5.3).
@@ -54,62 +35,62 @@ class _Answer(ClusterError):
 
 
 class WiringError(_Answer):
-    """A command that the fold refuses: the state is unchanged, on every node alike."""
+    """A command that the fold refuses, on every node alike: it may be the recorded result. A retry gives the same."""
 
     deterministic = True
 
 
 class NotFound(WiringError):
-    """A vhost, exchange, queue or user that the command names does not exist."""
+    """A vhost, exchange, queue or user that the command names does not exist (AMQP 404)."""
 
     kind = "not_found"
 
 
 class AccessRefused(WiringError):
-    """The rules of the protocol forbid the command, whoever asks."""
+    """The rules of the protocol forbid the command: reserved names, the default exchange (AMQP 403)."""
 
     kind = "access_refused"
 
 
 class ResourceLocked(WiringError):
-    """The queue is exclusive to another connection."""
+    """The queue is exclusive to another connection (AMQP 405)."""
 
     kind = "resource_locked"
 
 
 class PreconditionFailed(WiringError):
-    """An argument is invalid, or differs from what exists."""
+    """An argument is invalid, or differs from what exists (AMQP 406)."""
 
     kind = "precondition_failed"
 
 
 class AlreadyExists(WiringError):
-    """The name is taken and the command needs a new one."""
+    """The name is taken and the command needs a new one (AMQP 406)."""
 
     kind = "already_exists"
 
 
 class InUse(WiringError):
-    """Deletion was asked for an unused thing only, and it is used."""
+    """Deletion was asked for an unused thing only, and it is used (AMQP 406)."""
 
     kind = "in_use"
 
 
 class LimitReached(WiringError):
-    """One more would be more than an administrator allowed."""
+    """One more would be more than an administrator allowed (AMQP 406)."""
 
     kind = "limit"
 
 
 class Contended(WiringError):
-    """An import of definitions is in the way: the command was not carried out, and may be repeated."""
+    """An import of definitions is in the way: nothing was carried out, and a retry may succeed (AMQP 506)."""
 
     kind = "unavailable"
     retriable = True
 
 
 class Unavailable(_Answer):
-    """The command could not be ordered now; it was not applied and may be proposed again."""
+    """The command could not be ordered now: never recorded, not applied, and may be proposed again."""
 
     kind = "unavailable"
     retriable = True

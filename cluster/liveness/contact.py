@@ -42,6 +42,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from .lease import LeaseOptions
@@ -121,15 +122,13 @@ class Contact:
         self.until = words[self._needed - 1] if len(words) >= self._needed else -math.inf
 
 
+@dataclass(slots=True)
 class _Heard:
-    __slots__ = ("beat_since", "given_up", "incarnation", "last", "relied_until")
-
-    def __init__(self, incarnation: int) -> None:
-        self.incarnation = incarnation
-        self.last = -math.inf
-        self.relied_until = -math.inf
-        self.given_up = False
-        self.beat_since = False
+    incarnation: int
+    last: float = -math.inf
+    relied_until: float = -math.inf
+    given_up: bool = False
+    beat_since: bool = False
 
 
 class Hearing:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 WINDOW: Final = 200
@@ -56,13 +56,11 @@ class _Intervals:
         return mean, max(expected, math.sqrt(max(0.0, self._squares / count - mean * mean)))
 
 
+@dataclass(slots=True)
 class _Peer:
-    __slots__ = ("intervals", "last", "suspected")
-
-    def __init__(self, now: float) -> None:
-        self.intervals = _Intervals()
-        self.last = now
-        self.suspected = False
+    last: float
+    intervals: _Intervals = field(default_factory=_Intervals)
+    suspected: bool = False
 
 
 class Detector:

@@ -171,19 +171,17 @@ class _Beaten(NamedTuple):
     at: float
 
 
+@dataclass(slots=True)
 class _Member:
-    __slots__ = ("admitted_at", "condemned", "holds_until", "incarnation", "kept_up", "last_beat")
-
-    def __init__(self, incarnation: int, now: float) -> None:
-        self.incarnation = incarnation
-        self.last_beat = now
-        self.kept_up = now
-        """When the last beat came of which nothing but a quorum was missing for a lease."""
-        self.holds_until = -math.inf
-        """Its lease has ended by then, on the leader's clock."""
-        self.admitted_at: tuple[int, float] | None = None
-        """Without a lease: what it must have applied, and since when the barrier waits for it."""
-        self.condemned = False
+    incarnation: int
+    last_beat: float
+    kept_up: float
+    """When the last beat came of which nothing but a quorum was missing for a lease."""
+    holds_until: float = -math.inf
+    """Its lease has ended by then, on the leader's clock."""
+    admitted_at: tuple[int, float] | None = None
+    """Without a lease: what it must have applied, and since when the barrier waits for it."""
+    condemned: bool = False
 
 
 class LeaseGranter:
@@ -240,7 +238,7 @@ class LeaseGranter:
         for name in sorted(alive):
             member = known.get(name)
             if member is None or member.incarnation != alive[name]:
-                member = _Member(alive[name], now)
+                member = _Member(alive[name], now, now)
             self._members[name] = member
 
     def condemn(self, name: str, incarnation: int) -> None:

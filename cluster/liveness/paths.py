@@ -7,6 +7,7 @@ as well; duplicates do no harm.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 NEVER_MS: Final = 0xFFFF
@@ -18,15 +19,13 @@ BLOCKED_S: Final = 2.0
 ALIVE_S: Final = 1.0
 
 
+@dataclass(slots=True)
 class _Path:
-    __slots__ = ("arrives_at", "datagram_at", "missing_since", "received_at", "since")
-
-    def __init__(self, now: float) -> None:
-        self.since = now
-        self.received_at = now
-        self.datagram_at: float | None = None
-        self.arrives_at: float | None = None
-        self.missing_since: float | None = None
+    since: float
+    received_at: float
+    datagram_at: float | None = None
+    arrives_at: float | None = None
+    missing_since: float | None = None
 
 
 class Paths:
@@ -41,7 +40,7 @@ class Paths:
         """A message came, by link or as a datagram; a datagram of this node came to it `heard_ms` ago."""
         path = self._paths.get(name)
         if path is None or now - path.received_at > ALIVE_S:  # of before its silence nothing is known any more
-            path = self._paths[name] = _Path(now)
+            path = self._paths[name] = _Path(now, now)
         path.received_at = now
         if not by_link:
             path.datagram_at = now

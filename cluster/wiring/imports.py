@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from clusterbroker.cluster.errors import WiringError
@@ -47,6 +48,7 @@ Key = tuple[str, ...]
 """One thing of the wiring: its kind, and its name in the map; of bindings all that have the same ends."""
 
 
+@dataclass(slots=True, eq=False)
 class Import:
     """What the map has of an import.
 
@@ -55,32 +57,26 @@ class Import:
     follow from the commands, `parts`, `accepted`, `done` and the map, so a snapshot has no others.
     """
 
-    __slots__ = (
-        "accepted", "changing", "commands", "done", "expected", "homes", "import_id", "locks", "parts", "read",
-        "room", "scratch",
-    )  # fmt: skip
-
-    def __init__(self, import_id: str, scratch: MapParts | None) -> None:
-        """`scratch`: an empty map; None: the import is accepted."""
-        self.import_id = import_id
-        self.scratch = scratch
-        self.parts = 0
-        self.commands: list[Defining] = []
-        """Staged: all of them. Accepted: those that change something."""
-        self.changing: list[Defining] = []
-        """Staged: those that will change something."""
-        self.accepted = False
-        self.done = 0
-        self.read: dict[Key, None] = {}
-        """Staged: what the outcome depends on."""
-        self.locks: dict[Key, None] = {}
-        """What the changing commands make, change or need: accepted, others may not."""
-        self.room: dict[str, int] = {}
-        """Staged: so many queues a vhost may have now, or its limit is in the way."""
-        self.homes: dict[tuple[NodeId, Incarnation], str] = {}
-        """Staged: lives of nodes that shall have transient queues, and the first of these."""
-        self.expected: defaultdict[str, Expected] = defaultdict(Expected)
-        """By vhost: what is new and not there yet."""
+    import_id: str
+    scratch: MapParts | None
+    """An empty map at first; None: the import is accepted."""
+    parts: int = 0
+    commands: list[Defining] = field(default_factory=list)
+    """Staged: all of them. Accepted: those that change something."""
+    changing: list[Defining] = field(default_factory=list)
+    """Staged: those that will change something."""
+    accepted: bool = False
+    done: int = 0
+    read: dict[Key, None] = field(default_factory=dict)
+    """Staged: what the outcome depends on."""
+    locks: dict[Key, None] = field(default_factory=dict)
+    """What the changing commands make, change or need: accepted, others may not."""
+    room: dict[str, int] = field(default_factory=dict)
+    """Staged: so many queues a vhost may have now, or its limit is in the way."""
+    homes: dict[tuple[NodeId, Incarnation], str] = field(default_factory=dict)
+    """Staged: incarnations of nodes that shall have transient queues, and the first of these."""
+    expected: defaultdict[str, Expected] = field(default_factory=lambda: defaultdict(Expected))
+    """By vhost: what is new and not there yet."""
 
     def will_change(self, command: Defining, keys: Iterable[Key]) -> None:
         """Of a command in its turn: it is to be carried out."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from msgspec.structs import replace
@@ -47,22 +48,19 @@ EXPECTED: Final = (DeclareQueue, Bind, SetVhostLimits)
 """The commands that `Expected` counts."""
 
 
+@dataclass(slots=True, eq=False)
 class Expected:
     """What an import has decided on for a vhost, and what is not there yet: it counts as if it were."""
 
-    __slots__ = ("in_turn", "limits", "queues", "sources")
-
-    def __init__(self) -> None:
-        """Nothing."""
-        self.in_turn = False
-        """A command of the import is carried out: whether there is room for it was judged when it was decided, by the
-        limit that shall be, which may be still to come."""
-        self.queues = 0
-        """For the limit."""
-        self.limits = 0
-        """So many times the limit will be set: until then nobody knows whether there is room for a queue more."""
-        self.sources: Counter[str] = Counter()
-        """Exchanges from which bindings will lead: who loses its last one keeps an auto-delete exchange."""
+    in_turn: bool = False
+    """A command of the import is carried out: whether there is room for it was judged when it was decided, by the
+    limit that shall be, which may be still to come."""
+    queues: int = 0
+    """For the limit."""
+    limits: int = 0
+    """So many times the limit will be set: until then nobody knows whether there is room for a queue more."""
+    sources: Counter[str] = field(default_factory=Counter)
+    """Exchanges from which bindings will lead: an auto-delete exchange that loses its last one stays."""
 
     def add(self, command: DeclareQueue | Bind | SetVhostLimits, count: int) -> None:
         """`count`: 1 when it is decided, -1 when it is its turn."""
