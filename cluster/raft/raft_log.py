@@ -24,13 +24,7 @@ Callbacks, all on the loop's thread:
     on_diverged(peer, first, differs)     of a leader: what came of the commands from `first` on differs there; no more
     log(text)                             one line for the node's log
 
-Events, never from within a listener or `done` but for `propose`:
-    tick(now_s)              monotonic, every 20 ms
-    linked(peer)             a control link exists, both ways, with nothing sent on it yet
-    unlinked(peer)           it is gone; what was under way on it is lost
-    received(peer, head)     the head of a frame with a tag of 60-99; ValueError: no member sends that, end the link
-    peer_gone(peer)          its process is known to be dead (its port refuses)
-    abdicate(pause_s)        this node is about to go, or is deaf: another one shall lead
+Events are the methods `tick` to `close`: never from within a listener or `done`, which may call `propose`.
 
 `propose`, `listen` and `map` are those of WiringLog, with one more promise: `done` is called when every living member
 (Member.alive) has applied the command too. Outcomes that are not known after 20 s are answered with Unavailable.
@@ -254,7 +248,7 @@ class RaftLog:
     # ---- events ----
 
     def tick(self, now_s: float) -> None:
-        """Time goes on."""
+        """The time, monotonic; every 20 ms."""
         if self._closed:
             return
         self._now_s = max(self._now_s, now_s)
@@ -264,14 +258,14 @@ class RaftLog:
         self._kick()
 
     def linked(self, peer: NodeId) -> None:
-        """A control link exists."""
+        """A control link exists, both ways, with nothing sent on it yet."""
         if self._closed:
             return
         self._links.open(peer)
         self._introduce(peer)
 
     def unlinked(self, peer: NodeId) -> None:
-        """A control link is gone."""
+        """A control link is gone; what was under way on it is lost."""
         if self._closed:
             return
         known = self._links.close(peer)
@@ -281,7 +275,7 @@ class RaftLog:
         self._kick()
 
     def peer_gone(self, peer: NodeId) -> None:
-        """The process of a peer is known to be dead: if it led, another one shall soon."""
+        """The process of a peer is known to be dead (its port refuses): if it led, another one shall soon."""
         if self._closed or self._core is None or self._core.leads:
             return
         leader = self._core.leader
@@ -290,13 +284,15 @@ class RaftLog:
             self._core.leader_gone(others.index(self.me_id))
 
     def abdicate(self, pause_s: float) -> None:
-        """Another node shall lead: this one stays a voter, and waits for so long before it asks for votes."""
+        """This node is about to go, or is deaf: another one shall lead. It stays a voter, and waits for so long before
+        it asks for votes."""
         if self._core is not None and not self._closed:
             self._core.abdicate(pause_s)
             self._kick()
 
     def received(self, peer: NodeId, head: bytes | memoryview) -> None:
-        """A frame came over the control link. Raises ValueError when it is none of ours, or cannot be true."""
+        """The head of a frame with a tag of 60-99 on the control link. Raises ValueError when no correct member sends
+        it: the link is to be ended."""
         message = m.decode(head)
         if self._closed or peer not in self._links:
             return
