@@ -116,7 +116,7 @@ def _usage(signs_certificates: bool) -> x509.KeyUsage:
 def _context(protocol: int) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # who is who is decided by the common name, which the hello must repeat; addresses may change
+    # a peer is known by the common name, which the hello must repeat; addresses may change
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_TICKET

@@ -61,7 +61,7 @@ class Door(ABC):
         return len(self._greeting)
 
     def close(self) -> None:
-        """Accepts no more, ends those who are greeted."""
+        """Accepts no more, ends those that are greeted."""
         for pause in self._pauses:
             pause.cancel()
         for listening in self._sockets:
@@ -84,7 +84,7 @@ class Door(ABC):
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                # EMFILE, ENFILE, ENOMEM: those who wait stay in the kernel's queue until there is room again
+                # EMFILE, ENFILE, ENOMEM: those that wait stay in the kernel's queue until there is room again
                 self._refused("", f"cannot accept connections ({error.strerror}): raise the limit of open files")
                 self._pause(listening)
                 return

@@ -164,7 +164,7 @@ class Link(asyncio.Protocol):
             else:
                 self.transport.writelines((*self._waiting, farewell))
                 self.transport.close()
-                # close waits until all is sent and answered; who does not is cut
+                # close waits until all is sent and answered; a peer that does not is cut
                 asyncio.get_running_loop().call_later(FAREWELL_S, self.transport.abort)
         self._waiting.clear()
         self.settled.set()

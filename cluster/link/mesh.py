@@ -138,7 +138,7 @@ class Mesh:
         self._unlinked.clear()
 
     def set_peers(self, peers: Mapping[str, str]) -> None:
-        """All members but this one, name -> HOST:PORT; may change at any time. Who is no member any more is dropped."""
+        """All members but this one, name -> HOST:PORT; may change at any time. Links of others are dropped."""
         own = self._identity.name
         new = {name: peers[name] for name in sorted(peers) if name != own}
         gone = [name for name in self._peers if name not in new]

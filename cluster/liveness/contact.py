@@ -52,13 +52,13 @@ SILENT_S: Final = 0.3
 """Three beats."""
 MARGIN_S: Final = 0.03
 SETTLED_S: Final = 4.0
-"""More than two leases: who is leased has applied the change of voters that is as old as that."""
+"""More than two leases: a leased member has applied the change of voters that is as old as that."""
 _FADES: Final = 0.99
 """Of the longest way, with each word: half of it after 7 s."""
 
 
 def outlasts(relied_s: float, drift: float) -> float:
-    """E(C): whoever waits for so long by his clock has outlasted C by any other's."""
+    """E(C): a wait for so long by one clock outlasts C by any other."""
     return relied_s * (1 + drift) / (1 - drift) + MARGIN_S
 
 
@@ -71,7 +71,7 @@ class Contact:
         self._name = name
         self._options = options
         self._sent: deque[tuple[int, float, float]] = deque()
-        self._trusted: dict[str, float] = {}  # by whose word until when
+        self._trusted: dict[str, float] = {}  # voter -> its word lasts until
         self._needed = 0
         self._way_s = 0.0
         self.voters: frozenset[str] = frozenset()
@@ -81,7 +81,7 @@ class Contact:
         """It has contact before this moment; endless where no majority is without it."""
 
     def set_voters(self, voters: Iterable[str]) -> None:
-        """Who votes, as known here."""
+        """The voters, as known here."""
         self.voters = frozenset(voters)
         others = len(self.voters - {self._name})
         self._needed = max(0, others - len(self.voters) // 2)
@@ -132,7 +132,7 @@ class _Heard:
 
 
 class Hearing:
-    """The voter's side: for whose beats it gives its word, and whom it has given up."""
+    """The voter's side: members that it confirms, and those that it has given up."""
 
     __slots__ = ("_heard", "_options", "_since", "confirms")
 
@@ -178,7 +178,7 @@ class Hearing:
         return True
 
     def spoke_since(self, name: str) -> bool:
-        """Whether somebody who was given up has beaten since."""
+        """Whether a member that was given up has beaten since."""
         heard = self._heard.get(name)
         return heard is not None and heard.given_up and heard.beat_since
 
@@ -195,7 +195,7 @@ class Hearing:
 
 
 class Verdicts:
-    """The leader's side: which voters have given up whom."""
+    """The leader's side: members that voters have given up."""
 
     __slots__ = ("_by",)
 

@@ -93,7 +93,7 @@ class HeartOptions:
     detector: DetectorOptions = field(default_factory=DetectorOptions)
 
     stuck_s: float = 1.0
-    """Who is stuck in a flush for longer stops beating."""
+    """A node that is stuck in a flush for longer stops beating."""
 
     loop_s: float = 3.0
     """So does a node whose loop has not turned for so long."""
@@ -194,11 +194,11 @@ class Heart:
             self._resolver = asyncio.get_running_loop().create_task(self._resolve())
 
     def set_links(self, names: Iterable[str]) -> None:
-        """Whom this node is linked with, or shall be: they are spoken to over links as well."""
+        """The peers that this node is linked with, or shall be: beats go over links as well."""
         self.pulse.facts.links = frozenset(names) - {self._name}
 
     def set_voters(self, voters: Iterable[str]) -> None:
-        """Who votes in Raft, as known here."""
+        """The voters of Raft, as known here."""
         with self.pulse.lock:
             self.pulse.contact.set_voters(voters)
 
@@ -385,7 +385,7 @@ class Heart:
         if self._granter.term is None or self._timer is None:
             return
         self._granter.committed(self._owner.committed_index(), self._clock())
-        # who cannot hear the log is behind it, though nothing may have been ordered since
+        # a member without a link is behind the log, though nothing may have been ordered since
         hears = beat.name == self._name or self._owner.linked(beat.name)
         self._granter.beat(Grant(beat.name, beat.incarnation, beat.seq), beat.applied if hears else -1, came)
         self._begin_round(self._clock())

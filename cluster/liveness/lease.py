@@ -95,7 +95,7 @@ class LeaseKeeper:
         self._lost_at = 0.0
         self.incarnation = 0
         self.lease_until = -math.inf
-        """`now < lease_until` is `leased(now)`, for those who ask very often."""
+        """`now < lease_until` is `leased(now)`, for very frequent calls."""
 
     def leased(self, now: float) -> bool:
         """Whether the node may speak to clients at this moment."""

@@ -54,7 +54,7 @@ class Facts:
     where: Mapping[str, Where]
     """Addresses of the others, as far as they are known."""
     links: frozenset[str]
-    """To whom there may be a link: known also to a node that knows no map yet."""
+    """Peers with a link, perhaps: known also to a node that knows no map yet."""
     term: int = 0
     applied: int = 0
     turned: float = 0.0
@@ -294,7 +294,7 @@ class Pulse:
             self._events.beaten(*self._inbox.popleft())
 
     def keep(self, names: set[str]) -> None:
-        """Forget all but these, whom the map knows."""
+        """Forget all but these, which the map has."""
         with self.lock:
             self._guard.keep(names)
             self.hearing.keep(names)

@@ -39,7 +39,7 @@ FALLBACK_S: Final = 1.5
 GONE_STEP_S: Final = 0.02
 STALL_S: Final = 0.1
 SNAPSHOT_BYTES_MAX: Final = 1 << 30
-"""No map comes near it; whoever sends more would fill the memory."""
+"""No map comes near it; more would fill the memory."""
 _NEVER: Final = 1 << 62
 
 

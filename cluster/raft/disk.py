@@ -24,7 +24,7 @@ REMEDY: Final = (
     "a start takes the log from the other members; where there are none, restore this node's disk, or let it join anew "
     "with an empty directory"
 )
-"""What is done about damage of the log, for who reads it from outside."""
+"""What is done about damage of the log, for a reader from outside."""
 
 
 class FileDisk:

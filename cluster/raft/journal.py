@@ -80,7 +80,7 @@ class Journal:
         self.term_dirty = False
         """A new term or vote waits for `sync`: nothing at all may be sent before."""
         self.leading = False
-        """The node leads: it counts itself among those who have an entry, so it commits durable ones only."""
+        """The node leads: it counts itself among those that have an entry, so it commits durable ones only."""
         self._rests = (0, 0.0)  # how many syncs there had been, and since when there have been no more, s
         self.syncs = 0
         """How many times something was made durable."""
@@ -223,7 +223,7 @@ class Journal:
         return self._term
 
     def getVotedForNodeId(self) -> str | None:  # noqa: N802
-        """Whom the vote of this term was given."""
+        """The node that got the vote of this term."""
         return self._vote
 
     def onOneSecondTimer(self) -> None:  # noqa: N802

@@ -201,7 +201,7 @@ class RaftLog:
 
     @property
     def waiting_for(self) -> tuple[NodeId, ...]:
-        """Founders without whom the cluster cannot be founded, and who were not heard of yet."""
+        """Founders that did not introduce themselves yet: the cluster waits for them."""
         return tuple(NodeId(name) for name in self._founding.waiting_for)
 
     @property

@@ -34,7 +34,7 @@ _VARIABLE: Final = re.compile(r"\{(username|vhost|client_id)\}")
 
 
 def principal(name: str, by_token: bool) -> str:
-    """Who somebody is where accounts and users of tokens stand in one list: equal names make them not the same."""
+    """The name in a list with both accounts and users of tokens, which are not the same if their names are equal."""
     return f"{name} (by token)" if by_token else name
 
 

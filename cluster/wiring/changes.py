@@ -120,7 +120,7 @@ class OwnerChanged(msgspec.Struct, frozen=True, tag=True):
 
     queue: Queue
     previous: NodeId | None
-    """Who owned it until now."""
+    """Its owner until now."""
     previous_epoch: Epoch
 
 

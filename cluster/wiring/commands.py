@@ -57,7 +57,7 @@ class DeclareExchange(Command, frozen=True, kw_only=True, tag="declare_exchange"
     internal: bool = False
     arguments: dict[str, Any] = {}
     owner: NodeId = LOCAL_NODE
-    """The node that proposes it, whose the queue of a staging exchange shall be."""
+    """The node that proposes it, the leader of a staging exchange's queue."""
     incarnation: Incarnation = Incarnation(1)
     """The proposer's."""
     user: str = ""
@@ -142,8 +142,8 @@ class Unbind(_Wire, frozen=True, kw_only=True, tag="unbind"):
 
 
 class RemoveConnection(Command, frozen=True, kw_only=True, tag="remove_connection"):
-    """A connection ended: delete the queues that were exclusive to it, the oldest first and not all of very many; who
-    proposes it looks whether there are more."""
+    """A connection ended: delete the queues that were exclusive to it, the oldest first and not all of very many: its
+    proposer looks whether there are more."""
 
     connection: str
 
@@ -376,7 +376,7 @@ class ForgetNode(Command, frozen=True, kw_only=True, tag="forget_node"):
 
 
 class SetVoters(Command, frozen=True, kw_only=True, tag="set_voters"):
-    """Who votes in the wiring log, for display and choice: the voting itself is the log's own matter."""
+    """The voters of the wiring log, for display and choice: the voting itself is the log's own matter."""
 
     voters: tuple[NodeId, ...]
 
@@ -419,7 +419,7 @@ class GiveUpCopy(_OfProcess, frozen=True, kw_only=True, tag="give_up_copy"):
     queue_id: QueueId
     epoch: Epoch
     heir: NodeId | None = None
-    """Who is known to be ahead; None: whoever elections choose."""
+    """A replica that is known to be ahead; None: the choice of an election."""
     damaged: bool = False
     """It begins anew, empty, when this is applied."""
     doubted: bool = False
@@ -434,7 +434,7 @@ class ForceOwner(Command, frozen=True, kw_only=True, tag="force_owner"):
 
 
 class MoveReplica(Command, frozen=True, kw_only=True, tag="move_replica"):
-    """Change who shall hold a queue. Who is added already, or removed already, is passed over."""
+    """Change the replicas of a queue. A member that is added already, or removed already, is passed over."""
 
     queue_id: QueueId
     add: tuple[NodeId, ...] = ()

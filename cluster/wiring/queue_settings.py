@@ -69,7 +69,7 @@ class QueueSettings(msgspec.Struct, frozen=True):
     """None: the majority of the replicas, but 1 of 2."""
     durability: Durability = "fsync"
     leader_locator: Literal["client-local", "balanced"] = "balanced"
-    """Who owns a new queue: the node of the client that declares it, or the one that owns fewest."""
+    """The leader of a new queue: the node of the client that declares it, or the one that owns fewest."""
     ownership: Literal["shared", "rotating"] = "shared"
     ownership_hold_ms: int = 1000
     max_age: str | None = None

@@ -126,12 +126,12 @@ def opening(vhost: str, name: str, arguments: Mapping[str, Any]) -> Opening:
 
 
 def over(producer: str, committed: int | None, epoch: int) -> str:
-    """The reason of who comes with an epoch that is over."""
+    """The reason of a refusal: the epoch is over."""
     return f"fenced: producer '{producer}' has committed epoch {committed}, and {epoch} is over"
 
 
 def replaced(producer: Producer, run: str) -> str:
-    """The reason of who comes with a run that was replaced."""
+    """The reason of a refusal: the run was replaced."""
     return f"fenced: run {run} of producer '{producer.name}' was replaced by run {producer.run}"
 
 
