@@ -22,7 +22,7 @@ from clusterbroker.cluster.errors import NotFound, PreconditionFailed
 from . import commands as c
 from .arguments import same
 from .changes import Change, PermissionChanged, UserChanged
-from .entities import Deserted, Permission, TopicPermission, User, UserLimits, in_part, of_command
+from .entities import Deserted, Permission, TopicPermission, User, UserLimits, in_part
 from .patterns import PatternError, compiled, matches
 from .queue_rules import check_length
 from .snapshot import Snapshot
@@ -140,7 +140,7 @@ class Accounts:
             if present is None or present.password_hash != command.only_if_hash:
                 raise PreconditionFailed(f"user '{command.name}' was changed or deleted meanwhile: it stays as it is")
             tags, limits = present.tags, present.limits
-        user = of_command(User, command, tags=tags, limits=limits)
+        user = User(command.name, command.password_hash, command.hash_algorithm, tags, limits)
         if command.only:
             user = in_part(self._require(command.name), user, command.only)
         self._put(user, changes)
@@ -163,7 +163,7 @@ class Accounts:
     def set_permission(self, command: c.SetPermission, changes: list[Change]) -> None:
         """Fold SetPermission."""
         self._check_vhost(command.vhost)
-        permission = of_command(Permission, command)
+        permission = Permission(command.user, command.vhost, command.configure, command.write, command.read)
         for kind in ("configure", "write", "read"):
             check_pattern(getattr(permission, kind), kind)
         self._require(command.user)
@@ -182,7 +182,7 @@ class Accounts:
     def set_topic_permission(self, command: c.SetTopicPermission, changes: list[Change]) -> None:
         """Fold SetTopicPermission."""
         self._check_vhost(command.vhost)
-        permission = of_command(TopicPermission, command)
+        permission = TopicPermission(command.user, command.vhost, command.exchange, command.write, command.read)
         for kind in ("write", "read"):
             example = expanded(getattr(permission, kind), username="u", vhost="v", client_id="c")
             check_pattern(example, f"topic {kind}")

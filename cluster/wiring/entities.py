@@ -9,8 +9,6 @@ name, forgotten disks by disk_id; producers and segments by (vhost, name).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from operator import attrgetter
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -313,17 +311,6 @@ class LogTime(msgspec.Struct, frozen=True, array_like=True):
     """Its age: for so long somebody has ordered it. It only grows."""
     wall_ms: int = 0
     """Its calendar, ms since 1970; 0: not known yet."""
-
-
-def of_command(kind: type[_Row], command: msgspec.Struct, **fields: Any) -> _Row:
-    """The row that a command wants: its fields of the same names, but for the last ones, if they are given here."""
-    return kind(*_first_fields(kind, len(fields))(command), **fields)
-
-
-@cache
-def _first_fields(kind: type[msgspec.Struct], given: int) -> attrgetter[tuple[Any, ...]]:
-    names = kind.__struct_fields__
-    return attrgetter(*names[: len(names) - given])
 
 
 def in_part(present: _Row, wanted: _Row, only: tuple[str, ...]) -> _Row:

@@ -12,7 +12,7 @@ from clusterbroker.cluster.errors import LimitReached
 from . import commands as c
 from .arguments import same
 from .changes import Change, ParameterChanged, PolicyChanged
-from .entities import PARAMETERS_MAX, POLICIES_MAX, OperatorPolicy, Parameter, Policy, of_command
+from .entities import PARAMETERS_MAX, POLICIES_MAX, OperatorPolicy, Parameter, Policy
 from .policies import check_policy
 from .snapshot import Snapshot
 from .vhosts import Vhosts
@@ -40,8 +40,9 @@ class Policies:
         """Fold PutPolicy or PutOperatorPolicy."""
         topology = self._vhosts.require(command.vhost)
         operator = isinstance(command, c.PutOperatorPolicy)
-        policy: Policy | OperatorPolicy
-        policy = of_command(OperatorPolicy, command) if operator else of_command(Policy, command)
+        policy = (OperatorPolicy if operator else Policy)(
+            command.vhost, command.name, command.pattern, command.definition, command.apply_to, command.priority
+        )
         check_policy(policy)
         if topology.policies.put(policy):
             changes.append(PolicyChanged(command.vhost, command.name, operator))
@@ -93,7 +94,7 @@ class Parameters:
         if command.vhost:
             self._vhosts.require(command.vhost)
         key = (command.vhost, command.component, command.name)
-        parameter = of_command(Parameter, command)
+        parameter = Parameter(*key, command.value)
         if not same(self._by_key.get(key), parameter):
             self._by_key[key] = parameter
             changes.append(ParameterChanged(*key))

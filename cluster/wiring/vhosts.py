@@ -10,7 +10,7 @@ from . import changes as events
 from . import commands as c
 from .arguments import same
 from .changes import Change
-from .entities import Binding, Exchange, OperatorPolicy, Policy, Vhost, VhostLimits, in_part, of_command
+from .entities import Binding, Exchange, OperatorPolicy, Policy, Vhost, VhostLimits, in_part
 from .members import Members
 from .queue_index import QueueIndex
 from .queue_rules import check_length
@@ -64,7 +64,10 @@ class Vhosts:
             raise PreconditionFailed(f"unsupported default queue type '{command.default_queue_type}'")
         topology = self.by_name.get(command.name)
         traced = topology is not None and topology.vhost.tracing
-        vhost = of_command(Vhost, command, tracing=traced if command.tracing is None else command.tracing)
+        vhost = Vhost(
+            command.name, command.description, command.tags, command.metadata, command.default_queue_type,
+            traced if command.tracing is None else command.tracing,
+        )  # fmt: skip
         if command.only:
             vhost = in_part(self.require(command.name).vhost, vhost, command.only)
         if topology is None:
@@ -80,7 +83,10 @@ class Vhosts:
     def set_limits(self, command: c.SetVhostLimits, changes: list[Change]) -> None:
         """Fold SetVhostLimits."""
         topology = self.require(command.vhost)
-        limits = of_command(VhostLimits, command)
+        limits = VhostLimits(
+            command.vhost, command.queues_max, command.connections_max, command.bindings_max,
+            command.exchange_bindings_max, command.policies_max, command.parameters_max,
+        )  # fmt: skip
         if command.only:
             limits = in_part(topology.limits or VhostLimits(command.vhost), limits, command.only)
             if limits == VhostLimits(command.vhost) and topology.limits is None:
