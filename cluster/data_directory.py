@@ -82,9 +82,9 @@ class DataDirectory:
             self.wiring, self.wiring_commands = found.map, found.commands
 
     def _fold(self, directory: Path) -> ClusterMap:
-        """The cluster map as its log says it. Raises FileNotFoundError, ClusterError."""
+        """The fold of the log. Raises FileNotFoundError, ClusterError."""
         if not (directory / "data.mdb").exists():
-            raise FileNotFoundError(f"{directory} holds no wiring log: queues have ids instead of names")
+            raise FileNotFoundError(f"{directory} holds no metadata log: queues have ids instead of names")
         if self.running:
             return self._load(directory)
         with TemporaryDirectory(prefix="clusterbroker-") as aside:

@@ -1,25 +1,6 @@
 """Errors of this floor, each with its party at fault, equality on every node, and retry.
 
-    ClusterError
-    |-- WiringError           the client's fault; deterministic: every node that folds the log gets the same one,
-    |   |                     so it may be the recorded result of a command; a retry gives the same answer
-    |   |-- NotFound              kind "not_found"            a named thing does not exist           (AMQP 404)
-    |   |-- AccessRefused         kind "access_refused"       reserved names, the default exchange   (AMQP 403)
-    |   |-- ResourceLocked        kind "resource_locked"      another connection's exclusive queue   (AMQP 405)
-    |   |-- PreconditionFailed    kind "precondition_failed"  inequivalent or invalid arguments      (AMQP 406)
-    |   |-- AlreadyExists         kind "already_exists"       a name that must be new is taken       (AMQP 406)
-    |   |-- InUse                 kind "in_use"               if-unused and something uses it        (AMQP 406)
-    |   |-- LimitReached          kind "limit"                a configured limit of a vhost or user  (AMQP 406)
-    |   `-- Contended             kind "unavailable"          an import of definitions is in the way (AMQP 506);
-    |                             one may retry
-    |-- Unavailable           kind "unavailable"; nobody's fault; not deterministic, never recorded in the log; the
-    |   |                     command was not applied, one may retry
-    |   `-- DiskFull              the log could not grow; nothing was written
-    `-- LogFailure            the disk's fault; the node must stop
-        |-- DamagedLog            stored bytes do not match their checksum or their order
-        |-- LogWentBack           a member's log is a copy of an earlier time
-        |-- FormatTooNew          written by a newer release
-        `-- DiskFailed            a write or a sync failed: what is on disk is not known
+A WiringError is the client's fault, Unavailable nobody's, a LogFailure the disk's.
 
 The broker maps kinds to AMQP reply codes; texts are the ones RabbitMQ's clients know (amqp-rules.md 5.1,
 5.3).
@@ -33,13 +14,10 @@ from typing import ClassVar
 class ClusterError(Exception):
     """Root of all errors of this floor."""
 
-    __slots__ = ()
-
 
 class _Answer(ClusterError):
     """An error that is the answer to a command: a stable kind and a text for the client."""
 
-    __slots__ = ("text",)
     kind: ClassVar[str] = ""
     deterministic: ClassVar[bool] = False
     retriable: ClassVar[bool] = False
@@ -49,7 +27,7 @@ class _Answer(ClusterError):
         self.text = text
 
     def __eq__(self, other: object) -> bool:
-        """Two answers are the same when a client cannot tell them apart."""
+        """Equal to a client: kind and text."""
         return type(other) is type(self) and isinstance(other, _Answer) and other.text == self.text
 
     def __hash__(self) -> int:
@@ -57,73 +35,63 @@ class _Answer(ClusterError):
 
 
 class WiringError(_Answer):
-    """A command that the fold refuses: the state is unchanged, on every node alike."""
+    """A command that the fold refuses, on every node alike: it may be the recorded result. A retry gives the same."""
 
-    __slots__ = ()
     deterministic = True
 
 
 class NotFound(WiringError):
-    """A vhost, exchange, queue or user that the command names does not exist."""
+    """A vhost, exchange, queue or user that the command names does not exist (AMQP 404)."""
 
-    __slots__ = ()
     kind = "not_found"
 
 
 class AccessRefused(WiringError):
-    """The rules of the protocol forbid the command, whoever asks."""
+    """The rules of the protocol forbid the command: reserved names, the default exchange (AMQP 403)."""
 
-    __slots__ = ()
     kind = "access_refused"
 
 
 class ResourceLocked(WiringError):
-    """The queue is exclusive to another connection."""
+    """The queue is exclusive to another connection (AMQP 405)."""
 
-    __slots__ = ()
     kind = "resource_locked"
 
 
 class PreconditionFailed(WiringError):
-    """An argument is invalid, or differs from what exists."""
+    """An argument is invalid, or differs from what exists (AMQP 406)."""
 
-    __slots__ = ()
     kind = "precondition_failed"
 
 
 class AlreadyExists(WiringError):
-    """The name is taken and the command needs a new one."""
+    """The name is taken and the command needs a new one (AMQP 406)."""
 
-    __slots__ = ()
     kind = "already_exists"
 
 
 class InUse(WiringError):
-    """Deletion was asked for an unused thing only, and it is used."""
+    """Deletion was asked for an unused thing only, and it is used (AMQP 406)."""
 
-    __slots__ = ()
     kind = "in_use"
 
 
 class LimitReached(WiringError):
-    """One more would be more than an administrator allowed."""
+    """One more would be more than an administrator allowed (AMQP 406)."""
 
-    __slots__ = ()
     kind = "limit"
 
 
 class Contended(WiringError):
-    """An import of definitions is in the way: the command was not carried out, and may be repeated."""
+    """An import of definitions is in the way: nothing was carried out, and a retry may succeed (AMQP 506)."""
 
-    __slots__ = ()
     kind = "unavailable"
     retriable = True
 
 
 class Unavailable(_Answer):
-    """The command could not be ordered now; it was not applied and may be proposed again."""
+    """The command could not be ordered now: never recorded, not applied, and may be proposed again."""
 
-    __slots__ = ()
     kind = "unavailable"
     retriable = True
 
@@ -131,19 +99,13 @@ class Unavailable(_Answer):
 class DiskFull(Unavailable):
     """No room for the log: the whole group of commands was rolled back."""
 
-    __slots__ = ()
-
 
 class LogFailure(ClusterError):
     """The stored log cannot be trusted or continued; the node must stop and an operator must look."""
 
-    __slots__ = ()
-
 
 class DamagedLog(LogFailure):
     """A stored value does not match its checksum, its place or its form; nothing is repaired silently."""
-
-    __slots__ = ("what",)
 
     def __init__(self, what: str, remedy: str = "") -> None:
         """`what` and where, without what to do: for whoever knows better what to do about it."""
@@ -152,26 +114,27 @@ class DamagedLog(LogFailure):
 
 
 class LogWentBack(LogFailure):
-    """The others know of a later life of this node than its log does: what it has voted and acknowledged since is not
-    in it, so it must not vote."""
-
-    __slots__ = ()
+    """The others know of later votes and acknowledgements of this node than its log, so it must not vote."""
 
 
 class FormatTooNew(LogFailure):
     """The directory was written by a newer release whose format this one does not know."""
 
-    __slots__ = ()
+
+def newer_format(where: str, version: int, known: int) -> FormatTooNew:
+    """Of a file of another format version; `known`: the version that this release reads."""
+    return FormatTooNew(
+        f"{where}: it has format {version}; this release reads format {known}: it comes from a newer release; start "
+        "that one"
+    )
 
 
 class NewerRelease(ValueError):
-    """What a decoder says of sound bytes that it does not know; whoever read them makes a FormatTooNew of it."""
+    """Sound bytes of a version that a decoder does not know; the reader of the file makes a FormatTooNew of it."""
 
 
 class DiskFailed(LogFailure):
     """A write or sync failed with something else than a full disk."""
-
-    __slots__ = ()
 
 
 def queue_text(vhost: str, name: str) -> str:

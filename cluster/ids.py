@@ -27,7 +27,7 @@ Epoch = NewType("Epoch", int)
 """Ownership term of a queue, from 1; a lower one is refused wherever it arrives."""
 
 Incarnation = NewType("Incarnation", int)
-"""One life of a node process, from 1; a lower one is refused wherever it arrives."""
+"""One process of a node, from 1; a lower one is refused wherever it arrives."""
 
 LOCAL_NODE: Final = NodeId("local")
 """The name a node has as long as nobody gave it one."""

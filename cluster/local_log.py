@@ -1,6 +1,6 @@
 """The wiring log of a node that is alone: ordered by this process, durable in LMDB, folded on the loop's thread.
 
-    loop thread     propose -> pending -> (one batch at a time) ----.            .--> apply, tell
+    loop thread     propose -> pending -> (one batch at a time) ----.            .--> apply, notify
     writer thread                                                   '-> commit --'
 
 Group commit: while one commit is on its way to the disk, proposals pile up; all of them (up to 1,000) are the
@@ -153,7 +153,7 @@ class LocalLog:
     def propose(self, command: c.AnyCommand, done: Done | None = None) -> None:
         """Order a command; loop's thread only. The contract is in wiring_log.py."""
         if self._closed or self._failure is not None:
-            self._notifier.notify(unlogged(command, Unavailable("the wiring log is closed")), done)
+            self._notifier.notify(unlogged(command, Unavailable("the metadata log is closed")), done)
             return
         try:
             stored = c.encode(command)
@@ -171,7 +171,7 @@ class LocalLog:
         self._continue()
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Finish the commit under way, tell it, refuse what waits behind it, and close the directory. Blocks."""
+        """Finish the commit under way and notify, refuse what waits behind it, and close the directory. Blocks."""
         if self._closed:
             return
         self._closed = True
@@ -215,10 +215,7 @@ class LocalLog:
             self._covered, self._lazy = self._lazy, []
             self._start(self._map.snapshot())
         elif self._pending or len(self._lazy) >= BATCH_COMMANDS_MAX:
-            self._writing, self._pending = (
-                self._pending[:BATCH_COMMANDS_MAX],
-                self._pending[BATCH_COMMANDS_MAX:],
-            )
+            self._writing, self._pending = (self._pending[:BATCH_COMMANDS_MAX], self._pending[BATCH_COMMANDS_MAX:])
             entries = [*self._lazy, *((waiting.index, waiting.stored) for waiting in self._writing)]
             self._lazy = []
             low = self._next + RESERVE_BLOCK // 2 > self._reserved
@@ -240,16 +237,16 @@ class LocalLog:
             except ClusterError as failure:
                 error = failure
             except Exception as failure:
-                error = DiskFailed(f"{self._store.path}: the wiring log failed ({failure!r}); the node must stop")
+                error = DiskFailed(f"{self._store.path}: the metadata log failed ({failure!r}); the node must stop")
             self._results.put(_Result(job, error))
             try:
                 self._call_soon(self._collect)
             except RuntimeError:
-                # the loop is closed: `close` collects, or nobody is left to be told
+                # the loop is closed: `close` collects, or nobody waits
                 continue
 
     def _collect(self) -> None:
-        """Loop's thread: take what the writer has finished, apply and tell it, and go on."""
+        """Loop's thread: take what the writer has finished, apply it, notify, and go on."""
         while True:
             try:
                 result = self._results.get_nowait()
@@ -316,6 +313,6 @@ class LocalLog:
         self._failure = failure
         refused, self._writing, self._pending = [*self._writing, *self._pending], [], []
         try:
-            self._refuse(refused, Unavailable("the wiring log failed"))
+            self._refuse(refused, Unavailable("the metadata log failed"))
         finally:
             self._on_failure(failure)

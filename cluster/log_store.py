@@ -21,7 +21,8 @@ import errno
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -113,13 +114,10 @@ class LogStore:
 
     def load(self) -> Stored:
         """Read and check everything; raises DamagedLog at the first value that is not what was written."""
-        try:
-            with self._env.begin() as txn:
-                restored = self._load_snapshot(txn)
-                entries = self._load_entries(txn, restored.index if restored else LogIndex(0))
-                raw = self._get(txn, self._meta, b"reserved", "reserved index")
-        except lmdb.Error as error:
-            raise self._failure(error) from error
+        with self._transaction() as txn:
+            restored = self._load_snapshot(txn)
+            entries = self._load_entries(txn, restored.index if restored else LogIndex(0))
+            raw = self._get(txn, self._meta, b"reserved", "reserved index")
         reserved = _U64.unpack(raw)[0] if raw is not None else 1
         last = entries[-1][0] if entries else restored.index if restored else 0
         return Stored(restored, entries, LogIndex(max(reserved, last + 1)))
@@ -137,51 +135,48 @@ class LogStore:
 
     @property
     def stamp(self) -> Stamp | None:
-        """Whose this log is; None: nobody has said so yet. Raises DamagedLog, DiskFailed."""
-        try:
-            with self._env.begin() as txn:
-                raw = self._get(txn, self._meta, b"stamp", "stamp")
-        except lmdb.Error as error:
-            raise self._failure(error) from error
+        """Whose this log is; None: not stamped yet. Raises DamagedLog, DiskFailed."""
+        with self._transaction() as txn:
+            raw = self._get(txn, self._meta, b"stamp", "stamp")
         return None if raw is None else unpacked(raw)
 
     def put_stamp(self, stamp: Stamp) -> None:
         """Durable on return; errors as in `append`."""
-        try:
-            with self._env.begin(write=True) as txn:
-                self._put(txn, b"stamp", packed(stamp))
-        except lmdb.Error as error:
-            raise self._failure(error) from error
+        with self._transaction(write=True) as txn:
+            self._put(txn, b"stamp", packed(stamp))
 
     def append(self, entries: Sequence[Entry], *, reserved: LogIndex | None = None) -> None:
         """Write entries in one commit; durable on return. DiskFull: nothing was written; DiskFailed: unknown."""
-        try:
-            with self._env.begin(write=True) as txn:
-                for index, payload in entries:
-                    key = _INDEX_KEY.pack(index)
-                    added = txn.put(key, _sealed(key, payload), db=self._log, append=True)
-                    assert added, f"log entry {index} comes after all others"
-                if reserved is not None:
-                    self._put(txn, b"reserved", _U64.pack(reserved))
-        except lmdb.Error as error:
-            raise self._failure(error) from error
+        with self._transaction(write=True) as txn:
+            for index, payload in entries:
+                key = _INDEX_KEY.pack(index)
+                added = txn.put(key, _sealed(key, payload), db=self._log, append=True)
+                assert added, f"log entry {index} comes after all others"
+            if reserved is not None:
+                self._put(txn, b"reserved", _U64.pack(reserved))
 
     def write_snapshot(self, index: LogIndex, chunks: Iterable[bytes]) -> None:
         """Replace the snapshot and trim the log up to `index`, in one commit; errors as in `append`."""
+        with self._transaction(write=True) as txn:
+            txn.drop(self._snapshot, delete=False)
+            count = 0
+            for chunk in chunks:
+                key = _CHUNK_KEY.pack(count)
+                txn.put(key, _sealed(key, chunk), db=self._snapshot, append=True)
+                count += 1
+            self._put(txn, b"snapshot", _SNAPSHOT_META.pack(index, count))
+            with txn.cursor(db=self._log) as cursor:
+                cursor.first()
+                # behind the last entry the key is empty
+                while (found := cursor.key()) and _INDEX_KEY.unpack(found)[0] <= index:
+                    cursor.delete()
+
+    @contextmanager
+    def _transaction(self, write: bool = False) -> Iterator[lmdb.Transaction]:
+        """One transaction, with this floor's errors."""
         try:
-            with self._env.begin(write=True) as txn:
-                txn.drop(self._snapshot, delete=False)
-                count = 0
-                for chunk in chunks:
-                    key = _CHUNK_KEY.pack(count)
-                    txn.put(key, _sealed(key, chunk), db=self._snapshot, append=True)
-                    count += 1
-                self._put(txn, b"snapshot", _SNAPSHOT_META.pack(index, count))
-                with txn.cursor(db=self._log) as cursor:
-                    cursor.first()
-                    # behind the last entry the key is empty
-                    while (key := cursor.key()) and _INDEX_KEY.unpack(key)[0] <= index:
-                        cursor.delete()
+            with self._env.begin(write=write) as txn:
+                yield txn
         except lmdb.Error as error:
             raise self._failure(error) from error
 
@@ -190,11 +185,8 @@ class LogStore:
             raw = self._get(txn, self._meta, b"format", "format version")
         if raw is None:
             if not read_only:
-                try:
-                    with self._env.begin(write=True) as txn:
-                        self._put(txn, b"format", _U32.pack(FORMAT))
-                except lmdb.Error as error:
-                    raise self._failure(error) from error
+                with self._transaction(write=True) as txn:
+                    self._put(txn, b"format", _U32.pack(FORMAT))
             return
         version = _U32.unpack(raw)[0]
         if version > FORMAT:
@@ -264,12 +256,12 @@ class LogStore:
     def _failure(self, error: lmdb.Error) -> DamagedLog | DiskFull | DiskFailed:
         """What an LMDB error means for the node."""
         if isinstance(error, (lmdb.MapFullError, lmdb.DiskError)) or _says(error, errno.ENOSPC, errno.EDQUOT):
-            return DiskFull(f"{self.path}: no room for the wiring log ({error})")
+            return DiskFull(f"{self.path}: no room for the metadata log ({error})")
         if isinstance(
             error, (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
         ):
             return self._damaged("the file", f"is not a sound LMDB environment ({error})")
-        return DiskFailed(f"{self.path}: the wiring log cannot be read or written ({error}); the node must stop")
+        return DiskFailed(f"{self.path}: the metadata log cannot be read or written ({error}); the node must stop")
 
 
 def _sealed(key: bytes, payload: bytes) -> bytes:

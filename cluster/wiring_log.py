@@ -8,7 +8,7 @@ The contract, for the local log and for Raft alike:
 
 1. All calls of listeners and of `done` come on the loop's thread, one after another, in ascending index.
 2. A command is applied and its outcome handed out only when a crash can no longer undo what its answer promises
-   (durability.py says which answers promise nothing).
+   (durability.py has the answers that promise nothing).
 3. `done` may be called before `propose` returns. The outcome of a command that a listener or `done` proposes comes
    after theirs.
 4. `done` is called exactly once unless the node stops. Besides an answer of the fold it may get an error that is not in

@@ -73,6 +73,8 @@ class MemberRole(MemberCore, Protocol):
     # -- the turn
 
     @property
+    def tick_rests(self) -> bool: ...
+    @property
     def at_rest(self) -> bool: ...
 
     @property

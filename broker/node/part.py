@@ -476,7 +476,8 @@ class Part:
         return self.copying.primary.at_rest and self.hub.at_rest and self.relay.at_rest
 
     def tick(self, now_ms: int) -> None:
-        """To be called every 50 ms, unless `tick_rests` and there was no turn. What is due between two calls (`next_wake_ms`) is done by `turn`."""
+        """To be called every 50 ms, unless `tick_rests` and there was no turn. What is due between two calls
+        (`next_wake_ms`) is done by `turn`."""
         self.relay.tick(now_ms)
         self.copying.primary.tick(now_ms)
         self.occupancy.tick()

@@ -163,7 +163,7 @@ class ClusterShell:
             on_diverged=self._diverged,
             log=partial(self.say, "raft"),
             start=(identity.disk_id, self._shell.storage.parts.number),
-            life=uuid.uuid4().int >> 65,
+            generation=uuid.uuid4().int >> 65,
             loaded=loaded,
         )
         del loaded  # a snapshot is long, and a start may wait

@@ -20,7 +20,7 @@ TLS_TIMEOUT_S: Final = 5.0
 
 
 class Acceptor(Door):
-    """The cluster's listening sockets and the connections that have not said who they are."""
+    """The cluster's listening sockets and the connections without a Hello."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Acceptor(Door):
         make: Callable[[str], Link],
         refused: Callable[[str, str], None],
     ) -> None:
-        """`make(address)` gives the protocol of a connection; `refused(host, why)` is told of those without TLS."""
+        """`make(address)` gives the protocol of a connection; `refused(host, why)` is called for those without TLS."""
         super().__init__(sockets, GREETING_MAX, refused)
         self._tls = tls
         self._make = make
@@ -37,12 +37,7 @@ class Acceptor(Door):
 
     @classmethod
     async def open(
-        cls,
-        host: str,
-        port: int,
-        tls: ssl.SSLContext,
-        make: Callable[[str], Link],
-        refused: Callable[[str, str], None],
+        cls, host: str, port: int, tls: ssl.SSLContext, make: Callable[[str], Link], refused: Callable[[str, str], None]
     ) -> Acceptor:
         """Raises OSError with the address in its text when it cannot be had."""
         try:
@@ -70,7 +65,7 @@ class Acceptor(Door):
             link.end("too many connections that did not say who they are")
             raise
         except (ConnectionResetError, BrokenPipeError):
-            pass  # gone before it said anything: a probe, most often
+            pass  # gone before it sent anything: a probe, most often
         except ConnectionAbortedError:
             self._refused(host, f"no TLS handshake within {TLS_TIMEOUT_S:g} s")
         except (ssl.SSLError, OSError) as error:

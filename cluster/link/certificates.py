@@ -41,19 +41,7 @@ def authority(secret: Secret) -> tuple[Ed25519PrivateKey, x509.Certificate]:
     key = Ed25519PrivateKey.from_private_bytes(secret.key("authority"))
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "clusterbroker authority")])
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(_BEGIN)
-        .not_valid_after(_END)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .add_extension(identifier, critical=False)
-        .sign(key, None)
-    )
+    certificate = _certificate(name, name, key, 1, ca=True).add_extension(identifier, critical=False).sign(key, None)
     return key, certificate
 
 
@@ -64,19 +52,11 @@ def node_credentials(secret: Secret, name: str, scratch: Path | None = None) -> 
     """
     signer, root = authority(secret)
     key = Ed25519PrivateKey.generate()
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    roles = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
     certificate = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-        .issuer_name(root.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(_BEGIN)
-        .not_valid_after(_END)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(
-            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
-        )
+        _certificate(subject, root.subject, key, x509.random_serial_number(), ca=False)
+        .add_extension(roles, critical=False)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(dns_name(name))]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
         .sign(signer, None)
@@ -92,6 +72,17 @@ def node_credentials(secret: Secret, name: str, scratch: Path | None = None) -> 
             context.load_cert_chain(path)
             contexts.append(context)
     return Credentials(*contexts)
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: Ed25519PrivateKey, serial: int, *, ca: bool
+) -> x509.CertificateBuilder:
+    """What all certificates have, in the order of the extensions."""
+    return (
+        x509.CertificateBuilder(issuer, subject, key.public_key(), serial, _BEGIN, _END)
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
+        .add_extension(_usage(signs_certificates=ca), critical=True)
+    )
 
 
 def dns_name(name: str) -> str:
@@ -125,7 +116,7 @@ def _usage(signs_certificates: bool) -> x509.KeyUsage:
 def _context(protocol: int) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # who is who is decided by the common name, which the hello must repeat; addresses may change
+    # a peer is known by the common name, which the hello must repeat; addresses may change
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_TICKET

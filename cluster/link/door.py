@@ -33,7 +33,7 @@ class Door(ABC):
         room: Callable[[], int] | None = None,
         patience_s: float = 0.0,
     ) -> None:
-        """`refused(host, why)` is told of those who are not let in; `room()`: so many may be greeted by now."""
+        """`refused(host, why)` is called for each that is not let in; `room()`: so many may be greeted by now."""
         self._loop = asyncio.get_running_loop()
         self._sockets = sockets
         self._greeting_max = greeting_max
@@ -61,7 +61,7 @@ class Door(ABC):
         return len(self._greeting)
 
     def close(self) -> None:
-        """Accepts no more, ends those who are greeted."""
+        """Accepts no more, ends those that are greeted."""
         for pause in self._pauses:
             pause.cancel()
         for listening in self._sockets:
@@ -84,7 +84,7 @@ class Door(ABC):
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                # EMFILE, ENFILE, ENOMEM: those who wait stay in the kernel's queue until there is room again
+                # EMFILE, ENFILE, ENOMEM: those that wait stay in the kernel's queue until there is room again
                 self._refused("", f"cannot accept connections ({error.strerror}): raise the limit of open files")
                 self._pause(listening)
                 return
@@ -140,8 +140,8 @@ class Door(ABC):
 
 
 async def listening_sockets(host: str, port: int, begin: bool = True) -> list[socket.socket]:
-    """One socket per address of the host; an empty host is all addresses. Not `begin`: they have the address, and are
-    told to listen later."""
+    """One socket per address of the host; an empty host is all addresses. Not `begin`: they have the address, and
+    listen later."""
     found = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )

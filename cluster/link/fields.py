@@ -15,7 +15,7 @@ import msgspec
 Whole = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 """A seq, an id, a group, a count: one more still fits a signed word."""
 Word = Annotated[int, msgspec.Meta(ge=0)]
-"""Any unsigned 64 bits, which is all that msgpack can say: a digest, a dead message's mark."""
+"""Any unsigned 64 bits, all that msgpack can hold: a digest, a dead message's mark."""
 Term = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 """An epoch, as records hold it."""
 Short = Annotated[int, msgspec.Meta(ge=0, le=2**16 - 1)]

@@ -1,7 +1,7 @@
 """The first messages of two nodes, and reasons to hang up (pure).
 
-TLS has proved that the other side holds the join secret. The dialling side says Hello; the other answers with its own
-Hello; a side that accepts the other's Hello says Welcome; a link stands when both have said so. Otherwise one line
+TLS has proved that the other side holds the join secret. The dialling side sends Hello; the other answers with its own
+Hello; a side that accepts the other's Hello sends Welcome; a link stands when both have. Otherwise one line
 has the reason, in Refused, for both logs.
 
     state    Hello, content                     Hello, not content     Welcome    Refused    anything else
@@ -41,7 +41,7 @@ CHANNELS: Final = (CONTROL, DATA)
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """Who speaks."""
+    """Identity of the sender, and what the connection is for."""
 
     protocol: int
     cluster: str
@@ -50,7 +50,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=0):
     incarnation: int
     disk_id: str
     process: str
-    """A random text per process: tells a start from another, and a copied disk from its origin."""
+    """A random text per process: another at each start, and on a copied disk."""
     channel: str
     number: int
     """How many connections this process has dialled: a higher one means that the dialler gave up the lower."""
@@ -72,11 +72,11 @@ _MESSAGES: Final[msgspec.msgpack.Decoder[Hello | Welcome | Refused]] = decoder(H
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """This node, as it says who it is."""
+    """What this node sends of itself."""
 
     name: str
     cluster: str
-    """Empty on a joiner until a member tells it."""
+    """Empty on a joiner until a member's Hello."""
     incarnation: int
     disk_id: str
     process: str
@@ -86,7 +86,7 @@ class Identity:
         assert valid_name(self.name), f"'{self.name}' is no node name"
 
     def hello(self, channel: str, number: int) -> Hello:
-        """What it says on a new connection."""
+        """The Hello of a new connection."""
         return Hello(
             PROTOCOL,
             self.cluster,
@@ -110,7 +110,7 @@ def valid_name(name: str) -> bool:
 def objection(
     own: Identity, hello: Hello, certified: str | None, expected: str | None, channel: str | None
 ) -> str | None:
-    """Why this node does not want to hear the one who said `hello`; None: it does.
+    """Why this node does not want a link with the sender of `hello`; None: it does.
 
     `certified`: CN of its certificate; `expected`, `channel`: whom and what we dialled (None: it dialled us).
     """
@@ -151,7 +151,7 @@ def objection(
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A link that stands: what was said on it, and who dialled."""
+    """A link that stands: its Hello, and the dialling side."""
 
     hello: Hello
     dialled: bool
@@ -162,8 +162,8 @@ def rival(own: str, standing: Standing, hello: Hello, dialled: bool) -> str | No
     """Why the standing link of the same peer and channel stays; None: the new one takes its place.
 
     A newer start of the peer wins, since the older process is dead. Of one process the connection that it dialled last
-    wins: it dials again only when it has lost the one before. If both sides dialled (a joiner dials whoever it is
-    told), the connection of the lower name wins, on both sides alike.
+    wins: it dials again only when it has lost the one before. If both sides dialled (a joiner dials each address
+    that it was given), the connection of the lower name wins, on both sides alike.
     """
     known, other = standing.hello, hello.name
     assert known.name == other, f"links of {known.name} and {other} are no rivals"
@@ -197,12 +197,12 @@ class Handshaking(enum.Enum):
 
 
 class BrokenHandshake(Exception):
-    """The connection ends: one line why. `told`: the other side knows it already."""
+    """The connection ends: one line why. `known`: the other side knows it already."""
 
-    def __init__(self, line: str, told: bool = False) -> None:
+    def __init__(self, line: str, known: bool = False) -> None:
         super().__init__(line)
         self.line = line
-        self.told = told
+        self.known = known
 
 
 class Handshake:
@@ -213,9 +213,9 @@ class Handshake:
     def __init__(
         self, dialled: str | None, greeting: Callable[[str], Hello], wanted: Callable[[Hello], str | None]
     ) -> None:
-        """`dialled`: the channel, None: the other side dialled and says which.
+        """`dialled`: the channel, None: the other side dialled and names it.
 
-        `greeting(channel)`: what this node says. `wanted(hello)`: the objection to the other's Hello, None: there is
+        `greeting(channel)`: this node's Hello. `wanted(hello)`: the objection to the other's Hello, None: there is
         none.
         """
         self._dialled = dialled
@@ -223,7 +223,7 @@ class Handshake:
         self._wanted = wanted
         self.state = Handshaking.NEW
         self.hello: Hello | None = None
-        """What the other side said."""
+        """The other side's Hello."""
 
     def begin(self) -> bytes:
         """The first frame; nothing if the other side dialled."""
@@ -233,7 +233,7 @@ class Handshake:
         return encode(self._greeting(channel), LINK_INDEX)
 
     def received(self, index: int, head: bytes | memoryview) -> bytes:
-        """What to answer, possibly nothing. Raises BrokenHandshake; `refusal` makes the frame that says so."""
+        """What to answer, possibly nothing. Raises BrokenHandshake; `refusal` makes the frame for the other side."""
         assert self.state in (Handshaking.NEW, Handshaking.MET), "a handshake that is over hears nothing"
         state, self.state = self.state, Handshaking.ENDED
         if index != LINK_INDEX:
@@ -243,7 +243,7 @@ class Handshake:
         except (msgspec.MsgspecError, RecursionError):
             raise BrokenHandshake("it sent what no handshake has") from None
         if isinstance(message, Refused):
-            raise BrokenHandshake(_said(message), told=True)
+            raise BrokenHandshake(_refusal_line(message), known=True)
         if isinstance(message, Hello) and state is Handshaking.NEW:
             if (why := self._wanted(message)) is not None:
                 raise BrokenHandshake(why)
@@ -263,15 +263,15 @@ def late(head: bytes | memoryview) -> str:
     except (msgspec.MsgspecError, RecursionError):
         return "it sent a handshake frame that cannot be read, on a link that stands"
     if isinstance(message, Refused):
-        return _said(message)
+        return _refusal_line(message)
     return f"it said {type(message).__name__} again, on a link that stands"
 
 
-def _said(message: Refused) -> str:
+def _refusal_line(message: Refused) -> str:
     printable = "".join(char if char.isprintable() else "?" for char in message.line[:500])
     return f"it refused the link: {printable}"
 
 
 def refusal(line: str) -> bytes:
-    """The frame that tells the other side why the connection ends."""
+    """The frame with the reason why the connection ends."""
     return encode(Refused(line[:500]), LINK_INDEX)

@@ -4,7 +4,7 @@
     member   -> JoinAnswered("", members)      it is a member now, and may start; or the reason of a refusal
 
 The newcomer has proved by TLS that it holds the join secret, and has learned the cluster's id from the member's
-Hello. As a member it speaks of the wiring log only; these heads therefore have tags of their own on that link.
+Hello. A member's messages on it are of the wiring log only; these heads therefore have tags of their own on that link.
 """
 
 from __future__ import annotations

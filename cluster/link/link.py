@@ -32,10 +32,10 @@ _KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT",
 
 
 class LinkOwner(Protocol):
-    """Who has the links; all calls on the loop's thread."""
+    """The owner of the links; all calls on the loop's thread."""
 
     def greeting(self, link: Link, channel: str) -> Hello:
-        """What this node says on it."""
+        """The Hello of this node."""
 
     def wanted(self, link: Link, hello: Hello) -> str | None:
         """The objection to the other's Hello, None: there is none."""
@@ -50,11 +50,11 @@ class LinkOwner(Protocol):
         """Less than the low-water mark waits again."""
 
     def ended(self, link: Link, why: str) -> None:
-        """The connection is over, whether it stood or not; told once."""
+        """The connection is over, whether it stood or not; called once."""
 
 
 class Link(asyncio.Protocol):
-    """A connection, dialled or accepted. After `ended` was told nothing more is."""
+    """A connection, dialled or accepted. After `ended` nothing more is called."""
 
     def __init__(self, owner: LinkOwner, where: str, dialled: tuple[str, str, int] | None, high_bytes: int) -> None:
         """`dialled`: (peer, channel, number of the dial), None: accepted. `where`: the address, for log lines."""
@@ -87,7 +87,7 @@ class Link(asyncio.Protocol):
 
     @property
     def hello(self) -> Hello | None:
-        """What the other side said, once it was found good."""
+        """The other side's Hello, once it was found good."""
         return self._handshake.hello if self._handshake is not None else None
 
     @property
@@ -164,7 +164,7 @@ class Link(asyncio.Protocol):
             else:
                 self.transport.writelines((*self._waiting, farewell))
                 self.transport.close()
-                # close waits until all is sent and answered; who does not is cut
+                # close waits until all is sent and answered; a peer that does not is cut
                 asyncio.get_running_loop().call_later(FAREWELL_S, self.transport.abort)
         self._waiting.clear()
         self.settled.set()
@@ -223,7 +223,7 @@ class Link(asyncio.Protocol):
             self.end(f"it sent {error}")
         except BrokenHandshake as error:
             self.refused = True
-            self.end(error.line, None if error.told else refusal(error.line))
+            self.end(error.line, None if error.known else refusal(error.line))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             self.end(f"it sent a message that cannot be read: {error}")
 

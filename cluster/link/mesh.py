@@ -40,7 +40,7 @@ Probed = Literal["refused", "accepted", "silent"]
 
 
 class MeshEvents(Protocol):
-    """Who hears of links; all calls on the loop's thread. None of them may wait."""
+    """Listener of the mesh; all calls on the loop's thread. None of them may wait."""
 
     def on_linked(self, peer: str, channel: str, session: int) -> None:
         """Frames may be sent."""
@@ -55,10 +55,10 @@ class MeshEvents(Protocol):
         """The peer has taken most of what waited."""
 
     def on_cluster(self, cluster: str) -> None:
-        """A member told this joiner the cluster's id: it is to be kept in the data directory."""
+        """This joiner has got the cluster's id from a member: it is to be kept in the data directory."""
 
-    def on_refused(self, who: str, line: str, untold: int) -> None:
-        """A line for the log, each reason once per peer and minute; `untold` were not told since the last one."""
+    def on_refused(self, who: str, line: str, suppressed: int) -> None:
+        """A line for the log, each reason once per peer and minute; `suppressed`: lines left out since the last one."""
 
     def admits(self, hello: Hello) -> str | None:
         """Whether a node that is no peer may link (a joiner with the secret): None, or why not."""
@@ -76,7 +76,7 @@ class Mesh:
     """The links of one node.
 
     Invariants: (1) at most one link per peer and channel stands; (2) each `on_linked` has exactly one `on_unlinked`
-    after it, unless the mesh is closed; (3) no frame is told outside of the two.
+    after it, unless the mesh is closed; (3) no frame comes outside of the two.
     """
 
     def __init__(
@@ -102,11 +102,11 @@ class Mesh:
         self._closed = False
         self._jitter = random.Random()  # noqa: S311 - spreads dials, decides nothing
         self.dial_all = False
-        """A joiner dials whoever it is told, since members do not know it yet. Set it before `set_peers`."""
+        """A joiner dials each address that it is given: members do not know it yet. Set it before `set_peers`."""
 
     @property
     def identity(self) -> Identity:
-        """What this node says of itself now."""
+        """This node's identity now."""
         return self._identity
 
     @property
@@ -123,7 +123,7 @@ class Mesh:
         )
 
     async def close(self) -> None:
-        """Ends all; nothing is told any more. What was sent is given a moment to leave."""
+        """Ends all, without events. What was sent is given a moment to leave."""
         self._closed = True
         if self._acceptor is not None:
             self._acceptor.close()
@@ -138,7 +138,7 @@ class Mesh:
         self._unlinked.clear()
 
     def set_peers(self, peers: Mapping[str, str]) -> None:
-        """All members but this one, name -> HOST:PORT; may change at any time. Who is no member any more is dropped."""
+        """All members but this one, name -> HOST:PORT; may change at any time. Links of others are dropped."""
         own = self._identity.name
         new = {name: peers[name] for name in sorted(peers) if name != own}
         gone = [name for name in self._peers if name not in new]
@@ -188,7 +188,7 @@ class Mesh:
         return link is not None and link.ready
 
     def hello(self, peer: str) -> Hello | None:
-        """What a linked peer said of itself."""
+        """The Hello of a linked peer."""
         return next((link.hello for key, link in self._links.items() if key[0] == peer), None)
 
     def trouble(self, peer: str) -> str | None:
@@ -201,7 +201,7 @@ class Mesh:
         return self._objections.get(peer)
 
     def drop(self, peer: str, why: str = "dropped") -> None:
-        """End its links; what waits is lost. `on_unlinked` is told before this returns. It is dialled again."""
+        """End its links; what waits is lost. `on_unlinked` comes before this returns. It is dialled again."""
         for channel in CHANNELS:
             if (link := self._links.get((peer, channel))) is not None:
                 link.end(why)
@@ -265,11 +265,7 @@ class Mesh:
             # the limit covers connecting; the one inside covers TLS
             async with asyncio.timeout(CONNECT_TIMEOUT_S + TLS_TIMEOUT_S):
                 await self._loop.create_connection(
-                    lambda: link,
-                    host,
-                    port,
-                    ssl=self._credentials.client,
-                    ssl_handshake_timeout=TLS_TIMEOUT_S,
+                    lambda: link, host, port, ssl=self._credentials.client, ssl_handshake_timeout=TLS_TIMEOUT_S
                 )
             await link.settled.wait()
         except asyncio.CancelledError:
@@ -291,7 +287,7 @@ class Mesh:
         self._objections[link.dialled[0]] = why
         self._refused(f"{link.dialled[0]} at {link.where}", why)
 
-    # what links tell (LinkOwner)
+    # events of links (LinkOwner)
 
     def greeting(self, link: Link, channel: str) -> Hello:
         """See LinkOwner."""
@@ -376,16 +372,18 @@ class Mesh:
             self._refused(link.certified or link.where.rpartition(":")[0], why)
             return
         self._trouble[link.dialled[0]] = why
-        if link.transport is not None:  # else it is down, or `_dial_once` tells
+        if link.transport is not None:  # else it is down, or `_dial_once` logs it
             self._refused(f"{link.dialled[0]} at {link.where}", why)
 
     def _refused(self, who: str, line: str) -> None:
         if self._closed:
             return
-        untold = self._refusals.count(who, line, time.monotonic())
-        if untold is not None:
+        suppressed = self._refusals.count(who, line, time.monotonic())
+        if suppressed is not None:
             # some of it the other side wrote
-            self._events.on_refused(who, "".join(char if char.isprintable() else "?" for char in line[:1000]), untold)
+            self._events.on_refused(
+                who, "".join(char if char.isprintable() else "?" for char in line[:1000]), suppressed
+            )
 
 
 def split_address(text: str) -> tuple[str, int]:

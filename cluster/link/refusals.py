@@ -18,8 +18,8 @@ KEPT_CHARS: Final = 100
 
 class _Minute(NamedTuple):
     began_s: float
-    told: tuple[str, ...]
-    untold: int
+    logged: tuple[str, ...]
+    suppressed: int
 
 
 class Refusals:
@@ -32,17 +32,17 @@ class Refusals:
         """By peer, in the order in which they began."""
 
     def count(self, peer: str, line: str, now_s: float) -> int | None:
-        """One more refusal of `peer`: None: say nothing; else how many were not told since the last line of it."""
+        """One more refusal of `peer`: None: log nothing; else how many were suppressed since its last line."""
         line = line[:KEPT_CHARS]
         minute = self._minutes.get(peer)
         if minute is not None and now_s - minute.began_s < PAUSE_S:
-            if line in minute.told or len(minute.told) >= LINES_MAX:
-                self._minutes[peer] = minute._replace(untold=minute.untold + 1)
+            if line in minute.logged or len(minute.logged) >= LINES_MAX:
+                self._minutes[peer] = minute._replace(suppressed=minute.suppressed + 1)
                 return None
-            self._minutes[peer] = minute._replace(told=(*minute.told, line), untold=0)
-            return minute.untold
+            self._minutes[peer] = minute._replace(logged=(*minute.logged, line), suppressed=0)
+            return minute.suppressed
         self._minutes.pop(peer, None)
         self._minutes[peer] = _Minute(now_s, (line,), 0)
         if len(self._minutes) > PEERS_MAX:
             del self._minutes[next(iter(self._minutes))]
-        return minute.untold if minute is not None else 0
+        return minute.suppressed if minute is not None else 0

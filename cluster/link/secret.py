@@ -34,7 +34,7 @@ _MAKE: Final = "make one with: (umask 077; head -c 48 /dev/urandom | base64 -w 0
 
 
 class BadSecret(ValueError):
-    """No usable secret: one line that says what is wrong, where, and what to do. Never says the secret."""
+    """No usable secret: one line with what is wrong, where, and what to do, and never the secret."""
 
 
 class Secret:
@@ -70,7 +70,7 @@ class Secret:
 
 
 def default_path(environment: Mapping[str, str]) -> Path:
-    """Where the secret is when nobody says: beneath XDG_CONFIG_HOME, else ~/.config."""
+    """Where the secret is by default: beneath XDG_CONFIG_HOME, else ~/.config."""
     home = environment.get("XDG_CONFIG_HOME") or ""
     base = Path(home) if home.startswith("/") else Path(environment.get("HOME") or Path.home()) / ".config"
     return base / "clusterbroker" / "secret"

@@ -16,7 +16,7 @@ from typing import Final
 DIFFERS_MS: Final = 60_000
 """A clock that is farther from the middle is wrong."""
 FRESH_S: Final = 10.0
-"""What an older beat said of a clock does not count: its sender may be gone, and its clock may have been set."""
+"""An older beat does not count: its sender may be gone, and its clock may have been set."""
 
 
 class Clocks:

@@ -24,8 +24,8 @@ A voter's memory for that, and its consequences:
 * A restarted voter does not know the words of its earlier process. It gives no word before it has caught up with the
   wiring log. Then every FailNode with its earlier process's consent is applied, since the leader forgets the words of
   an ended link. It gives up no member that it has not heard before G has gone by.
-* A voter that gave up a living member takes that back: it tells the leader, and gives its word again after a command
-  that it proposed after that has been applied, because then no FailNode can follow from its earlier word.
+* A voter that gave up a living member takes that back: it reports that to the leader, and gives its word again after a
+  command that it proposed after that has been applied, because then no FailNode can follow from its earlier word.
 * Sets of voters change one by one, and of two neighbouring sets any two majorities have a member in common. Where the
   member may count by an older set still, no member is failed early (`SETTLED_S`).
 
@@ -42,6 +42,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from .lease import LeaseOptions
@@ -51,13 +52,13 @@ SILENT_S: Final = 0.3
 """Three beats."""
 MARGIN_S: Final = 0.03
 SETTLED_S: Final = 4.0
-"""More than two leases: who is leased has applied the change of voters that is as old as that."""
+"""More than two leases: a leased member has applied the change of voters that is as old as that."""
 _FADES: Final = 0.99
 """Of the longest way, with each word: half of it after 7 s."""
 
 
 def outlasts(relied_s: float, drift: float) -> float:
-    """E(C): whoever waits for so long by his clock has outlasted C by any other's."""
+    """E(C): a wait for so long by one clock outlasts C by any other."""
     return relied_s * (1 + drift) / (1 - drift) + MARGIN_S
 
 
@@ -70,7 +71,7 @@ class Contact:
         self._name = name
         self._options = options
         self._sent: deque[tuple[int, float, float]] = deque()
-        self._trusted: dict[str, float] = {}  # by whose word until when
+        self._trusted: dict[str, float] = {}  # voter -> its word lasts until
         self._needed = 0
         self._way_s = 0.0
         self.voters: frozenset[str] = frozenset()
@@ -80,14 +81,14 @@ class Contact:
         """It has contact before this moment; endless where no majority is without it."""
 
     def set_voters(self, voters: Iterable[str]) -> None:
-        """Who votes, as known here."""
+        """The voters, as known here."""
         self.voters = frozenset(voters)
         others = len(self.voters - {self._name})
         self._needed = max(0, others - len(self.voters) // 2)
         self._reckon()
 
     def forget(self) -> None:
-        """Nothing that was said so far counts: a new incarnation, or time has gone by that no clock shows."""
+        """No word so far counts: a new incarnation, or time has gone by that no clock shows."""
         self._sent.clear()
         self._trusted.clear()
         self._reckon()
@@ -121,27 +122,25 @@ class Contact:
         self.until = words[self._needed - 1] if len(words) >= self._needed else -math.inf
 
 
+@dataclass(slots=True)
 class _Heard:
-    __slots__ = ("given_up", "incarnation", "last", "relied_until", "spoke")
-
-    def __init__(self, incarnation: int) -> None:
-        self.incarnation = incarnation
-        self.last = -math.inf
-        self.relied_until = -math.inf
-        self.given_up = False
-        self.spoke = False
+    incarnation: int
+    last: float = -math.inf
+    relied_until: float = -math.inf
+    given_up: bool = False
+    beat_since: bool = False
 
 
 class Hearing:
-    """The voter's side: for whose beats it gives its word, and whom it has given up."""
+    """The voter's side: members that it confirms, and those that it has given up."""
 
-    __slots__ = ("_heard", "_options", "_since", "speaks")
+    __slots__ = ("_heard", "_options", "_since", "confirms")
 
     def __init__(self, options: LeaseOptions, now: float) -> None:
         self._options = options
         self._since = now
         self._heard: dict[str, _Heard] = {}
-        self.speaks = False
+        self.confirms = False
         """It has caught up with the wiring log since it began."""
 
     def heard(self, name: str, incarnation: int, rely_s: float, now: float, leased: bool = True) -> bool:
@@ -153,13 +152,13 @@ class Hearing:
             return False
         heard.last = max(heard.last, now)
         if heard.given_up:
-            heard.spoke = True
+            heard.beat_since = True
             return False
-        speaks = self.speaks and leased
-        if speaks:
+        confirms = self.confirms and leased
+        if confirms:
             relied_s = min(rely_s, self._options.lease_s)
             heard.relied_until = max(heard.relied_until, now + outlasts(relied_s, self._options.drift))
-        return speaks
+        return confirms
 
     def silent(self, name: str, incarnation: int, now: float) -> bool:
         """Whether it was silent for so long that nothing that it relies on is left."""
@@ -175,19 +174,19 @@ class Hearing:
         heard = self._heard.get(name)
         if heard is None or heard.incarnation != incarnation:
             heard = self._heard[name] = _Heard(incarnation)
-        heard.given_up, heard.spoke = True, False
+        heard.given_up, heard.beat_since = True, False
         return True
 
     def spoke_since(self, name: str) -> bool:
-        """Whether somebody who was given up has beaten since."""
+        """Whether a member that was given up has beaten since."""
         heard = self._heard.get(name)
-        return heard is not None and heard.given_up and heard.spoke
+        return heard is not None and heard.given_up and heard.beat_since
 
     def take_back(self, name: str, incarnation: int) -> None:
         """Nothing can follow any more from its having been given up."""
         heard = self._heard.get(name)
         if heard is not None and heard.incarnation == incarnation:
-            heard.given_up = heard.spoke = False
+            heard.given_up = heard.beat_since = False
 
     def keep(self, names: Iterable[str]) -> None:
         """Forget all but these."""
@@ -196,7 +195,7 @@ class Hearing:
 
 
 class Verdicts:
-    """The leader's side: which voters have given up whom."""
+    """The leader's side: members that voters have given up."""
 
     __slots__ = ("_by",)
 
@@ -204,7 +203,7 @@ class Verdicts:
         self._by: dict[tuple[str, int], set[str]] = {}
 
     def given_up(self, voter: str, name: str, incarnation: int) -> None:
-        """The voter says so, over the link that stands."""
+        """A voter's report, over the link that stands."""
         self._by.setdefault((name, incarnation), set()).add(voter)
 
     def taken_back(self, voter: str, name: str, incarnation: int) -> None:
@@ -217,7 +216,7 @@ class Verdicts:
             voters.discard(voter)
 
     def clear(self) -> None:
-        """Another term: what was said to its leader is said again."""
+        """Another term: reports to its leader come again."""
         self._by.clear()
 
     def agreed(self, name: str, incarnation: int, voters: Iterable[str]) -> bool:

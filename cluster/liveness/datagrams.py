@@ -35,7 +35,7 @@ class Datagrams:
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._read()), loop.create_task(self._write())]
         self.errors = 0
-        """Errors that the socket told."""
+        """Errors of the socket."""
 
     @classmethod
     async def open(cls, host: str, port: int, received: Callable[[bytes, Where], None]) -> Datagrams:
@@ -85,7 +85,7 @@ class Datagrams:
                     try:
                         await self._stream.send(data, where)
                         break
-                    except (OSError, ValueError):  # uvloop tells an address of another family by a ValueError
+                    except (OSError, ValueError):  # uvloop raises ValueError for an address of another family
                         self.errors += 1
                     except asyncio_dgram.TransportClosed:
                         return

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 WINDOW: Final = 200
@@ -56,13 +56,11 @@ class _Intervals:
         return mean, max(expected, math.sqrt(max(0.0, self._squares / count - mean * mean)))
 
 
+@dataclass(slots=True)
 class _Peer:
-    __slots__ = ("intervals", "last", "suspected")
-
-    def __init__(self, now: float) -> None:
-        self.intervals = _Intervals()
-        self.last = now
-        self.suspected = False
+    last: float
+    intervals: _Intervals = field(default_factory=_Intervals)
+    suspected: bool = False
 
 
 class Detector:
@@ -84,7 +82,7 @@ class Detector:
         peer = self._peers.get(name)
         if peer is None:
             return
-        if not peer.suspected:  # the silence of a peer that was away says nothing of its beats
+        if not peer.suspected:  # the silence of a peer that was away is no interval of beats
             peer.intervals.add(max(0.0, now - peer.last))
         peer.last = max(peer.last, now)
 
@@ -111,6 +109,6 @@ class Detector:
         return changed
 
     def suspected(self, name: str) -> bool:
-        """As told by `changes`; a peer that is not watched is not suspected."""
+        """As of the last `changes`; a peer that is not watched is not suspected."""
         peer = self._peers.get(name)
         return peer is not None and peer.suspected

@@ -24,7 +24,7 @@ class GivenUp(msgspec.Struct, frozen=True, array_like=True, tag=111):
     name: Annotated[str, msgspec.Meta(max_length=64)]
     incarnation: Whole
     term: Word
-    """Of the leader to whom it is said."""
+    """Of the leader that it is for."""
     taken_back: bool = False
 
 

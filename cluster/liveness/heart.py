@@ -46,7 +46,7 @@ def wall_ms() -> int:
 
 
 class HeartOwner(Protocol):
-    """What the heart asks, and who hears of it; all calls on the loop's thread. None of them may wait."""
+    """What the heart asks, and its events; all calls on the loop's thread. None of them may wait."""
 
     def applied_index(self) -> int:
         """The wiring log is applied here so far."""
@@ -82,10 +82,10 @@ class HeartOwner(Protocol):
         """A peer seems gone, or back. A hint, no more."""
 
     def on_overdue(self, peer: str, incarnation: int) -> None:
-        """This node leads and shall propose FailNode; told again each second until the map says so."""
+        """This node leads and shall propose FailNode; called again each second until the map has it."""
 
     def on_deaf(self, deaf: bool) -> None:
-        """This node led and heard no majority: it shall not lead. Told again each second until it hears one."""
+        """This node led and heard no majority: it shall not lead. Called again each second until it hears one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class HeartOptions:
     detector: DetectorOptions = field(default_factory=DetectorOptions)
 
     stuck_s: float = 1.0
-    """Who is stuck in a flush for longer stops beating."""
+    """A node that is stuck in a flush for longer stops beating."""
 
     loop_s: float = 3.0
     """So does a node whose loop has not turned for so long."""
@@ -135,7 +135,7 @@ class Heart:
         self._granter = LeaseGranter(lease)
         self._detector = Detector(self._options.detector)
         self._pauses = Pauses()
-        self._told_overdue: dict[tuple[str, int], float] = {}
+        self._reported_overdue: dict[tuple[str, int], float] = {}
         self._deaf_at: float | None = None
         self._asking: Callable[[], object] | None = None
         self.heard: dict[str, tuple[float, Beat]] = {}
@@ -143,7 +143,7 @@ class Heart:
         self.clocks = Clocks()
         """How far the members' time is from this node's."""
 
-    # life
+    # opening and closing
 
     async def open(self, host: str, port: int) -> None:
         """The UDP socket, and the first turn. Raises OSError with the address in its text."""
@@ -153,7 +153,7 @@ class Heart:
         self._turn()
 
     async def close(self) -> None:
-        """No more beats; nothing is told any more."""
+        """No more beats, and no more events."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -173,7 +173,7 @@ class Heart:
         """This node's lease."""
         return self.pulse.keeper
 
-    # what the node tells
+    # events of the node
 
     def set_members(self, members: Mapping[str, Member]) -> None:
         """The members of the map, this node among them."""
@@ -185,7 +185,7 @@ class Heart:
             for name, entry in self._resolved.items()
             if name in members and members[name].address == entry[0]
         }
-        self._tell_where()
+        self._publish_addresses()
         self.pulse.facts.members = dict(self._members)
         self.pulse.keep(set(members))
         self.heard = {name: entry for name, entry in self.heard.items() if name in members}
@@ -197,25 +197,25 @@ class Heart:
             self._resolver = asyncio.get_running_loop().create_task(self._resolve())
 
     def set_links(self, names: Iterable[str]) -> None:
-        """Whom this node is linked with, or shall be: they are spoken to over links as well."""
+        """The peers that this node is linked with, or shall be: beats go over links as well."""
         self.pulse.facts.links = frozenset(names) - {self._name}
 
     def set_voters(self, voters: Iterable[str]) -> None:
-        """Who votes in Raft, as known here."""
+        """The voters of Raft, as known here."""
         with self.pulse.lock:
             self.pulse.contact.set_voters(voters)
 
     def caught_up(self) -> None:
         """Everything that was ordered before this process began is applied: it may give its word (`contact`)."""
         with self.pulse.lock:
-            self.pulse.hearing.speaks = True
+            self.pulse.hearing.confirms = True
 
     def registered(self, incarnation: int) -> None:
         """RegisterNode of this node was applied here: it beats as that incarnation from now on."""
         with self.pulse.lock:
             self.keeper.registered(incarnation, self._clock())
             self.pulse.contact.forget()
-        self._tell_lease()
+        self._emit_lease()
         if self._timer is not None:
             self.pulse.beat()
 
@@ -223,12 +223,12 @@ class Heart:
         """FailNode of this node was applied here."""
         with self.pulse.lock:
             self.keeper.failed(incarnation)
-        self._tell_lease()
+        self._emit_lease()
 
     def elected(self, term: int) -> None:
         """This node leads, and has applied the first entry of its term."""
         self._listens_since = self._clock()
-        self.pulse.fetch()  # what came before says nothing to a leader
+        self.pulse.fetch()  # what came before does not count for a leader
         self.pulse.prompt = True
         self._granter.elected(term, self._clock())
 
@@ -313,7 +313,7 @@ class Heart:
         return self._detector.suspected(peer)
 
     def blocked(self) -> list[tuple[str, str]]:
-        """(from, to): where datagrams do not pass, though the nodes speak with each other over links."""
+        """(from, to): where datagrams do not pass, though the link between both works."""
         with self.pulse.lock:
             return self.pulse.paths.blocked(self._name, self._clock())
 
@@ -324,7 +324,7 @@ class Heart:
         with self.pulse.lock:
             self.keeper.distrust(now)
             self.pulse.contact.forget()
-        self._tell_lease()
+        self._emit_lease()
         if self._timer is not None:
             self.pulse.beat()
 
@@ -340,19 +340,19 @@ class Heart:
         facts.term, facts.applied = self._owner.term(), self._owner.applied_index()
         facts.flush_since, facts.turned = self._owner.stuck_since(), now
         facts.relies = self._owner.serves()
-        self._tell_lease()
+        self._emit_lease()
         self.pulse.fetch()
         self.pulse.lasting = self._granter.lasting(now)
         for peer, suspected in self._detector.changes(now):
             self._owner.on_suspected(peer, suspected)
-        self._tell_overdue(now)
+        self._report_overdue(now)
 
-    def _tell_overdue(self, now: float) -> None:
+    def _report_overdue(self, now: float) -> None:
         overdue = [] if self._is_deaf(now) else self._granter.tick(now)
-        self._told_overdue = {key: at for key, at in self._told_overdue.items() if key in overdue}
+        self._reported_overdue = {key: at for key, at in self._reported_overdue.items() if key in overdue}
         for key in overdue:
-            if now >= self._told_overdue.get(key, now):
-                self._told_overdue[key] = now + OVERDUE_AGAIN_S
+            if now >= self._reported_overdue.get(key, now):
+                self._reported_overdue[key] = now + OVERDUE_AGAIN_S
                 self._owner.on_overdue(*key)
 
     def _is_deaf(self, now: float) -> bool:
@@ -374,7 +374,7 @@ class Heart:
             self._owner.on_deaf(True)
         return True
 
-    def _tell_lease(self) -> None:
+    def _emit_lease(self) -> None:
         with self.pulse.lock:
             state = self.keeper.change(self._clock())
         if state is not None:
@@ -393,9 +393,10 @@ class Heart:
         if self._granter.term is None or self._timer is None:
             return
         self._granter.committed(self._owner.committed_index(), self._clock())
-        # who cannot hear the log is behind it, though nothing may have been ordered since
+        # a member without a link is behind the log, though nothing may have been ordered since
         hears = beat.name == self._name or self._owner.linked(beat.name)
-        self._granter.beat(Grant(beat.name, beat.incarnation, beat.seq), beat.applied if hears else -1, came, beat.rely_ms > 0)
+        applied, serves = beat.applied if hears else -1, beat.rely_ms > 0
+        self._granter.beat(Grant(beat.name, beat.incarnation, beat.seq), applied, came, serves)
         self._begin_round(self._clock())
 
     def asked(self, beat: Beat) -> None:
@@ -413,7 +414,7 @@ class Heart:
         if beat.incarnation == 0 and self._asking is not None:
             then, self._asking = self._asking, None
             then()
-        self._tell_lease()
+        self._emit_lease()
 
     def contact(self) -> None:
         """See PulseEvents."""
@@ -446,7 +447,7 @@ class Heart:
 
     # addresses
 
-    def _tell_where(self) -> None:
+    def _publish_addresses(self) -> None:
         self.pulse.facts.where = {name: where for name, (_, where) in self._resolved.items()}
 
     async def _resolve(self) -> None:
@@ -464,5 +465,5 @@ class Heart:
                     continue
                 if self._members.get(name) == member:  # it may have left meanwhile
                     self._resolved[name] = member.address, where
-                    self._tell_where()
+                    self._publish_addresses()
             await asyncio.sleep(RESOLVE_RETRY_S if missing else RESOLVE_AGAIN_S)

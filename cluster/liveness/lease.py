@@ -87,17 +87,17 @@ class LeaseState(enum.Enum):
 class LeaseKeeper:
     """The node's side. FENCED and FAILED end with a registration only."""
 
-    __slots__ = ("_lost_at", "_options", "_sent", "_state", "_told", "incarnation", "lease_until")
+    __slots__ = ("_lost_at", "_options", "_reported", "_sent", "_state", "incarnation", "lease_until")
 
     def __init__(self, options: LeaseOptions | None = None) -> None:
         self._options = options or LeaseOptions()
         self._sent: deque[tuple[int, float]] = deque()
         self._state = LeaseState.FENCED
-        self._told = LeaseState.FENCED
+        self._reported = LeaseState.FENCED
         self._lost_at = 0.0
         self.incarnation = 0
         self.lease_until = -math.inf
-        """`now < lease_until` is `leased(now)`, for those who ask very often."""
+        """`now < lease_until` is `leased(now)`, for very frequent calls."""
 
     def leased(self, now: float) -> bool:
         """Whether the node may speak to clients at this moment."""
@@ -147,16 +147,16 @@ class LeaseKeeper:
             self._state, self.lease_until = LeaseState.FENCED, -math.inf
         return self._state
 
-    def untold(self, now: float) -> bool:
-        """Whether `change` has something to tell."""
-        return self.state(now) is not self._told
+    def changed(self, now: float) -> bool:
+        """Whether `change` would return a state."""
+        return self.state(now) is not self._reported
 
     def change(self, now: float) -> LeaseState | None:
-        """The state, if it is another than the last one told; a lease lost and regained in between is not told."""
+        """The state, if it is another than the last one returned; a lease lost and regained in between is not."""
         state = self.state(now)
-        if state is self._told:
+        if state is self._reported:
             return None
-        self._told = state
+        self._reported = state
         return state
 
 
@@ -173,19 +173,17 @@ class _Beaten(NamedTuple):
     at: float
 
 
+@dataclass(slots=True)
 class _Member:
-    __slots__ = ("admitted_at", "condemned", "holds_until", "incarnation", "kept_up", "last_beat")
-
-    def __init__(self, incarnation: int, now: float) -> None:
-        self.incarnation = incarnation
-        self.last_beat = now
-        self.kept_up = now
-        """When the last beat came of which nothing but a quorum was missing for a lease."""
-        self.holds_until = -math.inf
-        """Its lease has ended by then, on the leader's clock."""
-        self.admitted_at: tuple[int, float] | None = None
-        """Without a lease: what it must have applied, and since when the barrier waits for it."""
-        self.condemned = False
+    incarnation: int
+    last_beat: float
+    kept_up: float
+    """When the last beat came of which nothing but a quorum was missing for a lease."""
+    holds_until: float = -math.inf
+    """Its lease has ended by then, on the leader's clock."""
+    admitted_at: tuple[int, float] | None = None
+    """Without a lease: what it must have applied, and since when the barrier waits for it."""
+    condemned: bool = False
 
 
 class LeaseGranter:
@@ -197,17 +195,9 @@ class LeaseGranter:
     """
 
     __slots__ = (
-        "_committed",
-        "_gathers_until",
-        "_members",
-        "_options",
-        "_pending",
-        "_round",
-        "_round_began",
-        "_rounds",
-        "_ticked",
-        "term",
-    )
+        "_committed", "_gathers_until", "_members", "_options", "_pending", "_round", "_round_began", "_rounds",
+        "_ticked", "term",
+    )  # fmt: skip
 
     def __init__(self, options: LeaseOptions | None = None) -> None:
         self._options = options or LeaseOptions()
@@ -251,7 +241,7 @@ class LeaseGranter:
         for name in sorted(alive):
             member = known.get(name)
             if member is None or member.incarnation != alive[name]:
-                member = _Member(alive[name], now)
+                member = _Member(alive[name], now, now)
             self._members[name] = member
 
     def condemn(self, name: str, incarnation: int) -> None:

@@ -7,10 +7,11 @@ as well; duplicates do no harm.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 NEVER_MS: Final = 0xFFFF
-"""As long ago as can be said: it may be never."""
+"""The longest that a beat can hold: it may be never."""
 FRESH_S: Final = 0.35
 """Three beats: a datagram or two may be lost."""
 BLOCKED_S: Final = 2.0
@@ -18,15 +19,13 @@ BLOCKED_S: Final = 2.0
 ALIVE_S: Final = 1.0
 
 
+@dataclass(slots=True)
 class _Path:
-    __slots__ = ("arrives_at", "datagram_at", "missing_since", "said_at", "since")
-
-    def __init__(self, now: float) -> None:
-        self.since = now
-        self.said_at = now
-        self.datagram_at: float | None = None
-        self.arrives_at: float | None = None
-        self.missing_since: float | None = None
+    since: float
+    received_at: float
+    datagram_at: float | None = None
+    arrives_at: float | None = None
+    missing_since: float | None = None
 
 
 class Paths:
@@ -38,11 +37,11 @@ class Paths:
         self._paths: dict[str, _Path] = {}
 
     def came(self, name: str, heard_ms: int, by_link: bool, now: float) -> None:
-        """It said something: by link or by datagram; a datagram of this node came to it `heard_ms` ago."""
+        """A message came, by link or as a datagram; a datagram of this node came to it `heard_ms` ago."""
         path = self._paths.get(name)
-        if path is None or now - path.said_at > ALIVE_S:  # of before its silence nothing is known any more
-            path = self._paths[name] = _Path(now)
-        path.said_at = now
+        if path is None or now - path.received_at > ALIVE_S:  # of before its silence nothing is known any more
+            path = self._paths[name] = _Path(now, now)
+        path.received_at = now
         if not by_link:
             path.datagram_at = now
         if heard_ms <= FRESH_S * 1000:
@@ -63,15 +62,15 @@ class Paths:
         return path is not None and path.arrives_at is not None and now - path.arrives_at <= FRESH_S
 
     def silent_s(self, name: str, now: float) -> float:
-        """How long it has said nothing, by any way; endless when it never did."""
+        """How long nothing came of it, by any way; endless: never."""
         path = self._paths.get(name)
-        return float("inf") if path is None else now - path.said_at
+        return float("inf") if path is None else now - path.received_at
 
     def blocked(self, own: str, now: float) -> list[tuple[str, str]]:
-        """(from, to): directions in which datagrams do not pass, while both nodes speak with each other by link."""
+        """(from, to): directions in which datagrams do not pass, while the link between both works."""
         found = []
         for name, path in sorted(self._paths.items()):
-            if now - path.said_at > ALIVE_S:
+            if now - path.received_at > ALIVE_S:
                 continue
             if now - (path.datagram_at if path.datagram_at is not None else path.since) > BLOCKED_S:
                 found.append((name, own))

@@ -1,7 +1,7 @@
 """The part of a heart in a thread, beside a busy loop: heartbeats, words for others', leases (waits).
 
 A thread with a loop and a UDP socket of its own. A node that works at one thing for a second thus loses neither its
-lease nor its contact, and withholds no word from others. The thread is no other sign of life than before: a beat
+lease nor its contact, and withholds no word from others. The thread beats for a living loop only: a beat
 carries the time since the node's loop turned, and after `loop_s` of that no beat leaves; a flush longer than
 `stuck_s` silences the node too. A stopped process has no running thread.
 
@@ -47,14 +47,14 @@ class Member(NamedTuple):
 
 @dataclass(slots=True)
 class Facts:
-    """What the node's loop tells its thread; each field is replaced as a whole."""
+    """Facts for the thread from the node's loop; each field is replaced as a whole."""
 
     members: Mapping[str, Member]
     """All of the map that registered once, this node among them."""
     where: Mapping[str, Where]
     """Addresses of the others, as far as they are known."""
     links: frozenset[str]
-    """To whom there may be a link: known also to a node that knows no map yet."""
+    """Peers with a link, perhaps: known also to a node that knows no map yet."""
     term: int = 0
     applied: int = 0
     turned: float = 0.0
@@ -66,7 +66,7 @@ class Facts:
 
 
 class PulseEvents(Protocol):
-    """Who hears of it, on the node's loop."""
+    """Listener of the pulse, on the node's loop."""
 
     def beaten(self, beat: Beat, came: float) -> None:
         """A new beat of a member, or of this node itself; `came`: when."""
@@ -127,7 +127,7 @@ class Pulse:
         """Members whose leases last for a while: their beats can wait."""
         self._inbox: deque[tuple[Beat, float]] = deque(maxlen=INBOX_MAX)
 
-    # life, on the node's loop
+    # opening and closing, on the node's loop
 
     async def open(self, host: str, port: int) -> None:
         """The socket, and the first beat. Raises OSError with the address in its text."""
@@ -144,7 +144,7 @@ class Pulse:
             raise
 
     async def close(self) -> None:
-        """No more beats; nothing is told any more."""
+        """No more beats, and no more events."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -195,11 +195,11 @@ class Pulse:
     def _datagram(self, data: bytes, _where: Where) -> None:
         self.received(data, None)
 
-    def _tell(self, call: Callable[..., object], *arguments: object) -> None:
+    def _emit(self, call: Callable[..., object], *arguments: object) -> None:
         with suppress(RuntimeError):  # the node's loop is closed
-            self._node_loop.call_soon_threadsafe(self._told, call, arguments)
+            self._node_loop.call_soon_threadsafe(self._deliver, call, arguments)
 
-    def _told(self, call: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    def _deliver(self, call: Callable[..., object], arguments: tuple[object, ...]) -> None:
         if not self._over:
             call(*arguments)
 
@@ -234,17 +234,17 @@ class Pulse:
         for peer in sorted(facts.links | facts.where.keys()):
             self.send(peer, beat)
         if not incarnation:
-            self._tell(self._events.asked, beat)
+            self._emit(self._events.asked, beat)
         elif self.prompt:
             self._beaten(beat, now)
 
     def send(self, peer: str, beat: Beat) -> None:
-        """As a datagram, and by link as long as nothing tells that those arrive."""
+        """As a datagram, and by link as long as those are not known to arrive."""
         with self.lock:
             now = self._clock()
-            said = replace(beat, heard_ms=self.paths.heard_ms(peer, now))
+            stamped = replace(beat, heard_ms=self.paths.heard_ms(peer, now))
             arrives = self.paths.arrives(peer, now)
-        data = self._codec.encode(said, peer)
+        data = self._codec.encode(stamped, peer)
         where = self.facts.where.get(peer)
         if where is not None and self._datagrams is not None and not self._over:
             if threading.current_thread() is self._thread:
@@ -252,7 +252,7 @@ class Pulse:
             else:
                 self._own_loop.call_soon_threadsafe(self._datagrams.send, data, where)
         if not arrives:
-            self._tell(self._events.post, peer, data)
+            self._emit(self._events.post, peer, data)
 
     def received(self, data: bytes, by_link: str | None) -> None:
         """What came: over the link of a peer, or as a datagram."""
@@ -272,7 +272,7 @@ class Pulse:
             elif beat.answer:
                 if beat.incarnation:
                     self.keeper.answered(beat.incarnation, beat.seq, now)
-                news = not beat.incarnation or self.keeper.untold(now)
+                news = not beat.incarnation or self.keeper.changed(now)
             elif beat.incarnation and beat.name in facts.members and self._guard.is_new(beat):
                 new = True
                 member = facts.members[beat.name]
@@ -285,26 +285,26 @@ class Pulse:
         if new:
             self._beaten(beat, now)
         elif contact:
-            self._tell(self._events.contact)
+            self._emit(self._events.contact)
         elif beat.answer:
             if news:
-                self._tell(self._events.answered, beat)
+                self._emit(self._events.answered, beat)
         elif not beat.incarnation and not beat.word:
-            self._tell(self._events.asked, beat)
+            self._emit(self._events.asked, beat)
 
     def _beaten(self, beat: Beat, now: float) -> None:
         if self.prompt and beat.name not in self.lasting:
-            self._tell(self._events.beaten, beat, now)
+            self._emit(self._events.beaten, beat, now)
         else:
             self._inbox.append((beat, now))
 
     def fetch(self) -> None:
-        """On the node's loop: tells the beats that came and were not told."""
+        """On the node's loop: delivers the beats that came and were not delivered."""
         while self._inbox:
             self._events.beaten(*self._inbox.popleft())
 
     def keep(self, names: set[str]) -> None:
-        """Forget all but these, whom the map knows."""
+        """Forget all but these, which the map has."""
         with self.lock:
             self._guard.keep(names)
             self.hearing.keep(names)

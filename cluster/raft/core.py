@@ -21,6 +21,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from clusterbroker.cluster.errors import DamagedLog
+
 from . import guards, outbox
 from . import messages as m
 from .fold import takes_long
@@ -42,7 +44,7 @@ REST_S: Final = 0.25
 EPSILON_S: Final = 0.0005
 """pysyncobj sends a heartbeat after its time, not at it."""
 SNAPSHOT_BYTES_MAX: Final = 1 << 30
-"""No map comes near it; whoever sends more would fill the memory."""
+"""No map comes near it; more would fill the memory."""
 _NEVER: Final = 1 << 62
 
 
@@ -57,7 +59,7 @@ class Machine(Protocol):
 
 
 class Core(SyncObj):  # type: ignore[misc]
-    """One member of the group. Public methods only are to be called; all of them at a time told by `now_s`."""
+    """One member of the group. Public methods only are to be called; all of them at the time `now_s`."""
 
     def __init__(
         self,
@@ -83,7 +85,8 @@ class Core(SyncObj):  # type: ignore[misc]
         self._heard_s = -math.inf
         self._election_s = now_s
         self._pre_votes: tuple[int, set[str]] | None = None
-        self._votes: set[str] = set()
+        self._votes: tuple[int, set[str]] = (0, set())
+        """(term of a candidacy, voters whose vote was counted)"""
         self._campaign = False
         self._gone = False
         self._due_s = now_s
@@ -133,7 +136,7 @@ class Core(SyncObj):  # type: ignore[misc]
 
     @property
     def leader(self) -> str | None:
-        """Whom it believes to lead; a hint (G13)."""
+        """The leader, as far as it knows; a hint (G13)."""
         node = self._SyncObj__raftLeader
         return None if node is None else str(node.id)
 
@@ -153,7 +156,7 @@ class Core(SyncObj):  # type: ignore[misc]
         return self._snapshots.index
 
     def voters_at_applied(self) -> tuple[str, ...]:
-        """Who votes according to the entries that are applied, without those that follow."""
+        """The voters by the entries that are applied, without those that follow."""
         voters = set(self.voters)
         for entry in reversed(self.journal[max(0, self.applied + 1 - self.journal[0][1]) :]):
             request = self._SyncObj__parseChangeClusterRequest(entry[0])
@@ -262,7 +265,7 @@ class Core(SyncObj):  # type: ignore[misc]
         self.forceLogCompaction()
 
     def objection(self, message: m.AnyMessage) -> str | None:
-        """Why no correct member can have said this here; None: it may be `received`."""
+        """Why no correct member can have sent this; None: it may be `received`."""
         arriving = self._snapshots.arriving_bytes
         if isinstance(message, m.Snapshot) and not message.first and arriving + len(message.data) > SNAPSHOT_BYTES_MAX:
             return f"a snapshot of more than {SNAPSHOT_BYTES_MAX} bytes"
@@ -320,7 +323,8 @@ class Core(SyncObj):  # type: ignore[misc]
         return guards.normalised(self.journal, message)
 
     def _received_snapshot(self, peer: str, message: m.Snapshot) -> None:
-        """A piece of a snapshot (G5): one that brings nothing new is dropped; none moves the commit index by itself."""
+        """A piece of a snapshot (G5): one that brings nothing new is dropped. No piece moves the commit index: the
+        installed snapshot does (`_take_over`), and a damaged one is not installed."""
         if not self._follows(peer, message.term):
             return
         if message.first:
@@ -329,21 +333,20 @@ class Core(SyncObj):  # type: ignore[misc]
             if message.last:
                 self._outbox.put(peer, m.Ack(self.term, self.commit + 1, True, False))
             return
-        commit = min(message.commit, message.index) if message.last else min(message.commit, self.commit)
         self._installing = True
         self._pass(
             peer,
             {
                 "type": "append_entries",
                 "term": message.term,
-                "commit_index": commit,
+                "commit_index": min(message.commit, self.commit),
                 "serialized": (message.data, message.first, message.last),
             },
         )
         self._installing = False
 
     def _follows(self, peer: str, term: int) -> bool:
-        """Whether the sender leads; who leads no more is told so (G8)."""
+        """Whether the sender leads; a deposed leader gets a hint (G8)."""
         if term < self.term:
             self._outbox.put(peer, m.TermHint(self.term))
             return False
@@ -396,7 +399,6 @@ class Core(SyncObj):  # type: ignore[misc]
     def _count_pre_votes(self) -> None:
         if self._pre_votes is not None and self._is_majority(self._pre_votes[1]):
             self._pre_votes = None
-            self._votes = {self.me}
             self._campaign = True
 
     def _is_majority(self, ids: Iterable[str]) -> bool:
@@ -412,11 +414,13 @@ class Core(SyncObj):  # type: ignore[misc]
             self._rest()  # a vote is worth nothing if its giver stands against who got it
 
     def _received_vote(self, peer: str, message: m.Vote) -> None:
-        """pysyncobj counts answers; here they are voters."""
+        """pysyncobj counts answers; here each voter counts once in a term."""
         if self._SyncObj__raftState != CANDIDATE or message.term != self.term:
             return
-        if peer in self.voters and peer not in self._votes:
-            self._votes.add(peer)
+        if self._votes[0] != self.term:
+            self._votes = (self.term, set())
+        if peer in self.voters and peer not in (self.me, *self._votes[1]):
+            self._votes[1].add(peer)
             self._pass(peer, {"type": "response_vote", "term": message.term})
 
     def _step_down(self, term: int) -> None:
@@ -501,6 +505,14 @@ class Core(SyncObj):  # type: ignore[misc]
             self._SyncObj__sendAppendEntries()
             self.flush()
         self._machine.apply(self.applied + 1, command)
+
+    def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
+        try:
+            SyncObj._SyncObj__sendAppendEntries(self)
+        except DamagedLog:  # the snapshot that a follower needs; what it had is in memory
+            at = self.applied - self.journal[0][1]
+            self._snapshots.write_anew(*self.journal[at - 1 : at + 1])
+            SyncObj._SyncObj__sendAppendEntries(self)
 
     def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> tuple[str, str, Any] | None:  # noqa: N802
         if command[:1] != MEMBERSHIP:

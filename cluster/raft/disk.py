@@ -1,6 +1,6 @@
-"""Files of a Raft log, behind a port: names in one directory, appended to, synced, or replaced as a whole.
+"""Files of a Raft log: names in one directory, appended to, synced, or replaced as a whole.
 
-The simulation has another implementation, which forgets unsynced data.
+The simulation has another class with these methods, which forgets unsynced data.
 
 An appended file has space ahead of its end, as zeros, so that a disk filled by others does not end the node at once:
 it goes on following the wiring log while its alarm is raised. A reader after a crash finds the zeros behind the last
@@ -13,7 +13,7 @@ import contextlib
 import errno
 import os
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from clusterbroker.cluster.errors import DiskFailed, DiskFull
 from clusterbroker.journal.durable import allocate, sync, sync_data, sync_directory
@@ -24,37 +24,12 @@ REMEDY: Final = (
     "a start takes the log from the other members; where there are none, restore this node's disk, or let it join anew "
     "with an empty directory"
 )
-"""What is done about damage of the log, for who reads it from outside."""
-
-
-class Disk(Protocol):
-    """What the log needs of a disk. Every method may raise DiskFailed or DiskFull: the node must stop then."""
-
-    @property
-    def path(self) -> str:
-        """Where it is, for texts of errors."""
-
-    def read(self, name: str) -> bytes | None:
-        """The whole file; None: there is none."""
-
-    def append(self, name: str, data: bytes | bytearray) -> None:
-        """Write at the end of the file, which is made when it is missing. Durable only after `sync`."""
-
-    def sync(self, name: str) -> None:
-        """What was appended is durable when this returns (one fdatasync)."""
-
-    def truncate(self, name: str, size: int) -> None:
-        """Cut the file, durably."""
-
-    def replace(self, name: str, data: bytes | bytearray) -> None:
-        """Put a file in the place of another: a crash leaves the one or the other, whole. Durable on return."""
-
-    def close(self) -> None:
-        """Give the files back."""
+"""What is done about damage of the log, for a reader from outside."""
 
 
 class FileDisk:
-    """The port over a directory, which is made when it is missing."""
+    """One directory, which is made when it is missing. Every method may raise DiskFailed or DiskFull: the node must
+    stop then."""
 
     __slots__ = ("_directory", "_open")
 
@@ -72,7 +47,7 @@ class FileDisk:
         return str(self._directory)
 
     def read(self, name: str) -> bytes | None:
-        """See Disk."""
+        """The whole file; None: there is none."""
         try:
             return (self._directory / name).read_bytes()
         except FileNotFoundError:
@@ -81,28 +56,29 @@ class FileDisk:
             raise self._failure(error, f"{name} cannot be read") from error
 
     def append(self, name: str, data: bytes | bytearray) -> None:
-        """See Disk."""
+        """Write at the end of the file, which is made when it is missing. Durable only after `sync`."""
         try:
             self._file(name).append(data)
         except OSError as error:
             raise self._failure(error, f"{name} cannot be written") from error
 
     def sync(self, name: str) -> None:
-        """See Disk."""
+        """What was appended is durable when this returns (one fdatasync)."""
         try:
             sync_data(self._file(name).descriptor)
         except OSError as error:
             raise self._failure(error, f"{name} cannot be synced") from error
 
     def truncate(self, name: str, size: int) -> None:
-        """See Disk."""
+        """Cut the file, durably."""
         try:
             self._file(name).truncate(size)
         except OSError as error:
             raise self._failure(error, f"{name} cannot be cut") from error
 
     def replace(self, name: str, data: bytes | bytearray) -> None:
-        """See Disk. Written beside, synced, renamed, and the rename synced with the directory."""
+        """Put a file in the place of another: a crash leaves the one or the other, whole. Durable on return. Written
+        beside, synced, renamed, and the rename synced with the directory."""
         new = self._directory / f"{name}.new"
         try:
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -118,7 +94,7 @@ class FileDisk:
         self._forget(name)
 
     def close(self) -> None:
-        """See Disk."""
+        """Give the files back."""
         for name in sorted(self._open):
             with contextlib.suppress(OSError):
                 os.ftruncate(self._open[name].descriptor, self._open[name].end)

@@ -1,6 +1,6 @@
 """The fold of Raft's entries: the cluster map, each proposal applied once, in the order of its origin's numbers.
 
-    entry   u8 0 | msgpack [origin, session, number, stored command, life]
+    entry   u8 0 | msgpack [origin, session, number, stored command, generation]
 
 A proposal may come into the log more than once, and a later one before an earlier: its origin repeats proposals
 without an outcome. The fold therefore applies of each origin number n + 1 after n, and nothing else: a repetition is
@@ -37,7 +37,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     session: int
     number: int
     command: bytes
-    life: int = 0
+    generation: int = 0
     """Made anew with each start of the origin: a session comes twice when a copy of its disk is put back."""
 
 
@@ -108,17 +108,18 @@ class Fold:
             command = c.decode(envelope.command)
         except NewerRelease as error:
             raise FormatTooNew(
-                f"wiring entry {index} cannot be read ({error}): it comes from a newer release; upgrade this node"
+                f"metadata entry {index} cannot be read ({error}): it comes from a newer release; upgrade this node"
             ) from error
         except ValueError as error:
             raise DamagedLog(
-                f"wiring entry {index} cannot be read ({error}): start this node with the release that its cluster runs"
+                f"metadata entry {index} cannot be read ({error}): start this node with the release that its cluster "
+                "runs"
             ) from error
         try:
             return self.map.apply(index, command)
         except MemoryError as error:
             raise LogFailure(
-                f"wiring entry {index} could not be applied: memory is short; restart this node"
+                f"metadata entry {index} could not be applied: memory is short; restart this node"
             ) from error
         except Exception as error:
             return Applied(index, command, Unavailable(f"internal error: {error!r}"), None, ())
@@ -147,7 +148,8 @@ class Fold:
             fold = cls(ClusterMap.restored(snapshot.decode(LogIndex(stored.applied), stored.chunks)))
         except NewerRelease as error:
             raise FormatTooNew(
-                f"the snapshot of the wiring cannot be read ({error}): it comes from a newer release; upgrade this node"
+                f"the snapshot of the metadata cannot be read ({error}): it comes from a newer release; upgrade this "
+                "node"
             ) from error
         except ValueError as error:
             raise DamagedLog(f"{where}: the snapshot {error}") from error

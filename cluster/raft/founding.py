@@ -28,7 +28,7 @@ class Founding:
         self.over: Identity | None = None
         """What founding led to: founded (with voters) or joined (without founders)."""
         self.conflict = ""
-        """One line about somebody who was started with other founders."""
+        """One line about a member that was started with other founders."""
         if not identity.founders or identity.voters:
             self.over = identity
         else:

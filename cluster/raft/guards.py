@@ -17,7 +17,7 @@ from .messages import AnyMessage, Append, PreVoted, Snapshot
 
 MEMBERSHIP: Final = b"\x02"
 TERMS_AHEAD_MAX: Final = 1 << 32
-"""More elections than anybody misses: whoever speaks of a later term is broken, and numbers do not go on for ever."""
+"""More elections than anybody misses: a member with a later term is broken, and numbers do not go on for ever."""
 _CHANGE: Final[msgspec.msgpack.Decoder[tuple[str, str]]] = msgspec.msgpack.Decoder(tuple[str, str])
 
 
@@ -58,9 +58,9 @@ def normalised(journal: Journal, message: Append) -> Normalised | None:
 
 
 def objection(journal: Journal, message: AnyMessage, *, term: int, leads: bool, committed: int) -> str | None:
-    """Why no correct member can have said this to one in this term; None: it may be true.
+    """Why no correct member can have sent this to one in this term; None: it may be true.
 
-    What is wrong in itself is told by its sender alone, so the link to him ends, and not the node.
+    Only its sender is wrong, so the link to it ends, and not the node.
     """
     theirs: int | None = getattr(message, "term", None)
     if theirs is None:
@@ -124,5 +124,5 @@ def resend_from(asked: int, committed: int) -> int:
 
 
 def is_current_ack(term: int, current: int, next_index: int, end: int) -> bool:
-    """Whether an acknowledgement speaks of this term and of entries that exist (G7)."""
+    """Whether an acknowledgement is of this term and of entries that exist (G7)."""
     return term == current and next_index <= end + 1

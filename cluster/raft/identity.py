@@ -19,12 +19,12 @@ from typing import Final
 
 import msgspec
 
-from clusterbroker.cluster.errors import DamagedLog, FormatTooNew
+from clusterbroker.cluster.errors import DamagedLog, newer_format
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.map import ClusterMap
 
-from .disk import REMEDY, Disk
+from .disk import REMEDY, FileDisk
 from .fold import Fold
 from .journal import NO_OP, Journal
 from .messages import Entry
@@ -38,7 +38,7 @@ _CRC: Final = struct.Struct("<I")
 
 
 class Founder(msgspec.Struct, frozen=True, array_like=True):
-    """A founding member, as every founder is told of it alike."""
+    """A founding member, the same on every founder."""
 
     name: NodeId
     address: str
@@ -60,7 +60,7 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     format: int = FORMAT
     """Of the file: stands here in every version. The first release wrote none, which is 1."""
     home: str = ""
-    """The disk id of the data directory that this log belongs to; empty: the first release did not say."""
+    """The disk id of the data directory that this log belongs to; empty: of the first release."""
     starts: int = 0
     """The number of the last start of the node that used this log."""
 
@@ -88,21 +88,21 @@ def name_of(raft_id_: str) -> NodeId:
     return NodeId(raft_id_.rpartition("/")[0])
 
 
-def found(disk: Disk, name: NodeId, disk_id: str, founders: Sequence[Founder], home: str = "") -> None:
+def found(disk: FileDisk, name: NodeId, disk_id: str, founders: Sequence[Founder], home: str = "") -> None:
     """Format the directory of a founding member; `founders` has all of them, this one too, on each alike."""
     ordered = tuple(sorted(founders, key=lambda f: (f.witness, f.name)))
     assert any(f.name == name for f in ordered), "a founder is one of the founders"
     write(disk, Identity(name, disk_id, 0, ordered, (), home=home))
 
 
-def join(disk: Disk, name: NodeId, disk_id: str, home: str = "", session: int = 0) -> None:
+def join(disk: FileDisk, name: NodeId, disk_id: str, home: str = "", session: int = 0) -> None:
     """Format the directory of a node that joins a cluster, which must have it as a member (AddMember). `session`: as
     many starts as the others may know of."""
     write(disk, Identity(name, disk_id, session, (), (), home=home))
 
 
 def migrate_local(
-    disk: Disk, name: NodeId, disk_id: str, address: str, map_: ClusterMap, next_index: LogIndex, home: str = ""
+    disk: FileDisk, name: NodeId, disk_id: str, address: str, map_: ClusterMap, next_index: LogIndex, home: str = ""
 ) -> None:
     """Format the directory of a node that was alone: its map becomes the first snapshot, with it as the one member.
 
@@ -124,7 +124,7 @@ def founders_map(founders: Sequence[Founder]) -> ClusterMap:
     return map_
 
 
-def establish(disk: Disk, identity: Identity, map_: ClusterMap) -> None:
+def establish(disk: FileDisk, identity: Identity, map_: ClusterMap) -> None:
     """Write the first snapshot, the log that follows it, and then that the cluster is founded."""
     end = max(map_.applied, FIRST_INDEX)
     previous: Entry = (NO_OP, end - 1, 0)
@@ -138,7 +138,7 @@ def establish(disk: Disk, identity: Identity, map_: ClusterMap) -> None:
     write(disk, identity)
 
 
-def read(disk: Disk) -> Identity | None:
+def read(disk: FileDisk) -> Identity | None:
     """The identity; None: the directory is not formatted. Raises DamagedLog, FormatTooNew."""
     data = disk.read(FILE)
     if data is None:
@@ -149,14 +149,11 @@ def read(disk: Disk) -> Identity | None:
     fields = msgspec.msgpack.decode(body)
     version = fields[_FORMAT_AT] if len(fields) > _FORMAT_AT else 1
     if version > FORMAT:
-        raise FormatTooNew(
-            f"{disk.path}/{FILE}: it has format {version}; this release reads format {FORMAT}: it comes from a newer "
-            "release; start that one"
-        )
+        raise newer_format(f"{disk.path}/{FILE}", version, FORMAT)
     return msgspec.convert(fields, Identity)
 
 
-def write(disk: Disk, identity: Identity) -> None:
+def write(disk: FileDisk, identity: Identity) -> None:
     """Write it down, durably."""
     body = msgspec.msgpack.encode(identity)
     disk.replace(FILE, _CRC.pack(zlib.crc32(body)) + body)

@@ -37,9 +37,9 @@ import struct
 import zlib
 from typing import Any, Final, overload
 
-from clusterbroker.cluster.errors import DamagedLog, FormatTooNew
+from clusterbroker.cluster.errors import DamagedLog, newer_format
 
-from .disk import REMEDY, Disk
+from .disk import REMEDY, FileDisk
 from .messages import Entry
 
 FILE: Final = "journal"
@@ -63,7 +63,7 @@ NO_OP: Final = b"\x01"
 class Journal:
     """Entries in memory, and in a file what is needed to have them again."""
 
-    def __init__(self, disk: Disk, kept: int = 0, only_read: bool = False) -> None:
+    def __init__(self, disk: FileDisk, kept: int = 0, only_read: bool = False) -> None:
         """Read the file, if there is one, and open it. `only_read`: for a look from outside, beside a running node as
         well; nothing is written, and nothing may be before `open`.
 
@@ -78,9 +78,9 @@ class Journal:
         self._body = bytearray()
         self._size = 0
         self.term_dirty = False
-        """A new term or vote waits for `sync`: nothing at all may be said before."""
+        """A new term or vote waits for `sync`: nothing at all may be sent before."""
         self.leading = False
-        """The node leads: it counts itself among those who have an entry, so it commits durable ones only."""
+        """The node leads: it counts itself among those that have an entry, so it commits durable ones only."""
         self._rests = (0, 0.0)  # how many syncs there had been, and since when there have been no more, s
         self.syncs = 0
         """How many times something was made durable."""
@@ -92,7 +92,7 @@ class Journal:
         if not only_read:
             self.open(disk, kept)
 
-    def open(self, disk: Disk, kept: int) -> None:
+    def open(self, disk: FileDisk, kept: int) -> None:
         """Write what was read anew, without a torn end, to this disk, as all that follows. `kept`: so many entries from
         before the snapshot are not forgotten, if they are not too large. Raises DiskFull, DiskFailed."""
         self._disk = disk
@@ -223,7 +223,7 @@ class Journal:
         return self._term
 
     def getVotedForNodeId(self) -> str | None:  # noqa: N802
-        """Whom the vote of this term was given."""
+        """The node that got the vote of this term."""
         return self._vote
 
     def onOneSecondTimer(self) -> None:  # noqa: N802
@@ -265,10 +265,7 @@ class Journal:
             if end is None:
                 version = _newer_version(data, at)
                 if version is not None:
-                    raise FormatTooNew(
-                        f"{self._disk.path}/{FILE}: it has format {version}; this release reads format {FORMAT}: it "
-                        "comes from a newer release; start that one"
-                    )
+                    raise newer_format(f"{self._disk.path}/{FILE}", version, FORMAT)
                 if at == 0 or _any_sound_batch(data, at + 1):
                     raise DamagedLog(
                         f"{self._disk.path}/{FILE}: the bytes from {at} on do not match their checksum, below what "

@@ -26,7 +26,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Introduce(Message, frozen=True, tag=60):
-    """Who stands behind a link, beyond its name: a disk, and the cluster it was founded with."""
+    """Identity behind a link, beyond its name: a disk, and the cluster it was founded with."""
 
     name: NodeId
     disk_id: str
@@ -102,7 +102,7 @@ class PreVoted(Message, frozen=True, tag=67):
 
 
 class TermHint(Message, frozen=True, tag=68):
-    """To who still leads in an older term."""
+    """To a leader of an older term."""
 
     term: Word
 
@@ -143,29 +143,16 @@ class Probed(Message, frozen=True, tag=73):
 
 
 class Lapsed(Message, frozen=True, tag=74):
-    """Your log has said more than it knows (promises.py): this term, and that it reaches to this entry in it."""
+    """Your log has promised more than it holds (promises.py): this term, and that it reaches to this entry in it."""
 
     term: Word
     end: Whole
 
 
 AnyMessage = (
-    Introduce
-    | Append
-    | Snapshot
-    | Ack
-    | AskVote
-    | Vote
-    | PreVote
-    | PreVoted
-    | TermHint
-    | Forward
-    | AppliedUpTo
-    | Barrier
-    | Probe
-    | Probed
-    | Lapsed
-)
+    Introduce | Append | Snapshot | Ack | AskVote | Vote | PreVote | PreVoted | TermHint | Forward | AppliedUpTo
+    | Barrier | Probe | Probed | Lapsed
+)  # fmt: skip
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(AnyMessage)

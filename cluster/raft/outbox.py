@@ -101,14 +101,14 @@ class Outbox(Transport):  # type: ignore[misc]
         return bool(queues)
 
     def _must_wait(self, queues: dict[str, list[m.AnyMessage]]) -> bool:
-        """Whether what is to be sent says something that the disk does not know yet (G2)."""
+        """Whether a message depends on what the disk does not have yet (G2)."""
         if self._core.journal.term_dirty:
             return True
         return any(not isinstance(message, _FREE_TO_LEAVE) for queue in queues.values() for message in queue)
 
 
 def _joined(last: m.AnyMessage, new: m.AnyMessage) -> m.AnyMessage | None:
-    """One message that says what two say; None when they must stay two."""
+    """One message in the place of two; None when they must stay two."""
     if isinstance(last, m.Append) and isinstance(new, m.Append):
         follows = new.term == last.term and new.prev_index == last.prev_index + len(last.entries)
         if follows and sum(len(e[0]) for e in last.entries) + sum(len(e[0]) for e in new.entries) <= BATCH_BYTES_MAX:

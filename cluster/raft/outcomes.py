@@ -2,7 +2,7 @@
 
 Equal logs give equal maps, as long as the fold is a function of the log alone. A bug in it, or faulty memory, would
 make one member's map another one, unnoticed. Each member therefore sums up the outcomes of its commands, in windows
-of WINDOW indices, and tells its leader the sum of the last window that it has seen as a whole; the leader compares it
+of WINDOW indices, and sends its leader the sum of the last window that it has seen as a whole; the leader compares it
 with its own.
 
 A window begins at a multiple of WINDOW and is independent of those before it: a member that starts from a snapshot
@@ -65,7 +65,7 @@ class Outcomes:
         return (0, 0) if first is None else (first, self._closed[first])
 
     def differs(self, peer: str, window: Window) -> bool | None:
-        """Whether a member's sum is another one than ours; None: that is no news, or cannot be told."""
+        """Whether a member's sum is another one than ours; None: that is no news, or not known."""
         first, theirs = window
         mine = self._closed.get(first)
         if mine is None:

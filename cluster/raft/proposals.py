@@ -1,6 +1,6 @@
 """This node's own proposals, from the call to the outcome: numbered, sent, repeated, given up.
 
-    waiting --(at most 500 are numbered at a time)--> numbered --(applied here)--> applied --(barrier)--> told
+    waiting --(at most 500 are numbered at a time)--> numbered --(applied here)--> applied --(barrier)--> done
                                                         |  ^
                                                         '--' sent again: to a new leader, over a new link, and
                                                              after a second in which nothing was applied
@@ -47,24 +47,16 @@ class Proposal:
 
 
 class Proposals:
-    """Pure: what is to be sent, and who is to be told."""
+    """Pure: what is to be sent, and which `done` is to be called."""
 
     __slots__ = (
-        "_applied",
-        "_life",
-        "_next",
-        "_numbered",
-        "_origin",
-        "_progress_s",
-        "_sent",
-        "_session",
-        "_target",
+        "_applied", "_generation", "_next", "_numbered", "_origin", "_progress_s", "_sent", "_session", "_target",
         "_waiting",
-    )
+    )  # fmt: skip
 
-    def __init__(self, origin: str, session: int, life: int = 0) -> None:
+    def __init__(self, origin: str, session: int, generation: int = 0) -> None:
         self._origin = origin
-        self._life = life
+        self._generation = generation
         self._session = session
         self._next = 1
         self._waiting: deque[Proposal] = deque()
@@ -76,7 +68,7 @@ class Proposals:
 
     @property
     def pending(self) -> int:
-        """How many nobody was told of yet."""
+        """Number of proposals without an outcome."""
         return len(self._waiting) + len(self._numbered) + len(self._applied)
 
     def add(
@@ -96,12 +88,12 @@ class Proposals:
             for number, proposal in self._numbered.items():
                 if proposal.term not in (None, term) and not proposal.blank:
                     proposal.blank = True
-                    proposal.entry = seal(Envelope(self._origin, self._session, number, BLANK, self._life))
+                    proposal.entry = seal(Envelope(self._origin, self._session, number, BLANK, self._generation))
         while self._waiting and len(self._numbered) < IN_FLIGHT_MAX:
             proposal = self._waiting.popleft()
             if proposal.term not in (None, term):
                 continue
-            proposal.entry = seal(Envelope(self._origin, self._session, self._next, proposal.entry, self._life))
+            proposal.entry = seal(Envelope(self._origin, self._session, self._next, proposal.entry, self._generation))
             if not self._numbered:
                 self._progress_s = now_s
             self._numbered[self._next] = proposal
@@ -111,9 +103,9 @@ class Proposals:
         return unsent
 
     def check(self, envelope: Envelope, fresh: bool = True) -> None:
-        """An entry that is in the log, and `fresh`, no repetition: if it says that it is of this session, it is of this
-        life. Raises LogWentBack."""
-        later = (envelope.session, envelope.life) != (self._session, self._life)
+        """An entry that is in the log, and `fresh`, no repetition: if it is of this session, it is of this
+        generation. Raises LogWentBack."""
+        later = (envelope.session, envelope.generation) != (self._session, self._generation)
         if fresh and later and envelope.origin == self._origin and envelope.session >= self._session:
             raise LogWentBack(WENT_BACK)
 
@@ -135,11 +127,11 @@ class Proposals:
         return [self._numbered.pop(number) for number in known]
 
     def outcomes(self, barrier: LogIndex) -> list[tuple[Applied, Done]]:
-        """Outcomes to tell, in order: all members that count have applied up to `barrier`."""
+        """Outcomes to hand out, in order: all members that count have applied up to `barrier`."""
         outcomes: list[tuple[Applied, Done]] = []
         while self._applied and self._applied[0][0].index <= barrier:
             applied, proposal = self._applied.popleft()
-            assert proposal.done is not None, "only who wants to be told is kept"
+            assert proposal.done is not None, "a proposal without `done` is not kept"
             outcomes.append((applied, proposal.done))
         return outcomes
 
@@ -156,14 +148,14 @@ class Proposals:
             gone.append(Proposal(proposal.command, proposal.done, proposal.give_up_s, b""))
             proposal.done = None
             proposal.blank = True
-            proposal.entry = seal(Envelope(self._origin, self._session, number, BLANK, self._life))
+            proposal.entry = seal(Envelope(self._origin, self._session, number, BLANK, self._generation))
             self._target = None
         while self._waiting and self._waiting[0].give_up_s <= now_s:
             gone.append(self._waiting.popleft())
         return gone
 
     def closed(self) -> list[Proposal]:
-        """All that nobody was told of: the node stops."""
+        """All without an outcome: the node stops."""
         gone = [*(proposal for _, proposal in self._applied), *self._numbered.values(), *self._waiting]
         self._applied.clear()
         self._numbered.clear()

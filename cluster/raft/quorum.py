@@ -101,7 +101,7 @@ class QuorumRounds:
             self._answers[raft_id] = max(round_, self._answers.get(raft_id, 0))
 
     def complete(self, voters: Sequence[str], me: str) -> list[Then]:
-        """Who is to be called now."""
+        """The callbacks of the rounds that are complete."""
         ready: list[Then] = []
         while self._waiting and self._waiting[0][0] <= self._round:
             asked = self._waiting[0][0]

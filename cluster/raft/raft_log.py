@@ -20,20 +20,13 @@ Callbacks, all on the loop's thread:
                                           listeners made must make them anew; `log.map` is another object from now on
     on_leader(leader: NodeId | None, term: int)      a hint changed
     on_leading(term: int)                 this node leads, and has applied all that was ordered before its term; it may
-                                          be told before the members that are not heard of have applied it
+                                          come before members without a link have applied it
     on_diverged(peer, first, differs)     of a leader: what came of the commands from `first` on differs there; no more
     log(text)                             one line for the node's log
 
-Events, never from within a listener or `done` but for `propose`:
-    advance(now_s)           monotonic: before each event, so that it has its time
-    tick(now_s)              the same, and what is due is done: at `next_tick_s`, which each event and turn may change
-    linked(peer)             a control link exists, both ways, with nothing sent on it yet
-    unlinked(peer)           it is gone; what was under way on it is lost
-    received(peer, head)     the head of a frame with a tag of 60-99; ValueError: no member says that, end the link
-    peer_gone(peer)          its process is known to be dead (its port refuses)
-    abdicate(pause_s)        this node is about to go, or is deaf: another one shall lead
+Events are the methods `tick` to `close`: never from within a listener or `done`, which may call `propose`.
 
-`propose`, `listen` and `map` are those of WiringLog, with one more promise: `done` is told when every living member
+`propose`, `listen` and `map` are those of WiringLog, with one more promise: `done` is called when every living member
 (Member.alive) has applied the command too. Outcomes that are not known after 20 s are answered with Unavailable.
 Listeners are called as commands are applied; so a `done` comes after listeners of later commands, and still in
 ascending order among `done`s.
@@ -63,7 +56,7 @@ from clusterbroker.cluster.wiring_log import SNAPSHOT_EVERY, Done, Listener, sna
 from . import identity as identities
 from . import messages as m
 from .core import REST_S, Core
-from .disk import Disk
+from .disk import FileDisk
 from .fold import REGULAR, Fold, is_proposal, unseal
 from .founding import Founding
 from .identity import Identity, name_of, raft_id
@@ -85,12 +78,12 @@ KEPT_SHARE: Final = 10
 class RaftLog:
     """`WiringLog` for a member of a cluster; see the module's text.
 
-    Invariant: whoever was told of a success finds it applied on every living member, and in every later state.
+    Invariant: a command that succeeded is applied on every living member, and in every later state.
     """
 
     def __init__(
         self,
-        disk: Disk,
+        disk: FileDisk,
         *,
         now_s: float,
         chance: Callable[[], float],
@@ -104,11 +97,11 @@ class RaftLog:
         log: Callable[[str], object] = lambda _: None,
         snapshot_every: int = SNAPSHOT_EVERY,
         start: tuple[str, int] = ("", 0),
-        life: int = 0,
+        generation: int = 0,
         loaded: Loaded | None = None,
     ) -> None:
-        """Open a formatted directory; `start`: its data directory's disk id and number of starts, `life`: a number that
-        no other start has, or 0, `loaded`: what was just read of it (`reading.prove`), if it was."""
+        """Open a formatted directory; `start`: its data directory's disk id and number of starts, `generation`: a
+        number that no other start has, or 0, `loaded`: what was just read of it (`reading.prove`), if it was."""
         self._disk = disk
         self._now_s = now_s
         self._chance = chance
@@ -135,7 +128,7 @@ class RaftLog:
         self._fold = Fold()
         self._core: Core | None = None
         self._founding = Founding(self._started(*start))
-        self._proposals = Proposals(self.me_id, self.session, life)
+        self._proposals = Proposals(self.me_id, self.session, generation)
         self._found(loaded)
 
     # ---- what is known ----
@@ -167,7 +160,7 @@ class RaftLog:
 
     @property
     def leader(self) -> NodeId | None:
-        """Who leads, as far as this node knows; a hint."""
+        """The leader, as far as this node knows; a hint."""
         leader = self._core.leader if self._core is not None else None
         return None if leader is None else name_of(leader)
 
@@ -193,7 +186,7 @@ class RaftLog:
 
     @property
     def voters(self) -> tuple[NodeId, ...]:
-        """Who votes, by name, sorted."""
+        """The voters by name, sorted."""
         return tuple(name_of(voter) for voter in self._core.voters) if self._core is not None else ()
 
     @property
@@ -208,7 +201,7 @@ class RaftLog:
 
     @property
     def waiting_for(self) -> tuple[NodeId, ...]:
-        """Founders without whom the cluster cannot be founded, and who were not heard of yet."""
+        """Founders that did not introduce themselves yet: the cluster waits for them."""
         return tuple(NodeId(name) for name in self._founding.waiting_for)
 
     @property
@@ -233,10 +226,10 @@ class RaftLog:
     def _propose(self, command: c.AnyCommand, done: Done | None, term: int | None) -> None:
         try:
             if self._closed:
-                raise Unavailable("the wiring log is closed")
+                raise Unavailable("the metadata log is closed")
             stored = c.encode(command)
             if len(stored) > COMMAND_BYTES_MAX:
-                raise PreconditionFailed(f"a wiring command of {len(stored)} bytes; {COMMAND_BYTES_MAX} are allowed")
+                raise PreconditionFailed(f"a metadata command of {len(stored)} bytes; {COMMAND_BYTES_MAX} are allowed")
         except (WiringError, Unavailable) as error:
             if done is not None:
                 done(unlogged(command, error))
@@ -260,7 +253,7 @@ class RaftLog:
         return self._now_s + REST_S if self._core is None else self._core.due_s
 
     def advance(self, now_s: float) -> None:
-        """Time goes on."""
+        """The time, monotonic: before each event, so that it happens at its time."""
         self._now_s = max(self._now_s, now_s)
         if self._core is not None:
             self._core.tick(now_s)
@@ -274,14 +267,14 @@ class RaftLog:
         self._kick()
 
     def linked(self, peer: NodeId) -> None:
-        """A control link exists."""
+        """A control link exists, both ways, with nothing sent on it yet."""
         if self._closed:
             return
         self._links.open(peer)
         self._introduce(peer)
 
     def unlinked(self, peer: NodeId) -> None:
-        """A control link is gone."""
+        """A control link is gone; what was under way on it is lost."""
         if self._closed:
             return
         known = self._links.close(peer)
@@ -291,7 +284,7 @@ class RaftLog:
         self._kick()
 
     def peer_gone(self, peer: NodeId) -> None:
-        """The process of a peer is known to be dead: if it led, another one shall soon."""
+        """The process of a peer is known to be dead (its port refuses): if it led, another one shall soon."""
         if self._closed or self._core is None or self._core.leads:
             return
         leader = self._core.leader
@@ -301,13 +294,15 @@ class RaftLog:
             self._kick()
 
     def abdicate(self, pause_s: float) -> None:
-        """Another node shall lead: this one stays a voter, and waits for so long before it asks for votes."""
+        """This node is about to go, or is deaf: another one shall lead. It stays a voter, and waits for so long before
+        it asks for votes."""
         if self._core is not None and not self._closed:
             self._core.abdicate(pause_s)
             self._kick()
 
     def received(self, peer: NodeId, head: bytes | memoryview) -> None:
-        """A frame came over the control link. Raises ValueError when it is none of ours, or cannot be true."""
+        """The head of a frame with a tag of 60-99 on the control link. Raises ValueError when no correct member sends
+        it: the link is to be ended."""
         message = m.decode(head)
         if self._closed or peer not in self._links:
             return
@@ -380,7 +375,7 @@ class RaftLog:
             return
         known = raft_id(other.name, other.disk_id)
         if (promise := self._promises.contradicts(known, other.term, other.end)) is not None:
-            self._log(f"the wiring log of {peer} went back: it is not listened to before it is made anew")
+            self._log(f"the metadata log of {peer} went back: it is not listened to before it is made anew")
             self._send(peer, m.Lapsed(*promise))
             return
         if self._links.introduced(peer, known) and self._core is not None:
@@ -588,6 +583,6 @@ class RaftLog:
             self._on_failure(error)
         except Exception as error:
             self._closed = True
-            failure = LogFailure(f"{self._disk.path}: the wiring log failed ({error!r}); restart this node")
+            failure = LogFailure(f"{self._disk.path}: the metadata log failed ({error!r}); restart this node")
             failure.__cause__ = error
             self._on_failure(failure)

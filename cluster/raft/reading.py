@@ -4,7 +4,8 @@
     prove    whether a log can be opened here, and the part of it read for that
 
 The log is applied to its end, with entries that this node had not heard to be committed: a node that leads after the
-others are gone commits its whole log, and nobody was told that any of it is not committed. `unsure` names that part.
+others are gone commits its whole log, and no client was answered that any of it is not committed. `unsure` names that
+part.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.map import ClusterMap
 
 from . import identity as identities
-from .disk import REMEDY, Disk
+from .disk import REMEDY, FileDisk
 from .fold import REGULAR, Fold, unseal
 from .identity import Identity
 from .journal import Journal
@@ -38,7 +39,7 @@ class Wiring(NamedTuple):
     """(index, command) of those that this node had not heard to be committed."""
 
 
-def read(disk: Disk) -> Wiring | None:
+def read(disk: FileDisk) -> Wiring | None:
     """The wiring; None: there is none yet, for its cluster is not founded or has sent nothing.
 
     Raises DamagedLog, FormatTooNew, DiskFailed.
@@ -77,7 +78,7 @@ class Loaded(NamedTuple):
     """The snapshot behind which it goes on; None: nothing was ever applied here."""
 
 
-def prove(disk: Disk) -> Loaded | None:
+def prove(disk: FileDisk) -> Loaded | None:
     """The log that can be opened here; None: founding makes it, over what is there. Raises DamagedLog, FormatTooNew,
     DiskFailed."""
     identity = identities.read(disk)
@@ -86,7 +87,7 @@ def prove(disk: Disk) -> Loaded | None:
     return load(disk, identity)
 
 
-def load(disk: Disk, identity: Identity) -> Loaded:
+def load(disk: FileDisk, identity: Identity) -> Loaded:
     """Read it. Raises DamagedLog, FormatTooNew, DiskFailed."""
     journal, stored = Journal(disk, only_read=True), Snapshots(disk, _never).load()
     begins = journal[0][1] if len(journal) else 0
@@ -98,4 +99,4 @@ def load(disk: Disk, identity: Identity) -> Loaded:
 
 
 def _never(previous: Entry, last: Entry) -> StoredSnapshot:  # noqa: ARG001
-    raise AssertionError("who looks from outside makes no snapshot")
+    raise AssertionError("a reader from outside makes no snapshot")

@@ -21,7 +21,7 @@ import msgspec
 
 from clusterbroker.cluster.errors import DamagedLog, FormatTooNew, NewerRelease
 
-from .disk import REMEDY, Disk
+from .disk import REMEDY, FileDisk
 from .messages import Entry
 
 FILE: Final = "snapshot"
@@ -59,7 +59,7 @@ def encode(snapshot: StoredSnapshot) -> bytes:
 
 
 def decode(data: bytes) -> StoredSnapshot:
-    """What the file says; ValueError when it is damaged, NewerRelease when it is of a later version."""
+    """The snapshot in the bytes; ValueError when it is damaged, NewerRelease when it is of a later version."""
     if len(data) < _HEAD.size:
         raise ValueError("it is cut short")
     magic, crc = _HEAD.unpack_from(data)
@@ -76,7 +76,7 @@ class Snapshots:
     """The snapshot on the disk: written by this node, sent to others in pieces, put together from a leader's."""
 
     def __init__(
-        self, disk: Disk, dump: Callable[[Entry, Entry], StoredSnapshot], stored: StoredSnapshot | None = None
+        self, disk: FileDisk, dump: Callable[[Entry, Entry], StoredSnapshot], stored: StoredSnapshot | None = None
     ) -> None:
         """`dump(previous, last)` makes a snapshot of what is applied now; `stored` is what was read of the file."""
         self._disk = disk
@@ -97,19 +97,26 @@ class Snapshots:
         data = self._disk.read(FILE)
         if data is None:
             return None
+        snapshot = self._decoded(data)
+        self.index = snapshot.last[1]
+        return snapshot
+
+    def _decoded(self, data: bytes) -> StoredSnapshot:
         try:
-            snapshot = decode(data)
+            return decode(data)
         except NewerRelease as error:
             raise self._newer(error) from error
         except ValueError as error:
             raise DamagedLog(f"{self._disk.path}/{FILE}: {error}", REMEDY) from error
-        self.index = snapshot.last[1]
-        return snapshot
 
     def write(self, snapshot: StoredSnapshot) -> None:
         """Put it on the disk, durably."""
         self._disk.replace(FILE, encode(snapshot))
         self.index = snapshot.last[1]
+
+    def write_anew(self, previous: Entry, last: Entry) -> None:
+        """Write a snapshot of what is applied; `last` is the last applied entry, `previous` the one before."""
+        self.write(self._dump(previous, last))
 
     def _newer(self, error: NewerRelease) -> FormatTooNew:
         return FormatTooNew(f"{self._disk.path}/{FILE}: {error}: it comes from a newer release; start that one")
@@ -119,11 +126,11 @@ class Snapshots:
     def serialize(self, data: tuple[Any, Entry, Entry, Any], id_: int) -> None:
         """Write a snapshot of what is applied."""
         _, last, previous, _ = data
-        self.write(self._dump(previous, last))
+        self.write_anew(previous, last)
         self._written = id_
 
     def checkSerializing(self) -> tuple[int, int | None]:  # noqa: N802
-        """Tells once that a snapshot was written, so that the log before it is forgotten."""
+        """Once, that a snapshot was written, so that the log before it is forgotten."""
         written, self._written = self._written, None
         if written is None:
             return _NOT_SERIALIZING, None
@@ -131,10 +138,13 @@ class Snapshots:
         return _SUCCESS, written
 
     def getTransmissionData(self, node: Any) -> tuple[bytes, bool, bool] | None:  # noqa: N802
-        """The next piece for a node: (bytes, first, last); the last one is empty."""
+        """The next piece for a node: (bytes, first, last); the last one is empty. Raises DamagedLog, FormatTooNew:
+        followers would drop such a file, and get it again with each heartbeat."""
         data, at = self._sending.get(node) or (self._disk.read(FILE) or b"", 0)
         if not data:
             return None
+        if not at:
+            self._decoded(data)
         piece = data[at : at + PIECE_BYTES]
         if piece:
             self._sending[node] = (data, at + len(piece))

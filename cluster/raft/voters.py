@@ -49,7 +49,7 @@ def wanted_voters(members: Sequence[Candidate], voters: Sequence[str]) -> tuple[
 
 
 def next_change(wanted: Sequence[str], voters: Sequence[str], ready: Iterable[str], me: str) -> Change | None:
-    """The next single step; one who is added must be `ready` (has caught up); the leader never removes itself."""
+    """The next single step; a voter that is added must be `ready` (has caught up); the leader never removes itself."""
     able = set(ready)
     for voter in wanted:
         if voter not in voters and voter in able:

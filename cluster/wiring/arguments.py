@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
+from clusterbroker.cluster.errors import NewerRelease, PreconditionFailed
 from clusterbroker.journal.values import Timestamp, canonical, extended
 
 NESTING_MAX: Final = 64
@@ -52,6 +53,12 @@ def difference_text(received: object, current: object) -> str:
     return f"received {_typed(received)} but current is {_typed(current)}"
 
 
+def check_same(where: str, argument: str, received: object, current: object) -> None:
+    """Raise 406 `inequivalent arg 'durable' for queue 'q' in vhost '/': received 'true' but current is 'false'`."""
+    if received is not current and not equivalent(received, current):
+        raise PreconditionFailed(f"inequivalent arg '{argument}' for {where}: {difference_text(received, current)}")
+
+
 def _typed(value: object) -> str:
     return "none" if value is None else f"the value '{_shown(value)}' of type '{type_name(value)}'"
 
@@ -71,6 +78,26 @@ ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=extended)
 
 CANONICAL: Final = msgspec.msgpack.Encoder(enc_hook=extended, order="deterministic")
 """Like ENCODER, but with sorted tables: equal content gives equal bytes."""
+
+
+VERSION: Final = 1
+"""The first byte of each stored command, and of each chunk of a snapshot."""
+
+
+def decoded(stored: bytes | memoryview, what: str, name: str, decode: Callable[[bytes | memoryview], Any]) -> Any:
+    """What follows the version byte, by `decode`. ValueError: the bytes are not `what`; NewerRelease: this release does
+    not know it. `name`: of the version."""
+    if not stored or stored[0] != VERSION:
+        newer = bool(stored) and stored[0] > VERSION
+        version = stored[0] if stored else "missing"
+        older = ", an older release wrote it" if stored and 0 < stored[0] < VERSION else ""
+        raise (NewerRelease if newer else ValueError)(f"{name} version {version} is not {VERSION}{older}")
+    try:
+        return decode(stored[1:])
+    except (msgspec.ValidationError, KeyError) as error:
+        raise NewerRelease(f"not {what}: {error}") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"not {what}: {error}") from error
 
 
 def same(a: object, b: object) -> bool:

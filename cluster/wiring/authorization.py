@@ -19,11 +19,10 @@ from msgspec.structs import replace
 
 from clusterbroker.cluster.errors import NotFound, PreconditionFailed
 
-from . import account_commands as c
+from . import commands as c
 from .arguments import same
 from .changes import Change, PermissionChanged, UserChanged
-from .command import in_part
-from .entities import Deserted, Permission, TopicPermission, User, UserLimits
+from .entities import Deserted, Permission, TopicPermission, User, UserLimits, in_part
 from .patterns import PatternError, compiled, matches
 from .queue_rules import check_length
 from .snapshot import Snapshot
@@ -35,7 +34,7 @@ _VARIABLE: Final = re.compile(r"\{(username|vhost|client_id)\}")
 
 
 def principal(name: str, by_token: bool) -> str:
-    """Who somebody is where accounts and users of tokens stand in one list: equal names make them not the same."""
+    """The name in a list with both accounts and users of tokens, which are not the same if their names are equal."""
     return f"{name} (by token)" if by_token else name
 
 
@@ -141,13 +140,7 @@ class Accounts:
             if present is None or present.password_hash != command.only_if_hash:
                 raise PreconditionFailed(f"user '{command.name}' was changed or deleted meanwhile: it stays as it is")
             tags, limits = present.tags, present.limits
-        user = User(
-            name=command.name,
-            password_hash=command.password_hash,
-            hash_algorithm=command.hash_algorithm,
-            tags=tags,
-            limits=limits,
-        )
+        user = User(command.name, command.password_hash, command.hash_algorithm, tags, limits)
         if command.only:
             user = in_part(self._require(command.name), user, command.only)
         self._put(user, changes)
@@ -170,13 +163,7 @@ class Accounts:
     def set_permission(self, command: c.SetPermission, changes: list[Change]) -> None:
         """Fold SetPermission."""
         self._check_vhost(command.vhost)
-        permission = Permission(
-            user=command.user,
-            vhost=command.vhost,
-            configure=command.configure,
-            write=command.write,
-            read=command.read,
-        )
+        permission = Permission(command.user, command.vhost, command.configure, command.write, command.read)
         for kind in ("configure", "write", "read"):
             check_pattern(getattr(permission, kind), kind)
         self._require(command.user)
@@ -195,13 +182,7 @@ class Accounts:
     def set_topic_permission(self, command: c.SetTopicPermission, changes: list[Change]) -> None:
         """Fold SetTopicPermission."""
         self._check_vhost(command.vhost)
-        permission = TopicPermission(
-            user=command.user,
-            vhost=command.vhost,
-            exchange=command.exchange,
-            write=command.write,
-            read=command.read,
-        )
+        permission = TopicPermission(command.user, command.vhost, command.exchange, command.write, command.read)
         for kind in ("write", "read"):
             example = expanded(getattr(permission, kind), username="u", vhost="v", client_id="c")
             check_pattern(example, f"topic {kind}")

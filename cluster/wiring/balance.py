@@ -44,12 +44,12 @@ def reconfigurations(view: ClusterView, at_most: int = MOVES_AT_ONCE) -> list[c.
         wanted = view.wanted_replicas(queue)
         stay = [node for node in queue.replicas if not load.leaves(node)]
         there, away = stay, NOBODY
-        if len(stay) < len(queue.replicas):  # who is away may return, but who leaves need not wait for that
+        if len(stay) < len(queue.replicas):  # absent members may return, those that leave need not wait for that
             there, away = [node for node in stay if load.is_alive(node)], _away(queue, load)
         catching_up = any(load.is_alive(node) and node not in queue.in_sync for node in stay)
         copying += catching_up
         if len(there) >= wanted and len(queue.replicas) > wanted:
-            # who is behind may be the newcomer for whom another one shall go
+            # the replica behind may be the newcomer for which another one shall go
             removed = () if catching_up else _too_many(queue, stay, wanted, load)
             if removed:
                 moves.append(c.MoveReplica(queue_id=queue.queue_id, remove=removed))
@@ -68,7 +68,7 @@ def reconfigurations(view: ClusterView, at_most: int = MOVES_AT_ONCE) -> list[c.
 
 
 def waits_for(view: ClusterView) -> dict[str, int]:
-    """Members without whom so many queues have no owner, by name: each of them may have all that is committed."""
+    """Members without which so many queues have no leader, by name: each of them may have all that is committed."""
     awaited: dict[str, int] = {}
     for queue in view.lasting_queues():
         if queue.owner is None:
@@ -110,20 +110,20 @@ class Load:
             self._held[node] -= 1
 
     def emptiest(self, queue: Queue) -> NodeId | None:
-        """Who shall have one replica more of a queue."""
+        """The member for one replica more of a queue."""
         free = [node for node in self.ready if node not in queue.replicas]
         return min(free, key=lambda node: (self._held[node], node), default=None)
 
 
 def _away(queue: Queue, load: Load) -> tuple[NodeId, ...]:
-    """Who is away, and has nothing that anybody counts on."""
+    """Replicas at absent members, with nothing that a commit or an election counts on."""
     counts = (*queue.in_sync, *queue.eligible)
     return tuple(node for node in queue.replicas if not load.is_alive(node) and node not in counts)
 
 
 def _too_many(queue: Queue, stay: list[NodeId], wanted: int, load: Load) -> tuple[NodeId, ...]:
-    """Whom to remove, if enough of those who stay are in sync then: who leaves, and of the others, as far as they are
-    more than wanted, first who is away, then who is draining, or holds most."""
+    """Replicas to remove, if enough of the others are in sync then: at members that leave, and of the rest, as far as
+    they are more than wanted, first at absent members, then at draining ones, or those that hold most."""
 
     def rank(node: NodeId) -> tuple[bool, bool, int, NodeId]:
         return (load.is_alive(node), node in load.ready, -load.held(node), node)

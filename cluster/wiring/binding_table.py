@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 
 from clusterbroker.journal.values import canonical_table
 
+from .commands import Bind, Unbind
 from .entities import Binding, DestinationKind
 
 _K = TypeVar("_K", bound=Hashable)
@@ -22,7 +23,7 @@ _Identity = tuple[str, str, DestinationKind, str, Hashable]
 _Entry = tuple[_Identity, Binding]
 
 
-def identity(binding: Binding) -> _Identity:
+def identity(binding: Binding | Bind | Unbind) -> _Identity:
     """What makes two bindings of one vhost the same."""
     return (
         binding.source,
@@ -92,8 +93,8 @@ class BindingTable:
         """All bindings, oldest first."""
         return iter(self._all.values())
 
-    def find(self, binding: Binding) -> Binding | None:
-        """The stored binding that is the same as this one."""
+    def find(self, binding: Binding | Bind | Unbind) -> Binding | None:
+        """The stored binding that is the same as this one, or that a command names."""
         return self._all.get(identity(binding))
 
     def add(self, binding: Binding) -> None:

@@ -11,6 +11,7 @@ its bindings first, then its queues, then its exchanges.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -32,15 +33,12 @@ _KEY_BYTES: Final = 4
 """Of a key, for one unit."""
 
 
+@dataclass(slots=True, eq=False)
 class Cascades:
     """Ends of many things in several commands. The things are the topologies'."""
 
-    __slots__ = ("_index", "_vhosts")
-
-    def __init__(self, vhosts: Vhosts, index: QueueIndex) -> None:
-        """`vhosts`, `index`: where what ends is found."""
-        self._vhosts = vhosts
-        self._index = index
+    _vhosts: Vhosts
+    _index: QueueIndex
 
     def in_pieces(self, command: c.Ending) -> bool:
         """Whether what ends with it is too much for one command: then `Loosen` comes before it."""

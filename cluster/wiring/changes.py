@@ -1,7 +1,7 @@
 """Changes of an applied command: the events for the rest of the node.
 
 Past participles, small and frozen. A command that changed nothing has no changes, and every change of the
-map's state is told: the two facts are one invariant (tests/property/test_cluster_map.py).
+map's state is in them: the two facts are one invariant (tests/property/test_cluster_map.py).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class VhostChanged(msgspec.Struct, frozen=True, tag=True):
 
 
 class VhostDeleted(msgspec.Struct, frozen=True, tag=True):
-    """A vhost ended; the end of all that was in it has been told before."""
+    """A vhost ended; the end of all that was in it came before."""
 
     vhost: str
 
@@ -120,7 +120,7 @@ class OwnerChanged(msgspec.Struct, frozen=True, tag=True):
 
     queue: Queue
     previous: NodeId | None
-    """Who owned it until now."""
+    """Its owner until now."""
     previous_epoch: Epoch
 
 
@@ -145,13 +145,13 @@ class CopyLost(msgspec.Struct, frozen=True, tag=True):
 
 
 class ImportChanged(msgspec.Struct, frozen=True, tag=True):
-    """An import of definitions began, went on or ended; what was carried out of it has been told before."""
+    """An import of definitions began, went on or ended; what was carried out of it came before."""
 
     import_id: str
 
 
 class SegmentOpened(msgspec.Struct, frozen=True, tag=True):
-    """A staging exchange takes rows; its queue, if it has one, was told before."""
+    """A staging exchange takes rows; its queue, if it has one, came before."""
 
     segment: Segment
 
@@ -163,7 +163,7 @@ class SegmentCommitted(msgspec.Struct, frozen=True, tag=True):
 
 
 class SegmentEnded(msgspec.Struct, frozen=True, tag=True):
-    """A segment was dropped, or its last row was moved; the end of its queue was told before."""
+    """A segment was dropped, or its last row was moved; the end of its queue came before."""
 
     segment: Segment
 
@@ -182,30 +182,8 @@ class TimePassed(msgspec.Struct, frozen=True, tag=True):
 
 
 Change = (
-    QueueDeclared
-    | QueueDeleted
-    | QueuePaused
-    | ExchangeDeclared
-    | ExchangeDeleted
-    | Bound
-    | Unbound
-    | VhostAdded
-    | VhostChanged
-    | VhostDeleted
-    | PolicyChanged
-    | UserChanged
-    | PermissionChanged
-    | ParameterChanged
-    | MemberChanged
-    | MemberForgotten
-    | OwnerChanged
-    | InSyncChanged
-    | ReplicasChanged
-    | CopyLost
-    | ImportChanged
-    | SegmentOpened
-    | SegmentCommitted
-    | SegmentEnded
-    | ProducerChanged
-    | TimePassed
-)
+    QueueDeclared | QueueDeleted | QueuePaused | ExchangeDeclared | ExchangeDeleted | Bound | Unbound | VhostAdded
+    | VhostChanged | VhostDeleted | PolicyChanged | UserChanged | PermissionChanged | ParameterChanged | MemberChanged
+    | MemberForgotten | OwnerChanged | InSyncChanged | ReplicasChanged | CopyLost | ImportChanged | SegmentOpened
+    | SegmentCommitted | SegmentEnded | ProducerChanged | TimePassed
+)  # fmt: skip

@@ -6,6 +6,10 @@ hashed passwords arrive inside the command; owner and replicas of a queue follow
     stored command   u8 version (1) | msgpack array: [tag, field, field, ...]
 
 Field order is the stored order: new fields go to the end and carry a default.
+
+A command that changes a row may set a part of it, by `only`: the names of the fields that it sets. The row must exist
+(404), and its other fields stay as they are when the command is applied. The proposer never fills them in from an
+earlier read, which would undo others' changes. Without `only` a command sets the whole row.
 """
 
 from __future__ import annotations
@@ -14,29 +18,19 @@ from typing import Any, Final
 
 import msgspec
 
-from clusterbroker.cluster.errors import NewerRelease, PreconditionFailed
+from clusterbroker.cluster.errors import PreconditionFailed
 from clusterbroker.cluster.ids import LOCAL_NODE, Epoch, Incarnation, NodeId, QueueId
 from clusterbroker.journal.values import restored
 
-from .account_commands import ClearPermission as ClearPermission
-from .account_commands import ClearTopicPermission as ClearTopicPermission
-from .account_commands import DeleteUser as DeleteUser
-from .account_commands import PutUser as PutUser
-from .account_commands import SetPermission as SetPermission
-from .account_commands import SetTopicPermission as SetTopicPermission
-from .account_commands import SetUserLimits as SetUserLimits
-from .arguments import ENCODER, NESTING_MAX, too_deep
-from .command import Command as Command
-from .ending_commands import DeleteExchange as DeleteExchange
-from .ending_commands import DeleteQueue as DeleteQueue
-from .ending_commands import DeleteVhost as DeleteVhost
-from .ending_commands import Ending as Ending
-from .ending_commands import Loosen as Loosen
-from .ending_commands import RemoveConnection as RemoveConnection
-from .ending_commands import Unbind as Unbind
-from .entities import ApplyTo, DestinationKind
+from .arguments import ENCODER, NESTING_MAX, VERSION, decoded, too_deep
+from .entities import ApplyTo, DestinationKind, UserLimits
 
-VERSION: Final = 1
+
+class Command(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_field="command"):
+    """Root of all commands."""
+
+    at_ms: int = 0
+    """When it was proposed, wall clock of the proposer, ms since 1970; for display: nothing ends by it."""
 
 
 class AddVhost(Command, frozen=True, kw_only=True, tag="add_vhost"):
@@ -50,7 +44,6 @@ class AddVhost(Command, frozen=True, kw_only=True, tag="add_vhost"):
     tracing: bool | None = None
     """None: as it was."""
     only: tuple[str, ...] = ()
-    """See cluster/wiring/command.py."""
 
 
 class DeclareExchange(Command, frozen=True, kw_only=True, tag="declare_exchange"):
@@ -64,11 +57,11 @@ class DeclareExchange(Command, frozen=True, kw_only=True, tag="declare_exchange"
     internal: bool = False
     arguments: dict[str, Any] = {}
     owner: NodeId = LOCAL_NODE
-    """The node that proposes it, whose the queue of a staging exchange shall be."""
+    """The node that proposes it, the leader of a staging exchange's queue."""
     incarnation: Incarnation = Incarnation(1)
     """The proposer's."""
     user: str = ""
-    """Who declares it; of a staging exchange."""
+    """Declares it; of a staging exchange."""
     is_administrator: bool = False
     lived_ms: int = 0
     """The log's age when it was proposed, as the proposer knew it (passing.py); of a staging exchange."""
@@ -97,7 +90,7 @@ class DeclareQueue(Command, frozen=True, kw_only=True, tag="declare_queue"):
 
 
 class PauseQueue(Command, frozen=True, kw_only=True, tag="pause_queue"):
-    """An operator pauses a queue, or resumes it; what it is already is a success, and to resume it is told all the
+    """An operator pauses a queue, or resumes it; what it is already is a success, and to resume it is a change all the
     same."""
 
     vhost: str
@@ -109,8 +102,8 @@ class PauseQueue(Command, frozen=True, kw_only=True, tag="pause_queue"):
     """The queue is that of the staged rows of this name."""
 
 
-class Bind(Command, frozen=True, kw_only=True, tag="bind"):
-    """queue.bind or exchange.bind; an existing binding is a success."""
+class _Wire(Command, frozen=True, kw_only=True):
+    """From an exchange to a queue, or to an exchange."""
 
     vhost: str
     source: str
@@ -121,6 +114,58 @@ class Bind(Command, frozen=True, kw_only=True, tag="bind"):
     connection: str | None = None
 
 
+class Bind(_Wire, frozen=True, kw_only=True, tag="bind"):
+    """queue.bind or exchange.bind; an existing binding is a success."""
+
+
+class DeleteExchange(Command, frozen=True, kw_only=True, tag="delete_exchange"):
+    """exchange.delete; a missing one is a success."""
+
+    vhost: str
+    name: str
+    if_unused: bool = False
+
+
+class DeleteQueue(Command, frozen=True, kw_only=True, tag="delete_queue"):
+    """Delete one declaration of a queue, and none that came after it. Its owner has decided if-unused, if-empty and
+    exclusive access before."""
+
+    vhost: str
+    name: str
+    queue_id: QueueId
+    epoch: Epoch = Epoch(0)
+    """In which its owner decided so: a later owner did not, and in a later epoch nothing happens. 0: nobody had to."""
+
+
+class Unbind(_Wire, frozen=True, kw_only=True, tag="unbind"):
+    """queue.unbind or exchange.unbind; a missing binding is a success."""
+
+
+class RemoveConnection(Command, frozen=True, kw_only=True, tag="remove_connection"):
+    """A connection ended: delete the queues that were exclusive to it, the oldest first and not all of very many: its
+    proposer looks whether there are more."""
+
+    connection: str
+
+
+class DeleteVhost(Command, frozen=True, kw_only=True, tag="delete_vhost"):
+    """Delete a vhost and all in it; a missing one is a success."""
+
+    name: str
+
+
+Ending = DeleteExchange | DeleteQueue | Unbind | RemoveConnection | DeleteVhost
+"""Commands that end things, possibly with very many dependents (cascade.py)."""
+
+
+class Loosen(Command, frozen=True, kw_only=True, tag="loosen"):
+    """End some of what would end with another command, which comes next: bindings, and queues and exchanges of a vhost.
+    The answer is whether more is left than that one should end itself. Nothing, when the other one would be refused, or
+    has nothing to do."""
+
+    ending: Ending
+
+
 class ForgetTransient(Command, frozen=True, kw_only=True, tag="forget_transient"):
     """A node started anew: end the transient queues it owned and, when it is the only node, transient exchanges."""
 
@@ -128,9 +173,76 @@ class ForgetTransient(Command, frozen=True, kw_only=True, tag="forget_transient"
     alone: bool = True
 
 
-class PutPolicy(Command, frozen=True, kw_only=True, tag="put_policy"):
-    """Make or replace a policy."""
+class PutUser(Command, frozen=True, kw_only=True, tag="put_user"):
+    """Make or replace a user."""
 
+    name: str
+    password_hash: str = ""
+    hash_algorithm: str = ""
+    tags: tuple[str, ...] = ()
+    limits: UserLimits | None = UserLimits()
+    """None: as they were; of a new user none."""
+    only_if_hash: str | None = None
+    """Refused unless the user is there and has this hash: whoever replaces a hash of the same password must not bring
+    back a password or a user that somebody else changed or deleted meanwhile. Tags and limits then stay as they are:
+    those of the command are not looked at. None: whatever is there."""
+    only: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Without the hash: it must never reach a log."""
+        return f"PutUser(name={self.name!r}, hash_algorithm={self.hash_algorithm!r}, tags={self.tags!r})"
+
+
+class SetUserLimits(Command, frozen=True, kw_only=True, tag="set_user_limits"):
+    """Set limits of a user that is there (else 404), and nothing else of it."""
+
+    name: str
+    limits: UserLimits
+    only: tuple[str, ...] = ()
+
+
+class DeleteUser(Command, frozen=True, kw_only=True, tag="delete_user"):
+    """Delete a user and its permissions; a missing one is a success."""
+
+    name: str
+
+
+class SetPermission(Command, frozen=True, kw_only=True, tag="set_permission"):
+    """What a user may do in a vhost: three regular expressions over names."""
+
+    user: str
+    vhost: str
+    configure: str
+    write: str
+    read: str
+
+
+class ClearPermission(Command, frozen=True, kw_only=True, tag="clear_permission"):
+    """The user may no longer enter the vhost."""
+
+    user: str
+    vhost: str
+
+
+class SetTopicPermission(Command, frozen=True, kw_only=True, tag="set_topic_permission"):
+    """Which routing keys a user may use on a topic exchange; {username}, {vhost}, {client_id} are filled in."""
+
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+
+
+class ClearTopicPermission(Command, frozen=True, kw_only=True, tag="clear_topic_permission"):
+    """Remove a topic permission, or with no exchange all of the user's in the vhost."""
+
+    user: str
+    vhost: str
+    exchange: str | None = None
+
+
+class _PutPolicy(Command, frozen=True, kw_only=True):
     vhost: str
     name: str
     pattern: str
@@ -139,29 +251,27 @@ class PutPolicy(Command, frozen=True, kw_only=True, tag="put_policy"):
     priority: int = 0
 
 
-class DeletePolicy(Command, frozen=True, kw_only=True, tag="delete_policy"):
-    """Delete a policy; a missing one is a success."""
-
-    vhost: str
-    name: str
+class PutPolicy(_PutPolicy, frozen=True, kw_only=True, tag="put_policy"):
+    """Make or replace a policy."""
 
 
-class PutOperatorPolicy(Command, frozen=True, kw_only=True, tag="put_operator_policy"):
+class PutOperatorPolicy(_PutPolicy, frozen=True, kw_only=True, tag="put_operator_policy"):
     """Make or replace an operator policy."""
 
-    vhost: str
-    name: str
-    pattern: str
-    definition: dict[str, Any]
     apply_to: ApplyTo = "queues"
-    priority: int = 0
 
 
-class DeleteOperatorPolicy(Command, frozen=True, kw_only=True, tag="delete_operator_policy"):
-    """Delete an operator policy; a missing one is a success."""
-
+class _DeletePolicy(Command, frozen=True, kw_only=True):
     vhost: str
     name: str
+
+
+class DeletePolicy(_DeletePolicy, frozen=True, kw_only=True, tag="delete_policy"):
+    """Delete a policy; a missing one is a success."""
+
+
+class DeleteOperatorPolicy(_DeletePolicy, frozen=True, kw_only=True, tag="delete_operator_policy"):
+    """Delete an operator policy; a missing one is a success."""
 
 
 class PutParameter(Command, frozen=True, kw_only=True, tag="put_parameter"):
@@ -189,7 +299,6 @@ class SetVhostLimits(Command, frozen=True, kw_only=True, tag="set_vhost_limits")
     connections_max: int | None = None
     bindings_max: int | None = None
     only: tuple[str, ...] = ()
-    """See cluster/wiring/command.py."""
     exchange_bindings_max: int | None = None
     policies_max: int | None = None
     parameters_max: int | None = None
@@ -202,11 +311,8 @@ class ClearVhostLimits(Command, frozen=True, kw_only=True, tag="clear_vhost_limi
 
 
 class AddMember(Command, frozen=True, kw_only=True, tag="add_member"):
-    """A node may join under this name; it is not alive before it registers. Founders come by the first commands.
-
-    The first member of a map takes over all the queues that the map already has: it was a single node's, and that
-    node becomes this member.
-    """
+    """A node may join under this name; it is not alive before it registers. Founders come by the first commands. The
+    first member of a map takes over all queues of the map, which was a single node's: that node is this member."""
 
     name: NodeId
     address: str
@@ -232,15 +338,19 @@ class RegisterNode(Command, frozen=True, kw_only=True, tag="register_node"):
     log_id: str = ""
     """Of its wiring log: another one than before when that was lost; empty: the disk id."""
     given_up_as: Incarnation = Incarnation(0)
-    """With `all_damaged`: what this incarnation gave up is damaged. If a later one has registered since, that one said
-    the same, and what is there now came afterwards, and counts. 0: it is damaged in any case."""
+    """With `all_damaged`: what this incarnation gave up is damaged. If a later one has registered since, that one
+    reported the same, and what is there now came afterwards, and counts. 0: it is damaged in any case."""
 
 
-class FailNode(Command, frozen=True, kw_only=True, tag="fail_node"):
-    """A member is gone: others take over what it owned. Result: whether it was alive with that incarnation."""
+class _OfProcess(Command, frozen=True, kw_only=True):
+    """Proposed by, or about, one process of a member; void, or refused, when the member began anew since."""
 
     node: NodeId
     incarnation: Incarnation
+
+
+class FailNode(_OfProcess, frozen=True, kw_only=True, tag="fail_node"):
+    """A member is gone: others take over what it owned. Result: whether it was alive with that incarnation."""
 
 
 class DrainNode(Command, frozen=True, kw_only=True, tag="drain_node"):
@@ -266,7 +376,7 @@ class ForgetNode(Command, frozen=True, kw_only=True, tag="forget_node"):
 
 
 class SetVoters(Command, frozen=True, kw_only=True, tag="set_voters"):
-    """Who votes in the wiring log, for display and choice: the voting itself is the log's own matter."""
+    """The voters of the wiring log, for display and choice: the voting itself is the log's own matter."""
 
     voters: tuple[NodeId, ...]
 
@@ -282,42 +392,34 @@ class InSyncProposal(msgspec.Struct, frozen=True, array_like=True):
     in_sync: tuple[NodeId, ...]
     """All of the new in-sync set, the owner with it; the old one again only raises the version (cancels)."""
     incarnations: tuple[Incarnation, ...]
-    """Of each of `in_sync`, in its order: the life of the process that caught up."""
+    """Of each of `in_sync`, in its order: of the process that caught up."""
 
 
-class ChangeInSync(Command, frozen=True, kw_only=True, tag="change_in_sync"):
-    """An owner says who is in sync, for many queues at once. What does not hold any more is skipped.
+class ChangeInSync(_OfProcess, frozen=True, kw_only=True, tag="change_in_sync"):
+    """A leader of queues reports the replicas in sync, of many queues at once. What does not hold any more is skipped.
+    Result: the queue_ids that were changed."""
 
-    Result: the queue_ids that were changed.
-    """
-
-    node: NodeId
-    incarnation: Incarnation
     changes: tuple[InSyncProposal, ...]
 
 
-class TransferOwner(Command, frozen=True, kw_only=True, tag="transfer_owner"):
+class TransferOwner(_OfProcess, frozen=True, kw_only=True, tag="transfer_owner"):
     """The owner hands a queue to another in-sync member."""
 
-    node: NodeId
-    incarnation: Incarnation
     queue_id: QueueId
     epoch: Epoch
     version: int
     to: NodeId
 
 
-class GiveUpCopy(Command, frozen=True, kw_only=True, tag="give_up_copy"):
+class GiveUpCopy(_OfProcess, frozen=True, kw_only=True, tag="give_up_copy"):
     """What a member has of a queue is damaged, lacks what is committed, or may lack it (`doubted`): it does not count
     before it has caught up, and the queue goes to the heir if it was the member's. Refused unless somebody alive may
     have all of it."""
 
-    node: NodeId
-    incarnation: Incarnation
     queue_id: QueueId
     epoch: Epoch
     heir: NodeId | None = None
-    """Who is known to be ahead; None: whoever elections choose."""
+    """A replica that is known to be ahead; None: the choice of an election."""
     damaged: bool = False
     """It begins anew, empty, when this is applied."""
     doubted: bool = False
@@ -332,7 +434,7 @@ class ForceOwner(Command, frozen=True, kw_only=True, tag="force_owner"):
 
 
 class MoveReplica(Command, frozen=True, kw_only=True, tag="move_replica"):
-    """Change who shall hold a queue. Who is added already, or removed already, is passed over."""
+    """Change the replicas of a queue. A member that is added already, or removed already, is passed over."""
 
     queue_id: QueueId
     add: tuple[NodeId, ...] = ()
@@ -340,26 +442,15 @@ class MoveReplica(Command, frozen=True, kw_only=True, tag="move_replica"):
 
 
 Defining = (
-    AddVhost
-    | PutUser
-    | SetPermission
-    | SetTopicPermission
-    | PutParameter
-    | SetVhostLimits
-    | PutPolicy
-    | PutOperatorPolicy
-    | DeclareQueue
-    | DeclareExchange
-    | Bind
-)
+    AddVhost | PutUser | SetPermission | SetTopicPermission | PutParameter | SetVhostLimits | PutPolicy
+    | PutOperatorPolicy | DeclareQueue | DeclareExchange | Bind
+)  # fmt: skip
 """What definitions are made of: nothing of it ends anything."""
 
 
 class ImportDefinitions(Command, frozen=True, kw_only=True, tag="import_definitions"):
-    """The next part of an import: all of its parts are carried out, or none (imports.py). The last one decides.
-
-    A contradiction to what exists, or to another command of the import, refuses the whole. Result: whether all is done.
-    """
+    """The next part of an import: all of its parts are carried out, or none (imports.py). The last one decides; what
+    contradicts the map, or another command of the import, refuses the whole. Result: whether all is done."""
 
     import_id: str
     number: int
@@ -389,10 +480,8 @@ class DropImport(Command, frozen=True, kw_only=True, tag="drop_import"):
 
 
 class CommitTransaction(Command, frozen=True, kw_only=True, tag="commit_transaction"):
-    """The epoch of a producer is over, and the rows of these segments shall be seen. Result: an Outcome.
-
-    A refusal is a result and no error: it is the answer, and changes nothing.
-    """
+    """The epoch of a producer is over, and the rows of these segments shall be seen. Result: an Outcome; a refusal
+    is one too, and changes nothing."""
 
     vhost: str
     producer: str
@@ -401,7 +490,7 @@ class CommitTransaction(Command, frozen=True, kw_only=True, tag="commit_transact
     transactions: tuple[str, ...]
     """Names of segments, in the order in which their rows reach a queue."""
     rows: int = 0
-    """As the client says; for people."""
+    """A number of the client; for display."""
     ttl_ms: int | None = None
     """So long after it the producer is remembered; None: the default."""
     user: str = ""
@@ -411,10 +500,7 @@ class CommitTransaction(Command, frozen=True, kw_only=True, tag="commit_transact
 
 
 class AbortTransaction(Command, frozen=True, kw_only=True, tag="abort_transaction"):
-    """Drop those of these segments that are not committed, and are of this producer, epoch and run.
-
-    Result: an Outcome; a refusal changes nothing.
-    """
+    """Drop those of these segments that are not committed, and are of this producer, epoch, run. Result: an Outcome."""
 
     vhost: str
     producer: str
@@ -425,22 +511,19 @@ class AbortTransaction(Command, frozen=True, kw_only=True, tag="abort_transactio
     is_administrator: bool = False
 
 
-class ExpireTransactions(Command, frozen=True, kw_only=True, tag="expire_transactions"):
-    """Drop those of these segments that are not committed and whose time is over."""
-
+class _OfTime(Command, frozen=True, kw_only=True):
     vhost: str
     names: tuple[str, ...]
     lived_ms: int = 0
     """The log's age by which they are judged; 0: an earlier release's, which judged by `at_ms`."""
 
 
-class ForgetProducers(Command, frozen=True, kw_only=True, tag="forget_producers"):
-    """Forget those of these producers that have no segment and whose time is over."""
+class ExpireTransactions(_OfTime, frozen=True, kw_only=True, tag="expire_transactions"):
+    """Drop those of these segments that are not committed and whose time is over."""
 
-    vhost: str
-    names: tuple[str, ...]
-    lived_ms: int = 0
-    """As of ExpireTransactions."""
+
+class ForgetProducers(_OfTime, frozen=True, kw_only=True, tag="forget_producers"):
+    """Forget those of these producers that have no segment and whose time is over."""
 
 
 class PassTime(Command, frozen=True, kw_only=True, tag="pass_time"):
@@ -454,64 +537,22 @@ class PassTime(Command, frozen=True, kw_only=True, tag="pass_time"):
     """The log's calendar now, ms since 1970."""
 
 
-class FinishSegments(Command, frozen=True, kw_only=True, tag="finish_segments"):
+class FinishSegments(_OfProcess, frozen=True, kw_only=True, tag="finish_segments"):
     """The owner has moved all rows of these committed segments. Those whose epoch is another by now are passed over."""
 
-    node: NodeId
-    incarnation: Incarnation
     segments: tuple[tuple[QueueId, Epoch, int], ...]
     """The queue, the epoch in which it was found empty, and how many of its rows found no queue."""
 
 
 AnyCommand = (
-    AddVhost
-    | DeleteVhost
-    | DeclareExchange
-    | DeleteExchange
-    | DeclareQueue
-    | DeleteQueue
-    | PauseQueue
-    | Bind
-    | Unbind
-    | RemoveConnection
-    | Loosen
-    | ForgetTransient
-    | PutUser
-    | SetUserLimits
-    | DeleteUser
-    | SetPermission
-    | ClearPermission
-    | SetTopicPermission
-    | ClearTopicPermission
-    | PutPolicy
-    | DeletePolicy
-    | PutOperatorPolicy
-    | DeleteOperatorPolicy
-    | PutParameter
-    | DeleteParameter
-    | SetVhostLimits
-    | ClearVhostLimits
-    | AddMember
-    | RegisterNode
-    | FailNode
-    | DrainNode
-    | ForgetNode
-    | SetVoters
-    | ChangeInSync
-    | TransferOwner
-    | GiveUpCopy
-    | ForceOwner
-    | MoveReplica
-    | ImportDefinitions
-    | ApplyImport
-    | DropImport
-    | CommitTransaction
-    | AbortTransaction
-    | ExpireTransactions
-    | ForgetProducers
-    | FinishSegments
-    | PassTime
-)
+    AddVhost | DeleteVhost | DeclareExchange | DeleteExchange | DeclareQueue | DeleteQueue | PauseQueue | Bind
+    | Unbind | RemoveConnection | Loosen | ForgetTransient | PutUser | SetUserLimits | DeleteUser | SetPermission
+    | ClearPermission | SetTopicPermission | ClearTopicPermission | PutPolicy | DeletePolicy | PutOperatorPolicy
+    | DeleteOperatorPolicy | PutParameter | DeleteParameter | SetVhostLimits | ClearVhostLimits | AddMember
+    | RegisterNode | FailNode | DrainNode | ForgetNode | SetVoters | ChangeInSync | TransferOwner | GiveUpCopy
+    | ForceOwner | MoveReplica | ImportDefinitions | ApplyImport | DropImport | CommitTransaction | AbortTransaction
+    | ExpireTransactions | ForgetProducers | FinishSegments | PassTime
+)  # fmt: skip
 
 _FREE_FORM: Final = ("arguments", "definition", "metadata", "value")
 FREE_FORM_BYTES_MAX: Final = 8 << 10
@@ -546,22 +587,12 @@ def _check_size(field: str, value: Any) -> None:
     try:
         size = len(ENCODER.encode(value))
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return  # told below
+        return  # the encoder refuses it below
     if size > most:
         raise PreconditionFailed(f"{field} of {size} bytes: at most {most} are kept")
 
 
 def decode(stored: bytes | memoryview) -> AnyCommand:
     """The command behind stored bytes. ValueError: they are none; NewerRelease: this release does not know it."""
-    if len(stored) < 2 or stored[0] != VERSION:
-        newer = len(stored) > 1 and stored[0] > VERSION
-        version = stored[0] if len(stored) else "missing"
-        older = ", an older release wrote it" if len(stored) > 1 and 0 < stored[0] < VERSION else ""
-        raise (NewerRelease if newer else ValueError)(f"command version {version} is not {VERSION}{older}")
-    try:
-        command: AnyCommand = _DECODER.decode(stored[1:])
-    except msgspec.ValidationError as error:
-        raise NewerRelease(f"not a wiring command: {error}") from error
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(f"not a wiring command: {error}") from error
+    command: AnyCommand = decoded(stored, "a metadata command", "command", _DECODER.decode)
     return command

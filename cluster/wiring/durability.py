@@ -8,7 +8,6 @@ command may be answered at once, as long as no earlier command still waits.
 from __future__ import annotations
 
 from . import commands as c
-from .entities import Binding
 from .view import ClusterView
 
 
@@ -31,23 +30,11 @@ def waits_for_disk(view: ClusterView, command: c.AnyCommand) -> bool:
             exchange = view.exchange(command.vhost, command.name)
             return exchange is not None and exchange.durable
         case c.Bind() | c.Unbind():
-            binding = _binding(command)
-            known = view.find_binding(binding) is not None
-            return view.is_durable_binding(binding) and known is isinstance(command, c.Unbind)
+            known = view.find_binding(command) is not None
+            return view.is_durable_binding(command) and known is isinstance(command, c.Unbind)
         case c.Loosen():
             return waits_for_disk(view, command.ending)
         case c.RemoveConnection() | c.ForgetTransient():
             return False
         case _:
             return True
-
-
-def _binding(command: c.Bind | c.Unbind) -> Binding:
-    return Binding(
-        vhost=command.vhost,
-        source=command.source,
-        destination=command.destination,
-        destination_kind="queue" if command.destination_kind == "queue" else "exchange",
-        routing_key=command.routing_key,
-        arguments=command.arguments,
-    )

@@ -9,12 +9,15 @@ name, forgotten disks by disk_id; producers and segments by (vhost, name).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
+from clusterbroker.cluster.errors import PreconditionFailed
 from clusterbroker.cluster.ids import Epoch, Incarnation, LogIndex, NodeId, QueueId
 
+_Row = TypeVar("_Row", bound=msgspec.Struct)
 DestinationKind = Literal["queue", "exchange"]
 ApplyTo = Literal["all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges"]
 
@@ -45,7 +48,7 @@ class Exchange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Queue(msgspec.Struct, frozen=True, array_like=True):
-    """One declaration of a queue and who holds it (replication.md 1)."""
+    """One declaration of a queue, with its leader and replicas (replication.md 1)."""
 
     vhost: str
     name: str
@@ -79,7 +82,7 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     staging: bool = False
     """It holds the rows of a segment: nobody meets it by its name, which another queue may have, and no policy."""
     declared_ms: int = 0
-    """When it was declared, by the wall clock of who proposed it, ms since 1970; 0: by an earlier release. Brokers all
+    """When it was declared, by the wall clock of the proposer, ms since 1970; 0: by an earlier release. Brokers all
     count their queues from 1: this tells them apart."""
     paused_why: str = ""
     """What raised in its work, if it is paused for that."""
@@ -180,7 +183,7 @@ class VhostLimits(msgspec.Struct, frozen=True, array_like=True):
     queues_max: int | None = None
     connections_max: int | None = None
     bindings_max: int | None = None
-    """None: BINDINGS_MAX, for each binding is in the memory of all members, and costs whoever publishes there."""
+    """None: BINDINGS_MAX, for each binding is in the memory of all members, and costs each publish there."""
     exchange_bindings_max: int | None = None
     """Of each exchange; None: only the vhost's."""
     policies_max: int | None = None
@@ -245,12 +248,12 @@ class ForgottenDisk(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Producer(msgspec.Struct, frozen=True, array_like=True):
-    """Who commits epochs, one after another: an entry of the ledger."""
+    """A client that commits epochs, one after another: an entry of the ledger."""
 
     vhost: str
     name: str
     user: str
-    """Who was the first to use the name; nobody else may."""
+    """The first user of the name; no other may use it."""
     epoch: int | None = None
     """The last one that was committed; None: none was."""
     run: str = ""
@@ -308,3 +311,13 @@ class LogTime(msgspec.Struct, frozen=True, array_like=True):
     """Its age: for so long somebody has ordered it. It only grows."""
     wall_ms: int = 0
     """Its calendar, ms since 1970; 0: not known yet."""
+
+
+def in_part(present: _Row, wanted: _Row, only: tuple[str, ...]) -> _Row:
+    """The present row with the named fields of the wanted one; `only` empty: the wanted row. Raises 406."""
+    if not only:
+        return wanted
+    unknown = [name for name in only if name not in present.__struct_fields__]
+    if unknown:
+        raise PreconditionFailed(f"no such field: '{unknown[0]}'")
+    return replace(present, **{name: getattr(wanted, name) for name in only})

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from clusterbroker.cluster.errors import AccessRefused, PreconditionFailed, exchange_text
 
-from .arguments import difference_text, equivalent, type_name
+from .arguments import check_same, type_name
+from .commands import DeclareExchange
 from .entities import Exchange
 from .queue_rules import RESERVED_PREFIX
 
@@ -29,7 +30,8 @@ PREDECLARED: Final[tuple[tuple[str, str, bool], ...]] = (
 )
 """(name, type, internal) of what every vhost begins with, beside the default exchange, which is not stored."""
 FAILOVER: Final = "amq.failover"
-"""In a cluster every vhost has this one as well, fanout and internal: it tells of members that come and go."""
+"""In a cluster every vhost has this one as well, fanout and internal: it gets an event for each member that comes or
+goes."""
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,255}")
 _X_MATCH: Final = ("all", "any", "all-with-x", "any-with-x")
@@ -78,36 +80,18 @@ def check_arguments(vhost: str, name: str, type_: str, arguments: Mapping[str, A
             raise invalid("hash-property", f"expected one of {', '.join(_HASH_PROPERTIES)}")
 
 
-def check_equivalent(
-    exchange: Exchange,
-    *,
-    type_: str,
-    durable: bool,
-    auto_delete: bool,
-    internal: bool,
-    arguments: Mapping[str, Any],
-) -> None:
+def check_equivalent(exchange: Exchange, command: DeclareExchange) -> None:
     """Raise 406 `inequivalent arg '…' for exchange 'x' in vhost '/': …` unless a redeclare says the same.
 
     Compared in RabbitMQ's order: type, durable, auto_delete, internal, alternate-exchange.
     """
-    flags = (
-        ("type", type_, exchange.type),
-        ("durable", str(durable).lower(), str(exchange.durable).lower()),
-        ("auto_delete", str(auto_delete).lower(), str(exchange.auto_delete).lower()),
-        ("internal", str(internal).lower(), str(exchange.internal).lower()),
-    )
     where = exchange_text(exchange.vhost, exchange.name)
-    for name, received, current in flags:
+    for name in ("type", "durable", "auto_delete", "internal"):
+        received, current = getattr(command, name), getattr(exchange, name)
         if received != current:
-            raise PreconditionFailed(
-                f"inequivalent arg '{name}' for {where}: received '{received}' but current is '{current}'"
-            )
-    wanted, existing = arguments.get("alternate-exchange"), exchange.arguments.get("alternate-exchange")
-    if not equivalent(wanted, existing):
-        raise PreconditionFailed(
-            f"inequivalent arg 'alternate-exchange' for {where}: {difference_text(wanted, existing)}"
-        )
+            check_same(where, name, received, current)
+    wanted, existing = command.arguments.get("alternate-exchange"), exchange.arguments.get("alternate-exchange")
+    check_same(where, "alternate-exchange", wanted, existing)
 
 
 def check_binding(exchange: Exchange, routing_key: str, arguments: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from . import commands as c
 from .changes import Change
 from .commands import Defining
 from .exchange_rules import STAGING
-from .imports import PART_COMMANDS_MAX, PARTS_MAX, Import, Key, binding_key, blamed, key_of, keys_of
+from .imports import PART_COMMANDS_MAX, PARTS_MAX, Import, Key, blamed, key_of, keys_of
 from .parts import MapParts
 from .snapshot import Snapshot, StagedImport
 from .topology import EXPECTED
@@ -32,7 +32,7 @@ class Imports:
     __slots__ = ("_parts", "current")
 
     def __init__(self, parts: MapParts) -> None:
-        """No import is under way. `parts`: read while an import is staged, and told to fold its commands later."""
+        """No import is under way. `parts`: read while an import is staged, and later folds its commands."""
         self._parts = parts
         self.current: Import | None = None
         """The import that is under way."""
@@ -101,7 +101,13 @@ class Imports:
             except WiringError as error:
                 raise blamed(command, error) from None
             held.commands.append(command)
-            if not changes or (isinstance(command, c.Bind) and self._is_bound(command)):
+            if not changes:
+                continue
+            # bindings are not in the scratch map: only a binding itself depends on whether it is there
+            if (
+                isinstance(command, c.Bind)
+                and self._parts.vhosts.look(command.vhost).bindings.find(command) is not None
+            ):
                 continue
             held.will_change(command, keys)
             match changes[0]:
@@ -114,10 +120,6 @@ class Imports:
                     if most is not None and most >= 0:
                         room = most - held.expected[queue.vhost].queues
                         held.room[queue.vhost] = min(room, held.room.get(queue.vhost, room))
-
-    def _is_bound(self, command: c.Bind) -> bool:
-        """Bindings are not in the scratch map: nothing but a binding itself depends on whether it is there."""
-        return self._parts.vhosts.look(command.vhost).is_bound(command)
 
     def _copy(self, key: Key, scratch: MapParts) -> None:
         """Bring one thing that a command names into the scratch map, with nothing of what hangs on it."""
@@ -255,50 +257,28 @@ class Imports:
         A queue or an exchange that is there already may be declared again (that changes nothing) and bound, and a queue
         may be deleted, for then it has been there.
         """
+        if isinstance(command, c.Loosen):
+            command = command.ending
+        key = key_of(command)
+        if key is None:
+            return
+        if key[0] not in ("vhost", "user"):
+            yield from self._missing_vhost(command.vhost)  # type: ignore[union-attr]
         match command:
-            case c.AddVhost() | c.DeleteVhost():
-                yield "vhost", command.name
-            case c.SetVhostLimits() | c.ClearVhostLimits():
-                yield "vhost", command.vhost
-            case c.PutUser() | c.SetUserLimits() | c.DeleteUser():
-                yield "user", command.name
-            case c.SetPermission() | c.ClearPermission() | c.SetTopicPermission() | c.ClearTopicPermission():
-                yield from self._missing_vhost(command.vhost)
-                yield "user", command.user
-                yield "permission", command.user, command.vhost
-            case c.PutPolicy() | c.DeletePolicy():
-                yield from self._missing_vhost(command.vhost)
-                yield "policy", command.vhost, command.name
-            case c.PutOperatorPolicy() | c.DeleteOperatorPolicy():
-                yield from self._missing_vhost(command.vhost)
-                yield "operator policy", command.vhost, command.name
-            case c.PutParameter() | c.DeleteParameter():
-                yield from self._missing_vhost(command.vhost)
-                yield "parameter", command.vhost, command.component, command.name
-            case c.DeclareQueue():
-                yield from self._missing_vhost(command.vhost)
-                yield from self._missing("queue", command.vhost, command.name)
+            case c.DeclareQueue() | c.PauseQueue() | c.DeclareExchange():
+                yield from self._missing(*key)
                 topology = self._parts.vhosts.look(command.vhost)
-                if topology.expected.limits and command.name not in topology.queues:
+                full = isinstance(command, c.DeclareQueue) and topology.expected.limits
+                if full and command.name not in topology.queues:
                     yield "vhost", command.vhost
-            case c.PauseQueue():
-                yield from self._missing_vhost(command.vhost)
-                yield from self._missing("queue", command.vhost, command.name)
-            case c.DeclareExchange():
-                yield from self._missing_vhost(command.vhost)
-                yield from self._missing("exchange", command.vhost, command.name)
-            case c.DeleteExchange():
-                yield from self._missing_vhost(command.vhost)
-                yield "exchange", command.vhost, command.name
             case c.Bind():
-                yield from self._missing_vhost(command.vhost)
                 yield from self._missing("exchange", command.vhost, command.source)
                 yield from self._missing(command.destination_kind, command.vhost, command.destination)
-            case c.Unbind():
-                yield from self._missing_vhost(command.vhost)
-                yield binding_key(command)
-            case c.Loosen():
-                yield from self._must_wait(command.ending)
+            case c.SetPermission() | c.ClearPermission() | c.SetTopicPermission() | c.ClearTopicPermission():
+                yield "user", command.user
+                yield key
+            case _:
+                yield key
 
     def _missing_vhost(self, vhost: str) -> Iterable[Key]:
         if vhost not in self._parts.vhosts.by_name:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from clusterbroker.cluster.errors import WiringError
@@ -36,7 +37,7 @@ from . import changes as events
 from . import commands as c
 from .changes import Change
 from .commands import Defining
-from .entities import Binding
+from .entities import Binding, Exchange, Queue
 from .parts import MapParts
 from .topology import EXPECTED, Expected
 
@@ -47,6 +48,7 @@ Key = tuple[str, ...]
 """One thing of the wiring: its kind, and its name in the map; of bindings all that have the same ends."""
 
 
+@dataclass(slots=True, eq=False)
 class Import:
     """What the map has of an import.
 
@@ -55,42 +57,26 @@ class Import:
     follow from the commands, `parts`, `accepted`, `done` and the map, so a snapshot has no others.
     """
 
-    __slots__ = (
-        "accepted",
-        "changing",
-        "commands",
-        "done",
-        "expected",
-        "homes",
-        "import_id",
-        "locks",
-        "parts",
-        "read",
-        "room",
-        "scratch",
-    )
-
-    def __init__(self, import_id: str, scratch: MapParts | None) -> None:
-        """`scratch`: an empty map; None: the import is accepted."""
-        self.import_id = import_id
-        self.scratch = scratch
-        self.parts = 0
-        self.commands: list[Defining] = []
-        """Staged: all of them. Accepted: those that change something."""
-        self.changing: list[Defining] = []
-        """Staged: those that will change something."""
-        self.accepted = False
-        self.done = 0
-        self.read: dict[Key, None] = {}
-        """Staged: what the outcome depends on."""
-        self.locks: dict[Key, None] = {}
-        """What the changing commands make, change or need: accepted, others may not."""
-        self.room: dict[str, int] = {}
-        """Staged: so many queues a vhost may have now, or its limit is in the way."""
-        self.homes: dict[tuple[NodeId, Incarnation], str] = {}
-        """Staged: lives of nodes that shall have transient queues, and the first of these."""
-        self.expected: defaultdict[str, Expected] = defaultdict(Expected)
-        """By vhost: what is new and not there yet."""
+    import_id: str
+    scratch: MapParts | None
+    """An empty map at first; None: the import is accepted."""
+    parts: int = 0
+    commands: list[Defining] = field(default_factory=list)
+    """Staged: all of them. Accepted: those that change something."""
+    changing: list[Defining] = field(default_factory=list)
+    """Staged: those that will change something."""
+    accepted: bool = False
+    done: int = 0
+    read: dict[Key, None] = field(default_factory=dict)
+    """Staged: what the outcome depends on."""
+    locks: dict[Key, None] = field(default_factory=dict)
+    """What the changing commands make, change or need: accepted, others may not."""
+    room: dict[str, int] = field(default_factory=dict)
+    """Staged: so many queues a vhost may have now, or its limit is in the way."""
+    homes: dict[tuple[NodeId, Incarnation], str] = field(default_factory=dict)
+    """Staged: incarnations of nodes that shall have transient queues, and the first of these."""
+    expected: defaultdict[str, Expected] = field(default_factory=lambda: defaultdict(Expected))
+    """By vhost: what is new and not there yet."""
 
     def will_change(self, command: Defining, keys: Iterable[Key]) -> None:
         """Of a command in its turn: it is to be carried out."""
@@ -118,96 +104,79 @@ class Import:
         self.read, self.room, self.homes = {}, {}, {}
 
 
+_OF_VHOST, _OF_USER, _PERMISSION, _NAMED = ("vhost",), ("user",), ("user", "vhost"), ("vhost", "name")
+_PARAMETER, _BINDING = ("vhost", "component", "name"), ("vhost", "source", "destination_kind", "destination")
+_ABOUT: Final[dict[type, tuple[str, tuple[str, ...]]]] = {
+    **dict.fromkeys((c.AddVhost, c.DeleteVhost), ("vhost", ("name",))),
+    **dict.fromkeys((c.SetVhostLimits, c.ClearVhostLimits), ("vhost", _OF_VHOST)),
+    **dict.fromkeys((events.VhostAdded, events.VhostChanged, events.VhostDeleted), ("vhost", _OF_VHOST)),
+    **dict.fromkeys((c.PutUser, c.SetUserLimits, c.DeleteUser), ("user", ("name",))),
+    events.UserChanged: ("user", _OF_USER),
+    **dict.fromkeys((c.SetPermission, c.ClearPermission), ("permission", _PERMISSION)),
+    **dict.fromkeys((c.SetTopicPermission, c.ClearTopicPermission), ("permission", _PERMISSION)),
+    events.PermissionChanged: ("permission", _PERMISSION),
+    **dict.fromkeys((c.PutPolicy, c.DeletePolicy, events.PolicyChanged), ("policy", _NAMED)),
+    **dict.fromkeys((c.PutOperatorPolicy, c.DeleteOperatorPolicy), ("operator policy", _NAMED)),
+    **dict.fromkeys((c.PutParameter, c.DeleteParameter, events.ParameterChanged), ("parameter", _PARAMETER)),
+    **dict.fromkeys((c.DeclareQueue, c.PauseQueue, Queue), ("queue", _NAMED)),
+    **dict.fromkeys((c.DeclareExchange, c.DeleteExchange, Exchange), ("exchange", _NAMED)),
+    **dict.fromkeys((c.Bind, c.Unbind, Binding), ("binding", _BINDING)),
+}
+"""The kind of the thing that a command, a change or an entity is about, and the fields that name it."""
+_TEXTS: Final[dict[type, str]] = {
+    c.AddVhost: "vhost '{0.name}'",
+    c.SetVhostLimits: "limits of vhost '{0.vhost}'",
+    c.PutUser: "user '{0.name}'",
+    **dict.fromkeys((c.SetPermission, c.SetTopicPermission), "permission of user '{0.user}' in vhost '{0.vhost}'"),
+    **dict.fromkeys((c.PutPolicy, c.PutOperatorPolicy), "policy '{0.name}' in vhost '{0.vhost}'"),
+    c.PutParameter: "parameter '{0.name}' of component '{0.component}'",
+    c.DeclareQueue: "queue '{0.name}' in vhost '{0.vhost}'",
+    c.DeclareExchange: "exchange '{0.name}' in vhost '{0.vhost}'",
+    c.Bind: "binding from exchange '{0.source}' to {0.destination_kind} '{0.destination}' in vhost '{0.vhost}'",
+}
+
+
+def key_of(about: c.AnyCommand | Change | Queue | Exchange | Binding) -> Key | None:
+    """The thing that a command or a change is about, if what an import does can depend on it."""
+    match about:
+        case events.QueueDeclared(queue=entity) | events.QueueDeleted(queue=entity):
+            return key_of(entity)
+        case events.ExchangeDeclared(exchange=entity) | events.ExchangeDeleted(exchange=entity):
+            return key_of(entity)
+        case events.Bound(binding=entity) | events.Unbound(binding=entity):
+            return key_of(entity)
+    found = _ABOUT.get(type(about))
+    if found is None:
+        return None
+    kind, fields = found
+    if isinstance(about, events.PolicyChanged) and about.operator:
+        kind = "operator policy"
+    return kind, *(getattr(about, field) for field in fields)
+
+
 def keys_of(command: Defining) -> tuple[Key, ...]:
     """What a command makes, changes or needs; a vhost before what is in it, a user before its permission."""
+    key = key_of(command)
+    assert key is not None, "a definition is about something"
     match command:
-        case c.AddVhost():
-            return (("vhost", command.name),)
-        case c.SetVhostLimits():
-            return (("vhost", command.vhost),)
-        case c.PutUser():
-            return (("user", command.name),)
+        case c.AddVhost() | c.SetVhostLimits() | c.PutUser():
+            return (key,)
         case c.SetPermission() | c.SetTopicPermission():
-            return ("vhost", command.vhost), ("user", command.user), ("permission", command.user, command.vhost)
-        case c.PutPolicy() | c.PutOperatorPolicy():
-            return ("vhost", command.vhost), _policy(
-                command.vhost, command.name, isinstance(command, c.PutOperatorPolicy)
-            )
-        case c.PutParameter():
-            return ("vhost", command.vhost), ("parameter", command.vhost, command.component, command.name)
-        case c.DeclareQueue():
-            return ("vhost", command.vhost), ("queue", command.vhost, command.name)
-        case c.DeclareExchange():
-            return ("vhost", command.vhost), ("exchange", command.vhost, command.name)
+            return ("vhost", command.vhost), ("user", command.user), key
         case c.Bind():
-            return (
-                ("vhost", command.vhost),
-                ("exchange", command.vhost, command.source),
-                (command.destination_kind, command.vhost, command.destination),
-                binding_key(command),
-            )
-
-
-def binding_key(command: c.Bind | c.Unbind | Binding) -> Key:
-    """All bindings between two ends."""
-    return "binding", command.vhost, command.source, command.destination_kind, command.destination
-
-
-def _policy(vhost: str, name: str, operator: bool) -> Key:
-    return "operator policy" if operator else "policy", vhost, name
-
-
-def key_of(change: Change) -> Key | None:
-    """The thing that a change is about, if what an import does can depend on it."""
-    match change:
-        case events.QueueDeclared(queue=queue) | events.QueueDeleted(queue=queue):
-            return "queue", queue.vhost, queue.name
-        case events.ExchangeDeclared(exchange=exchange) | events.ExchangeDeleted(exchange=exchange):
-            return "exchange", exchange.vhost, exchange.name
-        case events.Bound(binding=binding) | events.Unbound(binding=binding):
-            return binding_key(binding)
-        case events.VhostAdded() | events.VhostChanged() | events.VhostDeleted():
-            return "vhost", change.vhost
-        case events.UserChanged():
-            return "user", change.user
-        case events.PermissionChanged():
-            return "permission", change.user, change.vhost
-        case events.PolicyChanged():
-            return _policy(change.vhost, change.name, change.operator)
-        case events.ParameterChanged():
-            return "parameter", change.vhost, change.component, change.name
+            destination = (command.destination_kind, command.vhost, command.destination)
+            return ("vhost", command.vhost), ("exchange", command.vhost, command.source), destination, key
         case _:
-            return None
+            return ("vhost", command.vhost), key
 
 
 def named(command: Defining) -> str:
     """A command as its author knows it."""
-    match command:
-        case c.AddVhost():
-            return f"vhost '{command.name}'"
-        case c.SetVhostLimits():
-            return f"limits of vhost '{command.vhost}'"
-        case c.PutUser():
-            return f"user '{command.name}'"
-        case c.SetPermission() | c.SetTopicPermission():
-            return f"permission of user '{command.user}' in vhost '{command.vhost}'"
-        case c.PutPolicy() | c.PutOperatorPolicy():
-            return f"policy '{command.name}' in vhost '{command.vhost}'"
-        case c.PutParameter():
-            return f"parameter '{command.name}' of component '{command.component}'"
-        case c.DeclareQueue():
-            return f"queue '{command.name}' in vhost '{command.vhost}'"
-        case c.DeclareExchange():
-            return f"exchange '{command.name}' in vhost '{command.vhost}'"
-        case c.Bind():
-            return (
-                f"binding from exchange '{command.source}' to {command.destination_kind} '{command.destination}' in "
-                f"vhost '{command.vhost}'"
-            )
+    return _TEXTS[type(command)].format(command)
 
 
 def blamed(command: Defining, error: WiringError) -> WiringError:
-    """The error of one command of many, with its name in front where the text does not tell it."""
+    """The error of one command of many, with its name in front where the text lacks it."""
     what = named(command)
     return error if what in error.text else type(error)(f"{what}: {error.text}")
 

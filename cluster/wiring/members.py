@@ -66,7 +66,7 @@ class Members:
         member = self._members.get(name)
         return member is not None and member.alive
 
-    def is_life(self, name: NodeId, incarnation: Incarnation) -> bool:
+    def is_current(self, name: NodeId, incarnation: Incarnation) -> bool:
         """Whether the member is alive in just this incarnation."""
         member = self._members.get(name)
         return member is not None and member.alive and member.incarnation == incarnation
@@ -144,11 +144,11 @@ class Members:
             del self.short[before.queue_id]
 
     def owned(self, node: NodeId) -> int:
-        """How many queues it owns, the transient ones not counted."""
+        """How many queues it owns, the transient ones not counted: what placement compares."""
         return len(self._owned.get(node, ()))
 
     def held(self, node: NodeId) -> int:
-        """How many queues name it as a replica, the transient ones not counted."""
+        """How many queues name it as a replica, the transient ones not counted: what placement compares."""
         return len(self._replicas.get(node, ()))
 
     def owned_ids(self, node: NodeId) -> list[QueueId]:

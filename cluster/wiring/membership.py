@@ -1,4 +1,5 @@
-"""The part of the fold about members and ownership: a member's life, owners, in-sync sets, replicas.
+"""The part of the fold about members and ownership: a member's registrations and failures, owners, in-sync sets,
+replicas.
 
 One command about a member is one pass over its queues, in ascending queue_id. The election for a queue depends on the
 elections before it, so the order belongs to the result.
@@ -19,6 +20,7 @@ are too few, its copy goes with the last step. Of two members that leave at once
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -53,27 +55,16 @@ class Short(NamedTuple):
     """A member that is alive is catching up, or can be given a copy: waiting may help."""
 
 
+@dataclass(slots=True, eq=False)
 class Membership:
     """The commands about members. The members are `Members`'."""
 
-    __slots__ = ("_clock", "_index", "_members", "_queues", "_replicas", "_vhosts")
-
-    def __init__(
-        self,
-        clock: LogClock,
-        members: Members,
-        vhosts: Vhosts,
-        index: QueueIndex,
-        replicas: Replicas,
-        queues: Queues,
-    ) -> None:
-        """`clock`: when a member joined; `queues`: ends what is transient; `replicas`: changes the others."""
-        self._clock = clock
-        self._members = members
-        self._vhosts = vhosts
-        self._index = index
-        self._replicas = replicas
-        self._queues = queues
+    _clock: LogClock
+    _members: Members
+    _vhosts: Vhosts
+    _index: QueueIndex
+    _replicas: Replicas
+    _queues: Queues
 
     def add(self, command: c.AddMember, changes: list[Change]) -> Member:
         """Fold AddMember."""
@@ -184,7 +175,7 @@ class Membership:
     def fail(self, command: c.FailNode, changes: list[Change]) -> bool:
         """Fold FailNode."""
         known = self._members.require(command.node)
-        if not self._members.is_life(known.name, command.incarnation):
+        if not self._members.is_current(known.name, command.incarnation):
             return False
         self._put(replace(known, alive=False), changes)
         self._queues.end_transient_of(known.name, changes)
@@ -210,7 +201,7 @@ class Membership:
         name = known.name
         owned = self._members.owned(name) if command.leaves else len(self._members.owned_ids(name))
         if known.alive and owned:
-            raise PreconditionFailed(f"member '{name}' is alive and owns {owned} queues: drain it, or stop it")
+            raise PreconditionFailed(f"member '{name}' is alive and leads {owned} queues: drain it, or stop it")
         held = list(self._index.held_by(name))
         if not known.witness and self._members.storing == 1:
             raise PreconditionFailed(f"member '{name}' is the last one that holds messages")

@@ -228,6 +228,6 @@ def check(queue: Queue) -> None:
 @lru_cache(SETS_MAX)
 def _check(owner: NodeId | None, replicas: Nodes, in_sync: Nodes, eligible: Nodes) -> None:
     assert owner is None or owner in in_sync, "an owner is in sync"
-    assert all(node in replicas for node in in_sync), "who is in sync is a replica"
-    assert all(node in replicas for node in eligible), "who is eligible is a replica"
-    assert not any(node in in_sync for node in eligible), "who is eligible is not in sync"
+    assert all(node in replicas for node in in_sync), "a node in sync is a replica"
+    assert all(node in replicas for node in eligible), "an eligible node is a replica"
+    assert not any(node in in_sync for node in eligible), "an eligible node is not in sync"

@@ -9,16 +9,9 @@ from collections.abc import Callable
 
 from clusterbroker.cluster.errors import LimitReached
 
+from . import commands as c
 from .arguments import same
 from .changes import Change, ParameterChanged, PolicyChanged
-from .commands import (
-    DeleteOperatorPolicy,
-    DeleteParameter,
-    DeletePolicy,
-    PutOperatorPolicy,
-    PutParameter,
-    PutPolicy,
-)
 from .entities import PARAMETERS_MAX, POLICIES_MAX, OperatorPolicy, Parameter, Policy
 from .policies import check_policy
 from .snapshot import Snapshot
@@ -35,35 +28,30 @@ class Policies:
         self._vhosts = vhosts
         self._settled = settled
 
-    def check_room(self, command: PutPolicy | PutOperatorPolicy) -> None:
+    def check_room(self, command: c.PutPolicy | c.PutOperatorPolicy) -> None:
         """Raise LimitReached for one policy too many."""
         topology = self._vhosts.look(command.vhost)
-        if topology.policies.get(command.name, operator=isinstance(command, PutOperatorPolicy)) is None:
+        if topology.policies.get(command.name, operator=isinstance(command, c.PutOperatorPolicy)) is None:
             limit = None if topology.limits is None else topology.limits.policies_max
             most = POLICIES_MAX if limit is None else limit
             _check_room("policy", command.name, command.vhost, len(topology.policies), most)
 
-    def put(self, command: PutPolicy | PutOperatorPolicy, changes: list[Change]) -> None:
+    def put(self, command: c.PutPolicy | c.PutOperatorPolicy, changes: list[Change]) -> None:
         """Fold PutPolicy or PutOperatorPolicy."""
         topology = self._vhosts.require(command.vhost)
-        operator = isinstance(command, PutOperatorPolicy)
+        operator = isinstance(command, c.PutOperatorPolicy)
         policy = (OperatorPolicy if operator else Policy)(
-            vhost=command.vhost,
-            name=command.name,
-            pattern=command.pattern,
-            definition=command.definition,
-            apply_to=command.apply_to,
-            priority=command.priority,
+            command.vhost, command.name, command.pattern, command.definition, command.apply_to, command.priority
         )
         check_policy(policy)
         if topology.policies.put(policy):
             changes.append(PolicyChanged(command.vhost, command.name, operator))
             self._settled(changes)
 
-    def delete(self, command: DeletePolicy | DeleteOperatorPolicy, changes: list[Change]) -> bool:
+    def delete(self, command: c.DeletePolicy | c.DeleteOperatorPolicy, changes: list[Change]) -> bool:
         """Fold DeletePolicy or DeleteOperatorPolicy."""
         topology = self._vhosts.by_name.get(command.vhost)
-        operator = isinstance(command, DeleteOperatorPolicy)
+        operator = isinstance(command, c.DeleteOperatorPolicy)
         if topology is None or not topology.policies.delete(command.name, operator=operator):
             return False
         changes.append(PolicyChanged(command.vhost, command.name, operator))
@@ -92,7 +80,7 @@ class Parameters:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def check_room(self, command: PutParameter) -> None:
+    def check_room(self, command: c.PutParameter) -> None:
         """Raise LimitReached for one parameter too many."""
         if (command.vhost, command.component, command.name) in self._by_key:
             return
@@ -101,17 +89,17 @@ class Parameters:
         count = sum(vhost == command.vhost for vhost, _, _ in self._by_key)
         _check_room("parameter", command.name, command.vhost, count, PARAMETERS_MAX if limit is None else limit)
 
-    def put(self, command: PutParameter, changes: list[Change]) -> None:
+    def put(self, command: c.PutParameter, changes: list[Change]) -> None:
         """Fold PutParameter."""
         if command.vhost:
             self._vhosts.require(command.vhost)
         key = (command.vhost, command.component, command.name)
-        parameter = Parameter(*key, value=command.value)
+        parameter = Parameter(*key, command.value)
         if not same(self._by_key.get(key), parameter):
             self._by_key[key] = parameter
             changes.append(ParameterChanged(*key))
 
-    def delete(self, command: DeleteParameter, changes: list[Change]) -> bool:
+    def delete(self, command: c.DeleteParameter, changes: list[Change]) -> bool:
         """Fold DeleteParameter."""
         key = (command.vhost, command.component, command.name)
         if self._by_key.pop(key, None) is None:

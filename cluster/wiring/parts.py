@@ -6,7 +6,7 @@
     Policies, Parameters, Accounts  what holds for queues and exchanges; values of plugins; users and their rights
     Transactions, Cascades          what producers stage and commit; ends in several commands
 
-Each part is told by its constructor which others it may ask. An import of definitions stands above them: it folds its
+Each part gets those that it asks by its constructor. An import of definitions stands above them: it folds its
 commands one by one, and first into parts of its own (importing.py).
 """
 

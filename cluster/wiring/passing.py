@@ -92,7 +92,7 @@ class _Base(NamedTuple):
 
 
 class Passing:
-    """What one node would say of time, while it orders the log. To be asked every few seconds."""
+    """The time commands of a node that orders the log; looked at every few seconds."""
 
     __slots__ = ("_base", "_offset_ms", "_proposed", "_steady_since_ms")
 

@@ -21,7 +21,7 @@ NOWHERE: Final = "no member that is alive holds messages: start one that is no w
 
 
 class Place(NamedTuple):
-    """Who owns a new queue, who holds it, and who is in sync from the beginning."""
+    """Owner, replicas and first in-sync set of a new queue."""
 
     owner: Member
     replicas: tuple[NodeId, ...]
@@ -52,7 +52,7 @@ def place(members: Members, wanted: int, *, local: NodeId | None) -> Place:
 
 
 def one_more(members: Members, replicas: tuple[NodeId, ...]) -> NodeId | None:
-    """Who shall hold a queue beside those who do: alive, not draining, with fewest replicas. None: nobody."""
+    """The member for one replica more: alive, not draining, with fewest replicas. None: there is none."""
     free = [
         member
         for member in members.all()

@@ -241,10 +241,7 @@ class PolicyTable:
             if len(self._shared) >= SHARED_SETTINGS_MAX:
                 self._shared.clear()
             settings = self._shared[key] = resolve(
-                queue.arguments,
-                transient=queue.transient,
-                policy=_named(policy),
-                operator_policy=_named(operator),
+                queue.arguments, transient=queue.transient, policy=_named(policy), operator_policy=_named(operator)
             )
         return settings
 

@@ -1,6 +1,6 @@
 """All queues of all vhosts: by id, by the member and by the connection that owns them, and which were deleted.
 
-Each topology keeps the queues of its vhost by name, and tells the index of each that comes, changes or ends.
+Each topology keeps the queues of its vhost by name, and puts each that comes, changes or ends into the index.
 """
 
 from __future__ import annotations
@@ -64,11 +64,12 @@ class QueueIndex:
     # ---- questions ----
 
     def was_deleted(self, queue_id: QueueId) -> bool:
-        """Whether this id is of the last DELETED_KEPT queues that were deleted, transient ones not counted."""
+        """Whether this id is of the last DELETED_KEPT queues that were deleted, transient ones not counted. Of an id
+        that was neither deleted nor is in use nothing is known: a journal that has messages of it keeps them."""
         return queue_id in self._deleted
 
     def lasting(self) -> tuple[Queue, ...]:
-        """All queues that a restart does not end, by queue_id."""
+        """All queues that a restart does not end, those that hold staged rows with them, by queue_id."""
         lasting = (queue for queue in self.by_id.values() if not queue.transient)
         return tuple(sorted(lasting, key=lambda queue: queue.queue_id))
 

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from clusterbroker.cluster.errors import AccessRefused, PreconditionFailed, queue_locked, queue_text
 
-from .arguments import difference_text, equivalent
+from .arguments import check_same
+from .commands import DeclareQueue
 from .entities import Queue
 from .queue_settings import ARGUMENT_RULES
 from .stream_settings import STREAM, STREAM_ARGUMENTS, unfit
@@ -65,15 +66,12 @@ def check_arguments(vhost: str, name: str, arguments: Mapping[str, Any]) -> None
         raise invalid("x-delayed-retry-max", f"{retry_max} is less than 'x-delayed-retry-min' {retry_min}")
 
 
-def check_kind(
-    vhost: str, name: str, arguments: Mapping[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool,
-    server_named: bool,
-) -> None:  # fmt: skip
+def check_kind(command: DeclareQueue) -> None:
     """Raise 406 `invalid property 'non-durable' for queue 'q' in vhost '/'` for what a stream cannot be."""
-    if arguments.get("x-queue-type") == STREAM:
-        problem = unfit(durable, exclusive, auto_delete, server_named)
+    if command.arguments.get("x-queue-type") == STREAM:
+        problem = unfit(command.durable, command.exclusive, command.auto_delete, command.server_named)
         if problem is not None:
-            raise PreconditionFailed(f"invalid property '{problem}' for {queue_text(vhost, name)}")
+            raise PreconditionFailed(f"invalid property '{problem}' for {queue_text(command.vhost, command.name)}")
 
 
 def check_access(queue: Queue, connection: str | None, *, exclusive: bool | None = None) -> None:
@@ -90,42 +88,22 @@ def check_access(queue: Queue, connection: str | None, *, exclusive: bool | None
         raise queue_locked(queue.vhost, queue.name)
 
 
-def check_equivalent(
-    queue: Queue,
-    *,
-    connection: str | None,
-    exclusive: bool,
-    durable: bool,
-    auto_delete: bool,
-    arguments: Mapping[str, Any],
-    queue_type_default: str,
-) -> None:
+def check_equivalent(queue: Queue, command: DeclareQueue, queue_type_default: str) -> None:
     """Raise unless a redeclare says the same as the existing queue (amqp-rules.md 5.3).
 
     Exclusive implies that the durable flag is ignored. Only known arguments are compared. An absent
     `x-queue-type` asks for "classic" or for the vhost's default, whichever the queue has.
     """
-    check_access(queue, connection, exclusive=exclusive)
-    if not exclusive:
-        _same_flag(queue, "durable", received=durable, current=queue.durable)
-    _same_flag(queue, "auto_delete", received=auto_delete, current=queue.auto_delete)
+    check_access(queue, command.connection, exclusive=command.exclusive)
+    where = queue_text(queue.vhost, queue.name)
+    if not command.exclusive:
+        check_same(where, "durable", command.durable, queue.durable)
+    check_same(where, "auto_delete", command.auto_delete, queue.auto_delete)
     for argument in ARGUMENT_RULES:
-        received, current = arguments.get(argument), queue.arguments.get(argument)
+        received, current = command.arguments.get(argument), queue.arguments.get(argument)
         if argument == "x-queue-type":
             current = current or "classic"
             if received is None and current in {"classic", queue_type_default}:
                 continue
-        if received is current or equivalent(received, current):
-            continue
-        raise PreconditionFailed(
-            f"inequivalent arg '{argument}' for {queue_text(queue.vhost, queue.name)}: "
-            f"{difference_text(received, current)}"
-        )
-
-
-def _same_flag(queue: Queue, flag: str, *, received: bool, current: bool) -> None:
-    if received != current:
-        raise PreconditionFailed(
-            f"inequivalent arg '{flag}' for {queue_text(queue.vhost, queue.name)}: "
-            f"received '{str(received).lower()}' but current is '{str(current).lower()}'"
-        )
+        if received is not current:
+            check_same(where, argument, received, current)

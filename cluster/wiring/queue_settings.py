@@ -30,13 +30,14 @@ from .stream_settings import (
 )
 
 MILLISECONDS_MAX: Final = 2**63 - 1
-"""The longest time that AMQP can say, and that is kept; what no clock can hold is never. RabbitMQ 4.3 takes ten
+"""The longest time in AMQP, and the longest that is kept; what no clock can hold is never. RabbitMQ 4.3 takes ten
 years at most."""
 QUORUM_DELIVERY_LIMIT: Final = 20
 
 Check = Callable[[Any], str | None]
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 Durability = Literal["memory", "disk", "fsync"]
+Merge = Literal["minimum", "first"]
 
 
 class QueueSettings(msgspec.Struct, frozen=True):
@@ -68,7 +69,7 @@ class QueueSettings(msgspec.Struct, frozen=True):
     """None: the majority of the replicas, but 1 of 2."""
     durability: Durability = "fsync"
     leader_locator: Literal["client-local", "balanced"] = "balanced"
-    """Who owns a new queue: the node of the client that declares it, or the one that owns fewest."""
+    """The leader of a new queue: the node of the client that declares it, or the one that owns fewest."""
     ownership: Literal["shared", "rotating"] = "shared"
     ownership_hold_ms: int = 1000
     max_age: str | None = None
@@ -94,14 +95,14 @@ class QueueSettings(msgspec.Struct, frozen=True):
 class Rule(NamedTuple):
     """One setting: how an argument and a policy call it, what is a legal value, how sources are merged."""
 
-    argument: str | None
+    argument: str
     key: str | None
     """Its name in a policy's definition; None: cannot be set by policy."""
     field: str | None
     """Field of QueueSettings; None: accepted and without effect here."""
     check: Check
-    merge: Literal["minimum", "first"] = "first"
-    of_streams: bool = False
+    merge: Merge
+    of_streams: bool
     """Only streams have it."""
 
 
@@ -154,64 +155,63 @@ def _queue_type(value: Any) -> str | None:
 
 _count = _integer(0, 2**63 - 1)
 _milliseconds = _integer(0, MILLISECONDS_MAX)
+_segment_bytes = _integer(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
+
+
+def _rule(
+    name: str,
+    field: str | None,
+    check: Check,
+    merge: Merge = "first",
+    *,
+    of_streams: bool = False,
+    by_policy: bool = True,
+) -> Rule:
+    """A setting that is `x-NAME` as an argument, and NAME in a policy that may have it."""
+    return Rule(f"x-{name}", name if by_policy else None, field, check, merge, of_streams)
+
 
 RULES: Final[tuple[Rule, ...]] = (
-    Rule("x-expires", "expires", "expires_ms", _integer(1, MILLISECONDS_MAX), "minimum"),
-    Rule("x-message-ttl", "message-ttl", "message_ttl_ms", _milliseconds, "minimum"),
-    Rule("x-dead-letter-exchange", "dead-letter-exchange", "dead_letter_exchange", _name),
-    Rule("x-dead-letter-routing-key", "dead-letter-routing-key", "dead_letter_routing_key", _name),
-    Rule(
-        "x-dead-letter-strategy",
-        "dead-letter-strategy",
-        "dead_letter_strategy",
-        _one_of("at-most-once", "at-least-once"),
-    ),
-    Rule("x-max-length", "max-length", "max_length", _count, "minimum"),
-    Rule("x-max-length-bytes", "max-length-bytes", "max_length_bytes", _count, "minimum"),
-    Rule("x-max-priority", None, "max_priority", _integer(1, 255)),
-    Rule("x-overflow", "overflow", "overflow", _one_of("drop-head", "reject-publish", "reject-publish-dlx")),
-    Rule("x-queue-mode", "queue-mode", None, _one_of("default", "lazy")),
-    Rule("x-queue-version", "queue-version", None, _integer(1, 2)),
-    Rule("x-single-active-consumer", None, "single_active_consumer", _flag),
-    Rule("x-queue-type", None, "queue_type", _queue_type),
-    Rule("x-queue-master-locator", "queue-master-locator", None, _text),
-    Rule("x-queue-leader-locator", "queue-leader-locator", "leader_locator", _one_of("client-local", "balanced")),
-    Rule("x-delivery-limit", "delivery-limit", "delivery_limit", _integer(-1, 2**31 - 1), "minimum"),
-    Rule("x-consumer-timeout", "consumer-timeout", "consumer_timeout_ms", _milliseconds, "minimum"),
-    Rule("x-consumer-disconnected-timeout", "consumer-disconnected-timeout", None, _milliseconds),
-    Rule(
-        "x-delayed-retry-type",
-        "delayed-retry-type",
-        "delayed_retry_type",
-        _one_of("disabled", "all", "failed", "returned"),
-    ),
-    Rule("x-delayed-retry-min", "delayed-retry-min", "delayed_retry_min_ms", _milliseconds),
-    Rule("x-delayed-retry-max", "delayed-retry-max", "delayed_retry_max_ms", _milliseconds),
-    Rule("x-max-in-memory-length", "max-in-memory-length", None, _count),
-    Rule("x-max-in-memory-bytes", "max-in-memory-bytes", None, _count),
-    Rule("x-quorum-initial-group-size", None, None, _integer(1, 255)),
-    Rule("x-member-placement-tag", None, None, _text),
-    Rule("x-replicas", "replicas", "replicas", _integer(1, 255)),
-    Rule("x-min-in-sync", "min-in-sync", "min_in_sync", _integer(1, 255)),
-    Rule("x-durability", "durability", "durability", _one_of("memory", "disk", "fsync")),
-    Rule("x-ownership", "ownership", "ownership", _one_of("shared", "rotating")),
-    Rule("x-ownership-hold-ms", "ownership-hold-ms", "ownership_hold_ms", _integer(1, MILLISECONDS_MAX)),
-    Rule("x-max-age", "max-age", "max_age", check_age, of_streams=True),
-    Rule(
-        "x-stream-max-segment-size-bytes",
-        "stream-max-segment-size-bytes",
-        "segment_bytes",
-        _integer(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
-        of_streams=True,
-    ),
-    Rule("x-stream-filter-size-bytes", "stream-filter-size-bytes", None, _integer(16, 255), of_streams=True),
-    Rule("x-initial-cluster-size", "initial-cluster-size", None, _integer(1, 255), of_streams=True),
+    _rule("expires", "expires_ms", _integer(1, MILLISECONDS_MAX), "minimum"),
+    _rule("message-ttl", "message_ttl_ms", _milliseconds, "minimum"),
+    _rule("dead-letter-exchange", "dead_letter_exchange", _name),
+    _rule("dead-letter-routing-key", "dead_letter_routing_key", _name),
+    _rule("dead-letter-strategy", "dead_letter_strategy", _one_of("at-most-once", "at-least-once")),
+    _rule("max-length", "max_length", _count, "minimum"),
+    _rule("max-length-bytes", "max_length_bytes", _count, "minimum"),
+    _rule("max-priority", "max_priority", _integer(1, 255), by_policy=False),
+    _rule("overflow", "overflow", _one_of("drop-head", "reject-publish", "reject-publish-dlx")),
+    _rule("queue-mode", None, _one_of("default", "lazy")),
+    _rule("queue-version", None, _integer(1, 2)),
+    _rule("single-active-consumer", "single_active_consumer", _flag, by_policy=False),
+    _rule("queue-type", "queue_type", _queue_type, by_policy=False),
+    _rule("queue-master-locator", None, _text),
+    _rule("queue-leader-locator", "leader_locator", _one_of("client-local", "balanced")),
+    _rule("delivery-limit", "delivery_limit", _integer(-1, 2**31 - 1), "minimum"),
+    _rule("consumer-timeout", "consumer_timeout_ms", _milliseconds, "minimum"),
+    _rule("consumer-disconnected-timeout", None, _milliseconds),
+    _rule("delayed-retry-type", "delayed_retry_type", _one_of("disabled", "all", "failed", "returned")),
+    _rule("delayed-retry-min", "delayed_retry_min_ms", _milliseconds),
+    _rule("delayed-retry-max", "delayed_retry_max_ms", _milliseconds),
+    _rule("max-in-memory-length", None, _count),
+    _rule("max-in-memory-bytes", None, _count),
+    _rule("quorum-initial-group-size", None, _integer(1, 255), by_policy=False),
+    _rule("member-placement-tag", None, _text, by_policy=False),
+    _rule("replicas", "replicas", _integer(1, 255)),
+    _rule("min-in-sync", "min_in_sync", _integer(1, 255)),
+    _rule("durability", "durability", _one_of("memory", "disk", "fsync")),
+    _rule("ownership", "ownership", _one_of("shared", "rotating")),
+    _rule("ownership-hold-ms", "ownership_hold_ms", _integer(1, MILLISECONDS_MAX)),
+    _rule("max-age", "max_age", check_age, of_streams=True),
+    _rule("stream-max-segment-size-bytes", "segment_bytes", _segment_bytes, of_streams=True),
+    _rule("stream-filter-size-bytes", None, _integer(16, 255), of_streams=True),
+    _rule("initial-cluster-size", None, _integer(1, 255), of_streams=True),
 )
 
 _SIZES: Final = {"quorum": "x-quorum-initial-group-size", STREAM: "x-initial-cluster-size"}
-"""How many copies, as RabbitMQ's clients say it."""
+"""How many copies, by RabbitMQ's names."""
 _LIVES: Final = ("x-expires", "x-message-ttl", "expires", "message-ttl")
-ARGUMENT_RULES: Final = {rule.argument: rule for rule in RULES if rule.argument is not None}
+ARGUMENT_RULES: Final = {rule.argument: rule for rule in RULES}
 POLICY_RULES: Final = {rule.key: rule for rule in RULES if rule.key is not None}
 
 
@@ -251,7 +251,7 @@ def resolve(
         found: list[tuple[Any, str]] = []
         if operator_policy and rule.key is not None and rule.key in operator_policy[1]:
             found.append((operator_policy[1][rule.key], f"operator policy '{operator_policy[0]}'"))
-        if rule.argument is not None and rule.argument in arguments:
+        if rule.argument in arguments:
             found.append((arguments[rule.argument], f"argument '{rule.argument}'"))
         if policy and rule.key is not None and rule.key in policy[1]:
             found.append((policy[1][rule.key], f"policy '{policy[0]}'"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -19,20 +20,17 @@ from .replicas import Replicas
 from .vhosts import Vhosts
 
 
+@dataclass(slots=True, eq=False)
 class Queues:
     """Begins and ends of queues. The queues are the topologies' and the index'."""
 
-    __slots__ = ("_clock", "_index", "_members", "_replicas", "_vhosts")
-
-    def __init__(
-        self, clock: LogClock, members: Members, vhosts: Vhosts, index: QueueIndex, replicas: Replicas
-    ) -> None:
-        """`clock`: ids of new queues; `replicas`: their places."""
-        self._clock = clock
-        self._members = members
-        self._vhosts = vhosts
-        self._index = index
-        self._replicas = replicas
+    _clock: LogClock
+    """Ids of new queues."""
+    _members: Members
+    _vhosts: Vhosts
+    _index: QueueIndex
+    _replicas: Replicas
+    """Places of new queues."""
 
     def declare(self, command: c.DeclareQueue, changes: list[Change]) -> Queue:
         """Fold DeclareQueue."""

@@ -6,6 +6,8 @@ place of its former self.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from msgspec.structs import replace
 
 from clusterbroker.cluster.errors import NotFound, PreconditionFailed, queue_text
@@ -23,16 +25,15 @@ from .queue_settings import QueueSettings
 from .vhosts import Vhosts
 
 
+@dataclass(slots=True, eq=False)
 class Replicas:
     """Decisions about owners and copies. The queues are the topologies' and the index', the members `Members`'."""
 
-    __slots__ = ("_index", "_members", "_vhosts")
-
-    def __init__(self, members: Members, vhosts: Vhosts, index: QueueIndex) -> None:
-        """`members`: the candidates; `vhosts`: settings, and the place of each queue; `index`: queues by id."""
-        self._members = members
-        self._vhosts = vhosts
-        self._index = index
+    _members: Members
+    """The candidates."""
+    _vhosts: Vhosts
+    """Settings, and the place of each queue."""
+    _index: QueueIndex
 
     # ---- questions ----
 
@@ -77,7 +78,7 @@ class Replicas:
     def check_home(self, node: NodeId, incarnation: Incarnation, queue: str) -> None:
         """Raise 406 unless a transient queue can live in this incarnation of a node."""
         home = self._members.get(node)
-        if home is None or home.witness or not self._members.is_life(node, incarnation):
+        if home is None or home.witness or not self._members.is_current(node, incarnation):
             raise PreconditionFailed(
                 f"{queue} cannot live at '{node}' incarnation {incarnation}: that is no member that is alive and holds "
                 "messages"
@@ -92,7 +93,7 @@ class Replicas:
 
     def change_in_sync(self, command: c.ChangeInSync, changes: list[Change]) -> tuple[QueueId, ...]:
         """Fold ChangeInSync."""
-        if not self._members.is_life(command.node, command.incarnation):
+        if not self._members.is_current(command.node, command.incarnation):
             return ()
         changed = []
         for proposal in command.changes:
@@ -113,7 +114,7 @@ class Replicas:
             and command.node in in_sync
             and len(in_sync) == len(incarnations)
             and all(
-                node in queue.in_sync or (node in queue.replicas and self._members.is_life(node, incarnation))
+                node in queue.in_sync or (node in queue.replicas and self._members.is_current(node, incarnation))
                 for node, incarnation in zip(in_sync, incarnations, strict=True)
             )
         )
@@ -123,14 +124,14 @@ class Replicas:
         queue = self._replicated(command.queue_id)
         where = queue_text(queue.vhost, queue.name)
         if (queue.owner, queue.incarnation) != (command.node, command.incarnation) or (
-            not self._members.is_life(command.node, command.incarnation)
+            not self._members.is_current(command.node, command.incarnation)
         ):
-            raise PreconditionFailed(f"{where} is not owned by '{command.node}' incarnation {command.incarnation}")
+            raise PreconditionFailed(f"{where} is not led by '{command.node}' incarnation {command.incarnation}")
         if (queue.epoch, queue.version) != (command.epoch, command.version):
             raise PreconditionFailed(f"{where} is at epoch {queue.epoch}, version {queue.version}: look again")
         to = self._members.get(command.to)
         if to is None or not to.alive or to.name not in queue.in_sync or to.name == queue.owner:
-            raise PreconditionFailed(f"{where} cannot be handed to '{command.to}': it is not another in-sync member")
+            raise PreconditionFailed(f"{where} cannot be handed to '{command.to}': it is not another in-sync replica")
         return self.replace(queue, ownership.transferred(queue, to), self.terms(queue), changes)
 
     def give_up_copy(self, command: c.GiveUpCopy, changes: list[Change]) -> Queue:
@@ -138,7 +139,7 @@ class Replicas:
         queue = self._replicated(command.queue_id)
         where = queue_text(queue.vhost, queue.name)
         node = command.node
-        if not self._members.is_life(node, command.incarnation) or queue.epoch != command.epoch:
+        if not self._members.is_current(node, command.incarnation) or queue.epoch != command.epoch:
             raise PreconditionFailed(f"{where} is at epoch {queue.epoch}, or '{node}' began again: look again")
         others = [
             member
@@ -151,7 +152,7 @@ class Replicas:
                 f"{where} cannot go to '{command.heir}', which may lack something itself, or is away"
             )
         if not others and node in (*queue.in_sync, *queue.eligible):
-            raise PreconditionFailed(f"nobody but '{node}' is here who may have all of {where}")
+            raise PreconditionFailed(f"no replica that is alive, but '{node}', may have all of {where}")
         terms = self.terms(queue)
         doubted = command.doubted and heir is not None
         after = ownership.given_up(queue, node, heir, terms, self._members.get, self._members.owned, doubted=doubted)
@@ -168,7 +169,7 @@ class Replicas:
         if to.name not in queue.replicas:
             raise PreconditionFailed(f"{where} has no replica at '{to.name}': choose of {', '.join(queue.replicas)}")
         if not to.alive:
-            raise PreconditionFailed(f"member '{to.name}' is not alive: start it, then force it to own {where}")
+            raise PreconditionFailed(f"member '{to.name}' is not alive: start it, then force it to lead {where}")
         return self.replace(queue, ownership.forced(queue, to), self.terms(queue), changes)
 
     def move_replica(self, command: c.MoveReplica, changes: list[Change]) -> Queue:
@@ -181,9 +182,9 @@ class Replicas:
         after = queue
         for node in command.remove:
             if node == queue.owner:
-                raise PreconditionFailed(f"{where} is owned by '{node}': hand it to another member first")
+                raise PreconditionFailed(f"{where} is led by '{node}': hand it to another member first")
             if queue.owner is None and node in (*queue.in_sync, *queue.eligible):
-                raise PreconditionFailed(f"{where} has no owner, and '{node}' may be its next one")
+                raise PreconditionFailed(f"{where} has no leader, and '{node}' may be its next one")
             after = ownership.lost(after, node)
         kept = (node for node in (*queue.replicas, *command.add) if node not in command.remove)
         after = replace(after, replicas=ownership.ordered(tuple(kept)))

@@ -16,33 +16,13 @@ from typing import Any, Final
 
 import msgspec
 
-from clusterbroker.cluster.errors import NewerRelease
 from clusterbroker.cluster.ids import LogIndex, QueueId
 from clusterbroker.journal.values import restored
 
-from .arguments import ENCODER
+from . import entities as e
+from .arguments import ENCODER, VERSION, decoded
 from .commands import Defining
-from .entities import (
-    Binding,
-    Deserted,
-    Exchange,
-    ForgottenDisk,
-    LogTime,
-    Member,
-    OperatorPolicy,
-    Parameter,
-    Permission,
-    Policy,
-    Producer,
-    Queue,
-    Segment,
-    TopicPermission,
-    User,
-    Vhost,
-    VhostLimits,
-)
 
-VERSION: Final = 1
 CHUNK_ENTITIES: Final = 1000
 
 
@@ -55,73 +35,56 @@ class StagedImport(msgspec.Struct, frozen=True, array_like=True):
     done: int
 
 
-_KINDS: Final[tuple[tuple[str, str, Any], ...]] = (
-    ("vhost", "vhosts", Vhost),
-    ("limits", "limits", VhostLimits),
-    ("exchange", "exchanges", Exchange),
-    ("queue", "queues", Queue),
-    ("binding", "bindings", Binding),
-    ("policy", "policies", Policy),
-    ("operator_policy", "operator_policies", OperatorPolicy),
-    ("user", "users", User),
-    ("permission", "permissions", Permission),
-    ("topic_permission", "topic_permissions", TopicPermission),
-    ("parameter", "parameters", Parameter),
-    ("member", "members", Member),
-    ("forgotten_disk", "forgotten_disks", ForgottenDisk),
-    ("import", "imports", StagedImport),
-    ("import_command", "import_commands", Defining),
-    ("producer", "producers", Producer),
-    ("segment", "segments", Segment),
-    ("time", "times", LogTime),
-    ("deleted_queue", "deleted_queues", QueueId),
-    ("deserted", "deserted", Deserted),
-)
-_FIELDS: Final = {kind: field for kind, field, _ in _KINDS}
-_LISTS: Final[dict[str, Any]] = {
-    kind: msgspec.msgpack.Decoder(list[entity], ext_hook=restored)  # type: ignore[valid-type]
-    for kind, _, entity in _KINDS
-}
-_OUTER: Final = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
-
-
 class Snapshot(msgspec.Struct):
     """The entities of a cluster map after the command at `index`; a restored node continues with `index + 1`."""
 
     index: LogIndex
-    vhosts: list[Vhost] = []
-    limits: list[VhostLimits] = []
-    exchanges: list[Exchange] = []
-    queues: list[Queue] = []
-    bindings: list[Binding] = []
-    policies: list[Policy] = []
-    operator_policies: list[OperatorPolicy] = []
-    users: list[User] = []
-    permissions: list[Permission] = []
-    topic_permissions: list[TopicPermission] = []
-    parameters: list[Parameter] = []
-    members: list[Member] = []
-    forgotten_disks: list[ForgottenDisk] = []
+    vhosts: list[e.Vhost] = []
+    limits: list[e.VhostLimits] = []
+    exchanges: list[e.Exchange] = []
+    queues: list[e.Queue] = []
+    bindings: list[e.Binding] = []
+    policies: list[e.Policy] = []
+    operator_policies: list[e.OperatorPolicy] = []
+    users: list[e.User] = []
+    permissions: list[e.Permission] = []
+    topic_permissions: list[e.TopicPermission] = []
+    parameters: list[e.Parameter] = []
+    members: list[e.Member] = []
+    forgotten_disks: list[e.ForgottenDisk] = []
     imports: list[StagedImport] = []
     """One at most."""
     import_commands: list[Defining] = []
-    producers: list[Producer] = []
-    segments: list[Segment] = []
-    times: list[LogTime] = []
+    producers: list[e.Producer] = []
+    segments: list[e.Segment] = []
+    times: list[e.LogTime] = []
     """One; none of a log that no time has passed in."""
     deleted_queues: list[QueueId] = []
     """The last ones, oldest first."""
-    deserted: list[Deserted] = []
+    deserted: list[e.Deserted] = []
     """One, of a broker that had users and has none; else none."""
 
     def sections(self) -> Iterator[tuple[str, list[Any]]]:
         """(kind, entities) in the stored order."""
-        for kind, field, _ in _KINDS:
+        for kind, field in _FIELDS.items():
             yield kind, getattr(self, field)
 
     def __len__(self) -> int:
         """How many entities there are."""
         return sum(len(entities) for _, entities in self.sections())
+
+
+_KINDS: Final = """
+    vhost limits exchange queue binding policy operator_policy user permission topic_permission parameter member
+    forgotten_disk import import_command producer segment time deleted_queue deserted
+"""
+"""Of the fields of a snapshot behind its index, in their order, which is the stored one."""
+_FIELDS: Final = dict(zip(_KINDS.split(), Snapshot.__struct_fields__[1:], strict=True))
+_LISTS: Final[dict[str, Any]] = {
+    kind: msgspec.msgpack.Decoder(entities.type, ext_hook=restored)
+    for kind, entities in zip(_FIELDS, msgspec.structs.fields(Snapshot)[1:], strict=True)
+}
+_OUTER: Final = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 
 
 def encode(snapshot: Snapshot) -> Iterator[bytes]:
@@ -135,15 +98,11 @@ def decode(index: LogIndex, chunks: Iterable[bytes]) -> Snapshot:
     """The snapshot behind stored chunks; ValueError when they are none, NewerRelease when this release knows less."""
     snapshot = Snapshot(index)
     for chunk in chunks:
-        if not chunk or chunk[0] != VERSION:
-            newer = bool(chunk) and chunk[0] > VERSION
-            version = chunk[0] if chunk else "missing"
-            raise (NewerRelease if newer else ValueError)(f"snapshot version {version} is not {VERSION}")
-        try:
-            kind, raw = _OUTER.decode(chunk[1:])
-            getattr(snapshot, _FIELDS[kind]).extend(_LISTS[kind].decode(raw))
-        except (msgspec.ValidationError, KeyError) as error:
-            raise NewerRelease(f"not a chunk of a snapshot: {error}") from error
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise ValueError(f"not a chunk of a snapshot: {error}") from error
+        kind, entities = decoded(chunk, "a chunk of a snapshot", "snapshot", _entities)
+        getattr(snapshot, _FIELDS[kind]).extend(entities)
     return snapshot
+
+
+def _entities(chunk: bytes | memoryview) -> tuple[str, list[Any]]:
+    kind, raw = _OUTER.decode(chunk)
+    return kind, _LISTS[kind].decode(raw)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from msgspec.structs import replace
@@ -47,22 +48,19 @@ EXPECTED: Final = (DeclareQueue, Bind, SetVhostLimits)
 """The commands that `Expected` counts."""
 
 
+@dataclass(slots=True, eq=False)
 class Expected:
     """What an import has decided on for a vhost, and what is not there yet: it counts as if it were."""
 
-    __slots__ = ("in_turn", "limits", "queues", "sources")
-
-    def __init__(self) -> None:
-        """Nothing."""
-        self.in_turn = False
-        """A command of the import is carried out: whether there is room for it was judged when it was decided, by the
-        limit that shall be, which may be still to come."""
-        self.queues = 0
-        """For the limit."""
-        self.limits = 0
-        """So many times the limit will be set: until then nobody knows whether there is room for a queue more."""
-        self.sources: Counter[str] = Counter()
-        """Exchanges from which bindings will lead: who loses its last one keeps an auto-delete exchange."""
+    in_turn: bool = False
+    """A command of the import is carried out: whether there is room for it was judged when it was decided, by the
+    limit that shall be, which may be still to come."""
+    queues: int = 0
+    """For the limit."""
+    limits: int = 0
+    """So many times the limit will be set: until then nobody knows whether there is room for a queue more."""
+    sources: Counter[str] = field(default_factory=Counter)
+    """Exchanges from which bindings will lead: an auto-delete exchange that loses its last one stays."""
 
     def add(self, command: DeclareQueue | Bind | SetVhostLimits, count: int) -> None:
         """`count`: 1 when it is decided, -1 when it is its turn."""
@@ -121,14 +119,7 @@ class Topology:
         exchange_rules.refuse_default_exchange(command.name)
         existing = self.exchanges.get(command.name)
         if existing is not None:
-            exchange_rules.check_equivalent(
-                existing,
-                type_=command.type,
-                durable=command.durable,
-                auto_delete=command.auto_delete,
-                internal=command.internal,
-                arguments=command.arguments,
-            )
+            exchange_rules.check_equivalent(existing, command)
             return existing
         queue_rules.check_name("exchange", command.name)
         exchange_rules.check_arguments(self.vhost.name, command.name, command.type, command.arguments)
@@ -162,30 +153,14 @@ class Topology:
         """queue.declare: the existing queue when it is equivalent, else a new one with this id, at its place."""
         existing = self.queues.get(command.name)
         if existing is not None:
-            queue_rules.check_equivalent(
-                existing,
-                connection=command.connection,
-                exclusive=command.exclusive,
-                durable=command.durable,
-                auto_delete=command.auto_delete,
-                arguments=command.arguments,
-                queue_type_default=self.vhost.default_queue_type or "classic",
-            )
+            queue_rules.check_equivalent(existing, command, self.vhost.default_queue_type or "classic")
             return existing
         if command.server_named:
             queue_rules.check_length("queue", command.name)
         else:
             queue_rules.check_name("queue", command.name)
         queue_rules.check_arguments(self.vhost.name, command.name, command.arguments)
-        queue_rules.check_kind(
-            self.vhost.name,
-            command.name,
-            command.arguments,
-            durable=command.durable,
-            exclusive=command.exclusive,
-            auto_delete=command.auto_delete,
-            server_named=command.server_named,
-        )
+        queue_rules.check_kind(command)
         self._check_queue_limit(command.name)
         # "Exclusive => durable flag ignored" (amqp-rules.md 5.3)
         durable = command.durable and not command.exclusive
@@ -270,26 +245,22 @@ class Topology:
             missing = no_queue if command.destination_kind == "queue" else no_exchange
             raise missing(self.vhost.name, command.destination)
         self._check_access(command)
-        binding = self._binding(command)
-        existing = self.bindings.find(binding)
+        existing = self.bindings.find(command)
         if existing is not None:
             return existing
         queue_rules.check_length("routing key", command.routing_key)
         exchange_rules.check_binding(source, command.routing_key, command.arguments)
         self._check_binding_limit(source.name)
+        binding = self._binding(command)
         self.bindings.add(binding)
         changes.append(Bound(binding))
         return binding
-
-    def is_bound(self, command: Bind) -> bool:
-        """Whether the binding is there."""
-        return self.bindings.find(self._binding(command)) is not None
 
     def unbind(self, command: Unbind, changes: list[Change]) -> bool:
         """queue.unbind or exchange.unbind: whether the binding existed."""
         self._source_of(command)
         self._check_access(command)
-        binding = self.bindings.find(self._binding(command))
+        binding = self.bindings.find(command)
         if binding is None:
             return False
         self._end_bindings((binding,), changes)
@@ -329,7 +300,7 @@ class Topology:
             self._check_access(command)
         except WiringError:
             return []
-        binding = self.bindings.find(self._binding(command))
+        binding = self.bindings.find(command)
         return [] if binding is None else self.cascade((binding,))
 
     def cascade(self, direct: Iterable[Binding], ended: str = "") -> list[Binding]:
@@ -382,7 +353,7 @@ class Topology:
         self.exchanges.clear()
         self.ledger = Ledger()
 
-    def is_durable(self, binding: Binding) -> bool:
+    def is_durable(self, binding: Binding | Bind | Unbind) -> bool:
         """A binding is durable only when both its ends are."""
         source = self.exchanges.get(binding.source)
         if source is None or not source.durable:

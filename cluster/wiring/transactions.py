@@ -1,15 +1,15 @@
 """Transactions: staged rows become visible together, and once (docs/design/005-spark.md has the contract).
 
     producer   commits epochs 0, 1, 2 ... (micro-batches); the ledger knows the last one
-    run        one life of it; a new run replaces the one before, which may not come back
+    run        one process of it; a new run replaces the one before, which may not come back
     segment    what one attempt stages: an exchange with a hidden queue. Who commits names the attempts that won
 
     opened --CommitTransaction--> committed --FinishSegments (its owner has moved all)--> gone
        `----- a commit of its epoch without it, a newer run, abort, expiry, its exchange's deletion -----> gone
 
 Why it is once: one command decides, and it may be repeated, for of an epoch that is not above the ledger's nothing
-happens. What was decided is carried out by the owners of the segments, who tell of the end in the epoch of ownership in
-which they saw it: what an owner of before believes ends nothing.
+happens. What was decided is carried out by the owners of the segments, which report the end in the epoch of ownership
+in which they saw it: what an owner of before believes ends nothing.
 
 A segment that is declared when its epoch has been committed is a replay: it has no queue, and what comes goes nowhere.
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -28,7 +29,7 @@ from clusterbroker.cluster.ids import Epoch, QueueId
 
 from . import changes as events
 from . import commands as c
-from .arguments import difference_text, equivalent, is_integer, same, type_name
+from .arguments import check_same, is_integer, same, type_name
 from .changes import Change
 from .entities import Exchange, Producer, Queue, Segment
 from .exchange_rules import STAGING, check_equivalent
@@ -125,12 +126,12 @@ def opening(vhost: str, name: str, arguments: Mapping[str, Any]) -> Opening:
 
 
 def over(producer: str, committed: int | None, epoch: int) -> str:
-    """The reason of who comes with an epoch that is over."""
+    """The reason of a refusal: the epoch is over."""
     return f"fenced: producer '{producer}' has committed epoch {committed}, and {epoch} is over"
 
 
 def replaced(producer: Producer, run: str) -> str:
-    """The reason of who comes with a run that was replaced."""
+    """The reason of a refusal: the run was replaced."""
     return f"fenced: run {run} of producer '{producer.name}' was replaced by run {producer.run}"
 
 
@@ -161,6 +162,7 @@ class Due(NamedTuple):
     producers: tuple[str, ...]
 
 
+@dataclass(slots=True, eq=False)
 class Transactions:
     """The commands about transactions. Producers and segments are in the ledgers of the topologies.
 
@@ -169,14 +171,12 @@ class Transactions:
     epoch above its producer's; (4) a segment has a producer in the ledger.
     """
 
-    __slots__ = ("_clock", "_index", "_replicas", "_vhosts")
-
-    def __init__(self, clock: LogClock, vhosts: Vhosts, index: QueueIndex, replicas: Replicas) -> None:
-        """`clock`: age of the log, ids of staging queues; `replicas`: their places."""
-        self._clock = clock
-        self._vhosts = vhosts
-        self._index = index
-        self._replicas = replicas
+    _clock: LogClock
+    """Age of the log, ids of staging queues."""
+    _vhosts: Vhosts
+    _index: QueueIndex
+    _replicas: Replicas
+    """Places of staging queues."""
 
     # ---- opening ----
 
@@ -471,19 +471,10 @@ class Transactions:
 
 def _check_same(existing: Exchange, command: c.DeclareExchange) -> None:
     """Raise 406 unless a redeclare says the same."""
-    check_equivalent(
-        existing,
-        type_=command.type,
-        durable=command.durable,
-        auto_delete=command.auto_delete,
-        internal=command.internal,
-        arguments=command.arguments,
-    )
+    check_equivalent(existing, command)
+    where = exchange_text(existing.vhost, existing.name)
     for word in _WORDS:
-        wanted, current = command.arguments.get(word), existing.arguments.get(word)
-        if not equivalent(wanted, current):
-            where = exchange_text(existing.vhost, existing.name)
-            raise PreconditionFailed(f"inequivalent arg '{word}' for {where}: {difference_text(wanted, current)}")
+        check_same(where, word, command.arguments.get(word), existing.arguments.get(word))
 
 
 def is_expired(segment: Segment, lived_ms: int, at_ms: int = 0) -> bool:

@@ -10,8 +10,7 @@ from . import changes as events
 from . import commands as c
 from .arguments import same
 from .changes import Change
-from .command import in_part
-from .entities import Binding, Exchange, OperatorPolicy, Policy, Vhost, VhostLimits
+from .entities import Binding, Exchange, OperatorPolicy, Policy, Vhost, VhostLimits, in_part
 from .members import Members
 from .queue_index import QueueIndex
 from .queue_rules import check_length
@@ -64,14 +63,11 @@ class Vhosts:
         if command.default_queue_type not in {None, "classic", "quorum"}:
             raise PreconditionFailed(f"unsupported default queue type '{command.default_queue_type}'")
         topology = self.by_name.get(command.name)
+        traced = topology is not None and topology.vhost.tracing
         vhost = Vhost(
-            name=command.name,
-            description=command.description,
-            tags=command.tags,
-            metadata=command.metadata,
-            default_queue_type=command.default_queue_type,
-            tracing=topology is not None and topology.vhost.tracing if command.tracing is None else command.tracing,
-        )
+            command.name, command.description, command.tags, command.metadata, command.default_queue_type,
+            traced if command.tracing is None else command.tracing,
+        )  # fmt: skip
         if command.only:
             vhost = in_part(self.require(command.name).vhost, vhost, command.only)
         if topology is None:

@@ -7,13 +7,12 @@ whether they still hold.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from clusterbroker.cluster.ids import LogIndex, NodeId, QueueId
 
 from . import commands as c
 from .arguments import CANONICAL
-from .authorization import PermissionKind, TopicPermissionKind
 from .entities import (
     Binding,
     DestinationKind,
@@ -21,44 +20,65 @@ from .entities import (
     LogTime,
     Member,
     OperatorPolicy,
-    Parameter,
-    Permission,
     Policy,
     Producer,
     Queue,
     Segment,
-    TopicPermission,
-    User,
     Vhost,
     VhostLimits,
 )
 from .importing import Imports
 from .imports import Import
-from .membership import Short
-from .ownership import Terms
 from .parts import MapParts
 from .policies import ExchangeSettings
 from .queue_settings import QueueSettings
 from .snapshot import Snapshot
-from .transactions import Due
 from .vhosts import NOWHERE
 
 
 class ClusterView:
     """All questions about the cluster map; only its subclass ClusterMap changes it."""
 
-    __slots__ = ("_accounts", "_imports", "_index", "_members", "_parts", "_replicas", "_vhosts")
+    __slots__ = (
+        "_accounts", "_imports", "_index", "_members", "_parts", "_vhosts", "allowed", "counting_on", "due",
+        "exclusive_queues", "held", "in_pieces", "is_only_copy", "lasting_queues", "member", "members", "next_slice",
+        "owned", "parameter", "parameters", "permission", "permissions", "queues_of", "replicas_of", "terms",
+        "topic_allowed", "topic_permissions", "tried", "user", "users", "was_deleted",
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        """A map without anything in it, not even a vhost."""
-        self._parts = MapParts()
-        self._imports = Imports(self._parts)
-        # one hop for the questions that are asked most
-        self._vhosts = self._parts.vhosts.by_name
-        self._index = self._parts.index
-        self._members = self._parts.members
-        self._replicas = self._parts.replicas
-        self._accounts = self._parts.accounts
+        """A map without anything in it, not even a vhost. What one part answers alone is that part's method."""
+        self._parts = parts = MapParts()
+        self._imports = imports = Imports(parts)
+        self._vhosts = parts.vhosts.by_name
+        self._index = index = parts.index
+        self._members = members = parts.members
+        self._accounts = accounts = parts.accounts
+        self.tried: Final = imports.tried
+        self.next_slice: Final = imports.next_slice
+        self.in_pieces: Final = parts.cascades.in_pieces
+        self.due: Final = parts.transactions.due
+        self.was_deleted: Final = index.was_deleted
+        self.lasting_queues: Final = index.lasting
+        self.exclusive_queues: Final = index.exclusive_to
+        self.queues_of: Final = index.owned_by
+        self.replicas_of: Final = index.held_by
+        self.member: Final = members.get
+        self.members: Final = members.all
+        self.owned: Final = members.owned
+        self.held: Final = members.held
+        self.counting_on: Final = parts.membership.counting_on
+        self.is_only_copy: Final = parts.replicas.is_only_copy
+        self.terms: Final = parts.replicas.terms
+        self.parameter: Final = parts.parameters.get
+        self.parameters: Final = parts.parameters.all
+        self.user: Final = accounts.user
+        self.users: Final = accounts.users
+        self.permission: Final = accounts.permission
+        self.permissions: Final = accounts.permissions
+        self.topic_permissions: Final = accounts.topic_permissions
+        self.allowed: Final = accounts.allowed
+        self.topic_allowed: Final = accounts.topic_allowed
 
     @property
     def applied(self) -> LogIndex:
@@ -103,15 +123,6 @@ class ClusterView:
         """The import of definitions that is under way; to be read only."""
         return self._imports.current
 
-    def tried(self, commands: Iterable[c.Defining]) -> list[c.Defining]:
-        """Those of the commands that would change something if they were imported now; nothing happens. Raises the
-        WiringError with which they would be refused."""
-        return self._imports.tried(commands)
-
-    def next_slice(self, commands: Sequence[c.Defining], start: int) -> int:
-        """How many commands of an import, from `start` on, may be carried out at once: at least one."""
-        return self._imports.next_slice(commands, start)
-
     # ---- vhosts, exchanges, queues ----
 
     def vhost(self, name: str) -> Vhost | None:
@@ -149,22 +160,9 @@ class ClusterView:
             return tuple(queue for topology in self._vhosts.values() for queue in topology.queues.values())
         return tuple(self._vhosts.get(vhost, NOWHERE).queues.values())
 
-    def was_deleted(self, queue_id: QueueId) -> bool:
-        """Whether a queue that was not transient had this id and was deleted, of the last DELETED_KEPT of them. Of an
-        id that was neither deleted nor is in use nothing is known: a journal that has messages of it keeps them."""
-        return self._index.was_deleted(queue_id)
-
-    def lasting_queues(self) -> tuple[Queue, ...]:
-        """All queues that a restart does not end, those that hold staged rows with them, by queue_id."""
-        return self._index.lasting()
-
     def staging_queues(self, vhost: str) -> tuple[Queue, ...]:
         """The queues of a vhost that hold staged rows, oldest first."""
         return tuple(self._vhosts.get(vhost, NOWHERE).staged.values())
-
-    def exclusive_queues(self, connection: str) -> tuple[Queue, ...]:
-        """The queues that are exclusive to a connection, oldest first."""
-        return self._index.exclusive_to(connection)
 
     # ---- bindings ----
 
@@ -180,17 +178,13 @@ class ClusterView:
         """Bindings that end at a queue or exchange, oldest first."""
         return self._vhosts.get(vhost, NOWHERE).bindings.to_destination(destination_kind, name)
 
-    def is_durable_binding(self, binding: Binding) -> bool:
+    def is_durable_binding(self, binding: Binding | c.Bind | c.Unbind) -> bool:
         """Whether the binding survives a restart: both its ends do."""
         return self._vhosts.get(binding.vhost, NOWHERE).is_durable(binding)
 
-    def find_binding(self, binding: Binding) -> Binding | None:
-        """The stored binding that is the same as this one."""
+    def find_binding(self, binding: Binding | c.Bind | c.Unbind) -> Binding | None:
+        """The stored binding that is the same as this one, or that a command names."""
         return self._vhosts.get(binding.vhost, NOWHERE).bindings.find(binding)
-
-    def in_pieces(self, command: c.Ending) -> bool:
-        """Whether what ends with it is too much for one command: then `Loosen` comes before it."""
-        return self._parts.cascades.in_pieces(command)
 
     # ---- transactions ----
 
@@ -223,24 +217,12 @@ class ClusterView:
         queue = self._index.by_id.get(queue_id)
         return self.segment(queue.vhost, queue.name) if queue is not None and queue.staging else None
 
-    def due(self, lived_ms: int) -> Iterator[Due]:
-        """Expired segments and forgettable producers of a log of this age, by vhost."""
-        return self._parts.transactions.due(lived_ms)
-
     # ---- members, and the queues that they own and hold ----
 
     @property
     def is_cluster(self) -> bool:
         """Whether there are members; without any, this is the map of a single node."""
         return bool(self._members)
-
-    def member(self, name: NodeId) -> Member | None:
-        """The member of this name."""
-        return self._members.get(name)
-
-    def members(self) -> tuple[Member, ...]:
-        """All members, oldest first."""
-        return self._members.all()
 
     def forgotten_members(self) -> frozenset[NodeId]:
         """The names of former members that were taken out."""
@@ -254,30 +236,6 @@ class ClusterView:
         """All members that are alive, oldest first."""
         return tuple(member for member in self._members.all() if member.alive)
 
-    def counting_on(self, name: NodeId) -> Iterator[Short]:
-        """The queues with too few copies in sync without this member, in ascending queue_id."""
-        return self._parts.membership.counting_on(name)
-
-    def owned(self, node: NodeId) -> int:
-        """How many queues a node owns, the transient ones not counted: what placement compares."""
-        return self._members.owned(node)
-
-    def held(self, node: NodeId) -> int:
-        """How many queues a node is a replica of, the transient ones not counted: what placement compares."""
-        return self._members.held(node)
-
-    def queues_of(self, node: NodeId) -> Iterator[Queue]:
-        """All queues that a node owns, transient ones too, in ascending queue_id; the map may change meanwhile."""
-        return self._index.owned_by(node)
-
-    def replicas_of(self, node: NodeId) -> Iterator[Queue]:
-        """All queues that a node is a replica of (transient ones have none), as `queues_of`."""
-        return self._index.held_by(node)
-
-    def is_only_copy(self, queue: Queue, node: NodeId) -> bool:
-        """Whether no other node may have all of a queue; a damaged copy counts as one."""
-        return self._replicas.is_only_copy(queue, node)
-
     def is_critical(self, queue: Queue, node: NodeId) -> bool:
         """Whether nothing could be committed in the queue if this node went away now."""
         return node in queue.in_sync and len(queue.in_sync) - 1 < self.min_in_sync(queue)
@@ -289,10 +247,6 @@ class ClusterView:
     def min_in_sync(self, queue: Queue) -> int:
         """How many must be in sync for anything to be committed."""
         return self.terms(queue).least(len(queue.replicas))
-
-    def terms(self, queue: Queue) -> Terms:
-        """What a queue's effective settings say about its copies."""
-        return self._replicas.terms(queue)
 
     # ---- policies and parameters ----
 
@@ -312,54 +266,9 @@ class ClusterView:
         """Operator policies of a vhost, in the order in which they are asked."""
         return self._vhosts.get(vhost, NOWHERE).policies.operator_policies()
 
-    def parameter(self, vhost: str, component: str, name: str) -> Parameter | None:
-        """A runtime parameter; vhost "" for a global one."""
-        return self._parts.parameters.get(vhost, component, name)
-
-    def parameters(self) -> tuple[Parameter, ...]:
-        """All runtime parameters, oldest first."""
-        return self._parts.parameters.all()
-
     # ---- users ----
-
-    def user(self, name: str) -> User | None:
-        """The user of this name."""
-        return self._accounts.user(name)
-
-    def users(self) -> tuple[User, ...]:
-        """All users, oldest first."""
-        return self._accounts.users()
 
     @property
     def had_users(self) -> bool:
         """Whether there is a user, or was one."""
         return self._accounts.had_users
-
-    def permission(self, user: str, vhost: str) -> Permission | None:
-        """The user's permission in a vhost; None: it may not open the vhost."""
-        return self._accounts.permission(user, vhost)
-
-    def permissions(self) -> tuple[Permission, ...]:
-        """All permissions."""
-        return self._accounts.permissions()
-
-    def topic_permissions(self) -> tuple[TopicPermission, ...]:
-        """All topic permissions."""
-        return self._accounts.topic_permissions()
-
-    def allowed(self, user: str, vhost: str, kind: PermissionKind, resource: str) -> bool:
-        """Whether the user may `configure`, `write` or `read` the exchange or queue of this name."""
-        return self._accounts.allowed(user, vhost, kind, resource)
-
-    def topic_allowed(
-        self,
-        user: str,
-        vhost: str,
-        kind: TopicPermissionKind,
-        exchange: str,
-        routing_key: str,
-        *,
-        client_id: str | None = None,
-    ) -> bool:
-        """Whether the user may use the routing key on a topic exchange: `write` to publish, `read` to bind."""
-        return self._accounts.topic_allowed(user, vhost, kind, exchange, routing_key, client_id=client_id)

@@ -100,7 +100,7 @@ def newer_snapshot(data: Path) -> None:
             "written in format 2 by a newer release, this one knows formats up to 1: start that release again",
         ),
         (newer_command, "was written by a newer release, this one cannot read it (command version 2 is not 1): start"),
-        (unknown_command, "was written by a newer release, this one cannot read it (not a wiring command: "),
+        (unknown_command, "was written by a newer release, this one cannot read it (not a metadata command: "),
         (
             newer_snapshot,
             "was written by a newer release, this one cannot read it (snapshot version 2 is not 1): start",

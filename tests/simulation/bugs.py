@@ -105,14 +105,14 @@ def no_contact() -> None:
 def any_incarnation() -> None:
     from clusterbroker.cluster.wiring.members import Members
 
-    def make(is_life: Any) -> Any:
+    def make(is_current: Any) -> Any:
         def anybody(self: Any, name: str, incarnation: int) -> bool:
             member = self.get(name)
             return member is not None and member.alive
 
         return anybody
 
-    patch(Members, "is_life", make)
+    patch(Members, "is_current", make)
 
 
 # -- the owner's side of replication

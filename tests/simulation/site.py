@@ -506,7 +506,7 @@ class Site:
         if not self.directory.journal_is_whole(self.journal):
             self._give_up_copies()
             return
-        self.pulse.hearing.speaks = True
+        self.pulse.hearing.confirms = True
         self.incarnation = max(self.starts, member.incarnation + 1)
         few = {"group_bytes_max": 600} if self.life % 3 == 1 else {}  # groups that are full with a message or two
         options = NodeOptions(name=self.name, incarnation=self.incarnation, **few)

@@ -183,9 +183,9 @@ PLAIN: Final[dict[str, tuple[Callable[..., c.AnyCommand], Mapping[str, str | Non
 }
 """Commands with their texts, and the defaults of these; None: it must be said."""
 LISTS: Final[dict[str, tuple[str, tuple[str, ...], Callable[[ClusterView], Iterable[Any]]]]] = {
-    "user.list": ("users", ("name", "tags"), ClusterView.users),
+    "user.list": ("users", ("name", "tags"), lambda view: view.users()),
     "vhost.list": ("vhosts", ("name", "description"), ClusterView.vhosts),
-    "permission.list": ("permissions", ("user", "vhost", *_GRANTED), ClusterView.permissions),
+    "permission.list": ("permissions", ("user", "vhost", *_GRANTED), lambda view: view.permissions()),
     "policy.list": ("policies", ("vhost", "name", "pattern", "definition", "apply_to", "priority"), _policies),
 }
 WIRING: Final[dict[str, Operation]] = {

@@ -32,5 +32,5 @@ def test_memory_is_bounded() -> None:
     for number in range(3 * PEERS_MAX):
         assert refusals.count(str(number), "why" * 10_000, number / 1000) == 0
     assert len(refusals._minutes) == PEERS_MAX
-    assert max(len(minute.told[0]) for minute in refusals._minutes.values()) <= 100
+    assert max(len(minute.logged[0]) for minute in refusals._minutes.values()) <= 100
     assert refusals.count(str(3 * PEERS_MAX - 1), "why" * 10_000, 4) is None

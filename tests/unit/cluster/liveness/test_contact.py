@@ -27,7 +27,7 @@ def contact(name: str = "a", voters: str = "abc") -> Contact:
 
 def hearing() -> Hearing:
     made = Hearing(OPTIONS, 0.0)
-    made.speaks = True
+    made.confirms = True
     return made
 
 
@@ -131,7 +131,7 @@ def test_a_voter_that_has_just_begun_neither_speaks_nor_gives_up() -> None:
     assert not b.heard("a", 1, LEAST_S, 100.1)
     assert not b.give_up("c", 1, 101.7)
     assert b.give_up("c", 1, 100.0 + OPTIONS.grace_s)
-    b.speaks = True
+    b.confirms = True
     assert b.heard("a", 1, LEAST_S, 100.2)
 
 
@@ -191,7 +191,7 @@ def test_contact_ends_before_anybody_is_failed_early(seed: int, rate: list[float
     hearings = {name: Hearing(OPTIONS, clocks[name](0.0)) for name in voters if name != "a"}
     verdicts = Verdicts()
     for each in hearings.values():
-        each.speaks = True
+        each.confirms = True
     order = itertools.count()
     events: list[tuple[float, int, str, tuple[Any, ...]]] = []
 

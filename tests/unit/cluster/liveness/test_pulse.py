@@ -116,7 +116,7 @@ async def test_without_a_voters_word_there_is_no_contact_though_the_lease_lasts(
     async with beating(*nodes):
         await until(lambda: all(node.heart.may_speak() for node in nodes))
         for node in (b, c):
-            node.heart.pulse.hearing.speaks = False
+            node.heart.pulse.hearing.confirms = False
         await until(lambda: not a.heart.may_speak())
         assert a.heart.leased()
         told = a.owner.contacts

@@ -72,5 +72,5 @@ def test_memory_that_is_short_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> N
 
     fold = Fold()
     monkeypatch.setattr(fold.map.__class__, "apply", short)
-    with pytest.raises(LogFailure, match=r"wiring entry 1 .* memory is short; restart this node"):
+    with pytest.raises(LogFailure, match=r"metadata entry 1 .* memory is short; restart this node"):
         folded(fold, 1, 1)

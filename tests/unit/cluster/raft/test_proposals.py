@@ -49,7 +49,7 @@ def test_what_belongs_to_a_term_that_is_over_gets_no_number() -> None:
 )
 def test_an_entry_of_a_later_life_is_no_own_one(session: int, life: int, went_back: bool) -> None:
     """A copy of the disk was put back, so a session comes twice."""
-    proposals = Proposals("a/d", 3, life=7)
+    proposals = Proposals("a/d", 3, generation=7)
     of_another = Envelope("b/d", 9, 1, b"", 5)
     proposals.check(of_another)
     entry = Envelope("a/d", session, 1, b"", life)

@@ -70,6 +70,26 @@ def test_s2_a_snapshot_piece_commits_nothing_of_its_own() -> None:
     assert old.applied == before, "nor does an old snapshot"
 
 
+def test_s2_a_damaged_snapshot_commits_nothing() -> None:
+    """Its last piece carries a commit index beyond an entry that the follower never compared with the leader's."""
+    group = led()
+    old = group.members["a"]
+    group.deaf = {"a"}
+    old.core.append([b"\x00never replicated"])
+    old.turn()
+    new = group.elect("b")
+    new.core.append([b"\x00other", b"\x00another"])
+    group.carry()
+    before, commit = list(old.applied), old.core.commit
+    for first, last, data in ((True, False, b"damaged"), (False, True, b"")):
+        old.core.received("b", m.Snapshot(new.core.term, new.core.commit, new.core.commit, first, last, data))
+    old.turn()
+    assert (old.applied, old.core.commit) == (before, commit), "only what was installed is committed"
+    group.deaf = set()
+    group.pass_time(1.0)
+    assert old.applied == new.applied, "the leader's log replaces it"
+
+
 def test_s5_an_acknowledgement_of_another_term_or_beyond_the_log_counts_for_nothing() -> None:
     group = led()
     leader = group.members["a"].core
@@ -143,12 +163,31 @@ def test_a_vote_is_counted_once_and_only_from_voters() -> None:
     group = Group("a", "b", "c", "d", "e")
     core = group.members["a"].core
     core._campaign = True
-    core._votes = {"a"}
     group.members["a"].turn()
     for peer in ("b", "b", "b", "stranger"):
         core.received(peer, m.Vote(core.term))
     assert not core.leads
     core.received("c", m.Vote(core.term))
+    assert core.leads
+
+
+def test_a_vote_of_the_term_before_does_not_hide_the_next_one() -> None:
+    """It arrives between the pre-votes for the next term and the candidacy."""
+    group = Group("a", "b", "c", "d", "e")
+    core = group.members["a"].core
+    core._campaign = True
+    group.members["a"].turn()
+    term = core.term
+    core.tick(10.0)
+    core._election_s = 0.0
+    group.members["a"].turn()
+    for peer in ("b", "c"):
+        core.received(peer, m.PreVoted(term + 1, True, term))
+    core.received("d", m.Vote(term))
+    group.members["a"].turn()
+    assert core.term == term + 1
+    for peer in ("d", "e"):
+        core.received(peer, m.Vote(term + 1))
     assert core.leads
 
 
@@ -203,6 +242,28 @@ def test_a_large_snapshot_arrives_in_pieces() -> None:
             group.members["e"].core.linked(name)
     group.pass_time(0.5)
     assert group.members["e"].applied == large
+
+
+def test_a_leader_with_a_damaged_snapshot_writes_it_anew() -> None:
+    group = Group("a", "b", "c")
+    leader = group.elect("a")
+    for entry in entries(3):
+        leader.core.append([entry])
+        group.carry()
+    leader.core.compact()
+    group.carry()
+    file = leader.disk.read("snapshot")
+    assert file is not None
+    leader.disk.replace("snapshot", file[:-1] + bytes([file[-1] ^ 1]))
+    leader.core.append([b"\x00later"])
+    group.carry()
+    group.members["e"] = Member("e", (), founded=False)
+    for name in ("a", "b", "c"):
+        group.members[name].core.linked("e")
+        group.members["e"].core.linked(name)
+    group.pass_time(0.5)
+    assert group.members["e"].applied == [*entries(3), b"\x00later"]
+    assert group.members["e"].core.snapshot_index == leader.core.snapshot_index > 0
 
 
 def test_voters_change_one_at_a_time() -> None:

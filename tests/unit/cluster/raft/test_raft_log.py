@@ -615,7 +615,7 @@ def test_a_log_that_goes_back_while_others_go_on_is_told_so(tmp_path: Path, goes
     else:
         assert [type(failure) for failure in cluster.failures] == [LogWentBack]
         assert "copy of an earlier time" in str(cluster.failures[0])
-        assert f"the wiring log of {went} went back: it is not listened to before it is made anew" in cluster.said
+        assert f"the metadata log of {went} went back: it is not listened to before it is made anew" in cluster.said
         assert leader.is_leader
 
 

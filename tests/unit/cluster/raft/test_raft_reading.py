@@ -13,6 +13,7 @@ from clusterbroker.cluster.raft.fold import Envelope, Fold, seal
 from clusterbroker.cluster.raft.identity import Founder, Identity, establish, found, founders_map, raft_id
 from clusterbroker.cluster.raft.journal import NO_OP, Journal
 from clusterbroker.cluster.raft.reading import read
+from clusterbroker.cluster.wiring import arguments
 from clusterbroker.cluster.wiring import commands as c
 
 ME = NodeId("a")
@@ -82,6 +83,6 @@ def test_the_index_in_a_queues_id() -> None:
 def test_a_command_of_an_older_release_is_called_that(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was said to come from a newer one, to be met by an upgrade (operator a9)."""
     old = c.encode(c.AddVhost(name="v"))
-    monkeypatch.setattr(c, "VERSION", c.VERSION + 1)
+    monkeypatch.setattr(arguments, "VERSION", c.VERSION + 1)
     with pytest.raises(DamagedLog, match=r"older release wrote it.*start this node with the release that its cluster"):
         Fold().apply(index_of(1), Envelope("a/d", 1, 1, old))

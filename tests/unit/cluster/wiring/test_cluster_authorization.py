@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from clusterbroker.cluster.errors import NotFound, PreconditionFailed
-from clusterbroker.cluster.wiring import account_commands as c
 from clusterbroker.cluster.wiring import changes as events
+from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.authorization import Accounts, expanded
 from clusterbroker.cluster.wiring.changes import Change
 from clusterbroker.cluster.wiring.entities import User

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from clusterbroker.cluster.errors import AccessRefused, PreconditionFailed
+from clusterbroker.cluster.wiring.commands import DeclareExchange
 from clusterbroker.cluster.wiring.entities import Exchange
 from clusterbroker.cluster.wiring.exchange_rules import (
     HASH_WEIGHT_MAX,
@@ -32,7 +33,7 @@ def test_texts_of_refusals() -> None:
 @pytest.mark.parametrize(
     "field, value, text",
     [
-        ("type_", "fanout", "'type' for exchange 'x' in vhost '/': received 'fanout' but current is 'direct'"),
+        ("type", "fanout", "'type' for exchange 'x' in vhost '/': received 'fanout' but current is 'direct'"),
         ("durable", False, "'durable' for exchange 'x' in vhost '/': received 'false' but current is 'true'"),
         ("auto_delete", True, "'auto_delete' for exchange 'x' in vhost '/': received 'true' but current is 'false'"),
         ("internal", True, "'internal' for exchange 'x' in vhost '/': received 'true' but current is 'false'"),
@@ -45,17 +46,11 @@ def test_texts_of_refusals() -> None:
     ],
 )
 def test_inequivalent_redeclare(field: str, value: object, text: str) -> None:
-    same: dict[str, Any] = {
-        "type_": "direct",
-        "durable": True,
-        "auto_delete": False,
-        "internal": False,
-        "arguments": {"other": 1},
-    }
+    same: dict[str, Any] = {"vhost": "/", "name": "x", "type": "direct", "durable": True, "arguments": {"other": 1}}
     exchange = Exchange(vhost="/", name="x", type="direct")
-    check_equivalent(exchange, **same)
+    check_equivalent(exchange, DeclareExchange(**same))
     with pytest.raises(PreconditionFailed) as caught:
-        check_equivalent(exchange, **{**same, field: value})
+        check_equivalent(exchange, DeclareExchange(**{**same, field: value}))
     assert caught.value.text == f"inequivalent arg {text}"
 
 

@@ -88,7 +88,7 @@ def test_an_owner_that_leaves_costs_nobody_else_his_copy() -> None:
     world.drain("a", leaving=True)
     assert carry_out(world) == 1
     assert world.sets("q") == ("a", "abcd", ""), "its own is there until it has handed the queue over"
-    with pytest.raises(PreconditionFailed, match="alive and owns 1 queues"):
+    with pytest.raises(PreconditionFailed, match="alive and leads 1 queues"):
         world.leave("a")
     hand_over(world, "a")
     assert carry_out(world) == 1
@@ -154,7 +154,7 @@ def test_it_leaves_with_a_single_copy_and_with_what_lives_with_it() -> None:
     assert short(world, "b") == [("single", 0, 1, True)]
     assert carry_out(world) == 1
     hand_over(world, "b")
-    with pytest.raises(PreconditionFailed, match="alive and owns 1 queues"):
+    with pytest.raises(PreconditionFailed, match="alive and leads 1 queues"):
         world.forget("b")
     world.leave("b")
     assert world.told == ["QueueDeleted transient", "forgotten b", "replicas of single: a", "in sync single: a"]

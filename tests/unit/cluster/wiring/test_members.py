@@ -157,7 +157,7 @@ def test_who_is_forgotten_is_replaced_and_does_not_return_with_its_disk() -> Non
     assert queue.replicas == ("a", "b", "c")
     owner = queue.owner
     assert owner is not None
-    with pytest.raises(PreconditionFailed, match=f"member '{owner}' is alive and owns 1 queues"):
+    with pytest.raises(PreconditionFailed, match=f"member '{owner}' is alive and leads 1 queues"):
         world.forget(owner)
     world.fail(owner)
     world.forget(owner)

@@ -330,9 +330,9 @@ def test_hand_over() -> None:
     for late in ({"epoch": queue.epoch, "version": queue.version}, {"version": 1}, {"node": "a"}, {"incarnation": 9}):
         with pytest.raises(PreconditionFailed):
             world.transfer("q", "c", **late)
-    with pytest.raises(PreconditionFailed, match="not another in-sync member"):
+    with pytest.raises(PreconditionFailed, match="not another in-sync replica"):
         world.transfer("q", "d")
-    with pytest.raises(PreconditionFailed, match="not another in-sync member"):
+    with pytest.raises(PreconditionFailed, match="not another in-sync replica"):
         world.transfer("q", "b")
     assert world.in_sync("q", "ab")
     with pytest.raises(PreconditionFailed):
@@ -451,7 +451,7 @@ def test_move_replica() -> None:
     assert world.in_sync("q", "abcd")
     world.move("q", remove="b")
     assert world.told == ["replicas of q: acd", "in sync q: acd"]
-    with pytest.raises(PreconditionFailed, match="owned by 'a': hand it to another"):
+    with pytest.raises(PreconditionFailed, match="led by 'a': hand it to another"):
         world.move("q", remove="a")
     with pytest.raises(PreconditionFailed, match="'w' is a witness"):
         world.move("q", add="w")

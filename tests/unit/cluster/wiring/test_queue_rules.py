@@ -6,6 +6,7 @@ import pytest
 
 from clusterbroker.cluster.errors import AccessRefused, PreconditionFailed, ResourceLocked, WiringError
 from clusterbroker.cluster.ids import LOCAL_NODE, QueueId
+from clusterbroker.cluster.wiring.commands import DeclareQueue
 from clusterbroker.cluster.wiring.entities import Queue
 from clusterbroker.cluster.wiring.queue_rules import (
     check_access,
@@ -31,16 +32,12 @@ def queue(**fields: Any) -> Queue:
     return Queue(**{**given, **fields})
 
 
-def redeclare(existing: Queue, **fields: Any) -> None:
-    given: dict[str, Any] = {
-        "connection": "c1",
-        "exclusive": False,
-        "durable": True,
-        "auto_delete": False,
-        "arguments": {},
-        "queue_type_default": "classic",
-    }
-    check_equivalent(existing, **{**given, **fields})
+def declare(**fields: Any) -> DeclareQueue:
+    return DeclareQueue(**{"vhost": "/", "name": "q", "durable": True, "connection": "c1", **fields})
+
+
+def redeclare(existing: Queue, queue_type_default: str = "classic", **fields: Any) -> None:
+    check_equivalent(existing, declare(**fields), queue_type_default)
 
 
 @pytest.mark.parametrize(
@@ -149,11 +146,10 @@ def test_an_argument_of_the_other_kind_names_the_kind() -> None:
     ],
 )
 def test_what_a_stream_cannot_be(flags: dict[str, bool], problem: str) -> None:
-    usual = {"durable": True, "exclusive": False, "auto_delete": False, "server_named": False}
-    check_kind("/", "q", {"x-queue-type": "stream"}, **usual)
-    check_kind("/", "q", {"x-queue-type": "quorum"}, **{**usual, **flags})
+    check_kind(declare(arguments={"x-queue-type": "stream"}))
+    check_kind(declare(arguments={"x-queue-type": "quorum"}, **flags))
     with pytest.raises(PreconditionFailed) as caught:
-        check_kind("/", "q", {"x-queue-type": "stream"}, **{**usual, **flags})
+        check_kind(declare(arguments={"x-queue-type": "stream"}, **flags))
     assert caught.value.text == f"invalid property '{problem}' for queue 'q' in vhost '/'"
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import msgspec
 import pytest
 
-from clusterbroker.cluster.wiring.queue_settings import RULES, QueueSettings, resolve
+from clusterbroker.cluster.wiring.queue_settings import RULES, QueueSettings, resolve, storable_lives
 
 
 def test_defaults() -> None:
@@ -76,3 +76,11 @@ def test_every_rule_names_a_field_and_no_field_twice() -> None:
 def test_settings_are_frozen() -> None:
     with pytest.raises((AttributeError, dataclasses.FrozenInstanceError, msgspec.ValidationError)):
         resolve({}, transient=False).max_length = 1  # type: ignore[misc]
+
+
+def test_a_life_beyond_every_clock_is_kept_as_the_longest_and_nothing_else_is_touched() -> None:
+    """RabbitMQ takes any length in a policy; the metadata log has no longer integers (decision 021)."""
+    given = {"message-ttl": 2**64, "expires": 2**63, "x-expires": 5, "x-message-ttl": 10**30, "consumer-timeout": 2**64}
+    longest = 2**63 - 1
+    assert storable_lives(given) == given | {"message-ttl": longest, "expires": longest, "x-message-ttl": longest}
+    assert given["expires"] == 2**63, "the caller's table stays as it is"

@@ -27,14 +27,14 @@ STAGES = 10
 RECORDED = [
     "783c477961715e0941c517b74a7ceec5",
     "ceaf78901ec89a6a831a764bc441f8a9",
-    "fa7bd87db6bf090f2b432be218750c24",
-    "afded832c2f70f196f20e7aab82e7752",
-    "e9e4c94de9d150eaa8231f6c405dc9f0",
-    "2cf20311c09b7ce1b4853c53246c47b2",
-    "a0b0f59f809197ab3a28c47f9923628c",
-    "c8bca44ccff92236eb43376c3e0a4795",
-    "2f13f1220b69127a350ccc7ccc219e42",
-    "e6e27281adc89ec1ed156c4f57d63681",
+    "e5263b4acbf3c3e4166ba1aa638f5a8d",
+    "b3fd290bfca15fe7fa8766c918ee55d4",
+    "9d6f35e5bc3d2484674bc4708c661ed7",
+    "c5e1d546bc69e2aa4a7bb241071fe7f4",
+    "e7591aa596eb5b1c798fd493e93c0e8d",
+    "374d8417536b5d3c01eb01a0594b48a8",
+    "897ac1d72c4614cb79ef6791de77a7ae",
+    "2e244362ded51c0a1fc37309856241e3",
 ]
 """Hash of each stage: of its commands and what came of them, then of the snapshot behind it."""
 
