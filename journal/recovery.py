@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from clusterbroker.journal.durable import sync, sync_directory
 from clusterbroker.journal.errors import DamagedJournal
 from clusterbroker.journal.index import META_KEY, RUN_KEY, Index
 from clusterbroker.journal.layout import ATTR, CUT, DEAD, ENQ, EPO, REQ, RSV, RUN_ENTRY, SET
+from clusterbroker.journal.platform import drop_cache, sync, sync_directory, write_all
 from clusterbroker.journal.record import Record, checksum
 from clusterbroker.journal.replay import Tail, first_head, replay
 from clusterbroker.journal.salvage import Care, HurtRecord, believed_beside, fold_again
@@ -256,19 +256,11 @@ def _write_anew(segments: Segments, segment: int, fd: int, first: int, end: int 
             data = data if end is None else data[: max(0, end - offset)]
             if data == bytes(len(data)):
                 continue  # space that was taken ahead, perhaps
-            _write_all(fd, data, offset)
+            write_all(fd, data, offset)
             sums.append((offset, len(data), checksum(data)))
     sync(fd)
-    if hasattr(os, "posix_fadvise"):  # not on macOS, whose cache is asked then
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    drop_cache(fd)
     with segments.open(segment) as file:
         for offset, length, known in sums:
             if checksum(file.read(offset, offset + length)) != known:
                 raise segments.damaged(segment, offset, f"{length} bytes were written anew, and others are read")
-
-
-def _write_all(fd: int, data: bytes, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(fd, view, offset)
-        view, offset = view[written:], offset + written

@@ -32,10 +32,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from clusterbroker.journal.disk_state import DiskState
-from clusterbroker.journal.durable import sync_data
 from clusterbroker.journal.errors import JournalFailed
 from clusterbroker.journal.layout import WINDOW_MAX
 from clusterbroker.journal.options import JournalOptions
+from clusterbroker.journal.platform import sync_data
 from clusterbroker.journal.record import CommitThread, write_group
 from clusterbroker.journal.segments import Position, Segments
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from clusterbroker.cluster.errors import DiskFailed, DiskFull
-from clusterbroker.journal.durable import allocate, sync, sync_data, sync_directory
+from clusterbroker.journal.platform import allocate, sync, sync_data, sync_directory
 
 AHEAD_BYTES: Final = 1 << 20
 """Between a half of it and the whole is kept free ahead of a file's end."""
