@@ -36,8 +36,8 @@ from clusterbroker.journal.options import JournalOptions
 from clusterbroker.journal.platform import allocate
 from clusterbroker.journal.reader import Reader, Wanted
 from clusterbroker.journal.record import DamagedRecord, GroupWriter, Message, SegmentUse
-from clusterbroker.journal.recovery import RecoverySink, load_index, replay_tail, settle_end, start_of_tail
-from clusterbroker.journal.replay import Tail
+from clusterbroker.journal.recovery import load_index, replay_tail, settle_end, start_of_tail
+from clusterbroker.journal.replay import RecoverySink, Tail
 from clusterbroker.journal.salvage import Care
 from clusterbroker.journal.scrub import PIECE_BYTES as SCRUB_BYTES
 from clusterbroker.journal.scrub import Piece, scrub_piece
