@@ -38,6 +38,7 @@ import msgspec
 from clusterbroker.journal.errors import DamagedJournal, ForeignJournal, JournalFailed, JournalFull
 from clusterbroker.journal.look import fits, look
 from clusterbroker.journal.packed_run import pack_run, unpack_run
+from clusterbroker.journal.platform import NO_SPACE
 from clusterbroker.journal.record import checksum
 from clusterbroker.journal.segments import Position
 from clusterbroker.journal.stamp import Stamp, packed, unpacked
@@ -193,7 +194,7 @@ class Index:
         except (lmdb.DiskError, lmdb.MapFullError) as error:
             raise JournalFull(f"{self.path}: {error}") from error
         except lmdb.Error as error:
-            full = any(os.strerror(code) in str(error) for code in (errno.EDQUOT, errno.ENOSPC))
+            full = any(os.strerror(code) in str(error) for code in NO_SPACE)
             if full or (os.strerror(errno.EIO) in str(error) and self._is_nearly_full()):
                 raise JournalFull(f"{self.path}: {error}") from error
             raise JournalFailed(f"{self.path}: {error}") from error

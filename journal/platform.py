@@ -16,6 +16,8 @@ _FULL: Final = getattr(fcntl, "F_FULLFSYNC", None)
 """macOS: its fsync leaves the bytes in the disk's own memory."""
 _UNKNOWN: Final = frozenset((errno.ENOTSUP, errno.ENOTTY, errno.EINVAL))
 """A file system without it refuses with one of these."""
+NO_SPACE: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
+"""The disk or the quota is full; numbers differ between systems."""
 _ZEROS: Final = bytes(1 << 20)
 _ADVISE: Final = getattr(os, "posix_fadvise", None)
 _SEEK_DATA: Final = getattr(os, "SEEK_DATA", None)

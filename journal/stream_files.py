@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from clusterbroker.journal.errors import DamagedJournal, JournalFull
 from clusterbroker.journal.layout import ENQ, ENQ_OVERHEAD_BYTES, RECORD_HEADER, RECORD_HEADER_BYTES
-from clusterbroker.journal.platform import sync_data, sync_directory, write_all
+from clusterbroker.journal.platform import NO_SPACE, sync_data, sync_directory, write_all
 from clusterbroker.journal.record import DamagedRecord
 from clusterbroker.journal.segments import Segments
 from clusterbroker.journal.stream_catalogue import (
@@ -46,7 +46,6 @@ MARKED_FILES_MAX: Final = 4096
 OPEN_FILES_MAX: Final = 64
 _QUEUE_ID_AT: Final = 16
 """In a record's head (journal/layout.py)."""
-NO_SPACE: Final = frozenset((28, 122))  # ENOSPC, EDQUOT
 
 
 class Proved(NamedTuple):

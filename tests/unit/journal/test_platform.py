@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,3 +106,12 @@ def test_short_writes_are_carried_on(fd: int, monkeypatch: pytest.MonkeyPatch) -
     platform.write_all(fd, b"y" * 2500, 10)
     assert os.fstat(fd).st_size == 5000, "space is taken to the end"
     assert os.pread(fd, 5000, 0) == bytes(10) + b"y" * 2500 + bytes(2490)
+
+
+def test_a_full_quota_has_each_systems_number() -> None:
+    """macOS' EDQUOT is 69, Linux' 122."""
+    code = (
+        "import errno; errno.EDQUOT = 69; from clusterbroker.journal import stream_files, writer; "
+        "assert 69 in stream_files.NO_SPACE and 69 in writer.NO_SPACE and 122 not in stream_files.NO_SPACE"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
