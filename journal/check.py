@@ -28,7 +28,7 @@ from clusterbroker.journal.layout import ENQ, GROUP_HEADER_BYTES, KIND_NAMES, RU
 from clusterbroker.journal.record import DamagedRecord, Record, read_message
 from clusterbroker.journal.recovery import start_of_tail
 from clusterbroker.journal.replay import group_at, replay
-from clusterbroker.journal.salvage import HurtRecord, believed_beside, group_beside
+from clusterbroker.journal.salvage import HurtRecord, Knows, believed_beside, group_beside
 from clusterbroker.journal.segments import START, Position, SegmentFile, Segments
 from clusterbroker.journal.stream_catalogue import StreamFile
 from clusterbroker.journal.stream_files import StreamFiles
@@ -91,9 +91,6 @@ class CheckReport:
         return not self.broken
 
 
-Knows = Callable[[int], bool]
-
-
 def check(
     directory: Path | str,
     progress: Callable[[int, int], object] | None = None,
@@ -112,7 +109,7 @@ def check(
         report.broken.append(_broken(damage))
         return report
     try:
-        _Check(report, index, Segments(directory), progress, knows).run()
+        _Check(report, index, Segments(directory), progress or (lambda *_: None), knows).run()
     finally:
         index.close()
     return report
@@ -122,23 +119,20 @@ def _broken(damage: DamagedJournal, costs: Costs = Costs.JOURNAL) -> Broken:
     return Broken(damage.file, damage.offset, damage.what, damage.queue_id, None, costs)
 
 
+@dataclass(slots=True)
 class _Check:
-    def __init__(
-        self,
-        report: CheckReport,
-        index: Index,
-        segments: Segments,
-        progress: Callable[[int, int], object] | None,
-        knows: Knows,
-    ) -> None:
-        self.report = report
-        self.index = index
-        self.segments = segments
-        self.progress = progress or (lambda *_: None)
-        self.knows = knows
-        self.metas: dict[int, dict[str, Any]] = {}
-        self.places: dict[tuple[str, int], int] = {}  # of damaged records, by file and byte: which of `broken`
-        self.looks = LOOKS if report.running else 1
+    report: CheckReport
+    index: Index
+    segments: Segments
+    progress: Callable[[int, int], object]
+    knows: Knows
+    metas: dict[int, dict[str, Any]] = field(default_factory=dict)
+    places: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Of damaged records, by file and byte: index in `broken`."""
+
+    @property
+    def looks(self) -> int:
+        return LOOKS if self.report.running else 1
 
     def run(self) -> None:
         try:

@@ -9,11 +9,15 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* 0 or minus errno */
+/* 0 or minus errno; as `sync_data` in platform.py: a file system may not know the full flush */
 static int flush_file(int fd)
 {
-#if defined(__APPLE__)
-    return fcntl(fd, F_FULLFSYNC) ? -errno : 0;
+#if defined(F_FULLFSYNC)
+    if (!fcntl(fd, F_FULLFSYNC))
+        return 0;
+    if (errno != ENOTSUP && errno != ENOTTY && errno != EINVAL)
+        return -errno;
+    return fsync(fd) ? -errno : 0;
 #else
     return fdatasync(fd) ? -errno : 0;
 #endif

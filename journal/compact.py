@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterbroker.journal.durable import sync, sync_directory
 from clusterbroker.journal.errors import DamagedJournal, JournalFailed, JournalFull
 from clusterbroker.journal.fold import Fold
 from clusterbroker.journal.index import Index
@@ -23,6 +22,7 @@ from clusterbroker.journal.inspect import JournalView
 from clusterbroker.journal.journal import Journal, lock_directory
 from clusterbroker.journal.layout import ENQ, RUN_ENTRY
 from clusterbroker.journal.options import JournalOptions
+from clusterbroker.journal.platform import sync, sync_directory
 from clusterbroker.journal.record import DamagedRecord, GroupWriter, Record
 from clusterbroker.journal.segments import Segments
 from clusterbroker.journal.stream_catalogue import Filing, StreamFile

@@ -38,6 +38,7 @@ import msgspec
 from clusterbroker.journal.errors import DamagedJournal, ForeignJournal, JournalFailed, JournalFull
 from clusterbroker.journal.look import fits, look
 from clusterbroker.journal.packed_run import pack_run, unpack_run
+from clusterbroker.journal.platform import NO_SPACE
 from clusterbroker.journal.record import checksum
 from clusterbroker.journal.segments import Position
 from clusterbroker.journal.stamp import Stamp, packed, unpacked
@@ -91,10 +92,7 @@ class Index:
         elif not lock and not fits(self.path) and (deadly := look((self.path,), only_read=True)):
             raise self.damaged(deadly.what)
         self._options: dict[str, Any] = {"map_size": map_bytes, "max_dbs": 8, "readonly": readonly, "lock": lock}
-        self.follower: Follower | None = None
-        """Of each change, as long as somebody looks at all of it."""
         self._recount = False  # the sum of all sums is not believed any more
-        self._changed: list[Change] = []  # by the transaction under way, for the follower
         self._open()
         self._check_format(readonly)
 
@@ -196,7 +194,7 @@ class Index:
         except (lmdb.DiskError, lmdb.MapFullError) as error:
             raise JournalFull(f"{self.path}: {error}") from error
         except lmdb.Error as error:
-            full = any(os.strerror(code) in str(error) for code in (errno.EDQUOT, errno.ENOSPC))
+            full = any(os.strerror(code) in str(error) for code in NO_SPACE)
             if full or (os.strerror(errno.EIO) in str(error) and self._is_nearly_full()):
                 raise JournalFull(f"{self.path}: {error}") from error
             raise JournalFailed(f"{self.path}: {error}") from error
@@ -213,34 +211,33 @@ class Index:
         metas: Iterable[tuple[int, dict[str, Any]]],
         forgotten: Iterable[int],
         position: Position,
+        follower: Follower | None = None,
     ) -> None:
-        """One durable transaction: all of it or nothing. Queues are forgotten before anything is put.
-
-        Raises JournalFull (nothing happened, try again), JournalFailed.
+        """One durable transaction: all of it or nothing. Queues are forgotten before anything is put. A durable one
+        is told to `follower`. Raises JournalFull (nothing happened, try again), JournalFailed.
         """
-        changes = Sums()
-        forgotten = tuple(forgotten)
-        self._changed.clear()
+        changes, forgotten = Sums(), tuple(forgotten)
+        changed: list[Change] | None = None if follower is None else []
         with self._written() as txn:
             total = self._noted(txn) if self.summed and not self._recount else None
             for queue_id in forgotten:
                 lost = self._forget(txn, queue_id)
                 total = None if total is None or lost is None else total.less(lost)
             for queue_id, first_seq, entries in runs:
-                self._change(txn, changes, RUN_KEY.pack(queue_id, first_seq), pack_run(entries) if entries else None)
+                key = RUN_KEY.pack(queue_id, first_seq)
+                self._change(txn, changes, changed, key, pack_run(entries) if entries else None)
             for queue_id, meta in metas:
-                self._change(txn, changes, META_KEY.pack(queue_id), msgspec.msgpack.encode(meta))
+                self._change(txn, changes, changed, META_KEY.pack(queue_id), msgspec.msgpack.encode(meta))
             if self.summed:
                 self._sum_up(txn, changes)
                 total = self._counted(txn) if total is None else total.plus(changes.total)
             noted = () if total is None else total
             self._put(txn, self._journal, b"ckpt", msgspec.msgpack.encode((*position, *noted)))
         self._recount = False
-        if self.follower is not None:
-            self.follower.changed(forgotten, self._changed)
-            self._changed.clear()
+        if follower is not None and changed is not None:
+            follower.changed(forgotten, changed)
 
-    def _change(self, txn: Any, changes: Sums, key: bytes, payload: bytes | None) -> None:
+    def _change(self, txn: Any, changes: Sums, changed: list[Change] | None, key: bytes, payload: bytes | None) -> None:
         value = None
         if payload is None:
             before = txn.pop(key, db=self._queues)
@@ -250,8 +247,8 @@ class Index:
             changes.add(key, value)
         if before is not None:
             changes.remove(key, before)
-        if self.follower is not None:
-            self._changed.append((key, before, value))
+        if changed is not None:
+            changed.append((key, before, value))
 
     def _sum_up(self, txn: Any, changes: Sums) -> None:
         for queue_id in changes.by_queue:

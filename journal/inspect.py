@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from clusterbroker.journal.errors import DamagedJournal
@@ -105,9 +104,7 @@ class JournalView:
     def __enter__(self) -> JournalView:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from clusterbroker.journal.disk_state import DiskState, Notify, OnState
-from clusterbroker.journal.durable import allocate
 from clusterbroker.journal.errors import DamagedJournal, JournalFailed, JournalFull, LockedJournal
 from clusterbroker.journal.flushes import FlushTimes
 from clusterbroker.journal.index import Index, Run
@@ -34,10 +33,11 @@ from clusterbroker.journal.index_walk import IndexWalk, Looked
 from clusterbroker.journal.layout import GROUP_HEADER_BYTES, WINDOW_MAX, WINDOW_SHIFT
 from clusterbroker.journal.lingering import Lingering
 from clusterbroker.journal.options import JournalOptions
+from clusterbroker.journal.platform import allocate
 from clusterbroker.journal.reader import Reader, Wanted
 from clusterbroker.journal.record import DamagedRecord, GroupWriter, Message, SegmentUse
-from clusterbroker.journal.recovery import RecoverySink, load_index, replay_tail, settle_end, start_of_tail
-from clusterbroker.journal.replay import Tail
+from clusterbroker.journal.recovery import load_index, replay_tail, settle_end, start_of_tail
+from clusterbroker.journal.replay import RecoverySink, Tail
 from clusterbroker.journal.salvage import Care
 from clusterbroker.journal.scrub import PIECE_BYTES as SCRUB_BYTES
 from clusterbroker.journal.scrub import Piece, scrub_piece
@@ -103,7 +103,7 @@ class Journal:
         self._bytes_since_checkpoint = 0
         self._due_since_s: float | None = None
         self._walked_bytes = 0
-        self._walk: IndexWalk | None = None
+        self._walk: IndexWalk | None = None  # the checkpoint thread's, which tells it of each commit
         self.written_bytes = 0
         """Of all groups since it was opened."""
         self.flushes = FlushTimes()
@@ -297,7 +297,7 @@ class Journal:
             while not self._state.failed:
                 try:
                     filed = [self._streams.file(filing) for filing in filings]
-                    self.index.commit(runs, metas, forgotten, position)
+                    self.index.commit(runs, metas, forgotten, position, self._walk)
                     break
                 except JournalFull as error:
                     self.spend_reserve()
@@ -467,13 +467,13 @@ class Journal:
 
         def prove() -> None:
             index = self.index
-            walk = self._walk = index.follower = self._walk or IndexWalk(index)
+            walk = self._walk = self._walk or IndexWalk(index)
             try:
                 looked = walk.step()
             except DamagedJournal as damage:
                 looked = Looked(0, True, (damage,))
             if looked.over:
-                self._walk = index.follower = None
+                self._walk = None
             self._walked_bytes += looked.bytes_read
             if looked.over or self._walked_bytes >= WALKED_MAPPED_MAX:
                 self._walked_bytes = 0

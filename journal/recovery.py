@@ -14,16 +14,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from clusterbroker.journal.durable import sync, sync_directory
 from clusterbroker.journal.errors import DamagedJournal
 from clusterbroker.journal.index import META_KEY, RUN_KEY, Index
-from clusterbroker.journal.layout import ATTR, CUT, DEAD, ENQ, EPO, REQ, RSV, RUN_ENTRY, SET
+from clusterbroker.journal.layout import ENQ, RUN_ENTRY
+from clusterbroker.journal.platform import drop_cache, sync, sync_directory, write_all
 from clusterbroker.journal.record import Record, checksum
-from clusterbroker.journal.replay import Tail, first_head, replay
+from clusterbroker.journal.replay import RecoverySink, Tail, first_head, replay, tell
 from clusterbroker.journal.salvage import Care, HurtRecord, believed_beside, fold_again
 from clusterbroker.journal.segments import START, Position, SegmentFile, Segments
 from clusterbroker.journal.stream_catalogue import StreamFile
@@ -33,30 +33,6 @@ from clusterbroker.journal.sums import Sums
 RUN_WORDS = RUN_ENTRY.size // 4
 RUNS_MAPPED_MAX = 1024
 """After so many runs the index gives back the pages they were on: less than 1 MiB as a rule, 8 MiB at worst."""
-
-
-class RecoverySink(Protocol):
-    """Who rebuilds the queues. Entries, ranges and records are the callee's to keep."""
-
-    def meta(self, queue_id: int, meta: dict[str, Any]) -> object: ...
-
-    def run(self, queue_id: int, first_seq: int, entries: bytes) -> object: ...
-
-    def enqueued(self, queue_id: int, segment: int, record: Record) -> object: ...
-
-    def settled(self, queue_id: int, ranges: tuple[tuple[int, int], ...]) -> object: ...
-
-    def reserved(self, queue_id: int, upto: int) -> object: ...
-
-    def counted(self, queue_id: int, seq: int, delivery_count: int) -> object: ...
-
-    def dead(self, queue_id: int, seq: int, mark: int) -> object: ...
-
-    def cut(self, queue_id: int, from_seq: int) -> object: ...
-
-    def set_attribute(self, queue_id: int, name: bytes, upto: int) -> object: ...
-
-    def began(self, queue_id: int, epoch: int, first_seq: int) -> object: ...
 
 
 def load_index(
@@ -186,27 +162,6 @@ def _beside(segments: Segments, sink: RecoverySink, care: Care, segment: int, fi
     return head.length
 
 
-def tell(sink: RecoverySink, segment: int, records: Iterable[Record]) -> None:
-    """What a group of the log says, in its order."""
-    for record in records:
-        if record.kind == ENQ:
-            sink.enqueued(record.queue_id, segment, record)
-        elif record.kind == SET:
-            sink.settled(record.queue_id, record.ranges)
-        elif record.kind == RSV:
-            sink.reserved(record.queue_id, record.seq)
-        elif record.kind == REQ:
-            sink.counted(record.queue_id, record.seq, record.delivery_count)
-        elif record.kind == DEAD:
-            sink.dead(record.queue_id, record.seq, record.value)
-        elif record.kind == CUT:
-            sink.cut(record.queue_id, record.seq)
-        elif record.kind == ATTR:
-            sink.set_attribute(record.queue_id, record.name, record.value)
-        elif record.kind == EPO:
-            sink.began(record.queue_id, record.epoch, record.seq)
-
-
 def start_of_tail(index: Index, segments: Segments) -> Position:
     """The checkpoint; without one the log's very beginning, which must still be there."""
     checkpoint = index.checkpoint
@@ -256,19 +211,11 @@ def _write_anew(segments: Segments, segment: int, fd: int, first: int, end: int 
             data = data if end is None else data[: max(0, end - offset)]
             if data == bytes(len(data)):
                 continue  # space that was taken ahead, perhaps
-            _write_all(fd, data, offset)
+            write_all(fd, data, offset)
             sums.append((offset, len(data), checksum(data)))
     sync(fd)
-    if hasattr(os, "posix_fadvise"):  # not on macOS, whose cache is asked then
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    drop_cache(fd)
     with segments.open(segment) as file:
         for offset, length, known in sums:
             if checksum(file.read(offset, offset + length)) != known:
                 raise segments.damaged(segment, offset, f"{length} bytes were written anew, and others are read")
-
-
-def _write_all(fd: int, data: bytes, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(fd, view, offset)
-        view, offset = view[written:], offset + written

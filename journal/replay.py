@@ -13,11 +13,24 @@ several groups can be under way to the disk, which may write them in any order w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 from clusterbroker.journal.errors import DamagedJournal
-from clusterbroker.journal.layout import GROUP_HEADER, GROUP_HEADER_BYTES, MAGIC, WINDOW_SHIFT
+from clusterbroker.journal.layout import (
+    ATTR,
+    CUT,
+    DEAD,
+    ENQ,
+    EPO,
+    GROUP_HEADER,
+    GROUP_HEADER_BYTES,
+    MAGIC,
+    REQ,
+    RSV,
+    SET,
+    WINDOW_SHIFT,
+)  # fmt: skip
 from clusterbroker.journal.record import DamagedRecord, Record, checksum, scan_group
 from clusterbroker.journal.segments import Position, SegmentFile, Segments
 
@@ -175,3 +188,48 @@ def later_heads(data: bytes, base: int, lsn: int) -> Iterator[GroupHead]:
         if head is not None and head.lsn > lsn:
             yield head._replace(offset=base + at)
         at = data.find(MAGIC_BYTES, at + 1)
+
+
+class RecoverySink(Protocol):
+    """Who rebuilds the queues. Entries, ranges and records are the callee's to keep."""
+
+    def meta(self, queue_id: int, meta: dict[str, Any]) -> object: ...
+
+    def run(self, queue_id: int, first_seq: int, entries: bytes) -> object: ...
+
+    def enqueued(self, queue_id: int, segment: int, record: Record) -> object: ...
+
+    def settled(self, queue_id: int, ranges: tuple[tuple[int, int], ...]) -> object: ...
+
+    def reserved(self, queue_id: int, upto: int) -> object: ...
+
+    def counted(self, queue_id: int, seq: int, delivery_count: int) -> object: ...
+
+    def dead(self, queue_id: int, seq: int, mark: int) -> object: ...
+
+    def cut(self, queue_id: int, from_seq: int) -> object: ...
+
+    def set_attribute(self, queue_id: int, name: bytes, upto: int) -> object: ...
+
+    def began(self, queue_id: int, epoch: int, first_seq: int) -> object: ...
+
+
+def tell(sink: RecoverySink, segment: int, records: Iterable[Record]) -> None:
+    """What a group of the log says, in its order."""
+    for record in records:
+        if record.kind == ENQ:
+            sink.enqueued(record.queue_id, segment, record)
+        elif record.kind == SET:
+            sink.settled(record.queue_id, record.ranges)
+        elif record.kind == RSV:
+            sink.reserved(record.queue_id, record.seq)
+        elif record.kind == REQ:
+            sink.counted(record.queue_id, record.seq, record.delivery_count)
+        elif record.kind == DEAD:
+            sink.dead(record.queue_id, record.seq, record.value)
+        elif record.kind == CUT:
+            sink.cut(record.queue_id, record.seq)
+        elif record.kind == ATTR:
+            sink.set_attribute(record.queue_id, record.name, record.value)
+        elif record.kind == EPO:
+            sink.began(record.queue_id, record.epoch, record.seq)

@@ -45,7 +45,7 @@ from clusterbroker.journal.layout import (
 )
 from clusterbroker.journal.queue_state import QueueState
 from clusterbroker.journal.record import DamagedRecord, Record, checksum, scan_group
-from clusterbroker.journal.replay import GroupHead, group_at, group_head, later_heads
+from clusterbroker.journal.replay import GroupHead, RecoverySink, group_at, group_head, later_heads
 from clusterbroker.journal.segments import Position, SegmentFile, Segments
 from clusterbroker.journal.stream_catalogue import StreamFile
 from clusterbroker.journal.stream_files import StreamFiles
@@ -245,22 +245,12 @@ class _Queue:
         return meta
 
 
-class Teller(Protocol):
-    """What hears of a queue that is folded anew (see RecoverySink)."""
-
-    def meta(self, queue_id: int, meta: dict[str, Any]) -> object: ...
-
-    def enqueued(self, queue_id: int, segment: int, record: Record) -> object: ...
-
-    def counted(self, queue_id: int, seq: int, delivery_count: int) -> object: ...
-
-
 def fold_again(
     lost: dict[int, str],
     index: Index,
     segments: Segments,
     end: Position,
-    sink: Teller,
+    sink: RecoverySink,
     care: Care,
     streams: StreamFiles | None = None,
     tails: Mapping[int, Mapping[int, int]] | None = None,

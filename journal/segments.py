@@ -7,17 +7,15 @@ below the checkpoint, so gaps in the numbers are normal there and nowhere else.
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
-from clusterbroker.journal.durable import allocate, sync, sync_directory
 from clusterbroker.journal.errors import DamagedJournal
+from clusterbroker.journal.platform import allocate, no_read_ahead, sync, sync_directory, written_from
 
 
 class Position(NamedTuple):
@@ -112,16 +110,12 @@ class SegmentFile:
         self.size = os.fstat(self._fd).st_size
         self._base = 0
         self._piece = b""
-        if hasattr(os, "posix_fadvise"):
-            # reading ahead would turn never-written space into pages of zeros, which count as written from then on
-            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+        no_read_ahead(self._fd)
 
     def __enter__(self) -> SegmentFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._fd)
 
     def read(self, first: int, end: int) -> bytes:
@@ -139,7 +133,7 @@ class SegmentFile:
         file does. It is kept for the next call."""
         if at < self._base or at + length > self._base + len(self._piece):
             self._piece = b""
-            found, end = self._written_from(at)
+            found, end = written_from(self._fd, at, self.size)
             wanted = min(end, at + PIECE_BYTES) if found == at else at
             self._piece = self.read(at, max(wanted, at + length))
             self._base = at
@@ -150,22 +144,10 @@ class SegmentFile:
         never written is left out where the file system can tell."""
         extents = []
         while start < self.size:
-            first, start = self._written_from(start)
+            first, start = written_from(self._fd, start, self.size)
             if first < start:
                 extents.append((first, start))
         return extents
-
-    def _written_from(self, at: int) -> tuple[int, int]:
-        """The first such part at or after `at`; it is empty at the end of the file."""
-        if not hasattr(os, "SEEK_DATA"):
-            return min(at, self.size), self.size
-        try:
-            first = os.lseek(self._fd, at, os.SEEK_DATA)
-            return min(first, self.size), min(os.lseek(self._fd, first, os.SEEK_HOLE), self.size)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return self.size, self.size
-            return min(at, self.size), self.size
 
     def pieces(self, start: int, beyond: int = 0) -> Iterator[tuple[int, bytes]]:
         """(offset, bytes) of all written parts from `start` on; each goes on for `beyond` bytes into what follows,

@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from clusterbroker.journal.durable import sync_data, sync_directory
 from clusterbroker.journal.errors import DamagedJournal, JournalFull
 from clusterbroker.journal.layout import ENQ, ENQ_OVERHEAD_BYTES, RECORD_HEADER, RECORD_HEADER_BYTES
+from clusterbroker.journal.platform import NO_SPACE, sync_data, sync_directory, write_all
 from clusterbroker.journal.record import DamagedRecord
 from clusterbroker.journal.segments import Segments
 from clusterbroker.journal.stream_catalogue import (
@@ -46,7 +46,6 @@ MARKED_FILES_MAX: Final = 4096
 OPEN_FILES_MAX: Final = 64
 _QUEUE_ID_AT: Final = 16
 """In a record's head (journal/layout.py)."""
-NO_SPACE: Final = frozenset((28, 122))  # ENOSPC, EDQUOT
 
 
 class Proved(NamedTuple):
@@ -140,7 +139,7 @@ class StreamFiles:
                     seq, first_ms, last_ms = prove_run(taken.records, filing.queue_id, seq)
                     place = self._place(filing, files, fds, taken.first)
                     part = files[place]
-                    _write(fds[part.name], taken.records, part.size)
+                    write_all(fds[part.name], taken.records, part.size)
                     files[place] = part._replace(
                         end=seq,
                         size=part.size + len(taken.records),
@@ -166,7 +165,7 @@ class StreamFiles:
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         self._made.add((filing.queue_id, name))
         fds[name] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
-        _write(fds[name], header(filing.queue_id, seq), 0)
+        write_all(fds[name], header(filing.queue_id, seq), 0)
         files.insert(place + 1, StreamFile(seq, seq, HEADER_BYTES, 0, 0, name))
         return place + 1
 
@@ -430,10 +429,3 @@ def _mark(marks: list[tuple[int, int]], seq: int, offset: int) -> None:
     place = bisect_right(marks, offset, key=lambda mark: mark[1])
     if offset - marks[place - 1][1] >= MARK_BYTES and (place == len(marks) or marks[place][1] - offset >= MARK_BYTES):
         marks.insert(place, (seq, offset))
-
-
-def _write(fd: int, data: bytes | memoryview, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(fd, view, offset)
-        view, offset = view[written:], offset + written

@@ -32,10 +32,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from clusterbroker.journal.disk_state import DiskState
-from clusterbroker.journal.durable import sync_data
 from clusterbroker.journal.errors import JournalFailed
 from clusterbroker.journal.layout import WINDOW_MAX
 from clusterbroker.journal.options import JournalOptions
+from clusterbroker.journal.platform import NO_SPACE, sync_data
 from clusterbroker.journal.record import CommitThread, write_group
 from clusterbroker.journal.segments import Position, Segments
 
@@ -50,7 +50,6 @@ MEAN_OF = 8
 """About so many flushes count for the mean."""
 PATIENCE_S = 1.0
 PATIENCE_MAX_S = 60.0
-NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 class Group(NamedTuple):

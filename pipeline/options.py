@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from dataclasses import field as made_of
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -55,229 +56,153 @@ class Option:
     secret: bool = False
 
 
-GROUPS: Final = (
-    "Connection",
-    "Output",
-    "Guarantees",
-    "Bad rows",
-    "Input",
-    "Input from a journal",
-    "Size of a batch",
-    "Protocol",
-)
 OF_SINK: Final = frozenset({"Output", "Guarantees", "Bad rows"})
 OF_SOURCE: Final = frozenset({"Input", "Input from a journal", "Size of a batch"})
 """Groups; the others are of both."""
 
-OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
-    "Connection": (
-        Option("endpoints", "localhost", parse_endpoints, "endpoints",
-               "Nodes to connect to, `host:port` separated by commas. After a loss the next one is tried."),
-        Option("uri", None, text, "uri",
-               "`amqp://user:password@host:port/vhost`, or `amqps://...`, in place of `endpoints`, `username`, "
-               "`password`, `vhost` and `tls`. Spark's plans and logs hide options by their names, and not this one "
-               "unless `spark.sql.redaction.options.regex` is `(?i)url|uri`, as a `spark_session` has it: leave the "
-               "password out and give `passwordFile`.", secret=True),
-        Option("username", "guest", short, "username", "The user."),
-        Option("password", "guest", text, "password",
-               "The password. Spark shows plans and logs: a file or the environment of the executors is safer.",
-               secret=True),
-        Option("passwordFile", None, text, "password_file",
-               "A file on every executor with the password in its first line. Without it and `password` the variable "
-               "`CLUSTERBROKER_PASSWORD` is used."),
-        Option("vhost", "/", short, "vhost", "The virtual host."),
-        Option("tls", "false", flag, "tls", "Use TLS. Certificates and host names are always verified."),
-        Option("tls.caFile", None, text, "ca_file", "Trusted authorities (PEM), in place of the system's."),
-        Option("tls.certFile", None, text, "cert_file", "The client's certificate (PEM)."),
-        Option("tls.keyFile", None, text, "key_file", "The key, if it is in another file than the certificate."),
-        Option("connectTimeoutMs", "10000", whole(1, 600_000), "connect_timeout_ms",
-               "Time limit of one endpoint until the connection is open."),
-        Option("reconnectAttempts", "10", whole(0, 1000), "reconnects_max",
-               "Rounds over all endpoints in a row after a lost connection, without a confirm or a row in between."),
-    ),
-    "Output": (
-        Option("exchange", "", short, "exchange",
-               "Exchange of rows without a column `exchange`; empty is the default exchange, with names of queues as "
-               "routing keys."),
-        Option("routingKey", "", short, "routing_key", "Routing key of rows without a column `routing_key`."),
-        Option("persistent", "true", flag, "persistent", "Messages survive a restart of their queue's node."),
-        Option("messageId", "auto", one_of("auto", "none"), "message_id",
-               "Message id of rows without a column `message_id`: `auto` is query, batch, partition and number of "
-               "the row. It is a hint for people: Spark may place a row elsewhere in a repetition."),
-        Option("messageFormat", "raw", one_of("raw", "arrow", "jsonl"), "message_format",
-               "The body: `raw`, the row's `value`; `arrow`, an Arrow IPC stream of rows, where `value` may be a "
-               "struct; `jsonl`, values of one line of JSON each, joined by line feeds."),
-        Option("rowsPerMessage", "1", whole(1, 1_000_000), "rows_per_message",
-               "With `arrow` and `jsonl`: maximum number of rows in one message. They are of one record batch "
-               "(Spark's have 10,000 rows) and equal in all columns but `value`."),
-        Option("ignoreUnknownColumns", "false", flag, "ignore_unknown_columns",
-               "Ignore columns that the sink does not have. Otherwise they are an error."),
-        Option("countsFile", None, text, "counts_file",
-               "A file beside the driver. Each committed batch adds a line of JSON: rows, messages, and rows that "
-               "were skipped, dead-lettered and sent again."),
-    ),
-    "Guarantees": (
-        Option("deliveryGuarantee", "at-least-once", one_of("at-least-once", "exactly-once"), "guarantee",
-               "`exactly-once`: rows are staged at the broker and published with the complete batch, once."),
-        Option("txnAppId", None, name(), "producer",
-               "Exactly-once: identity of the writer. A stream uses the id of its query, a batch a new one each time."),
-        Option("txnVersion", None, whole(0, 2**62), "epoch",
-               "Exactly-once: number of the writer's batch. A committed one is not written again. A stream uses the "
-               "number of its micro-batch."),
-        Option("txnExpiresMs", "3600000", whole(10_000, 86_400_000), "transaction_expires_ms",
-               "Exactly-once: uncommitted rows of that age are dropped. Must exceed the time of a batch."),
-        Option("txnTtlMs", "2592000000", whole(3_600_000, 2**53), "producer_ttl_ms",
-               "Exactly-once: a writer is forgotten that long after its last batch."),
-        Option("maxStagedBytes", "1073741824", whole(1, 2**62), "staged_bytes_max",
-               "Exactly-once: maximum of one task."),
-        Option("unroutable", "fail", one_of("fail", "ignore"), "unroutable",
-               "Rows without a queue: fail the task, or ignore the loss."),
-        Option("maxInFlight", "10000", whole(1, 1_000_000), "in_flight_max",
-               "Maximum number of unconfirmed rows (messages, with `rowsPerMessage`), per task."),
-        Option("publisherConfirmTimeoutMs", "30000", whole(1, 3_600_000), "confirm_timeout_ms",
-               "A task fails after that time without a confirm. While the broker blocks publishers the time stands "
-               "still."),
-    ),
-    "Bad rows": (
-        Option("onRowError", "fail", one_of("fail", "skip", "deadLetter"), "on_row_error",
-               "Rows that are no message (no value, a routing key beyond 255 bytes, a priority beyond 255, ...): "
-               "fail the task, skip and count the row, or send it to `deadLetterExchange`."),
-        Option("deadLetterExchange", None, short, "dead_letter_exchange",
-               "Exchange of bad rows, with their value and key if present, and the reason in the header "
-               "`x-row-error`."),
-        Option("maxMessageBytes", "16777216", whole(1, 1 << 30), "message_bytes_max",
-               "A longer value is a bad row, and combined rows stay below it. Brokers close the channel of a longer "
-               "message."),
-    ),
-    "Input": (
-        Option("stream", None, names, "streams",
-               "The streams to read, separated by commas. A checkpoint belongs to these and no others."),
-        Option("queue", None, name(), "queue",
-               "In place of `stream`, for streaming: a queue. The query leases it, alone; committed rows leave the "
-               "queue, with the next trigger."),
-        Option("consumerName", None, name(200), "consumer_name",
-               "Of `queue`: the name of the lease. A restarted query with the same name continues, and one that "
-               "still runs with it is refused from then on. Of a query on `stream`: see `storeBrokerOffsets`."),
-        Option("storeBrokerOffsets", "true", flag, "stores_offsets",
-               "Of `stream`: a query with a `consumerName` stores its offsets at the broker, to show its lag. The "
-               "start is in the checkpoint alone."),
-        Option("leaseTtlMs", "86400000", whole(1000, 2_592_000_000), "lease_ttl_ms",
-               "Of `queue`: uncommitted rows return to the queue that long after the query's last request. Must "
-               "exceed the query's absence."),
-        Option("startingOffsets", None, where, "starting",
-               "Start of a batch, or of a stream without a checkpoint: `earliest` (the default of batches), `latest` "
-               "(of streams), or JSON with an offset, `earliest` or `latest` for each stream: `{\"readings\": 1200}`."),
-        Option("endingOffsets", None, where, "ending", "End of a batch, exclusive; else `latest`."),
-        Option("startingTimestamp", None, moment_ms, "starting_ms",
-               "In place of `startingOffsets`: the first message that arrived at or after this moment, as ms since "
-               "1970 or ISO 8601 with a zone."),
-        Option("endingTimestamp", None, moment_ms, "ending_ms", "In place of `endingOffsets`, likewise."),
-        Option("failOnDataLoss", "true", flag, "fail_on_data_loss",
-               "A query fails when retention removed unread messages, or its stream was declared again. Otherwise it "
-               "continues with the existing messages."),
-        Option("includeHeaders", "false", flag, "include_headers", "Add a column `headers`, the most expensive one."),
-        Option("readTimeoutMs", "60000", whole(1, 3_600_000), "read_timeout_ms",
-               "A task fails after that time without a message, and a query without its stream's offsets."),
-    ),
-    "Input from a journal": (
-        Option("journal", None, text, "journal",
-               "In place of `stream`, for batches: a node's data directory, or a copy of it, visible to every "
-               "executor. Its disk is read, beside the node or without it."),
-        Option("queues", None, names, "queues",
-               "The queues to read of it, by name and separated by commas. Otherwise all of the vhost `vhost`."),
-    ),
-    "Size of a batch": (
-        Option("maxRecordsPerTrigger", None, whole(1, 2**62), "trigger_rows_max",
-               "Maximum number of messages in a micro-batch, of all streams together."),
-        Option("maxBytesPerTrigger", None, whole(1, 2**62), "trigger_bytes_max",
-               "Approximate maximum of bytes, as stored: estimated with the mean size of the stream's messages."),
-        Option("minOffsetsPerTrigger", None, whole(1, 2**62), "trigger_rows_min",
-               "Minimum number of messages of a micro-batch, which waits at most `maxTriggerDelay` for them."),
-        Option("maxTriggerDelay", "15m", duration_s, "trigger_delay_max_s", "Time limit of `minOffsetsPerTrigger`."),
-        Option("minPartitions", None, whole(1, 100_000), "parts_min",
-               "Minimum number of parallel tasks of a batch. Otherwise one for each stream."),
-        Option("maxRecordsPerPartition", None, whole(1, 2**62), "part_rows_max",
-               "Maximum number of messages of a task."),
-    ),
-    "Protocol": (
-        Option("amqp.heartbeat", "0", whole(0, 65_535), "heartbeat_s",
-               "Seconds between heartbeats to ask for; 0: none, and TCP's keepalive notices a lost host after 40 s. "
-               "A task sends them while it waits for the broker, but not while Spark computes or a worker is idle. A "
-               "broker ends such a connection after two missing ones, and the next use makes a new one "
-               "(exactly-once, within an attempt: the task is run again). So set more than the longest pause between "
-               "two batches of rows."),
-        Option("amqp.frameMax", "131072", whole(FRAME_BYTES_MIN, FRAME_BYTES_MAX), "frame_bytes_max",
-               "Maximum frame size to ask for, in bytes."),
-    ),
-}  # fmt: skip
 
-_ROWS: Final = {option.name.lower(): option for group in GROUPS for option in OPTIONS[group]}
-_OF_SINK: Final = frozenset(option for group in OF_SINK for option in OPTIONS[group])
-_OF_SOURCE: Final = frozenset(option for group in OF_SOURCE for option in OPTIONS[group])
-_OF_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
-"""What Spark itself leaves among a sink's options."""
+def _row(
+    name: str, default: str | None, parse: Callable[[str], Any], meaning: str, *, secret: bool = False, group: str = ""
+) -> Any:
+    """A field of `Options` and its row of the table; `group` where one begins."""
+    return made_of(metadata={"row": (name, default, parse, meaning, secret), "group": group})
 
 
+# fmt: off
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Parsed options; each field is explained by the table's row of that name."""
+    """Parsed options, and the table that they are parsed by."""
 
-    endpoints: tuple[Endpoint, ...]
-    username: str
-    password: str | None
+    endpoints: tuple[Endpoint, ...] = _row("endpoints", "localhost", parse_endpoints,
+        "Nodes to connect to, `host:port` separated by commas. After a loss the next one is tried.", group="Connection")
+    uri: None = _row("uri", None, text,
+        "`amqp://user:password@host:port/vhost`, or `amqps://...`, in place of `endpoints`, `username`, `password`, "
+        "`vhost` and `tls`. Spark's plans and logs hide options by their names, and not this one unless "
+        "`spark.sql.redaction.options.regex` is `(?i)url|uri`, as a `spark_session` has it: leave the password out "
+        "and give `passwordFile`.", secret=True)
+    username: str = _row("username", "guest", short, "The user.")
+    password: str | None = _row("password", "guest", text,
+        "The password. Spark shows plans and logs: a file or the environment of the executors is safer.", secret=True)
     """None: neither given nor in a file; whoever connects asks the environment."""
-    password_file: str | None
-    vhost: str
-    tls: bool
-    ca_file: str | None
-    cert_file: str | None
-    key_file: str | None
-    connect_timeout_ms: int
-    exchange: str
-    routing_key: str
-    persistent: bool
-    message_id: str
-    message_format: str
-    rows_per_message: int
-    ignore_unknown_columns: bool
-    counts_file: str | None
-    guarantee: str
-    producer: str | None
-    epoch: int | None
-    transaction_expires_ms: int
-    producer_ttl_ms: int
-    staged_bytes_max: int
-    unroutable: str
-    in_flight_max: int
-    confirm_timeout_ms: int
-    reconnects_max: int
-    on_row_error: str
-    dead_letter_exchange: str | None
-    message_bytes_max: int
-    streams: tuple[str, ...]
-    """Of a query on a queue: that queue alone."""
-    queue: str | None
-    consumer_name: str | None
-    stores_offsets: bool
-    lease_ttl_ms: int
-    starting: Where | None
-    ending: Where | None
-    starting_ms: int | None
-    ending_ms: int | None
-    fail_on_data_loss: bool
-    include_headers: bool
-    read_timeout_ms: int
-    journal: str | None
-    queues: tuple[str, ...] | None
-    trigger_rows_max: int | None
-    trigger_bytes_max: int | None
-    trigger_rows_min: int | None
-    trigger_delay_max_s: float
-    parts_min: int | None
-    part_rows_max: int | None
-    heartbeat_s: int
-    frame_bytes_max: int
+    password_file: str | None = _row("passwordFile", None, text,
+        "A file on every executor with the password in its first line. Without it and `password` the variable "
+        "`CLUSTERBROKER_PASSWORD` is used.")
+    vhost: str = _row("vhost", "/", short, "The virtual host.")
+    tls: bool = _row("tls", "false", flag, "Use TLS. Certificates and host names are always verified.")
+    ca_file: str | None = _row("tls.caFile", None, text, "Trusted authorities (PEM), in place of the system's.")
+    cert_file: str | None = _row("tls.certFile", None, text, "The client's certificate (PEM).")
+    key_file: str | None = _row("tls.keyFile", None, text, "The key, if it is in another file than the certificate.")
+    connect_timeout_ms: int = _row("connectTimeoutMs", "10000", whole(1, 600_000),
+        "Time limit of one endpoint until the connection is open.")
+    reconnects_max: int = _row("reconnectAttempts", "10", whole(0, 1000),
+        "Rounds over all endpoints in a row after a lost connection, without a confirm or a row in between.")
 
+    exchange: str = _row("exchange", "", short,
+        "Exchange of rows without a column `exchange`; empty is the default exchange, with names of queues as routing "
+        "keys.", group="Output")
+    routing_key: str = _row("routingKey", "", short, "Routing key of rows without a column `routing_key`.")
+    persistent: bool = _row("persistent", "true", flag, "Messages survive a restart of their queue's node.")
+    message_id: str = _row("messageId", "auto", one_of("auto", "none"),
+        "Message id of rows without a column `message_id`: `auto` is query, batch, partition and number of the row. "
+        "It is a hint for people: Spark may place a row elsewhere in a repetition.")
+    message_format: str = _row("messageFormat", "raw", one_of("raw", "arrow", "jsonl"),
+        "The body: `raw`, the row's `value`; `arrow`, an Arrow IPC stream of rows, where `value` may be a struct; "
+        "`jsonl`, values of one line of JSON each, joined by line feeds.")
+    rows_per_message: int = _row("rowsPerMessage", "1", whole(1, 1_000_000),
+        "With `arrow` and `jsonl`: maximum number of rows in one message. They are of one record batch (Spark's have "
+        "10,000 rows) and equal in all columns but `value`.")
+    ignore_unknown_columns: bool = _row("ignoreUnknownColumns", "false", flag,
+        "Ignore columns that the sink does not have. Otherwise they are an error.")
+    counts_file: str | None = _row("countsFile", None, text,
+        "A file beside the driver. Each committed batch adds a line of JSON: rows, messages, and rows that were "
+        "skipped, dead-lettered and sent again.")
+
+    guarantee: str = _row("deliveryGuarantee", "at-least-once", one_of("at-least-once", "exactly-once"),
+        "`exactly-once`: rows are staged at the broker and published with the complete batch, once."
+, group="Guarantees")
+    producer: str | None = _row("txnAppId", None, name(),
+        "Exactly-once: identity of the writer. A stream uses the id of its query, a batch a new one each time.")
+    epoch: int | None = _row("txnVersion", None, whole(0, 2**62),
+        "Exactly-once: number of the writer's batch. A committed one is not written again. A stream uses the number "
+        "of its micro-batch.")
+    transaction_expires_ms: int = _row("txnExpiresMs", "3600000", whole(10_000, 86_400_000),
+        "Exactly-once: uncommitted rows of that age are dropped. Must exceed the time of a batch.")
+    producer_ttl_ms: int = _row("txnTtlMs", "2592000000", whole(3_600_000, 2**53),
+        "Exactly-once: a writer is forgotten that long after its last batch.")
+    staged_bytes_max: int = _row("maxStagedBytes", "1073741824", whole(1, 2**62), "Exactly-once: maximum of one task.")
+    unroutable: str = _row("unroutable", "fail", one_of("fail", "ignore"),
+        "Rows without a queue: fail the task, or ignore the loss.")
+    in_flight_max: int = _row("maxInFlight", "10000", whole(1, 1_000_000),
+        "Maximum number of unconfirmed rows (messages, with `rowsPerMessage`), per task.")
+    confirm_timeout_ms: int = _row("publisherConfirmTimeoutMs", "30000", whole(1, 3_600_000),
+        "A task fails after that time without a confirm. While the broker blocks publishers the time stands still.")
+
+    on_row_error: str = _row("onRowError", "fail", one_of("fail", "skip", "deadLetter"),
+        "Rows that are no message (no value, a routing key beyond 255 bytes, a priority beyond 255, ...): fail the "
+        "task, skip and count the row, or send it to `deadLetterExchange`.", group="Bad rows")
+    dead_letter_exchange: str | None = _row("deadLetterExchange", None, short,
+        "Exchange of bad rows, with their value and key if present, and the reason in the header `x-row-error`.")
+    message_bytes_max: int = _row("maxMessageBytes", "16777216", whole(1, 1 << 30),
+        "A longer value is a bad row, and combined rows stay below it. Brokers close the channel of a longer message.")
+
+    streams: tuple[str, ...] = _row("stream", None, names,
+        "The streams to read, separated by commas. A checkpoint belongs to these and no others.", group="Input")
+    """Of a query on a queue: that queue alone."""
+    queue: str | None = _row("queue", None, name(),
+        "In place of `stream`, for streaming: a queue. The query leases it, alone; committed rows leave the queue, "
+        "with the next trigger.")
+    consumer_name: str | None = _row("consumerName", None, name(200),
+        "Of `queue`: the name of the lease. A restarted query with the same name continues, and one that still runs "
+        "with it is refused from then on. Of a query on `stream`: see `storeBrokerOffsets`.")
+    stores_offsets: bool = _row("storeBrokerOffsets", "true", flag,
+        "Of `stream`: a query with a `consumerName` stores its offsets at the broker, to show its lag. The start is "
+        "in the checkpoint alone.")
+    lease_ttl_ms: int = _row("leaseTtlMs", "86400000", whole(1000, 2_592_000_000),
+        "Of `queue`: uncommitted rows return to the queue that long after the query's last request. Must exceed the "
+        "query's absence.")
+    starting: Where | None = _row("startingOffsets", None, where,  # noqa: RUF009 - a field
+        "Start of a batch, or of a stream without a checkpoint: `earliest` (the default of batches), `latest` (of "
+        "streams), or JSON with an offset, `earliest` or `latest` for each stream: `{\"readings\": 1200}`.")
+    ending: Where | None = _row("endingOffsets", None, where,  # noqa: RUF009 - a field
+        "End of a batch, exclusive; else `latest`.")
+    starting_ms: int | None = _row("startingTimestamp", None, moment_ms,
+        "In place of `startingOffsets`: the first message that arrived at or after this moment, as ms since 1970 or "
+        "ISO 8601 with a zone.")
+    ending_ms: int | None = _row("endingTimestamp", None, moment_ms, "In place of `endingOffsets`, likewise.")
+    fail_on_data_loss: bool = _row("failOnDataLoss", "true", flag,
+        "A query fails when retention removed unread messages, or its stream was declared again. Otherwise it "
+        "continues with the existing messages.")
+    include_headers: bool = _row("includeHeaders", "false", flag, "Add a column `headers`, the most expensive one.")
+    read_timeout_ms: int = _row("readTimeoutMs", "60000", whole(1, 3_600_000),
+        "A task fails after that time without a message, and a query without its stream's offsets.")
+
+    journal: str | None = _row("journal", None, text,
+        "In place of `stream`, for batches: a node's data directory, or a copy of it, visible to every executor. Its "
+        "disk is read, beside the node or without it.", group="Input from a journal")
+    queues: tuple[str, ...] | None = _row("queues", None, names,
+        "The queues to read of it, by name and separated by commas. Otherwise all of the vhost `vhost`.")
+
+    trigger_rows_max: int | None = _row("maxRecordsPerTrigger", None, whole(1, 2**62),
+        "Maximum number of messages in a micro-batch, of all streams together.", group="Size of a batch")
+    trigger_bytes_max: int | None = _row("maxBytesPerTrigger", None, whole(1, 2**62),
+        "Approximate maximum of bytes, as stored: estimated with the mean size of the stream's messages.")
+    trigger_rows_min: int | None = _row("minOffsetsPerTrigger", None, whole(1, 2**62),
+        "Minimum number of messages of a micro-batch, which waits at most `maxTriggerDelay` for them.")
+    trigger_delay_max_s: float = _row("maxTriggerDelay", "15m", duration_s, "Time limit of `minOffsetsPerTrigger`.")
+    parts_min: int | None = _row("minPartitions", None, whole(1, 100_000),
+        "Minimum number of parallel tasks of a batch. Otherwise one for each stream.")
+    part_rows_max: int | None = _row("maxRecordsPerPartition", None, whole(1, 2**62),
+        "Maximum number of messages of a task.")
+
+    heartbeat_s: int = _row("amqp.heartbeat", "0", whole(0, 65_535),
+        "Seconds between heartbeats to ask for; 0: none, and TCP's keepalive notices a lost host after 40 s. A task "
+        "sends them while it waits for the broker, but not while Spark computes or a worker is idle. A broker ends "
+        "such a connection after two missing ones, and the next use makes a new one (exactly-once, within an attempt: "
+        "the task is run again). So set more than the longest pause between two batches of rows.", group="Protocol")
+    frame_bytes_max: int = _row("amqp.frameMax", "131072", whole(FRAME_BYTES_MIN, FRAME_BYTES_MAX),
+        "Maximum frame size to ask for, in bytes.")
+
+    # fmt: on
     @property
     def stages(self) -> bool:
         """Whether rows are staged, for exactly-once."""
@@ -287,6 +212,25 @@ class Options:
         """Without the password: tracebacks and Spark's logs show this."""
         nodes = ",".join(map(str, self.endpoints))
         return f"Options(endpoints={nodes!r}, username={self.username!r}, vhost={self.vhost!r}, ...)"
+
+
+def _groups() -> dict[str, tuple[Option, ...]]:
+    found: dict[str, tuple[Option, ...]] = {}
+    group = ""
+    for one in fields(Options):
+        group = one.metadata["group"] or group
+        name, default, parse, meaning, secret = one.metadata["row"]
+        found[group] = (*found.get(group, ()), Option(name, default, parse, one.name, meaning, secret))
+    return found
+
+
+OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = _groups()
+"""The table by group."""
+_ROWS: Final = {option.name.lower(): option for group in OPTIONS.values() for option in group}
+_OF_SINK: Final = frozenset(option for group in OF_SINK for option in OPTIONS[group])
+_OF_SOURCE: Final = frozenset(option for group in OF_SOURCE for option in OPTIONS[group])
+_OF_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
+"""What Spark itself leaves among a sink's options."""
 
 
 def parse(given: Mapping[str, str], reads: bool = False) -> Options:
@@ -308,7 +252,7 @@ def parse(given: Mapping[str, str], reads: bool = False) -> Options:
             values[option.field] = None if option.default is None else _parsed(option, option.default)
     if "password" not in named:
         values["password"] = None
-    if values.pop("uri") is not None:
+    if values["uri"] is not None:
         values |= _of_uri(given, named)
     port = AMQPS_PORT if values["tls"] else AMQP_PORT
     values["endpoints"] = tuple(Endpoint(host, given_port or port) for host, given_port in values["endpoints"])
@@ -352,6 +296,7 @@ def _of_uri(given: Mapping[str, str], named: set[str]) -> dict[str, Any]:
         )
     assert parts.hostname is not None, "it was looked at"
     return {
+        "uri": None,
         "endpoints": (Endpoint(parts.hostname, port or 0),),
         "username": unquote(parts.username) if parts.username is not None else "guest",
         "password": None if parts.password is None else unquote(parts.password),
@@ -440,9 +385,9 @@ def _name_of(field: str) -> str:
 def table() -> str:
     """The options as Markdown."""
     lines = ["| option | default | meaning |", "|---|---|---|"]
-    for group in GROUPS:
+    for group, options in OPTIONS.items():
         lines.append(f"| **{group}** | | |")
-        for option in OPTIONS[group]:
+        for option in options:
             default = "" if option.default is None else f"`{option.default}`" if option.default else "empty"
             lines.append(f"| `{option.name}` | {default} | {option.meaning} |")
     return "\n".join(lines) + "\n"

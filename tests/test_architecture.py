@@ -97,7 +97,7 @@ SHELLS = {
     "pipeline/transactions.py": "names its segments",
     "journal/check.py": "reads a journal that may be moving, and looks again",
     "journal/compact.py": "rewrites a journal's files",
-    "journal/durable.py": "flushes",
+    "journal/platform.py": "flushes",
     "journal/disk_state.py": "what several threads say of one disk",
     "journal/index.py": "the journal's LMDB",
     "journal/inspect.py": "reads a journal that may be moving",

@@ -32,8 +32,8 @@ from clusterbroker.cluster.wiring.commands import RegisterNode
 from clusterbroker.cluster.wiring.entities import Queue
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring.view import ClusterView
-from clusterbroker.journal.durable import sync_directory
 from clusterbroker.journal.errors import DamagedJournal
+from clusterbroker.journal.platform import sync_directory
 
 NAMES_MAX: Final = 5
 REBUILDS: Final = (

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from clusterbroker.broker.server.binding import Listed
-from clusterbroker.journal.durable import sync, sync_directory
+from clusterbroker.journal.platform import sync, sync_directory
 
 FORMAT: Final = 2
 STARTS: Final = "starts"

@@ -19,7 +19,7 @@ from clusterbroker.broker.server import identity as identities
 from clusterbroker.broker.server.binding import JOURNAL, RAFT, WIRING, Found, Listed, Verdict, judge, trouble
 from clusterbroker.broker.server.endings import Unstarted
 from clusterbroker.broker.server.identity import Identity
-from clusterbroker.journal.durable import sync_directory
+from clusterbroker.journal.platform import sync_directory
 from clusterbroker.journal.stamp import Stamp
 
 DATA: Final = {JOURNAL: "journal/index/data.mdb", WIRING: "wiring/data.mdb", RAFT: "raft/identity"}

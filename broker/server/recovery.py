@@ -21,7 +21,8 @@ from clusterbroker.cluster.ids import QueueId
 from clusterbroker.cluster.wiring.entities import Queue
 from clusterbroker.journal.queue_state import QueueState
 from clusterbroker.journal.record import Record, SegmentUse
-from clusterbroker.journal.recovery import RUN_WORDS, RecoverySink
+from clusterbroker.journal.recovery import RUN_WORDS
+from clusterbroker.journal.replay import RecoverySink
 from clusterbroker.journal.salvage import Care
 
 PRIORITY_MAX: Final = 255
@@ -76,7 +77,7 @@ class Recovery:
         self.unknown.discard(queue_id)
         self.changed.discard(queue_id)
 
-    # -- what the journal remembers (journal.recovery.RecoverySink)
+    # -- what the journal remembers (journal.replay.RecoverySink)
 
     def _tail_ring(self, queue_id: int) -> Ring | None:
         ring = self._ring(queue_id)

@@ -46,10 +46,10 @@ from clusterbroker.cluster.raft.identity import Founder
 from clusterbroker.cluster.raft.reading import Wiring, read
 from clusterbroker.cluster.wiring import rescue as maps
 from clusterbroker.cluster.wiring.rescue import Judged
-from clusterbroker.journal.durable import sync_directory
 from clusterbroker.journal.errors import DamagedJournal, ForeignJournal
 from clusterbroker.journal.inspect import JournalView
 from clusterbroker.journal.journal import lock_directory
+from clusterbroker.journal.platform import sync_directory
 from clusterbroker.journal.stamp import Stamp
 
 BEFORE: Final = "raft.before-rescue-"

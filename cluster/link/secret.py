@@ -25,7 +25,7 @@ from typing import Final
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from clusterbroker.journal.durable import sync
+from clusterbroker.journal.platform import sync
 
 SECRET_BYTES_MIN: Final = 32
 SECRET_BYTES_MAX: Final = 4096

@@ -10,13 +10,12 @@ batch, like a torn write, and cuts them off.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from pathlib import Path
 from typing import Final
 
 from clusterbroker.cluster.errors import DiskFailed, DiskFull
-from clusterbroker.journal.durable import allocate, sync, sync_data, sync_directory
+from clusterbroker.journal.platform import NO_SPACE, allocate, sync, sync_data, sync_directory
 
 AHEAD_BYTES: Final = 1 << 20
 """Between a half of it and the whole is kept free ahead of a file's end."""
@@ -116,7 +115,7 @@ class FileDisk:
 
     def _failure(self, error: OSError, what: str) -> DiskFailed | DiskFull:
         text = f"{self._directory}: {what} ({error.strerror}); the node must stop"
-        return DiskFull(text) if error.errno in (errno.ENOSPC, errno.EDQUOT) else DiskFailed(text)
+        return DiskFull(text) if error.errno in NO_SPACE else DiskFailed(text)
 
 
 class _File:

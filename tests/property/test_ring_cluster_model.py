@@ -19,7 +19,7 @@ from clusterbroker.broker.queues import ring as ring_compiled
 from clusterbroker.broker.queues.states import HEAD_NOT_LOADED, LEASED, READY
 from clusterbroker.broker.server.recovery import Recovery
 from clusterbroker.journal import record as record_compiled
-from clusterbroker.journal.recovery import tell
+from clusterbroker.journal.replay import tell
 from tests.budget import examples
 from tests.model import codec as codec_model
 from tests.model import record as record_model

@@ -32,7 +32,7 @@ from clusterbroker.journal.journal import Journal
 from clusterbroker.journal.look import look
 from clusterbroker.journal.options import JournalOptions
 from clusterbroker.journal.record import DamagedRecord, GroupWriter, Message, SegmentUse
-from clusterbroker.journal.recovery import RecoverySink
+from clusterbroker.journal.replay import RecoverySink
 from clusterbroker.journal.stamp import Stamp
 from clusterbroker.journal.stream_catalogue import Filing, Moved, StreamFile, Taken, Wish
 from clusterbroker.journal.worker import Worker

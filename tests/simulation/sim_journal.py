@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from clusterbroker.journal.layout import CUT, ENQ, SET
 from clusterbroker.journal.record import GroupWriter, Message, Record, read_message, scan_group
-from clusterbroker.journal.recovery import RecoverySink
+from clusterbroker.journal.replay import RecoverySink
 from clusterbroker.journal.stamp import Stamp
 from clusterbroker.journal.stream_catalogue import Filing
 from tests.simulation.sim_streams import SimStreams

@@ -12,7 +12,10 @@ LESS = """
 import errno, fcntl, os, select, signal, socket, sys, time
 
 for module, names in {
-    os: ("posix_fallocate", "posix_fadvise", "fdatasync", "memfd_create", "eventfd", "pidfd_open"),
+    os: (
+        "posix_fallocate", "posix_fadvise", "fdatasync", "memfd_create", "eventfd", "pidfd_open", "SEEK_DATA",
+        "SEEK_HOLE",
+    ),
     fcntl: ("F_ADD_SEALS", "F_SETPIPE_SZ", "F_OFD_SETLK"),
     select: ("epoll",),
     signal: ("pidfd_send_signal", "sigwaitinfo", "sigtimedwait"),

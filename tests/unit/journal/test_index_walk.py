@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
@@ -30,23 +31,23 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
     return index
 
 
-def commit(index: Index, runs: list[tuple[int, int, bytes]], forgotten: list[int]) -> None:
+def commit(
+    index: Index, runs: list[tuple[int, int, bytes]], forgotten: list[int], walk: IndexWalk | None = None
+) -> None:
     metas = [(queue, {"next_seq": 1, "reserved": 0}) for queue in sorted({queue for queue, *_ in runs})]
-    index.commit(runs, metas, forgotten, Position(1, 0, 1))
+    index.commit(runs, metas, forgotten, Position(1, 0, 1), walk)
 
 
-def walked(index: Index, between: object = None) -> list[int | None]:
+def walked(index: Index, between: Callable[[IndexWalk], object] = lambda _: None) -> list[int | None]:
     """The queues of which something was told in one pass."""
-    walk = index.follower = IndexWalk(index)
+    walk = IndexWalk(index)
     found: list[int | None] = []
     for _ in range(10_000):
         looked = walk.step()
         found += [damage.queue_id for damage in looked.hurt]
         if looked.over:
-            index.follower = None
             return found
-        if callable(between):
-            between()
+        between(walk)
     raise AssertionError("a pass comes to its end")
 
 
@@ -58,13 +59,13 @@ def test_what_checkpoints_do_meanwhile_is_no_damage(index: Index) -> None:
     for seed in range(30):
         rng = random.Random(seed)
 
-        def change(rng: random.Random = rng) -> None:
+        def change(walk: IndexWalk, rng: random.Random = rng) -> None:
             runs = [
                 (rng.choice(QUEUES), rng.randrange(8) * 256, rng.choice((b"", run_of(rng.randrange(1000)))))
                 for _ in range(rng.randrange(4))
             ]
             commit(index, list({(queue, first): (queue, first, run) for queue, first, run in runs}.values()),
-                   rng.sample(QUEUES, rng.randrange(2)))  # fmt: skip
+                   rng.sample(QUEUES, rng.randrange(2)), walk)  # fmt: skip
 
         assert walked(index, change) == [], seed
 
@@ -93,7 +94,7 @@ def test_damage_names_its_queue(index: Index, how: str) -> None:
 
 
 def test_pages_can_be_given_back_on_the_way(index: Index) -> None:
-    walk = index.follower = IndexWalk(index)
+    walk = IndexWalk(index)
     steps = 0
     while not walk.step().over:
         index.reopen()

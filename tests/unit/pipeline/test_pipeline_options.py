@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from clusterbroker.pipeline import columns
 from clusterbroker.pipeline.columns import BadColumns
 from clusterbroker.pipeline.option_values import Endpoint
-from clusterbroker.pipeline.options import OPTIONS, BadOption, Options, parse, table
+from clusterbroker.pipeline.options import BadOption, parse, table
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -143,10 +142,7 @@ def test_the_sink_is_told_which_options_are_of_sources() -> None:
         parse({"stream": "a"})
 
 
-def test_the_table_has_a_row_for_every_field_and_the_page_has_the_table() -> None:
-    rows = [option.field for group in OPTIONS.values() for option in group]
-    assert {*rows} - {"uri"} == {field.name for field in fields(Options)}
-    assert len(set(rows)) == len(rows)
+def test_the_page_has_the_table() -> None:
     page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
     assert table() in page, (
         "docs/spark.md is not current: put there what `python -m clusterbroker.pipeline.options` prints"

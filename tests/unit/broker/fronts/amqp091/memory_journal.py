@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from clusterbroker.journal.layout import ENQ, GROUP_HEADER_BYTES
 from clusterbroker.journal.record import GroupWriter, Message, SegmentUse, read_message, scan_group, seal
-from clusterbroker.journal.recovery import RecoverySink, tell
+from clusterbroker.journal.replay import RecoverySink, tell
 
 
 class Position(NamedTuple):
