@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "observability.md"
 EVENT = re.compile(r"[a-z_]+\.[a-z_]+")
 LEVELS = {"debug", "info", "warning", "error", "critical"}
-CLUSTER = "broker/server/cluster_shell.py"
+CLUSTER = "broker/server/member/cluster_shell.py"
 """Its own `say` puts `cluster.` before the word."""
 
 MADE = {"journal.ok", "journal.full"}

@@ -52,8 +52,8 @@ from clusterbroker.journal.record import DamagedRecord, GroupWriter, Message
 from clusterbroker.journal.stream_catalogue import NOTHING, Taken
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.cluster_shell import ClusterShell
     from clusterbroker.broker.server.inspecting import Inspector
+    from clusterbroker.broker.server.member.cluster_shell import ClusterShell
     from clusterbroker.broker.stats.inspection import Request, Result
 
 TICK_S = 0.5
@@ -132,7 +132,9 @@ class NodeShell:
                 opened = Listener.open_tls("amqps", where, partial(Client, self), tls, self._room, self.log.turned_away)
                 self.listeners.append(await opened)
             if options.cluster is not None:
-                from clusterbroker.broker.server.cluster_shell import ClusterShell  # each start would wait for it
+                from clusterbroker.broker.server.member.cluster_shell import (
+                    ClusterShell,  # each start would wait for it
+                )
 
                 assert options.data_dir is not None, "a member of a cluster keeps what it is told"
                 self.cluster = ClusterShell(self, options.data_dir)

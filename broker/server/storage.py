@@ -27,9 +27,9 @@ from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.damages import Hurt
 from clusterbroker.broker.node.log import Log
 from clusterbroker.broker.server.binding import JOURNAL, NOTHING, RAFT, WIRING, Found
-from clusterbroker.broker.server.damage import is_marked, set_aside
 from clusterbroker.broker.server.identity import DamagedIdentity
 from clusterbroker.broker.server.log import NodeLog
+from clusterbroker.broker.server.member.damage import is_marked, set_aside
 from clusterbroker.broker.server.options import ServerOptions
 from clusterbroker.broker.server.parts import WHAT_TO_DO, DamagedDirectory, Parts, put_aside
 from clusterbroker.broker.server.recovery import Recovery, recovered
@@ -109,7 +109,7 @@ class Storage:
         may_begin = options.cluster is None or options.cluster.founds or bool(options.cluster.joins)
         if not may_begin:
             # brings Raft along, which only members have
-            from clusterbroker.broker.server.raft_directory import must_not_found
+            from clusterbroker.broker.server.member.raft_directory import must_not_found
 
             with contextlib.suppress(DamagedIdentity):
                 must_not_found(Parts(directory))  # before anything is made, the directory included

@@ -25,7 +25,14 @@ from typing import TYPE_CHECKING, Any, Final
 from clusterbroker.broker.node.requests import HandOver
 from clusterbroker.broker.server.control.operations import Facts, Refused
 from clusterbroker.broker.server.goodbye import turn_clients_away
-from clusterbroker.broker.server.leaving import LEAVE_MAX_S, LEAVE_S, about_loss, leave, need_somebody_else, progress
+from clusterbroker.broker.server.member.leaving import (
+    LEAVE_MAX_S,
+    LEAVE_S,
+    about_loss,
+    leave,
+    need_somebody_else,
+    progress,
+)
 from clusterbroker.cluster.errors import queue_text
 from clusterbroker.cluster.ids import NodeId, QueueId
 from clusterbroker.cluster.wiring import commands as c

@@ -16,12 +16,12 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.server.addresses import own_address
 from clusterbroker.broker.server.awaiting import come
-from clusterbroker.broker.server.catching_up import UNWANTED_S
 from clusterbroker.broker.server.endings import Unstarted
-from clusterbroker.broker.server.joining import Unanswered, Unjoined, newcomer
-from clusterbroker.broker.server.raft_directory import is_empty
+from clusterbroker.broker.server.member.addresses import own_address
+from clusterbroker.broker.server.member.catching_up import UNWANTED_S
+from clusterbroker.broker.server.member.joining import Unanswered, Unjoined, newcomer
+from clusterbroker.broker.server.member.raft_directory import is_empty
 from clusterbroker.cluster.link.joining import JoinAsked
 
 if TYPE_CHECKING:

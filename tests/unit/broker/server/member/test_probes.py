@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.server import probes
-from clusterbroker.broker.server.probes import Probes
+from clusterbroker.broker.server.member import probes
+from clusterbroker.broker.server.member.probes import Probes
 
 
 @pytest.mark.parametrize("before", [[], ["silent"], ["accepted", "silent"], ["silent"] * 4])

@@ -9,7 +9,7 @@ A start goes through these steps, and a node that was failed by the others begin
     leased     the leader has answered a beat: clients may be spoken to
 
 Control links carry the wiring log, and beats where datagrams do not pass; data links the frames of `broker.node.hub`.
-Beats, leases, and who is taken for dead: `broker.server.liveness`. Where the members are: `broker.server.roster`.
+Beats, leases, and members taken for dead: `liveness.py`. Addresses of the members: `roster.py`.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import clusterbroker.broker.node.part  # noqa: F401 - long to import, and once there are links the loop must not stand still
-from clusterbroker.broker.server.addresses import dialable, own_address
 from clusterbroker.broker.server.awaiting import come, ordered
-from clusterbroker.broker.server.catching_up import NOTHING, CatchingUp
 from clusterbroker.broker.server.client import cut_off_slow
-from clusterbroker.broker.server.damage import REBUILDS, given_up, given_up_as, is_marked, unmark
 from clusterbroker.broker.server.endings import Restart, Unstarted
-from clusterbroker.broker.server.handing_over import hand_over_all
-from clusterbroker.broker.server.joining import Admission
-from clusterbroker.broker.server.liveness import LOOK_S, Liveness
-from clusterbroker.broker.server.log_batch import Telling
-from clusterbroker.broker.server.newcomer import join_first
+from clusterbroker.broker.server.member.addresses import dialable, own_address
+from clusterbroker.broker.server.member.catching_up import NOTHING, CatchingUp
+from clusterbroker.broker.server.member.damage import REBUILDS, given_up, given_up_as, is_marked, unmark
+from clusterbroker.broker.server.member.handing_over import hand_over_all
+from clusterbroker.broker.server.member.joining import Admission
+from clusterbroker.broker.server.member.liveness import LOOK_S, Liveness
+from clusterbroker.broker.server.member.log_batch import Telling
+from clusterbroker.broker.server.member.newcomer import join_first
+from clusterbroker.broker.server.member.raft_directory import RaftDirectory, must_know
+from clusterbroker.broker.server.member.roster import Roster
 from clusterbroker.broker.server.peer_census import PeerCensus
-from clusterbroker.broker.server.raft_directory import RaftDirectory, must_know
-from clusterbroker.broker.server.roster import Roster
 from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster.errors import LogFailure, LogWentBack, Unavailable
 from clusterbroker.cluster.ids import Incarnation, NodeId

@@ -24,8 +24,8 @@ from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.map import Applied
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.server.member.roster import Roster
     from clusterbroker.broker.server.ports import ClusterPort, ServerPort
-    from clusterbroker.broker.server.roster import Roster
 
 LOOK_S: Final = 0.5
 TELL_S: Final = 5.0

@@ -89,7 +89,7 @@ def test_a_start_reads_journal_and_snapshot_once(tmp_path: Path, monkeypatch: py
             read.append(name)
             return super().read(name)
 
-    monkeypatch.setattr("clusterbroker.broker.server.raft_directory.FileDisk", Counting)
+    monkeypatch.setattr("clusterbroker.broker.server.member.raft_directory.FileDisk", Counting)
     directory = prepared(tmp_path, FOUNDERS)
     disk, loaded = directory.prepare()
     stamped = (directory.parts.identity.disk_id, directory.parts.number)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.server import leaving
-from clusterbroker.broker.server.cluster_shell import ClusterShell
 from clusterbroker.broker.server.control.operations import Refused
 from clusterbroker.broker.server.endings import Restart
+from clusterbroker.broker.server.member import leaving
+from clusterbroker.broker.server.member.cluster_shell import ClusterShell
 from clusterbroker.cluster.errors import PreconditionFailed
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.liveness.lease import LeaseState

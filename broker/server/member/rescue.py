@@ -33,11 +33,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from clusterbroker.broker.server import addresses, identity
+from clusterbroker.broker.server import identity
 from clusterbroker.broker.server.binding import JOURNAL, NOTHING, RAFT, Found, Listed, Verdict
-from clusterbroker.broker.server.damage import is_marked
+from clusterbroker.broker.server.member import addresses
+from clusterbroker.broker.server.member.damage import is_marked
+from clusterbroker.broker.server.member.raft_directory import LOST
 from clusterbroker.broker.server.parts import Parts, moment, unused
-from clusterbroker.broker.server.raft_directory import LOST
 from clusterbroker.cluster.errors import DamagedLog
 from clusterbroker.cluster.ids import NodeId, QueueId, index_of
 from clusterbroker.cluster.raft import identity as raft_identity

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.server.handing_over import HAND_OVERS_AT_ONCE, hand_over_all
+from clusterbroker.broker.server.member.handing_over import HAND_OVERS_AT_ONCE, hand_over_all
 from clusterbroker.cluster.wiring.balance import MOVES_AT_ONCE
 from tests.unit.cluster.cluster_world import ClusterWorld
 

@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from clusterbroker.broker.server.catching_up import NOTHING, CatchingUp
+from clusterbroker.broker.server.member.catching_up import NOTHING, CatchingUp
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring.map import Applied
 

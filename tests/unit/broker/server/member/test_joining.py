@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from clusterbroker.broker.server.joining import Admission, Unjoined, join
+from clusterbroker.broker.server.member.joining import Admission, Unjoined, join
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.link.frames import encode
 from clusterbroker.cluster.link.joining import ANSWERED, ASKED, JoinAnswered, JoinAsked

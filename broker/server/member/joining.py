@@ -20,7 +20,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from clusterbroker.broker.server import addresses, identity
+from clusterbroker.broker.server import identity
+from clusterbroker.broker.server.member import addresses
 from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster.errors import AlreadyExists
 from clusterbroker.cluster.ids import NodeId

@@ -1,7 +1,7 @@
 """Addresses of the members: for dialling and heartbeats, and on the disk for the next start (waits).
 
 Addresses come from the map as it is applied. A start has none yet: it begins with those of its last run
-(`broker.server.addresses`), or with the peers of its command.
+(`broker.server.member.addresses`), or with the peers of its command.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.server.addresses import remember, remembered
+from clusterbroker.broker.server.member.addresses import remember, remembered
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.liveness.heart import Member as HeartMember
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from clusterbroker.broker.server.damage import LOST, REBUILT, given_up_as, is_marked, mark, set_aside, unmark
+from clusterbroker.broker.server.member.damage import LOST, REBUILT, given_up_as, is_marked, mark, set_aside, unmark
 
 
 def journal_in(directory: Path, text: str) -> None:

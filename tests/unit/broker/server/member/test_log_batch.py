@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from clusterbroker.broker.server.log import NodeLog
-from clusterbroker.broker.server.log_batch import LINES_A_TURN, LINES_EACH, Telling
+from clusterbroker.broker.server.member.log_batch import LINES_A_TURN, LINES_EACH, Telling
 from tests.unit.broker.server.server_support import Lines
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from server_support import until
 
-from clusterbroker.broker.server.liveness import Liveness
+from clusterbroker.broker.server.member.liveness import Liveness
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.link.hello import CONTROL
 from clusterbroker.cluster.liveness.beats import BeatCodec

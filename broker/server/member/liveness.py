@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.server.client import cut_off_slow
-from clusterbroker.broker.server.probes import Probes
+from clusterbroker.broker.server.member.probes import Probes
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.link.frames import encode
 from clusterbroker.cluster.link.hello import CONTROL
