@@ -36,8 +36,8 @@ acknowledges unwritten records, an owner that settles without an acknowledgement
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
 
@@ -67,6 +67,26 @@ UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 BAD: Final = (BadMessage, DamagedRecord)
 
 
+class MemberShell(Protocol):
+    """The process around a member: the links to the others, the metadata log, the node's log."""
+
+    @property
+    def leader(self) -> str | None:
+        """The leader of the metadata log, as far as known."""
+
+    def backlog(self, peer: str) -> int:
+        """Bytes that wait for the peer's socket."""
+
+    def bad_frame(self, peer: str, why: str) -> None:
+        """The peer sent what no correct member sends, or what cannot be carried out here: its link ends."""
+
+    def silent(self, peer: str, silent_ms: int) -> None:
+        """Nothing has come from a living peer over its direct link for so long: the link may end."""
+
+    def log_event(self, event: str, facts: Mapping[str, Any]) -> None:
+        """A line about a queue's copies, its owner or a relayed link."""
+
+
 def _raised(_peer: str, error: Exception) -> NoReturn:
     raise error
 
@@ -79,17 +99,21 @@ class Hub:
     """The data channel of one node. `handlers` maps each type of head to the core that handles it.
 
     carry  called before frames are taken: those for relayed links join the frames of the relay's
-    bad    (peer, why): the peer said what no correct member says; whoever has the link ends it, with `unlink`
-    failed (peer, error): what it said, or this node to itself, raised here: a mistake of ours, which costs the link
+    bad    (peer, why): the peer sent what no correct member sends; the link's owner ends it, with `unlink`
+    failed (peer, error): its frame, or one of this node to itself, raised here: our mistake, which costs the link
     before called with each head before its handler, while this node owes something of the wiring (`arrears`)
     """
 
     def __init__(
-        self, name: str, applied: Callable[[], int], failed: Callable[[str, Exception], object] = _raised
+        self,
+        name: str,
+        applied: Callable[[], int],
+        bad: Callable[[str, str], object] = _unheard,
+        failed: Callable[[str, Exception], object] = _raised,
     ) -> None:
         self.name = name
         self._applied = applied
-        self.bad: Callable[[str, str], object] = _unheard
+        self.bad = bad
         self.failed = failed
         self.carry: Callable[[], None] = lambda: None
         self.before: Callable[[Any], None] | None = None

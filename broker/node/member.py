@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
 import msgspec
 
@@ -16,7 +16,6 @@ from clusterbroker.broker.node.mistakes import Mistakes
 from clusterbroker.broker.node.occupancy import OccupancyOfNodes
 from clusterbroker.broker.node.ports import MemberCore, NodeCore
 from clusterbroker.broker.node.relay import Relay
-from clusterbroker.broker.node.relaying import Relaying
 from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.remote.remote_queues import RemoteQueues
@@ -33,13 +32,10 @@ class MemberRole(MemberCore, Protocol):
     registered: bool
     hub: Hub
     relay: Relay
-    relaying: Relaying
     proxies: RemoteQueues
     mistakes: Mistakes
     alarms: AlarmsOfNodes
     occupancy: OccupancyOfNodes
-    backlog: Callable[[str], int]
-    tell: Callable[[str, Mapping[str, Any]], None]
 
     @property
     def node(self) -> NodeCore: ...

@@ -23,7 +23,7 @@ from clusterbroker.broker.node.arrears import Arrears
 from clusterbroker.broker.node.copy_care import CopyCare
 from clusterbroker.broker.node.copying import Copying
 from clusterbroker.broker.node.failover import Failover
-from clusterbroker.broker.node.hub import Handler, Hub, Payload
+from clusterbroker.broker.node.hub import Handler, Hub, MemberShell, Payload
 from clusterbroker.broker.node.mistakes import Mistakes
 from clusterbroker.broker.node.occupancy import OccupancyOfNodes
 from clusterbroker.broker.node.queue_factory import new_queue
@@ -77,20 +77,17 @@ COPIES_TOLD: Final = {
 
 
 class Part:
-    """All of a node that a node which is alone does not have.
+    """All of a node that a node which is alone does not have."""
 
-    backlog    bytes that wait for a peer's socket, as the shell knows them
-    tell       where ownership is told: (event, facts), for the node's log
-    """
-
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, shell: MemberShell) -> None:
         self.node = node
+        self._shell = shell
         self.name = node.options.name
         self.registered = False
         """This incarnation is a member, alive in the map."""
         self.leased = False
         self.mistakes = Mistakes(self, node.damages)
-        self.hub = Hub(self.name, lambda: node.map.applied, self.mistakes.link)
+        self.hub = Hub(self.name, lambda: node.map.applied, shell.bad_frame, self.mistakes.link)
         self.arrears = Arrears(node, self._needed, self._owing)
         self.proxies = RemoteQueues(self, node.options.incarnation, lambda: self.arrears.owing, self.arrears.sooner)
         node.congested = self.proxies.congested
@@ -109,12 +106,7 @@ class Part:
             on_event=self._copy_event,
         )
         self.care = CopyCare(self.name, node.alerts)
-        self.backlog: Callable[[str], int] = lambda _peer: 0
-        self.tell: Callable[[str, Mapping[str, Any]], None] = lambda _event, _facts: None
-        self.relaying = Relaying(
-            node, self.hub, self._link_begins, self._link_ends, lambda event, facts: self.tell(event, facts)
-        )
-        self.relay = self.relaying.relay
+        self.relay = Relaying(node, self.hub, shell, self._link_begins, self._link_ends).relay
         self.failover = Failover(node)
         self._members_changed = False
         self._storing = 0  # how many members hold messages
@@ -256,7 +248,8 @@ class Part:
         self.hub.before = self.arrears.before if begins else None
         if not begins:
             owed = self.arrears
-            self.tell("wiring.in_slices", {"queues": owed.queues, "slices": owed.slices, "longest": owed.longest})
+            facts = {"queues": owed.queues, "slices": owed.slices, "longest": owed.longest}
+            self._shell.log_event("wiring.in_slices", facts)
 
     def _behind(self, peer: str, queue_id: int, what: Callable[[], None], sooner: bool) -> bool:
         if not self.arrears.owes(queue_id):
@@ -388,7 +381,7 @@ class Part:
             facts["incarnation"] = self.incarnation
         if why:
             facts["why"] = why
-        self.tell(event, facts)
+        self._shell.log_event(event, facts)
 
     def replicates(self, queue: MessageLog) -> bool:
         """Whether the queue's commits are the affair of `copying`."""
@@ -563,7 +556,8 @@ class Part:
     def room(self, node: str) -> int:
         if node == self.name:
             return ROOM_BYTES
-        room = ROOM_BYTES - self.backlog(node) - self.relay.backlog(node) - sum(map(len, self.hub.out.get(node, ())))
+        waiting = self._shell.backlog(node) + self.relay.backlog(node) + sum(map(len, self.hub.out.get(node, ())))
+        room = ROOM_BYTES - waiting
         if room <= 0:
             self._full[node] = None
         return max(0, room)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from clusterbroker.broker.node.hub import Hub, Payload
+from clusterbroker.broker.node.hub import Hub, MemberShell, Payload
 from clusterbroker.broker.node.relay import Relay
 from clusterbroker.broker.node.relay_messages import (
     Reach,
@@ -20,26 +20,23 @@ from clusterbroker.broker.node.relay_messages import (
 if TYPE_CHECKING:
     from clusterbroker.broker.node.ports import NodeCore
 
-Tell = Callable[[str, Mapping[str, Any]], None]
-
 
 class Relaying:
-    """What a node gives its `Relay`, and what the shell gives both.
-
-    leads     the name of the Raft leader, as far as it is known
-    on_silent a living peer has said nothing over its direct link for so many ms: whoever has the link may end it
-    """
+    """What a node and its shell give the node's `Relay`."""
 
     def __init__(
-        self, node: NodeCore, hub: Hub, begins: Callable[[str, int], None], ends: Callable[[str], None], tell: Tell
+        self,
+        node: NodeCore,
+        hub: Hub,
+        shell: MemberShell,
+        begins: Callable[[str, int], None],
+        ends: Callable[[str], None],
     ) -> None:
         self._node = node
         self._hub = hub
+        self._shell = shell
         self._begins = begins
         self._ends = ends
-        self._tell = tell
-        self.leads: Callable[[], str | None] = lambda: None
-        self.on_silent: Callable[[str, int], None] = lambda _peer, _silent_ms: None
         self.relay = Relay(hub.name, node.options.incarnation, self)
         hub.carry = self.relay.carry
         heads = (Reach, RelayOpen, RelayAccept, RelayClose, Relayed, RelayTook)
@@ -51,7 +48,7 @@ class Relaying:
 
     @property
     def leader(self) -> str | None:
-        return self.leads()
+        return self._shell.leader
 
     def send_direct(self, peer: str, head: RelayMessage, payload: Iterable[Payload] = ()) -> None:
         self._hub.send(peer, head, payload)
@@ -63,18 +60,18 @@ class Relaying:
         return self._hub.held_bytes.get(peer, 0)
 
     def relayed(self, peer: str, number: int, via: str) -> None:
-        self._tell("link.relayed", {"peer": peer, "via": via})
+        self._shell.log_event("link.relayed", {"peer": peer, "via": via})
         self._begins(peer, number)
 
     def frame(self, peer: str, index: int, head: memoryview, payload: memoryview) -> None:
         self._hub.received(peer, index, head, payload)
 
     def lost(self, peer: str, why: str) -> None:
-        self._tell("link.relay_ended", {"peer": peer, "why": why})
+        self._shell.log_event("link.relay_ended", {"peer": peer, "why": why})
         self._ends(peer)
 
     def silent(self, peer: str, silent_ms: int) -> None:
-        self.on_silent(peer, silent_ms)
+        self._shell.silent(peer, silent_ms)
 
     def stumbled(self, peer: str, error: Exception) -> None:
         self._hub.failed(peer, error)

@@ -142,7 +142,7 @@ class NodeShell:
                 await self.cluster.open()
                 self.storage.order_by(self.cluster.raft, self.cluster.incarnation)
             try:
-                self.node = self.storage.recover(self.log, self.clock.now_ms())
+                self.node = self.storage.recover(self.log, self.clock.now_ms(), self.cluster)
             except DamagedJournal as damage:
                 ending = damage if self.cluster is None else await self.cluster.give_up_copies(damage)
                 raise ending from None

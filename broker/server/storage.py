@@ -29,7 +29,6 @@ from clusterbroker.broker.node.log import Log
 from clusterbroker.broker.server.binding import JOURNAL, NOTHING, RAFT, WIRING, Found
 from clusterbroker.broker.server.identity import DamagedIdentity
 from clusterbroker.broker.server.log import NodeLog
-from clusterbroker.broker.server.member.damage import is_marked, set_aside
 from clusterbroker.broker.server.options import ServerOptions
 from clusterbroker.broker.server.parts import WHAT_TO_DO, DamagedDirectory, Parts, put_aside
 from clusterbroker.broker.server.recovery import Recovery, recovered
@@ -44,6 +43,7 @@ from clusterbroker.journal.stamp import Stamp
 from clusterbroker.journal.writer import Watch
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.node.hub import MemberShell
     from clusterbroker.cluster.raft.raft_log import RaftLog
 
 SETTLE_S = 30.0
@@ -124,6 +124,8 @@ class Storage:
                 log = partial(LocalLog, directory / "wiring", call_soon=call_soon, on_failure=on_wiring_failure)
                 self._open_alone(log, opened)
             else:
+                from clusterbroker.broker.server.member.damage import set_aside
+
                 self.aside = set_aside(directory)
                 try:
                     self._open_journal(opened)
@@ -183,6 +185,8 @@ class Storage:
         """A member's. Raises DamagedJournal, with nothing made or changed."""
         parts = self.parts
         directory = parts.directory / "journal"
+        from clusterbroker.broker.server.member.damage import is_marked
+
         lost = is_marked(parts.directory)  # it was given up, and is another one from now on
         if not parts.is_there(JOURNAL) and not lost:
             used = parts.identity.starts > 0 and RAFT not in parts.identity.parts and parts.is_there(RAFT)
@@ -213,7 +217,7 @@ class Storage:
         self.wiring = wiring
         self.incarnation = incarnation
 
-    def recover(self, log: Log, now_ms: int) -> Node:
+    def recover(self, log: Log, now_ms: int, member: MemberShell | None) -> Node:
         """The node as it was, with everything that was kept. Blocks. Raises DamagedJournal."""
         if self._damage is not None:
             raise self._damage
@@ -226,10 +230,10 @@ class Storage:
             node.adopt({})
             return node
         node.files_streams = True
-        if self._options.cluster is not None:
+        if member is not None:
             from clusterbroker.broker.node.part import Part  # its imports would slow down every start
 
-            node.part = Part(node)
+            node.part = Part(node, member)
         recovery = recovered(node, journal, partial(self._settled_by, journal))
         recovery.adopt_into(node)
         if recovery.unknown:

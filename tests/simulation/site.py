@@ -515,7 +515,7 @@ class Site:
             node = self.node = Node(options, self.wiring.map, self.journal.use, self.log, entropy=chance.randbytes)
             node.now_ms = self.now_ms()
             self.driver = Driver(node, self, self.now_ms)
-            node.part = part = Part(node)
+            node.part = part = Part(node, self.world.shell_of(self))
             if self.life % 2:  # as with thousands of queues: what a command changes is carried out one by one
                 part.arrears.at_once, part.arrears.slice = 0, 1
                 node.postponed.renewals.at_once, node.postponed.renewals.slice = 0, 1

@@ -46,6 +46,33 @@ UNEXPECTED = (501, 502, 503, 504, 505, 530, 540, 541)
 """Codes with which no client of these may be closed."""
 
 
+class SiteShell:
+    """The process around a simulated member (MemberShell)."""
+
+    leader = None
+
+    def __init__(self, world: World, site: Site) -> None:
+        self._world = world
+        self._site = site
+
+    def backlog(self, _peer: str) -> int:
+        return 0
+
+    def bad_frame(self, peer: str, why: str) -> None:
+        if "wiring index" not in why:
+            raise Violation(f"frames: {self._site.name} ends its link to {peer}: {why}")
+        self._world.schedule.counts["waited in vain"] += 1
+        self._world.network.reset(DATA, self._site.name, peer)
+
+    def silent(self, peer: str, silent_ms: int) -> None:
+        """No link is dead here."""
+
+    def log_event(self, event: str, facts: Any) -> None:
+        self._world.schedule.counts[event] += 1
+        if event == "owner.began":
+            self._world.checkers.began(self._site, facts["queue_id"], facts["epoch"])
+
+
 class World:
     """One run. `quiet`: publishers say nothing new, consumers take everything. `pipeline`: which of PIPELINE it has,
     `journal`: whether on the real one; None: its seed says."""
@@ -337,16 +364,14 @@ class World:
             member is None or member.disk_id != site.disk_id or member.incarnation <= site.journal.lost_before
         )
 
+    def shell_of(self, site: Site) -> SiteShell:
+        """The shell of a new node's role."""
+        return SiteShell(self, site)
+
     def observe(self, site: Site) -> None:
         """Shows the checkers what a new node does."""
         part = site.part
 
-        def told(event: str, facts: Any) -> None:
-            self.schedule.counts[event] += 1
-            if event == "owner.began":
-                self.checkers.began(site, facts["queue_id"], facts["epoch"])
-
-        part.tell = told
         copying = part.copying
         committed, first_sync_complete = copying.committed, copying.first_sync_complete
 
@@ -364,14 +389,7 @@ class World:
             self.on_sent(site, peer, head)
             return send(peer, head, payload)
 
-        def bad(peer: str, why: str) -> None:
-            if "wiring index" not in why:
-                raise Violation(f"frames: {site.name} ends its link to {peer}: {why}")
-            self.schedule.counts["waited in vain"] += 1
-            self.network.reset(DATA, site.name, peer)
-
         part.hub.send = sent  # type: ignore[method-assign]
-        part.hub.bad = bad
         copying.committed = observed  # type: ignore[method-assign]
         copying.first_sync_complete = complete  # type: ignore[method-assign]
 

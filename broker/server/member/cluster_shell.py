@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -195,11 +195,6 @@ class ClusterShell:
         self._node = node
         part = node.part
         assert part is not None, "a member has a part"
-        part.backlog = lambda peer: self.mesh.backlog(peer, DATA)
-        part.tell = self._telling.tell
-        part.hub.bad = self._bad_frame
-        part.relaying.leads = lambda: self.raft.leader
-        part.relaying.on_silent = self._silent
         self.census = PeerCensus(self._shell, part)
         part.linked(self.name, 0)
         for peer, session in self._data_links.items():
@@ -515,13 +510,25 @@ class ClusterShell:
         elif self._part is not None:
             self._shell.heard(peer, index, head, payload)
 
-    def _bad_frame(self, peer: str, why: str) -> None:
+    # -- the node's role (MemberShell)
+
+    @property
+    def leader(self) -> str | None:
+        return self.raft.leader
+
+    def backlog(self, peer: str) -> int:
+        return self.mesh.backlog(peer, DATA)
+
+    def log_event(self, event: str, facts: Mapping[str, Any]) -> None:
+        self._telling.tell(event, facts)
+
+    def bad_frame(self, peer: str, why: str) -> None:
         self._log.say("error", "cluster.bad_frame", peer=peer, why=why)
         self.mesh.drop(peer, f"it sent what no node sends: {why}")
         if (part := self._part) is not None:
             part.relay.drop(peer, "it sent what no node sends")
 
-    def _silent(self, peer: str, silent_ms: int) -> None:
+    def silent(self, peer: str, silent_ms: int) -> None:
         """A link that is dead before the kernel knows it; a relayed one takes its place. Who is slow still beats."""
         if self.heart.suspected(peer) or silent_ms >= SILENT_MS_MAX:
             self.mesh.drop(peer, f"nothing has come from it for {silent_ms} ms")
