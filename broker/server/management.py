@@ -1,14 +1,14 @@
 """The management process beside a node: its sockets, its start, its supervision, its end (waits).
 
-The node takes the HTTP addresses itself, so that one that stays in use is told before `ready`, and hands the listening
-sockets to the process. When the process ends by itself its node says so and starts another one, after 0.5 s and twice
-as long each time, 30 s at most; one that has lived for a minute begins that count anew. Clients that connect meanwhile
-wait in the sockets' backlog.
+The node takes the HTTP addresses itself, so that an address in use is reported before `ready`, and hands the listening
+sockets to the process. A process that ends by itself is logged and followed by another one, after 0.5 s and twice as
+long each time, 30 s at most; a life of a minute begins that count anew. Clients that connect meanwhile wait in the
+sockets' backlog.
 
-It lives as long as the node's process, not as one life of the node in its cluster: a node that is cut off begins again
-and waits for a majority, and meanwhile its operator is told what it last knew. `pause` and `begin` hand the watch from
-one event loop to the next. The process holds the other end of a socket, and ends when this end is closed, however
-this process came to its end.
+The process lives as long as the node's process, across incarnations of the node: a node that is cut off begins again
+and waits for a majority, and its operator reads meanwhile what was last known. `pause` and `begin` hand the watch from
+one event loop to the next. A socket pair, the lifeline, ties the two processes: each end reads end-of-file when the
+other process is over, however that came about, on any system.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import os
 import signal
 import socket
 import subprocess
@@ -40,6 +39,8 @@ RELEASED_S: Final = 3.0
 """So long an address may be in use: the process beside a node that was killed ends as soon as it hears of that."""
 AGAIN_S: Final = 0.05
 END_S: Final = 3.0
+"""So long a process may take to end, once it is asked to or has closed its lifeline; then it is killed."""
+LOOK_S: Final = 0.01
 LOCAL: Final = "http.sock"
 """For the operator on this machine, in the data directory."""
 MODULE: Final = (sys.executable, "-m", "clusterbroker.broker.http.main")
@@ -66,7 +67,6 @@ class ManagementProcess:
         self._local: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: socket.socket | None = None
-        self._watched = -1  # a descriptor that can be read when the process has ended
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pause_s = FIRST_PAUSE_S
@@ -109,10 +109,10 @@ class ManagementProcess:
         self._loop = loop
         if self._local is None:  # not earlier: the directory may have been another node's
             self._open_door()
-        if self._process is None:
+        if self._lifeline is None:
             self._start()
         else:
-            loop.add_reader(self._watched, self._ended)
+            loop.add_reader(self._lifeline.fileno(), self._ends)
 
     def _open_door(self) -> None:
         try:
@@ -127,8 +127,8 @@ class ManagementProcess:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if loop is not None and self._watched >= 0:
-            loop.remove_reader(self._watched)
+        if loop is not None and self._lifeline is not None:
+            loop.remove_reader(self._lifeline.fileno())
 
     async def end(self) -> None:
         """Ends it and gives the addresses back. May be called again."""
@@ -139,25 +139,16 @@ class ManagementProcess:
             self._local = None
             (self._directory / LOCAL).unlink(missing_ok=True)
         if self._process is not None:
-            self._signal(signal.SIGTERM)
-            if not await self._gone():
-                self._signal(signal.SIGKILL)
+            self._process.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._over(), END_S)
+            self._process.kill()
             self._forget()
 
-    async def _gone(self) -> bool:
-        loop, gone = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._watched, gone.set)
-        try:
-            await asyncio.wait_for(gone.wait(), END_S)
-        except TimeoutError:
-            return False
-        finally:
-            loop.remove_reader(self._watched)
-        return True
-
-    def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError, OSError):
-            signal.pidfd_send_signal(self._watched, number)
+    async def _over(self) -> None:
+        assert self._process is not None, "it was asked to end"
+        while self._process.poll() is None:  # noqa: ASYNC110 - no event of its end exists on all systems
+            await asyncio.sleep(LOOK_S)
 
     def _start(self) -> None:
         self._timer = None
@@ -186,12 +177,24 @@ class ManagementProcess:
         finally:
             its.close()
         self._process, self._lifeline = process, own
-        self._watched = os.pidfd_open(process.pid)
-        self._loop.add_reader(self._watched, self._ended)
+        self._loop.add_reader(own.fileno(), self._ends)
 
-    def _ended(self) -> None:
-        assert self._loop is not None, "heard while it is watched"
-        self._loop.remove_reader(self._watched)
+    def _ends(self) -> None:
+        """The lifeline is closed at its other end: the process is over, or about to be."""
+        assert self._loop is not None, "read while it is watched"
+        assert self._lifeline is not None, "its end was read"
+        self._loop.remove_reader(self._lifeline.fileno())
+        self._reap(self._loop.time() + END_S)
+
+    def _reap(self, end_s: float) -> None:
+        self._timer = None
+        assert self._loop is not None, "reaped while it is watched"
+        assert self._process is not None, "it has not been waited for"
+        if self._process.poll() is None:
+            if self._loop.time() >= end_s:
+                self._process.kill()
+            self._timer = self._loop.call_later(LOOK_S, self._reap, end_s)
+            return
         code = self._forget()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         if self._loop.time() - self._begun_s >= STEADY_S:
@@ -206,15 +209,13 @@ class ManagementProcess:
         self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
 
     def _forget(self) -> int:
-        """The process is over, or was told to end just now; its exit code."""
+        """The exit code of a process that is over, or was killed just now."""
         process, self._process = self._process, None
         assert process is not None, "there was one"
         code = process.wait()
         if self._lifeline is not None:
             self._lifeline.close()
             self._lifeline = None
-        os.close(self._watched)
-        self._watched = -1
         return code
 
 

@@ -23,7 +23,9 @@ class Supervisor:
     def __init__(self, environment: Mapping[str, str] = os.environ, pid: int | None = None) -> None:
         where = environment.get("NOTIFY_SOCKET", "")
         self._where = "\0" + where[1:] if where.startswith("@") else where  # "@": Linux's sockets without a file
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) if where else None
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if where else None
+        if self._socket is not None:
+            self._socket.setblocking(False)
         self._pulse_s = 0.0
         meant = environment.get("WATCHDOG_PID", "")
         asked = environment.get("WATCHDOG_USEC", "")
