@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from clusterbroker.broker.server.awaiting import come
 from clusterbroker.broker.server.clock import Clock
+from clusterbroker.broker.server.endings import come
 from clusterbroker.cluster.errors import Unavailable, WiringError
 from clusterbroker.cluster.passwords import SCRYPT, hashed, verified
 from clusterbroker.cluster.wiring import commands as c

@@ -36,7 +36,7 @@ def events(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Call) and isinstance(node.func, (ast.Attribute, ast.Name)):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
             words = [word for argument in node.args[:2] for word in texts(argument)]
-            if name in ("say", "always", "_caused", "_told", "tell", "_tell", "_write", "_say", "Libraries"):
+            if name in ("say", "always", "_caused", "_told", "tell", "_tell", "_write", "_say", "log_event", "Libraries"):
                 yield from (word for word in words if EVENT.fullmatch(word))
             if name == "say" and node.args and ("cluster" in ast.dump(node.func) or place == CLUSTER):
                 yield from (f"cluster.{word}" for word in texts(node.args[0]) if word not in LEVELS)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from clusterbroker.broker.cli.collector import look_seldom
 from clusterbroker.broker.cli.saying import Sayer, unconfigured
 from clusterbroker.broker.node.options import NodeOptions
-from clusterbroker.broker.server.certificates import BadCertificate, Chain, watch
 from clusterbroker.broker.server.control.node_operations import chains, reload_certificates
 from clusterbroker.broker.server.endings import Restart
 from clusterbroker.broker.server.listener import address, raise_descriptor_limit
@@ -27,6 +26,7 @@ from clusterbroker.broker.server.options import NAME, ServerOptions
 from clusterbroker.broker.server.scheduling import shorten_slices
 from clusterbroker.broker.server.shell import NodeShell
 from clusterbroker.broker.server.supervisor import Supervisor
+from clusterbroker.broker.server.tls import BadCertificate, Chain, watch
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.management import ManagementProcess

@@ -7,7 +7,7 @@ Its node starts it (`broker.server.management`):
     --listen FD         a listening socket; may be given several times
     --listen-tls FD     one where HTTP is inside TLS
     --listen-local FD   the operator's own, `http.sock`, where nobody signs in
-    --settings JSON     what its node is told that concerns it (`broker.server.management_settings`); no secrets
+    --settings JSON     what its node is told that concerns it (`broker.server.management`); no secrets
     --lifeline FD       a socket whose other end the node's process holds: when that is closed, this process ends
     --loopback-user NAME, --password-cost N, --log-format json|console, --log-level LEVEL      as the node has them
 
@@ -39,9 +39,9 @@ from clusterbroker.broker.http.tcp_server import TcpServer
 from clusterbroker.broker.management.replica import Replica
 from clusterbroker.broker.server import console
 from clusterbroker.broker.server.audit import Audit
-from clusterbroker.broker.server.certificates import BadCertificate, Chain, reload_all, shown, watch
 from clusterbroker.broker.server.log import LEVELS, Libraries, NodeLog, structured
-from clusterbroker.broker.server.management_settings import Settings, read
+from clusterbroker.broker.server.management import Settings, read_settings
+from clusterbroker.broker.server.tls import BadCertificate, Chain, reload_all, shown, watch
 from clusterbroker.cluster import passwords
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--listen", type=int, action="append", default=[])
     parser.add_argument("--listen-tls", type=int, action="append", default=[])
     parser.add_argument("--listen-local", type=int, action="append", default=[])
-    parser.add_argument("--settings", type=read, default=Settings())
+    parser.add_argument("--settings", type=read_settings, default=Settings())
     parser.add_argument("--loopback-user", action="append", default=[])
     parser.add_argument("--password-cost", type=int, default=passwords.COST_DEFAULT)
     parser.add_argument("--log-format", choices=("json", "console"), default="console")

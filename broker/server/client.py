@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import SocketCore
     from clusterbroker.broker.server.clock import Clock
-    from clusterbroker.broker.server.held import Held
+    from clusterbroker.broker.server.log import Held
 
 WRITE_HIGH_BYTES = 1 << 20
 LINGER_S = 3.0

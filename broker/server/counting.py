@@ -25,8 +25,8 @@ from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.states import LEASED
 from clusterbroker.broker.queues.subscription import Subscriptions
 from clusterbroker.broker.server.alarms import free_bytes, resident_bytes
-from clusterbroker.broker.server.certificates import shown
 from clusterbroker.broker.server.control.copying_operations import copying_facts
+from clusterbroker.broker.server.tls import shown
 from clusterbroker.broker.stats.rows import (
     FLUSH_BOUNDS_MS,
     AlertRow,

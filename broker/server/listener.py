@@ -8,8 +8,7 @@ import resource
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from clusterbroker.broker.server.certificates import Chain, TlsOptions, tls_context
-from clusterbroker.broker.server.tls_door import TlsDoor
+from clusterbroker.broker.server.tls import Chain, TlsDoor
 from clusterbroker.cluster.link.door import listening_sockets
 
 BACKLOG = 4096
@@ -151,6 +150,3 @@ class Listener:
     def close(self) -> None:
         """Accepts no more; those who are connected stay."""
         self._server.close()
-
-
-__all__ = ["Address", "Listener", "TlsOptions", "address", "peer_identity", "raise_descriptor_limit", "tls_context"]

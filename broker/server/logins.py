@@ -1,8 +1,8 @@
 """Sign-in over AMQP: passwords and tokens verified for the node's core, guesses throttled (waits).
 
     token       by a way of its own: a signature is checked at once, and nobody guesses one
-    password    held up?  then refused after the time of a verification, without one (`broker.server.throttle`)
-                good?     a hash of another system is replaced (`broker.server.rehashing`)
+    password    held up?  then refused after the time of a verification, without one (`broker.server.credentials`)
+                good?     a hash of another system is replaced (`broker.server.credentials`)
                 wrong?    counted against the user at this address, and against the address
 
 Both come as the password of PLAIN or AMQPLAIN. Where tokens are accepted, a password in the form of one is treated as
@@ -21,9 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.node.effects import GOOD, WRONG, Check, Verdict
-from clusterbroker.broker.server.credentials import Credentials
-from clusterbroker.broker.server.rehashing import Order, Rehashing
-from clusterbroker.broker.server.throttle import Throttle, network
+from clusterbroker.broker.server.credentials import Credentials, Order, Rehashing, Throttle, network
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.options import ServerOptions

@@ -23,26 +23,35 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from clusterbroker.broker.oauth2.options import OAuth2Options
+from clusterbroker.broker.server.audit import AuditOptions
 from clusterbroker.broker.server.control.private_socket import bound
 from clusterbroker.broker.server.listener import Address, refused
 from clusterbroker.broker.server.log import NodeLog
-from clusterbroker.broker.server.management_settings import Settings
-from clusterbroker.broker.server.options import ServerOptions
+from clusterbroker.broker.server.tls import TlsOptions
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.server.options import ServerOptions
 
 BACKLOG: Final = 1024
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 STEADY_S: Final = 60.0
 RELEASED_S: Final = 3.0
-"""So long an address may be in use: the process beside a node that was killed ends as soon as it hears of that."""
+"""So long an address may be in use: the process of a killed node ends soon after it."""
 AGAIN_S: Final = 0.05
 END_S: Final = 3.0
 """So long a process may take to end, once it is asked to or has closed its lifeline; then it is killed."""
 LOOK_S: Final = 0.01
 LOCAL: Final = "http.sock"
 """For the operator on this machine, in the data directory."""
+PROXIES = ("127.0.0.1", "::1")
+"""A proxy on this machine is believed about its clients' addresses: else all of them would come from this machine.
+Without a setting any process there may claim them, and its gain is counted against itself (`broker.http.auth`)."""
 MODULE: Final = (sys.executable, "-m", "clusterbroker.broker.http.main")
 
 
@@ -52,8 +61,7 @@ class ManagementProcess:
     def __init__(
         self, node: str, directory: Path, log: NodeLog, words: Sequence[str] = (), command: Sequence[str] = MODULE
     ) -> None:
-        """`directory`: where `control.sock` is. `words`: what else it is told (`settings`). `command`: what is
-        started, for tests."""
+        """`directory`: that of `control.sock`. `words`: more arguments (`settings`). `command`: for tests."""
         self.addresses: tuple[Address, ...] = ()
         self.tls_addresses: tuple[Address, ...] = ()
         self.restarts = 0
@@ -168,7 +176,7 @@ class ManagementProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(its.fileno(), *listening, *listening_tls, *doors),
-                start_new_session=True,  # what a terminal sends to the node is the node's affair
+                start_new_session=True,  # signals of a terminal are for the node
             )
         except OSError as error:
             own.close()
@@ -219,17 +227,40 @@ class ManagementProcess:
         return code
 
 
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of a node for its management process, as JSON on a command line: no secrets, for it is visible."""
+
+    tls: TlsOptions | None = None
+    proxies: tuple[str, ...] | None = None
+    """None: PROXIES are believed as far as that takes rights away."""
+    oauth2: OAuth2Options | None = None
+    audit: AuditOptions = AuditOptions()
+
+    def written(self) -> str:
+        return msgspec.json.encode(self, enc_hook=str).decode()
+
+
+def read_settings(text: str) -> Settings:
+    """`Settings.written`, read. Raises msgspec.MsgspecError."""
+    return msgspec.json.decode(text, type=Settings, dec_hook=_path)
+
+
+def _path(kind: type, value: Any) -> Any:
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise NotImplementedError(f"a {kind.__name__} is not told")
+
+
 def settings(options: ServerOptions, log_format: str, log_level: str) -> list[str]:
-    """What the process has to know of its node's options: who may come from loopback only, what its TLS, its tokens and
-    its audit are, and how lines look."""
-    told = Settings(tls=options.https_tls, proxies=options.http_proxies, oauth2=options.oauth2, audit=options.audit)
+    """The process' arguments by its node's options: loopback users, TLS, tokens, audit, and the form of log lines."""
+    given = Settings(tls=options.https_tls, proxies=options.http_proxies, oauth2=options.oauth2, audit=options.audit)
     words = [f"--loopback-user={name}" for name in options.node.loopback_users]
     words += ["--password-cost", str(options.password_cost), "--log-format", log_format, "--log-level", log_level]
-    return [*words, "--settings", told.written()]
+    return [*words, "--settings", given.written()]
 
 
 def _released(where: Address) -> list[socket.socket]:
-    """As `_bound`, once nobody has the address any more. Waits, before there is a loop."""
+    """As `_bound`, once the address is free. Waits, before there is a loop."""
     end_s = time.monotonic() + RELEASED_S
     while True:
         try:
@@ -259,6 +290,3 @@ def _bound(where: Address) -> list[socket.socket]:
             one.close()
         raise
     return made
-
-
-__all__ = ["ManagementProcess", "settings"]

@@ -12,7 +12,8 @@ from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.oauth2.options import OAuth2Options
 from clusterbroker.broker.server.alarms import AlarmOptions
 from clusterbroker.broker.server.audit import AuditOptions
-from clusterbroker.broker.server.listener import Address, TlsOptions
+from clusterbroker.broker.server.listener import Address
+from clusterbroker.broker.server.tls import TlsOptions
 from clusterbroker.journal.options import JournalOptions
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class ServerOptions:
     """Whether clients of `https` must show a certificate that `tls` trusts."""
 
     http_proxies: tuple[str, ...] | None = None
-    """Addresses of proxies that are believed what they say of their clients; None: as `management_settings` says."""
+    """Addresses of proxies that are believed what they say of their clients; None: as `management.PROXIES`."""
 
     oauth2: OAuth2Options | None = None
     """Whose tokens are taken, over AMQP and HTTP; None: nobody's."""

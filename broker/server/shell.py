@@ -25,26 +25,22 @@ from clusterbroker.broker.node.driver import Driver, Proposal
 from clusterbroker.broker.node.effects import Check, Group, Load, StreamLoad
 from clusterbroker.broker.node.redirect import moving_text
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
-from clusterbroker.broker.server.alarms import Alarms
-from clusterbroker.broker.server.apart import Apart
+from clusterbroker.broker.server.alarms import Alarms, watch_disk
 from clusterbroker.broker.server.client import Client, ReceiveBuffer, peer_name
 from clusterbroker.broker.server.clock import Clock
 from clusterbroker.broker.server.control.server import ControlSocket
 from clusterbroker.broker.server.copy_forward import CopyForward
 from clusterbroker.broker.server.endings import Restart
-from clusterbroker.broker.server.expiry import Upkeep
-from clusterbroker.broker.server.first_user import first_user
 from clusterbroker.broker.server.goodbye import say_goodbye
-from clusterbroker.broker.server.held import Held
-from clusterbroker.broker.server.imports import Imports
-from clusterbroker.broker.server.listener import Listener, peer_identity, tls_context
-from clusterbroker.broker.server.log import NodeLog
+from clusterbroker.broker.server.listener import Listener, peer_identity
+from clusterbroker.broker.server.log import Held, NodeLog
 from clusterbroker.broker.server.logins import Logins
 from clusterbroker.broker.server.options import ServerOptions
-from clusterbroker.broker.server.scrub import Scrub
-from clusterbroker.broker.server.slow_disk import watch_disk
+from clusterbroker.broker.server.scrub import Apart, Scrub
 from clusterbroker.broker.server.storage import Storage
+from clusterbroker.broker.server.tls import Chain
 from clusterbroker.broker.server.tracing import begin_spans
+from clusterbroker.broker.server.upkeep import Imports, Upkeep, first_user
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.journal.errors import DamagedJournal, JournalFailed
 from clusterbroker.journal.journal import Journal
@@ -117,7 +113,7 @@ class NodeShell:
         self.loop = asyncio.get_running_loop()
         self.ended = self.loop.create_future()
         options = self.options
-        tls = tls_context(options.tls) if options.tls is not None and options.amqps else None
+        tls = Chain(options.tls) if options.tls is not None and options.amqps else None
         self.storage = Storage.open(
             options, self.loop.call_soon_threadsafe, self._journal_state, self.fail, self.loop.add_reader
         )
@@ -152,12 +148,12 @@ class NodeShell:
                 self._apart = Apart(journal, self.node, self.schedule, self.fail)
                 self.scrub = Scrub(journal, self.node, self.loop, self.schedule, self.fail)
                 self.scrub.begin()
+                watch_disk(journal.flushes, self.node.alerts, str(options.data_dir), self.loop, self.ended)
             self.node.stopwatch = time.monotonic_ns
             self._end_spans = begin_spans(options.spans, self.node)
             self.storage.wiring.listen(self._applied)
             Imports(self)
             Upkeep(self)
-            watch_disk(self)
             if self.cluster is not None:
                 await self.cluster.join_node(self.node, self._urls())
             self.node.damages.found_at_start(self.storage.hurt)

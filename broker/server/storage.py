@@ -1,7 +1,7 @@
 """Storage of a node between two starts: opened, read and closed in the right order (waits).
 
     DIR/lock            taken by the process that uses the directory
-    DIR/identity        node, number of the last start, and parts (identity.py)
+    DIR/identity        node, number of the last start, and parts (directory.py)
     DIR/wiring/         the wiring log of a node that is alone (cluster.local_log)
     DIR/raft/           that of a cluster's member (cluster.raft)
     DIR/journal/        the messages (journal.journal)
@@ -27,10 +27,9 @@ from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.damages import Hurt
 from clusterbroker.broker.node.log import Log
 from clusterbroker.broker.server.binding import JOURNAL, NOTHING, RAFT, WIRING, Found
-from clusterbroker.broker.server.identity import DamagedIdentity
+from clusterbroker.broker.server.directory import WHAT_TO_DO, DamagedDirectory, DamagedIdentity, Parts, put_aside
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.options import ServerOptions
-from clusterbroker.broker.server.parts import WHAT_TO_DO, DamagedDirectory, Parts, put_aside
 from clusterbroker.broker.server.recovery import Recovery, recovered
 from clusterbroker.cluster.errors import DiskFull, LogFailure
 from clusterbroker.cluster.ids import index_of

@@ -17,7 +17,7 @@ import msgspec
 import pika
 import pytest
 
-from clusterbroker.broker.server.identity import FORMAT as IDENTITY_FORMAT
+from clusterbroker.broker.server.directory import FORMAT as IDENTITY_FORMAT
 from clusterbroker.broker.server.member.addresses import FORMAT as MEMBERS_FORMAT
 from clusterbroker.cluster import log_store
 from clusterbroker.cluster.ids import LogIndex

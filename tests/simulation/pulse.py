@@ -1,6 +1,6 @@
 """A simulated node's beats beside its lease: contact, words for the beats of others, and whom it gives up.
 
-What `cluster.liveness.pulse`, `broker.server.member.liveness` and `broker.server.member.probes` do with threads,
+What `cluster.liveness.pulse`, `broker.server.member.liveness` and `broker.server.member.liveness` do with threads,
 sockets and tasks, over the real Contact, Hearing and Verdicts.
 """
 

@@ -683,7 +683,7 @@ class Site:
             self.wake(0)
 
     def _loaded(self, node: Node, load: Any, content: Any) -> None:
-        """As `broker.server.apart` does it, if something cannot be read."""
+        """As `broker.server.scrub` does it, if something cannot be read."""
         if node is not self.node or not load.wanted():
             return
         if isinstance(content, DamagedRecord):

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import asdict
 
 from clusterbroker.broker.node.alerts import ALERTS_TOLD_MAX
-from clusterbroker.broker.server.certificates import Chain, reload_all
 from clusterbroker.broker.server.control.cluster_operations import facts as cluster_facts
 from clusterbroker.broker.server.control.copying_operations import copying_facts
 from clusterbroker.broker.server.control.operations import Facts, Refused
+from clusterbroker.broker.server.tls import Chain, reload_all
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ServerPort

@@ -1,9 +1,9 @@
-"""Last known addresses of the other members: dialled before the cluster is heard again (waits).
+"""Addresses of the members: of the last run, and this node's own (waits).
 
     DIR/members    {"format": 1, "members": {"a": "10.0.0.1:5673", ...}}
 
-Written by `clusterbroker join`, and by a member at each change in the map. The file is a hint: the wiring log has the
-members, but the log may have to be fetched from one of them first.
+Written by `clusterbroker join`, and by a member at each change in the map. The file is a hint: the metadata log has the
+members, but may have to be fetched from one of them first.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from clusterbroker.broker.server.directory import WrongIdentity, write_durably
 from clusterbroker.broker.server.endings import Unstarted
-from clusterbroker.broker.server.identity import WrongIdentity, write_durably
 from clusterbroker.broker.server.listener import Address
 
 FORMAT: Final = 1
 NAME: Final = "members"
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - to be recognised
-"""Hosts to listen at, not to dial."""
+"""Hosts to listen at, never to dial."""
 
 
 def remembered(directory: Path) -> dict[str, str]:
-    """Cluster addresses by name, this node's among them; empty when nothing was ever written. Raises WrongIdentity."""
+    """Cluster addresses by name, this node's included; empty: never written. Raises WrongIdentity."""
     path = directory / NAME
     try:
         raw = json.loads(path.read_text("utf-8"))
@@ -45,10 +45,7 @@ def remember(directory: Path, members: dict[str, str]) -> None:
 
 
 def own_address(name: str, listen: Address, peers: Sequence[tuple[str, str, bool]], before: Mapping[str, str]) -> str:
-    """What the others are told: as --peers says, else --cluster, unless that one is no address to dial.
-
-    Raises Unstarted.
-    """
+    """This node's address for the others: as --peers says, else --cluster unless it is a wildcard. Raises Unstarted."""
     own = next(where for peer, where, _ in peers if peer == name)
     if own == str(listen) and listen.host in WILDCARDS:
         if name not in before:
@@ -60,6 +57,6 @@ def own_address(name: str, listen: Address, peers: Sequence[tuple[str, str, bool
 
 
 def dialable(urls: Sequence[str], address: str) -> tuple[str, ...]:
-    """Clients cannot connect to a wildcard: they are told the host at which other nodes reach this one."""
+    """URLs for clients: in place of a wildcard, the host at which other nodes reach this one."""
     host = address.rpartition(":")[0]
     return tuple(url.replace("//0.0.0.0:", f"//{host}:").replace("//[::]:", f"//{host}:") for url in urls)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from clusterbroker.broker.server.awaiting import come
-from clusterbroker.broker.server.endings import Unstarted
+from clusterbroker.broker.server.endings import Unstarted, come
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.link.hello import CONTROL

@@ -23,17 +23,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import clusterbroker.broker.node.part  # noqa: F401 - long to import, and once there are links the loop must not stand still
-from clusterbroker.broker.server.awaiting import come, ordered
 from clusterbroker.broker.server.client import cut_off_slow
-from clusterbroker.broker.server.endings import Restart, Unstarted
+from clusterbroker.broker.server.endings import Restart, Unstarted, come, ordered
 from clusterbroker.broker.server.member.addresses import dialable, own_address
 from clusterbroker.broker.server.member.catching_up import NOTHING, CatchingUp
 from clusterbroker.broker.server.member.damage import REBUILDS, given_up, given_up_as, is_marked, unmark
-from clusterbroker.broker.server.member.handing_over import hand_over_all
-from clusterbroker.broker.server.member.joining import Admission
+from clusterbroker.broker.server.member.joining import Admission, join_first
+from clusterbroker.broker.server.member.leaving import hand_over_all
 from clusterbroker.broker.server.member.liveness import LOOK_S, Liveness
 from clusterbroker.broker.server.member.log_batch import Telling
-from clusterbroker.broker.server.member.newcomer import join_first
 from clusterbroker.broker.server.member.raft_directory import RaftDirectory, must_know
 from clusterbroker.broker.server.member.roster import Roster
 from clusterbroker.broker.server.peer_census import PeerCensus

@@ -23,9 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from clusterbroker.broker.server.directory import DamagedDirectory, put_aside, write_durably
 from clusterbroker.broker.server.endings import Restart
-from clusterbroker.broker.server.identity import write_durably
-from clusterbroker.broker.server.parts import DamagedDirectory, put_aside
 from clusterbroker.cluster.errors import queue_text
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.wiring.commands import RegisterNode

@@ -1,11 +1,16 @@
-"""Becoming a member: `clusterbroker join` on the newcomer's machine, and the member's answer (waits).
+"""Becoming a member: the newcomer's side, at a command or at a start, and the member's answer (waits).
 
-    join       dials one member, asks it, and writes everything needed to start: identity, members' addresses
-    newcomer   the same inside of a start that is told to join (newcomer.py)
-    Admission  the member's side: it proposes AddMember; the map's answer is the answer
+    join        `clusterbroker join`: dials one member, asks it, and writes what a start needs: identity and members
+    join_first  the same inside a start with `joins`, for environments without a command before it (a pod of a set)
+    Admission   the member's side: proposes AddMember; the map's answer is the answer
 
-Nothing of the newcomer's directory is touched before the cluster has agreed, except its identity: a disk has its id
-before any contact. An interrupted join may simply be repeated.
+Nothing of the newcomer's directory is touched before the cluster has agreed. An interrupted join may be repeated. The
+directory of a former node never joins again: a forgotten member would return with it, and the cluster must not count on
+its content.
+
+`join_first` asks the members of the settings in turn. While none can decide (they start as well, or have no majority)
+the node waits and names them; a lasting refusal ends it. A founder asks each of the others once: they may have a
+cluster that it has left.
 """
 
 from __future__ import annotations
@@ -15,13 +20,18 @@ import os
 import ssl
 import uuid
 from collections.abc import Awaitable, Callable
+from itertools import cycle
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from clusterbroker.broker.server import identity
-from clusterbroker.broker.server.member import addresses
+from clusterbroker.broker.server.directory import Identity as DirectoryIdentity
+from clusterbroker.broker.server.directory import keep, stored
+from clusterbroker.broker.server.endings import Unstarted, come
+from clusterbroker.broker.server.member.addresses import WILDCARDS, own_address, remember
+from clusterbroker.broker.server.member.catching_up import UNWANTED_S
+from clusterbroker.broker.server.member.raft_directory import is_empty
 from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster.errors import AlreadyExists
 from clusterbroker.cluster.ids import NodeId
@@ -37,17 +47,27 @@ from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring.view import ClusterView
 from clusterbroker.journal.journal import lock_directory
 
+if TYPE_CHECKING:
+    from clusterbroker.broker.server.options import ClusterOptions
+    from clusterbroker.broker.server.ports import ClusterPort, ServerPort
+
 ANSWER_S: Final = 30.0
 AGAIN_S: Final = 0.2
+NEXT_S: Final = 0.3
+TELL_S: Final = 5.0
+FOUNDER_S: Final = 2.0
+"""So long a founder waits for each answer."""
 TRIES: Final = 25
+NOT_NOW: Final = "not now: "
+"""A refusal that begins so is none for ever."""
 
 
 class Unjoined(Exception):
-    """The cluster did not take the newcomer; one line says why."""
+    """The cluster refused the newcomer; one line says why."""
 
 
 class Unanswered(Unjoined):
-    """No member could decide about it: asked later, or elsewhere, it may be taken."""
+    """No member could decide: a later question, or one elsewhere, may be answered."""
 
 
 # -- the newcomer -----------------------------------------------------------------------------------------------
@@ -61,7 +81,7 @@ def join(
         raise Unjoined(f"'{name}' cannot be a member's name: use letters, digits and _ . -")
     host, _ = split_address(address)
     split_address(to)
-    if host in ("", *addresses.WILDCARDS):
+    if host in ("", *WILDCARDS):
         raise Unjoined(f"--cluster {address}: others cannot dial that: give the address at which they reach this node")
     data_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
     lock = lock_directory(data_dir)
@@ -72,8 +92,8 @@ def join(
 
 
 async def newcomer(data_dir: Path, wish: JoinAsked, to: str, secret_file: Path | None, tries: int = TRIES) -> list[str]:
-    """As `join`, of a directory that the caller has locked. Raises as it does."""
-    known = identity.stored(data_dir)
+    """`join` of a directory that the caller has locked. Raises as `join`."""
+    known = stored(data_dir)
     if (data_dir / "raft").exists():
         raise Unjoined(f"{data_dir} is a member's already: start it, or join with an empty data directory")
     if (data_dir / "wiring").exists():
@@ -91,14 +111,63 @@ async def newcomer(data_dir: Path, wish: JoinAsked, to: str, secret_file: Path |
         cluster_id, answer = await asking.ask(to, credentials.client)
         if not answer.refused:
             # in this order: who has an identity and knows of no members would found a cluster of its own
-            addresses.remember(data_dir, {**dict(answer.members), wish.name: wish.address})
-            identity.keep(data_dir, identity.Identity(wish.name, disk_id, cluster_id))
+            remember(data_dir, {**dict(answer.members), wish.name: wish.address})
+            keep(data_dir, DirectoryIdentity(wish.name, disk_id, cluster_id))
             return [name for name, _ in answer.members if name != wish.name]
         if not left or not answer.refused.startswith(NOT_NOW):
             break
         await asyncio.sleep(AGAIN_S)
     kind = Unanswered if answer.refused.startswith(NOT_NOW) else Unjoined
     raise kind(f"{to}: {answer.refused}")
+
+
+async def join_first(cluster: ClusterPort, shell: ServerPort, directory: Path) -> None:
+    """Returns when the locked directory belongs to a member; one that is not empty is left as it is. Raises Unstarted,
+    BadSecret, WrongIdentity, OSError, or what ended the node meanwhile."""
+    options = shell.options.cluster
+    if options is None or not options.joins or not is_empty(shell.storage.parts):
+        return
+    if options.founds:
+        await _join_if_founded(cluster, shell, directory, options)
+        return
+    wish = JoinAsked(cluster.name, own_address(cluster.name, options.listen, options.peers, {}))
+    refused_s: float | None = None
+    said_s = shell.loop.time()
+    for to in cycle(options.joins):
+        asking = shell.loop.create_task(newcomer(directory, wish, to, options.secret_file))
+        try:
+            names = await come(asking, shell.ended)
+        except Unanswered as error:
+            refused_s, why = None, str(error)
+        except Unjoined as error:
+            # its former self may not be dead yet for the others, so one refusal is not the last word
+            now_s = shell.loop.time()
+            refused_s, why = now_s if refused_s is None else refused_s, str(error)
+            if now_s - refused_s >= UNWANTED_S:
+                raise Unstarted(f"to join was refused: {why}") from None
+        else:
+            cluster.say("joined", f"a member now, with {', '.join(names)}")
+            return
+        finally:
+            asking.cancel()
+        cluster.waits = f"for a member that lets it join ({why})"
+        if shell.loop.time() - said_s >= TELL_S:
+            said_s = shell.loop.time()
+            cluster.say("waits", cluster.waits)
+        await asyncio.sleep(NEXT_S)
+
+
+async def _join_if_founded(cluster: ClusterPort, shell: ServerPort, directory: Path, options: ClusterOptions) -> None:
+    """The empty directory of a founder: a member's when this returns, unless no cluster took it."""
+    wish = JoinAsked(cluster.name, own_address(cluster.name, options.listen, options.peers, {}), False)
+    for to in options.joins:
+        asking = shell.loop.create_task(newcomer(directory, wish, to, options.secret_file, tries=1))
+        try:
+            names = await come(asyncio.ensure_future(asyncio.wait_for(asking, FOUNDER_S)), shell.ended)
+        except (Unjoined, TimeoutError):
+            continue
+        cluster.say("joined", f"a member again, with {', '.join(names)}")
+        return
 
 
 class _Asking:
@@ -139,11 +208,11 @@ class _Asking:
     def stands(self, link: Link) -> str | None:
         assert link.hello is not None, "the other side said who it is"
         self._cluster = link.hello.cluster
-        # the frame goes out behind the Welcome that this call is part of
-        asyncio.get_running_loop().call_soon(self._say, link)
+        # behind the Welcome that this call is part of
+        asyncio.get_running_loop().call_soon(self._send, link)
         return None
 
-    def _say(self, link: Link) -> None:
+    def _send(self, link: Link) -> None:
         if link.linked:
             link.write(encode(self._wish, 0))
 
@@ -165,22 +234,14 @@ class _Asking:
 
 # -- the member -------------------------------------------------------------------------------------------------
 
-NOT_NOW: Final = "not now: "
-
-
-class Orders(Protocol):
-    """Where commands are ordered."""
-
-    def __call__(self, command: c.AnyCommand) -> Awaitable[Applied]: ...
-
 
 class Admission:
-    """What a member answers to those who want to become one."""
+    """A member's answers to newcomers."""
 
     def __init__(
         self,
         view: Callable[[], ClusterView],
-        order: Orders,
+        order: Callable[[c.AnyCommand], Awaitable[Applied]],
         ready: Callable[[], bool],
         send: Callable[[str, Any], None],
     ) -> None:
@@ -192,7 +253,7 @@ class Admission:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def wants(self, head: memoryview) -> bool:
-        """Whether a frame is such a question."""
+        """Whether a frame is a newcomer's question."""
         try:
             ASKED.decode(head)
         except msgspec.MsgspecError:
@@ -200,7 +261,6 @@ class Admission:
         return True
 
     def asked(self, peer: str, head: memoryview) -> None:
-        """The peer asks."""
         wish = ASKED.decode(head)
         if peer not in self._tasks:
             self._tasks[peer] = asyncio.get_running_loop().create_task(self._answer(peer, wish))

@@ -1,16 +1,22 @@
-"""A member's liveness: its heart, members given up, and the leader's treatment of silent ones (waits).
+"""A member's liveness: its heart, probes of lost peers, and the leader's treatment of silent ones (waits).
 
-The heart gets node, links and wiring log from here, and reports its changes here. A link that ends is followed by a
-look at the peer's port (`probes`); the result goes to the leader, which counts.
+The heart gets node, links and metadata log from here, and reports its changes here. A lost link starts a probe of the
+peer's port, whose result goes to the leader, which counts: a dead process is reported long before its lease ends.
+
+Two signs together prove a death: two connects to the peer's port are refused, as they are when its process is gone and
+its machine is not; and no beat of it has come, by any way, for three beats and for as long as it may rely on this
+node's word (`cluster.liveness.contact`). A node with both signs gives the peer up and tells the leader, which fails it
+when a majority of the voters has done so. An election does no harm: a leader whose port refuses is followed at once. A
+peer that beats again after that is taken back.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.server.client import cut_off_slow
-from clusterbroker.broker.server.member.probes import Probes
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.link.frames import encode
 from clusterbroker.cluster.link.hello import CONTROL
@@ -27,11 +33,15 @@ if TYPE_CHECKING:
 
     from clusterbroker.broker.server.ports import ClusterPort, ServerPort
     from clusterbroker.cluster.liveness.beats import BeatCodec
+    from clusterbroker.cluster.liveness.heart import Heart
 
 STAND_BACK_S: Final = 3.0
-"""So long a leader that is deaf leaves it to the others to elect one; told again each second."""
+"""So long a deaf leader leaves the election to the others; renewed each second."""
 BLOCKED: Final = "udp.blocked"
 LOOK_S: Final = 1.0
+WAIT_S: Final = 0.01
+AGAIN_S: Final = 0.05
+PROBES_MAX: Final = 5
 
 
 class Liveness:
@@ -55,7 +65,6 @@ class Liveness:
         self.heart = Heart(cluster.name, codec, self, options, time_ms=shell.clock.now_ms)
 
     async def close(self) -> None:
-        """Nothing is told any more."""
         self._probes.close()
         if self._guard is not None:
             self._guard.cancel()
@@ -64,15 +73,15 @@ class Liveness:
     # -- links and voters -------------------------------------------------------------------------------------
 
     def unlinked(self, peer: str, channel: str) -> None:
-        """Is its process dead? And who it is that comes back is not known."""
+        """The link ended: its process may be dead, and its next one may be another incarnation."""
         if channel == CONTROL:
             self._verdicts.lost(peer)
             self._guard_slow()
         self._probes.begin(peer)
 
     def _guard_slow(self) -> None:
-        """Without links to a majority another owner may hand out as soon as contact is over: who has not taken by then
-        what was written is cut off. With links contact is late for another reason, and nobody is."""
+        """Without links to a majority another leader may deliver as soon as contact is over: a client that has not read
+        by then what was written is cut off. With links, contact is late for another reason, and no client is."""
         linked = sum(voter == self._cluster.name or self.linked(str(voter)) for voter in self._voters)
         if linked * 2 > len(self._voters) or not self.heart.leased():
             return
@@ -93,13 +102,13 @@ class Liveness:
             self.judged(peer, message)
 
     def voters(self) -> bool:
-        """To be called often: looks who votes. Returns whether that has changed."""
+        """Whether the voters have changed since the last call."""
         raft = self._cluster.raft
         if not raft.voters_settled:
             self._voters_at_s = self._shell.loop.time()
         if raft.voters == self._voters:
             return False
-        # a start knows of no change before it, unless there was none
+        # a start knows no earlier change of the voters, except that there was none
         first = not self._voters and raft.voters_founded
         self._voters = raft.voters
         self._voters_at_s = -math.inf if first else self._shell.loop.time()
@@ -115,7 +124,7 @@ class Liveness:
     # -- who is given up --------------------------------------------------------------------------------------
 
     def judged(self, voter: str, verdict: GivenUp) -> None:
-        """As leader: a voter, perhaps this node, has given a member up, or takes that back."""
+        """At the leader: a voter, perhaps this node, has given a member up, or takes that back."""
         name, incarnation = verdict.name, verdict.incarnation
         if verdict.taken_back:
             self._verdicts.taken_back(voter, name, incarnation)
@@ -124,7 +133,7 @@ class Liveness:
             self.judge(name, incarnation)
 
     def judge(self, name: str, incarnation: int) -> None:
-        """As leader: fails a member that a majority of the voters has given up."""
+        """At the leader: fails a member that a majority of the voters has given up."""
         raft = self._cluster.raft
         settled = self._shell.loop.time() >= self._voters_at_s + SETTLED_S
         key = name, incarnation, raft.term
@@ -137,9 +146,9 @@ class Liveness:
             self._failing.add(key)
             self.fail_member(name, incarnation)
 
-    def tell_leader(self, member: Member, told: object, taken_back: bool = False) -> object:
-        """Tells whoever leads now that this node has given a member up, unless `told` says that it did. Returns what it
-        told."""
+    def report(self, member: Member, reported: object, taken_back: bool = False) -> object:
+        """Reports to the present leader that this node has given a member up, unless `reported` (of the last call) is
+        the same leader, term and link. Returns the next `reported`."""
         raft, mesh = self._cluster.raft, self._cluster.mesh
         leader, name, incarnation = raft.leader, str(member.name), int(member.incarnation)
         if leader is None:
@@ -147,18 +156,18 @@ class Liveness:
         verdict = GivenUp(name, incarnation, raft.term, taken_back)
         if leader == self._cluster.name:
             here = (leader, raft.term)
-            if here != told or taken_back:
+            if here != reported or taken_back:
                 self.judged(self._cluster.name, verdict)
             else:
                 self.judge(name, incarnation)
             return here
         there = (leader, raft.term, mesh.session(leader, CONTROL))
-        if there[-1] is not None and (there != told or taken_back):
+        if there[-1] is not None and (there != reported or taken_back):
             mesh.send(leader, CONTROL, encode(verdict))
         return there
 
     def fail_member(self, name: str, incarnation: int) -> None:
-        """Orders that it is dead."""
+        """Proposes its death."""
         self.heart.condemn(name, incarnation)
         self._cluster.raft.propose_in_term(c.FailNode(node=NodeId(name), incarnation=Incarnation(incarnation)))
 
@@ -175,7 +184,7 @@ class Liveness:
         ]
 
     def look(self) -> None:
-        """Each second or so: what is blocked is an alert."""
+        """Each LOOK_S: an alert for each blocked direction."""
         alerts = self._shell.node.alerts
         now = {f"{sender} to {receiver}": (sender, receiver) for sender, receiver in self.heart.blocked()}
         for way, (sender, receiver) in now.items():
@@ -230,8 +239,8 @@ class Liveness:
         self._deaf = deaf
 
     def on_overdue(self, peer: str, incarnation: int) -> None:
-        """Whose process is back and not yet registered is failed after those who are away: the last one to be failed
-        is left as the one that may own a queue, and that should be one that is here."""
+        """A member whose process is back, not yet registered, is failed after absent ones: the last member to be failed
+        is the one that may still own a queue, and should be present."""
         if self._is_back(peer, incarnation):
             members = self._cluster.raft.map.alive_members()
             alive = [member.name for member in members if member.name not in (peer, self._cluster.name)]
@@ -244,3 +253,57 @@ class Liveness:
             return not self._cluster.registered
         hello = self._cluster.mesh.hello(peer)
         return hello is not None and hello.incarnation > incarnation
+
+
+class Probes:
+    """At most one for each peer."""
+
+    def __init__(self, cluster: ClusterPort, liveness: Liveness) -> None:
+        self._cluster = cluster
+        self._liveness = liveness
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def begin(self, peer: str) -> None:
+        if peer not in self._tasks:
+            self._tasks[peer] = asyncio.get_running_loop().create_task(self._probe(peer))
+
+    def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def _probe(self, peer: str) -> None:
+        cluster = self._cluster
+        try:
+            member = cluster.raft.map.member(NodeId(peer))
+            for _ in range(PROBES_MAX):
+                if (found := await cluster.mesh.probe(peer)) == "refused" or cluster.has_data_link(peer):
+                    break
+                await asyncio.sleep(AGAIN_S)  # a dying process on a busy machine accepts or resets for a while
+            if found != "refused":
+                return
+            cluster.raft.peer_gone(NodeId(peer))
+            if member is None or not member.alive:
+                return
+            while not self._liveness.heart.give_up(peer, member.incarnation):
+                if self._is_over(member) or cluster.has_data_link(peer):
+                    return
+                await asyncio.sleep(WAIT_S)
+            await self._given_up(member)
+        finally:
+            del self._tasks[peer]
+
+    async def _given_up(self, member: Member) -> None:
+        peer, reported = str(member.name), None
+        while not self._is_over(member):
+            if self._liveness.heart.spoke_since(peer) or self._cluster.has_data_link(peer):
+                self._liveness.report(member, reported, taken_back=True)
+                # a proposal of the leader's from before that report is applied when the barrier is
+                await self._cluster.barrier()
+                self._liveness.heart.take_back(peer, member.incarnation)
+                return
+            reported = self._liveness.report(member, reported)
+            await asyncio.sleep(WAIT_S)
+
+    def _is_over(self, member: Member) -> bool:
+        now = self._cluster.raft.map.member(member.name)
+        return now is None or not now.alive or now.incarnation != member.incarnation

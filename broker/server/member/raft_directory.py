@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Final
 
 from clusterbroker.broker.server.binding import NOTHING, RAFT, WIRING, Found, Remedy, Verdict, remedy
+from clusterbroker.broker.server.directory import WHAT_A_MEMBER_DOES, DamagedDirectory, Parts, put_aside, write_durably
 from clusterbroker.broker.server.endings import Unstarted
-from clusterbroker.broker.server.identity import write_durably
 from clusterbroker.broker.server.member.addresses import remembered
-from clusterbroker.broker.server.parts import WHAT_A_MEMBER_DOES, DamagedDirectory, Parts, put_aside
 from clusterbroker.cluster.errors import DamagedLog
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.local_log import LocalLog

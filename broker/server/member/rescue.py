@@ -33,12 +33,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from clusterbroker.broker.server import identity
 from clusterbroker.broker.server.binding import JOURNAL, NOTHING, RAFT, Found, Listed, Verdict
-from clusterbroker.broker.server.member import addresses
+from clusterbroker.broker.server.directory import Identity, Parts, keep, moment, unused
+from clusterbroker.broker.server.member.addresses import remember
 from clusterbroker.broker.server.member.damage import is_marked
 from clusterbroker.broker.server.member.raft_directory import LOST
-from clusterbroker.broker.server.parts import Parts, moment, unused
 from clusterbroker.cluster.errors import DamagedLog
 from clusterbroker.cluster.ids import NodeId, QueueId, index_of
 from clusterbroker.cluster.raft import identity as raft_identity
@@ -66,7 +65,7 @@ class Finding:
     """What is here, and what is not."""
 
     name: NodeId
-    identity: identity.Identity
+    identity: Identity
     wiring: Wiring
     lost: tuple[NodeId, ...]
     """The other members."""
@@ -170,7 +169,7 @@ def rescue(directory: Path, finding: Finding) -> Path:
     maps.alone(finding.wiring.map, finding.name, me.disk_id, log_id, finding.above)
     parts = {name: listed for name, listed in me.parts.items() if name != RAFT}
     me = replace(me, cluster_id=uuid.uuid4().hex, parts=parts)
-    identity.keep(directory, me)
+    keep(directory, me)
     founders = (Founder(finding.name, member.address),)
     voters = (raft_identity.raft_id(finding.name, log_id),)
     fresh = raft_identity.Identity(finding.name, log_id, 0, founders, voters, home=me.disk_id, starts=me.starts)
@@ -179,8 +178,8 @@ def rescue(directory: Path, finding: Finding) -> Path:
     disk.close()
     (directory / LOST).unlink(missing_ok=True)
     sync_directory(directory)
-    addresses.remember(directory, {finding.name: member.address})
-    identity.keep(directory, replace(me, parts={**parts, RAFT: Listed(log_id, me.starts)}))
+    remember(directory, {finding.name: member.address})
+    keep(directory, replace(me, parts={**parts, RAFT: Listed(log_id, me.starts)}))
     return aside
 
 

@@ -1,7 +1,6 @@
-"""Addresses of the members: for dialling and heartbeats, and on the disk for the next start (waits).
+"""The members to dial and to beat, from the map as it is applied (waits).
 
-Addresses come from the map as it is applied. A start has none yet: it begins with those of its last run
-(`broker.server.member.addresses`), or with the peers of its command.
+A start has no map yet: it dials the addresses of its last run (`addresses.py`), or the peers of its command.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ if TYPE_CHECKING:
 
 REMEMBER_S: Final = 10.0
 FAREWELL_S: Final = 2.0
-"""So long a member that was forgotten keeps its links: it has to hear of it, and a reset link loses what it holds."""
+"""So long a forgotten member keeps its links, to learn of it: a reset link loses what it holds."""
 AFTER_S: Final = 0.05
 
 
 class Roster:
-    """Of one start. `dial`: addresses that are dialled in the place of members' own."""
+    """Of one start. `dial`: addresses to dial in place of members' own."""
 
     def __init__(self, cluster: ClusterPort, dial: Mapping[str, str], directory: Path) -> None:
         self._cluster = cluster
@@ -34,12 +33,12 @@ class Roster:
         self._directory = directory
         self._loop = asyncio.get_running_loop()
         self.reached: dict[str, str] = {}
-        """Cluster addresses of those who are linked, or shall be."""
+        """Cluster addresses of the peers to be linked."""
         self._remembered: dict[str, str] = {}
         self._departed: dict[str, float] = {}  # when members were forgotten
 
     def recall(self) -> dict[str, str]:
-        """What the last run has written down."""
+        """The addresses of the last run."""
         self._remembered = remembered(self._directory)
         return self._remembered
 
@@ -49,32 +48,29 @@ class Roster:
         self._cluster.again("farewell", FAREWELL_S + AFTER_S, self.review)
 
     def review(self) -> None:
-        """Members, or who votes, have changed."""
+        """Members or voters have changed."""
         cluster = self._cluster
         members = cluster.raft.map.members()
         if cluster.incarnation or cluster.raft.is_leader:
+            known = [m for m in members if m.incarnation]
             cluster.heart.set_members(
-                {
-                    m.name: HeartMember(self._dial.get(m.name, m.address), m.incarnation, m.alive)
-                    for m in members
-                    if m.incarnation
-                }
+                {m.name: HeartMember(self._dial.get(m.name, m.address), m.incarnation, m.alive) for m in known}
             )
         if members:
             peers = {str(member.name): member.address for member in members}
-            # who is no member any more must still hear of it, and that its vote is not needed
-            heard_s = self._loop.time() - FAREWELL_S
+            # a former member must learn that it is none, and that its vote is not needed
+            informed_s = self._loop.time() - FAREWELL_S
             late = {
                 name: where
                 for name, where in self.reached.items()
-                if NodeId(name) in cluster.raft.voters or self._departed.get(name, heard_s) > heard_s
+                if NodeId(name) in cluster.raft.voters or self._departed.get(name, informed_s) > informed_s
             }
             if peers != self._remembered and cluster.name in peers:
                 self._remember(peers)
             self.reach({**late, **peers})
 
     def _remember(self, peers: dict[str, str]) -> None:
-        """It is a hint, and no reason to end: a disk may be full just when a member is added because of that."""
+        """A failure does not end the node: a disk may be full just when a member is added because of that."""
         try:
             remember(self._directory, peers)
             self._remembered = peers
@@ -83,7 +79,7 @@ class Roster:
             self._cluster.again("remember", REMEMBER_S, self.review)
 
     def reach(self, peers: dict[str, str]) -> None:
-        """Dials these, and nobody else."""
+        """Dials these peers and no others."""
         cluster = self._cluster
         self.reached = peers
         cluster.heart.set_links(peers)

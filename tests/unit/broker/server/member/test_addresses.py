@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from clusterbroker.broker.server.directory import WrongIdentity
 from clusterbroker.broker.server.endings import Unstarted
-from clusterbroker.broker.server.identity import WrongIdentity
 from clusterbroker.broker.server.listener import Address
 from clusterbroker.broker.server.member.addresses import dialable, own_address, remember, remembered
-from clusterbroker.broker.server.member.handing_over import heirs, one_copy_more
+from clusterbroker.broker.server.member.leaving import heirs, one_copy_more
 from clusterbroker.cluster.wiring.balance import waits_for
 from tests.unit.cluster.cluster_world import ClusterWorld
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from server_support import until
 
-from clusterbroker.broker.server.member.liveness import Liveness
+from clusterbroker.broker.server.member import liveness as liveness_module
+from clusterbroker.broker.server.member.liveness import Liveness, Probes
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.link.hello import CONTROL
 from clusterbroker.cluster.liveness.beats import BeatCodec
@@ -71,7 +72,7 @@ async def test_a_member_is_failed_when_a_majority_has_given_it_up(place: Place) 
     place.liveness.came("b", GivenUp("c", 1, 6))
     place.liveness.came("b", GivenUp("c", 1, 7))
     assert not place.proposed, "one of three, and what was said to another term does not count"
-    place.liveness.tell_leader(place.member, None)  # type: ignore[arg-type]
+    place.liveness.report(place.member, None)  # type: ignore[arg-type]
     assert place.proposed == [c.FailNode(node=NodeId("c"), incarnation=1)]  # type: ignore[arg-type]
     place.liveness.judge("c", 1)
     assert len(place.proposed) == 1, "once in a term"
@@ -100,11 +101,11 @@ async def test_a_member_is_not_failed_early_if(place: Place, why: str) -> None:
 
 async def test_the_leader_is_told_once_over_each_link(place: Place) -> None:
     place.raft.is_leader, place.raft.leader = False, NodeId("b")
-    told = place.liveness.tell_leader(place.member, None)  # type: ignore[arg-type]
-    assert place.liveness.tell_leader(place.member, told) == told  # type: ignore[arg-type]
+    told = place.liveness.report(place.member, None)  # type: ignore[arg-type]
+    assert place.liveness.report(place.member, told) == told  # type: ignore[arg-type]
     assert place.sent == [("b", CONTROL)]
     place.raft.term = 8
-    place.liveness.tell_leader(place.member, told)  # type: ignore[arg-type]
+    place.liveness.report(place.member, told)  # type: ignore[arg-type]
     assert len(place.sent) == 2
 
 
@@ -138,3 +139,36 @@ async def test_without_links_and_contact_slow_clients_are_cut_off(place: Place) 
     place.liveness._guard_again()
     await until(lambda: cut)
     assert cut == [1]
+
+
+@pytest.mark.parametrize("before", [[], ["silent"], ["accepted", "silent"], ["silent"] * 4])
+async def test_a_port_that_resets_before_it_refuses_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, before: list[str]
+) -> None:
+    """A process that died: the first look met its port while it closed, no other look followed, and its queues waited
+    for its lease, 2 s."""
+    monkeypatch.setattr(liveness_module, "AGAIN_S", 0)
+    answers = [*before, "refused"]
+    members: list[Any] = [SimpleNamespace(name="b", incarnation=1, alive=True)]
+    gone: list[str] = []
+    told: list[Any] = []
+
+    async def probe(_: str) -> str:
+        return answers.pop(0)
+
+    def report(member: Any, _told: object, taken_back: bool = False) -> object:
+        told.append((member.name, taken_back))
+        members.clear()  # the cluster has failed it
+        return "leader"
+
+    raft = SimpleNamespace(
+        map=SimpleNamespace(member=lambda _: members[0] if members else None), peer_gone=lambda peer: gone.append(peer)
+    )
+    cluster: Any = SimpleNamespace(raft=raft, mesh=SimpleNamespace(probe=probe), has_data_link=lambda _: False)
+    heart = SimpleNamespace(give_up=lambda _name, _incarnation: True, spoke_since=lambda _: False)
+    liveness: Any = SimpleNamespace(heart=heart, report=report)
+    looked = Probes(cluster, liveness)
+    looked.begin("b")
+    await next(iter(looked._tasks.values()))
+    assert (answers, gone, told) == ([], ["b"], [("b", False)])
+    assert not looked._tasks

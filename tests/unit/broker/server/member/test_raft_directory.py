@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from member_directory import FOUNDERS, A, member, prepared, quiet
 
-from clusterbroker.broker.server.parts import DamagedDirectory, Parts
+from clusterbroker.broker.server.directory import DamagedDirectory, Parts
 from clusterbroker.cluster.errors import FormatTooNew
 from clusterbroker.cluster.raft import identity as raft_identity
 from clusterbroker.cluster.raft.disk import FileDisk

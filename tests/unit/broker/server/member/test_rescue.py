@@ -10,9 +10,8 @@ from member_directory import FOUNDERS, member, prepared
 
 from clusterbroker.broker.cli.rescue import told
 from clusterbroker.broker.server.binding import JOURNAL, RAFT
-from clusterbroker.broker.server.identity import keep, stored
+from clusterbroker.broker.server.directory import Parts, keep, stored
 from clusterbroker.broker.server.member.rescue import NoRescue, found, rescue
-from clusterbroker.broker.server.parts import Parts
 from clusterbroker.cluster.raft import identity as raft_identity
 from clusterbroker.cluster.raft.disk import FileDisk
 from clusterbroker.cluster.raft.proposals import WENT_BACK

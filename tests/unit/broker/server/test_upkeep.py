@@ -15,11 +15,11 @@ from server_support import Lines, options, until
 from clusterbroker.broker.node.alerts import Alerts
 from clusterbroker.broker.node.log import Silence
 from clusterbroker.broker.node.log_clock import LogClock
-from clusterbroker.broker.server import expiry
+from clusterbroker.broker.server import upkeep
 from clusterbroker.broker.server.clock import Clock
-from clusterbroker.broker.server.expiry import AHEAD, DIFFERS, Upkeep
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.shell import NodeShell
+from clusterbroker.broker.server.upkeep import AHEAD, DIFFERS, Upkeep
 from clusterbroker.cluster.liveness.clocks import Clocks
 from clusterbroker.cluster.liveness.steady import steady
 from clusterbroker.cluster.wiring import commands as c
@@ -93,18 +93,18 @@ async def test_what_is_over_is_ended_by_who_leads(leads: bool | None) -> None:
 async def test_who_is_far_from_the_others_ends_nothing_and_says_so() -> None:
     wiring = wired()
     place = Place(wiring, True)
-    assert place.delays == [expiry.SOON_S], "nobody was heard yet"
+    assert place.delays == [upkeep.SOON_S], "nobody was heard yet"
     for name in "bc":
         place.clocks.heard(name, -MONTH, steady())
     place.look(2 * HOUR)
     assert left(wiring) == (["txn.a", "txn.b"], ["p", "old"])
     assert place.log_clock.doubted
     assert not place.alerts.holds(DIFFERS, "a"), "perhaps more are heard yet"
-    assert place.delays[-1] == expiry.SOON_S
+    assert place.delays[-1] == upkeep.SOON_S
     place.look(1000)
     assert place.alerts.holds(DIFFERS, "a")
     assert "31.0 days ahead" in next(iter(place.alerts)).text
-    assert place.delays[-1] == expiry.EVERY_S
+    assert place.delays[-1] == upkeep.EVERY_S
     for name in "bc":
         place.clocks.heard(name, 1000, steady())
     place.look(1)
@@ -139,7 +139,7 @@ async def test_a_wall_clock_far_ahead_of_the_log_is_told_of() -> None:
 
 async def test_a_wrong_clock_at_a_start_forgets_no_producer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Findings, p7: a month ahead for one start, right again in the next; a batch is repeated and published once."""
-    monkeypatch.setattr(expiry, "EVERY_S", 0.005)
+    monkeypatch.setattr(upkeep, "EVERY_S", 0.005)
     looked = [0]
     look = Upkeep._look
 

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from clusterbroker.broker.server.awaiting import come, ordered
-from clusterbroker.broker.server.endings import Restart, Unstarted
+from clusterbroker.broker.server.endings import Restart, Unstarted, come, ordered
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.wiring import commands as c

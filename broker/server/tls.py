@@ -1,10 +1,9 @@
-"""The TLS of a process: its certificate, and the replacement without a restart (waits).
+"""TLS of a process: its certificate, replaced without a restart, and the handshakes of clients (waits).
 
-A `Chain` owns one `ssl.SSLContext`, which its listeners use as long as they live. A new certificate is loaded into
-that living context: handshakes that begin from then on show it, existing connections are left alone. OpenSSL's
-treatment of a file that is broken half way is unreliable, so nothing is loaded into the living context before the
-very same octets were loaded into another one: files are read once, and a file that is replaced meanwhile is the next
-look's.
+A `Chain` owns one `ssl.SSLContext`, which its listeners use as long as they live. A new certificate is loaded into that
+living context: handshakes that begin from then on show it, existing connections are left alone. OpenSSL's treatment of
+a half broken file is unreliable, so the very same octets are loaded into another context first: files are read once,
+and a file that is replaced meanwhile belongs to the next look.
 
     look    files changed and rest since the last look -> read, parsed, tried      in a thread: disks may hang
     take    the tried octets go into the living context                            on the loop
@@ -12,13 +11,20 @@ look's.
 A certificate and its key are two files as a rule, and replaced one after the other: hence the rest. Broken files keep
 the certificate in force, with one report for each state of the files.
 
-Added authorities are trusted from the next handshake on. One that is removed from the file is trusted until the
-process ends: OpenSSL's store does not forget.
+Added authorities are trusted from the next handshake on. One that is removed from the file is trusted until the process
+ends: OpenSSL's store does not forget.
+
+A socket before its handshake has the buffers of a TLS connection, without a sign-in. It counts as a connection from its
+acceptance on: handshakes and connections together stay below the connections' limit, and handshakes alone below
+HANDSHAKES_MAX (`cluster.link.door` chooses the one to end). A failure before the end of the handshake is reported to
+its peer only: probes, and clients that do not trust the certificate.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,15 +33,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct
 
+from clusterbroker.cluster.link.door import Door
 from clusterbroker.cluster.link.path_of import path_of
 
 if TYPE_CHECKING:
-    import ssl
-
     from clusterbroker.broker.stats.rows import Certificate
 
 LOOK_S: Final = 2.0
 FILE_BYTES_MAX: Final = 1 << 20
+HANDSHAKES_MAX: Final = 4096
+"""Some 54 KiB each."""
+PATIENCE_S: Final = 1.0
+"""After so long a handshake has to make room for another one."""
 
 Say = Callable[..., None]
 """`NodeLog.say`: level, event, facts."""
@@ -72,7 +81,7 @@ class BadCertificate(ValueError):
 
 
 class _Material(Struct, frozen=True):
-    """What stood in the files, and what was read out of it."""
+    """Content of the files, parsed."""
 
     private: bytes
     chain: bytes
@@ -80,7 +89,7 @@ class _Material(Struct, frozen=True):
     serial: str
     subject: str
     expires_ms: int
-    """Of that certificate of the chain which ends first, ms since 1970."""
+    """End of the chain's first certificate to end, ms since 1970."""
     authorities_expire_ms: int
     """The same of the authorities; 0: there are none."""
 
@@ -128,13 +137,13 @@ class Chain:
     # -- another one ------------------------------------------------------------------------------------------
 
     def reload(self) -> bool:
-        """What the files say now is in force; False: they say what they said. Raises BadCertificate."""
+        """Puts the files' content in force; False: it was before. Raises BadCertificate."""
         self._signature = self._seen = self._signature_now()
-        return self._take(self._tried())
+        return self.take(self._tried())
 
     def look(self) -> _Material | None:
-        """What is in the files, if they have changed since they were last read and rest since the last look. May be
-        called in a thread. Raises BadCertificate, once for each state of the files."""
+        """The files' content, if changed since they were last read and at rest since the last look. May be called in a
+        thread. Raises BadCertificate, once for each state of the files."""
         now = self._signature_now()
         rests, self._seen = now == self._seen, now
         if now == self._signature or not rests:
@@ -142,17 +151,14 @@ class Chain:
         self._signature = now
         return self._tried()
 
-    def take(self, found: _Material) -> bool:
-        """What a look found is in force now; False: it was before."""
-        return self._take(found)
-
     def _tried(self) -> _Material:
         found = self._read()
         if found != self._material:
             _context(self.options, found)
         return found
 
-    def _take(self, found: _Material) -> bool:
+    def take(self, found: _Material) -> bool:
+        """Puts the content that a look found in force; False: it was before."""
         if found == self._material:
             return False
         _load(self.context, found)
@@ -192,9 +198,9 @@ class Chain:
 
 
 def shown(protocol: str, host: str, port: int, chain: Chain) -> Certificate:
-    """What a listener shows, as a row."""
+    """A listener's certificate, as a row."""
     options = chain.options
-    from clusterbroker.broker.stats.rows import Certificate  # only who has a management process needs it
+    from clusterbroker.broker.stats.rows import Certificate  # only a management process needs it
 
     return Certificate(
         protocol=protocol,
@@ -206,11 +212,6 @@ def shown(protocol: str, host: str, port: int, chain: Chain) -> Certificate:
         authorities_file="" if options.authorities is None else str(options.authorities),
         authorities_expire_ms=chain.authorities_expire_ms,
     )
-
-
-def tls_context(options: TlsOptions) -> Chain:
-    """The chain of these options, in force. Raises BadCertificate."""
-    return Chain(options)
 
 
 def _octets(path: Path, what: str) -> bytes:
@@ -228,7 +229,7 @@ def _octets(path: Path, what: str) -> bytes:
 
 def _parsed(path: Path, octets: bytes) -> tuple[Any, int]:
     """(the first certificate, when the first of them ends in ms since 1970)."""
-    from cryptography import x509  # who has no TLS does not pay for it
+    from cryptography import x509  # a node without TLS does not pay for it
 
     try:
         found = x509.load_pem_x509_certificates(octets)
@@ -238,8 +239,6 @@ def _parsed(path: Path, octets: bytes) -> tuple[Any, int]:
 
 
 def _context(options: TlsOptions, material: _Material) -> ssl.SSLContext:
-    import ssl
-
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3 if options.minimum_version == "1.3" else ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
@@ -277,7 +276,7 @@ def _line(error: BaseException) -> str:
 
 
 def reload_all(chains: Sequence[Chain], say: Say) -> list[str]:
-    """Reads the files of all chains now; what went wrong, one line for each, is told and answered."""
+    """Reads the files of all chains now; one line for each failure, which is logged as well."""
     wrong = []
     for chain in chains:
         try:
@@ -302,4 +301,36 @@ async def watch(chains: Sequence[Chain], say: Say, look_s: float = LOOK_S) -> No
                 say("error", "tls.kept", why=str(error), **chain.facts)
 
 
-__all__ = ["BadCertificate", "Chain", "TlsOptions", "reload_all", "shown", "tls_context", "watch"]
+class TlsDoor(Door):
+    """Some listening sockets of one protocol."""
+
+    def __init__(
+        self,
+        sockets: list[socket.socket],
+        tls: ssl.SSLContext,
+        serve: Callable[[], asyncio.BaseProtocol],
+        room: Callable[[], int],
+        refused: Callable[[str, str], None],
+        *,
+        handshake_s: float,
+        goodbye_s: float | None = None,
+    ) -> None:
+        """`room()`: how many connections more there may be, beside those with a complete handshake."""
+        super().__init__(sockets, HANDSHAKES_MAX, refused, room, PATIENCE_S)
+        self._tls = tls
+        self._serve = serve
+        self._handshake_s = handshake_s
+        self._goodbye_s = goodbye_s
+
+    async def _greet(self, connection: socket.socket, host: str, where: str) -> None:  # noqa: ARG002
+        protocol = self._serve()
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: protocol, connection, ssl=self._tls, ssl_handshake_timeout=self._handshake_s,
+                ssl_shutdown_timeout=self._goodbye_s,
+            )  # fmt: skip
+        except (OSError, ssl.SSLError):
+            connection.close()
+
+    async def wait_closed(self) -> None:
+        """As of `asyncio.Server`; nothing is left to wait for."""
