@@ -125,11 +125,11 @@ async def serve(
     following = loop.create_task(control.run())
     for_operator = loop.create_task(beside.serve(sockets=[socket.socket(fileno=fd) for fd in asked.listen_local]))
     chains = [tls] if tls is not None else []
-    watching = loop.create_task(watch(chains, log.say))
+    watching = loop.create_task(watch(chains, log.emit))
     if tls is not None:
         places = [one.getsockname()[:2] for one in listening_tls]
         replica.certificates = lambda: [shown("https", host, port, tls) for host, port in places]
-        control.reload = lambda: reload_all(chains, log.say)
+        control.reload = lambda: reload_all(chains, log.emit)
     _quiet_collector()
     try:
         await server.serve(sockets=list(listening))
@@ -154,7 +154,7 @@ def _tokens(settings: Settings, log: NodeLog) -> Tokens | None:
         return None
     from clusterbroker.broker.oauth2.tokens import Tokens  # who takes no tokens need not have what verifies them
 
-    return Tokens(settings.oauth2, time.time, log.say)
+    return Tokens(settings.oauth2, time.time, log.emit)
 
 
 def _named(node: str, _logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -201,7 +201,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         return _run(asked)
     except BadCertificate as error:
-        NodeLog(structured(asked.log_format, asked.node)).say("error", "management.failed", why=str(error))
+        NodeLog(structured(asked.log_format, asked.node)).emit("error", "management.failed", why=str(error))
         return 1
 
 

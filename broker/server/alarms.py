@@ -47,13 +47,10 @@ class AlarmOptions:
 
     memory_fraction: float = 0.6
     """Of the machine's (or container's) memory; the node's resident memory raises the alarm. 0 = never."""
-
     memory_bytes: int = 0
     """The same as a number of bytes; 0 = by fraction."""
-
     disk_free_bytes: int = 256 << 20
     """Less free space than this on the disk of the data directory raises the alarm. 0 = never."""
-
     interval_s: float = 0.5
     """How often memory and disk are looked at."""
 

@@ -42,10 +42,8 @@ class AuditOptions:
 
     file: Path | None = None
     """JSON lines, mode 0640; None: the node's log."""
-
     file_bytes_max: int = 10 << 20
     """A file of this size makes room for a new one."""
-
     files_max: int = 5
     """How many are kept, the one that grows included."""
 
@@ -69,7 +67,7 @@ class Audit:
 
     def done(self, **facts: Any) -> None:
         """An operation that was carried out."""
-        self._tell({**facts, "outcome": "done"})
+        self._emit({**facts, "outcome": "done"})
 
     def refused(self, **facts: Any) -> None:
         """An operation that was not. Whoever cannot sign in fills no bucket of those who can."""
@@ -78,9 +76,9 @@ class Audit:
             return
         if bucket.held_back:
             facts["held_back"], bucket.held_back = bucket.held_back, 0
-        self._tell({**facts, "outcome": "refused"})
+        self._emit({**facts, "outcome": "refused"})
 
-    def _tell(self, facts: dict[str, Any]) -> None:
+    def _emit(self, facts: dict[str, Any]) -> None:
         facts = {name: _short(value) for name, value in facts.items()}
         if self._options.file is None:
             self._log.always("audit", **facts)
@@ -108,9 +106,9 @@ class Audit:
             lost, self._lost = self._lost, 0
             before, self._failed = self._failed, why
         if why and why != before:
-            self._log.say("error", "audit.failed", file=str(self._options.file), why=why)
+            self._log.emit("error", "audit.failed", file=str(self._options.file), why=why)
         if lost:
-            self._log.say("error", "audit.lost", file=str(self._options.file), lines=lost)
+            self._log.emit("error", "audit.lost", file=str(self._options.file), lines=lost)
 
     def close(self) -> None:
         """Returns when all lines are written."""

@@ -43,7 +43,7 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from clusterbroker.cluster import passwords
 from clusterbroker.cluster.wiring.commands import PutUser
@@ -265,19 +265,14 @@ class Rehashing:
             self._task.cancel()
 
 
-K = TypeVar("K", bound=Hashable)
-
-
-class _Failures(Generic[K]):
+class _Failures:
     """Since when, and how many."""
 
-    __slots__ = ("_failed", "_most")
-
     def __init__(self, most: int) -> None:
-        self._failed: OrderedDict[K, tuple[int, int]] = OrderedDict()
+        self._failed: OrderedDict[Hashable, tuple[int, int]] = OrderedDict()
         self._most = most
 
-    def waits_ms(self, who: K, now_ms: int) -> int:
+    def waits_ms(self, who: Hashable, now_ms: int) -> int:
         since_ms, count = self._failed.get(who, (0, 0))
         left_ms = since_ms + WINDOW_MS - now_ms
         if count and left_ms <= 0:
@@ -285,7 +280,7 @@ class _Failures(Generic[K]):
             return 0
         return left_ms if count >= self._most else 0
 
-    def failed(self, who: K, now_ms: int) -> None:
+    def failed(self, who: Hashable, now_ms: int) -> None:
         since_ms, count = self._failed.get(who, (now_ms, 0))
         if now_ms - since_ms >= WINDOW_MS:
             since_ms, count = now_ms, 0
@@ -294,18 +289,16 @@ class _Failures(Generic[K]):
         if len(self._failed) > REMEMBERED_MAX:
             self._failed.popitem(last=False)
 
-    def forget(self, who: K) -> None:
+    def forget(self, who: Hashable) -> None:
         self._failed.pop(who, None)
 
 
 class Throttle:
     """Failed attempts of the last minute."""
 
-    __slots__ = ("_addresses", "_pairs")
-
     def __init__(self) -> None:
-        self._pairs: _Failures[tuple[str, str]] = _Failures(FAILURES_MAX)
-        self._addresses: _Failures[str] = _Failures(FAILURES_OF_ADDRESS_MAX)
+        self._pairs = _Failures(FAILURES_MAX)
+        self._addresses = _Failures(FAILURES_OF_ADDRESS_MAX)
 
     def waits_ms(self, user: str, address: str, now_ms: int) -> int:
         """For how long this user has to wait at this address; 0: not at all."""

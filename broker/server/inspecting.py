@@ -56,6 +56,9 @@ class Unanswered(Exception):
     """It could not be done now; the text says why."""
 
 
+FAILURES: Final = {"not_yet": NotYet, "unanswered": Unanswered, "refused": Refused}
+
+
 class Inspector:
     """One member's requests to owners, and its answers as one."""
 
@@ -110,13 +113,8 @@ class Inspector:
         finally:
             del self._asked[ask]
         answer, payload = answered.result()
-        match answer.outcome:
-            case "not_yet":
-                raise NotYet(answer.why)
-            case "unanswered":
-                raise Unanswered(answer.why)
-            case "refused":
-                raise Refused(answer.why)
+        if (failure := FAILURES.get(answer.outcome)) is not None:
+            raise failure(answer.why)
         try:
             return decode_result(payload)
         except ValueError as error:

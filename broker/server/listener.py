@@ -85,8 +85,6 @@ def refused(protocol: str, where: Address, error: OSError) -> OSError:
 class Listener:
     """Listening sockets of one protocol ("amqp", "amqps")."""
 
-    __slots__ = ("_begin", "_server", "addresses", "protocol", "tls")
-
     def __init__(
         self,
         protocol: str,

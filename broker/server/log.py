@@ -131,19 +131,16 @@ class Libraries(logging.Handler):
 class NodeLog:
     """`broker.node.log.Log`, and lines of the shells."""
 
-    __slots__ = ("_buckets", "_level", "_now_s", "_write")
-
     def __init__(self, write: Sink, level: str = "info", now_s: Callable[[], float] = time.monotonic) -> None:
         self._write = write
         self._level = LEVELS[level]
         self._now_s = now_s
         self._buckets: dict[str, Bucket] = {}
 
-    def tells(self, level: str) -> bool:
-        """Whether lines of this level are written."""
+    def writes(self, level: str) -> bool:
         return LEVELS[level] >= self._level
 
-    def say(self, level: str, event: str, **facts: Any) -> None:
+    def emit(self, level: str, event: str, **facts: Any) -> None:
         """An event of the node itself, never held back."""
         if LEVELS[level] >= self._level:
             self._write(level, event, facts)
@@ -190,9 +187,9 @@ class NodeLog:
 
     def alert(self, raised: bool, kind: str, subject: str, text: str) -> None:
         if raised:
-            self.say("warning", "alert.raised", alert=kind, subject=subject, text=text)
+            self.emit("warning", "alert.raised", alert=kind, subject=subject, text=text)
         else:
-            self.say("info", "alert.cleared", alert=kind, subject=subject, text=text)
+            self.emit("info", "alert.cleared", alert=kind, subject=subject, text=text)
 
     def held(self, what: str, took_ms: int, facts: dict[str, Any]) -> None:
         self._caused("warning", "loop.held", {"what": what, "took_ms": took_ms, **facts})
@@ -223,8 +220,6 @@ class Held:
     line names the others: the client whose bytes were read, the member with the frame, the queue with the longest turn,
     or the cluster's event (a command of the metadata log, a link, a lease).
     """
-
-    __slots__ = ("_log", "count")
 
     def __init__(self, log: NodeLog) -> None:
         self._log = log

@@ -33,6 +33,7 @@ from clusterbroker.broker.server.control.private_socket import bound
 from clusterbroker.broker.server.listener import Address, refused
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.tls import TlsOptions
+from clusterbroker.cluster.link.door import bound_sockets
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.options import ServerOptions
@@ -127,7 +128,7 @@ class ManagementProcess:
             self._local = bound(self._directory, LOCAL)
             self._local.listen(BACKLOG)
         except OSError as error:
-            self._log.say("error", "management.no_door", socket=str(self._directory / LOCAL), why=str(error))
+            self._log.emit("error", "management.no_door", socket=str(self._directory / LOCAL), why=str(error))
 
     def pause(self) -> None:
         """The loop is about to end; the process goes on."""
@@ -212,7 +213,7 @@ class ManagementProcess:
     def _again(self, why: str) -> None:
         assert self._loop is not None, "started again while it is watched"
         self.restarts += 1
-        self._log.say("error", "management.ended", why=why, again_in_s=self._pause_s)
+        self._log.emit("error", "management.ended", why=why, again_in_s=self._pause_s)
         self._timer = self._loop.call_later(self._pause_s, self._start)
         self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
 
@@ -260,33 +261,16 @@ def settings(options: ServerOptions, log_format: str, log_level: str) -> list[st
 
 
 def _released(where: Address) -> list[socket.socket]:
-    """As `_bound`, once the address is free. Waits, before there is a loop."""
+    """A listening socket for each address that the host has, once it is free. Waits, before there is a loop."""
     end_s = time.monotonic() + RELEASED_S
     while True:
         try:
-            return _bound(where)
+            found = socket.getaddrinfo(where.host or None, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            sockets = bound_sockets(found, where.port)
+            for one in sockets:
+                one.listen(BACKLOG)
+            return sockets
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() >= end_s:
                 raise
         time.sleep(AGAIN_S)
-
-
-def _bound(where: Address) -> list[socket.socket]:
-    """A listening socket for each address that the host has."""
-    infos = socket.getaddrinfo(where.host or None, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    made: list[socket.socket] = []
-    try:
-        for family, kind, protocol, _, place in dict.fromkeys(infos):
-            one = socket.socket(family, kind, protocol)
-            made.append(one)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            one.bind(place)
-            one.listen(BACKLOG)
-            one.setblocking(False)
-    except BaseException:
-        for one in made:
-            one.close()
-        raise
-    return made

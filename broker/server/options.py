@@ -36,25 +36,18 @@ class ClusterOptions:
 
     listen: Address
     """Where other nodes are spoken to, TCP and UDP."""
-
     peers: tuple[tuple[str, str, bool], ...]
     """(name, HOST:PORT, is a witness) of the founding members by name, this node included."""
-
     secret_file: Path | None = None
     """The join secret; None: the user's own file."""
-
     dial: Mapping[str, str] = field(default_factory=dict)
     """Where to dial a member instead of at its address."""
-
     advertised_amqp: tuple[str, ...] = ()
     """What clients are told of this node's AMQP addresses; empty: the listeners' own."""
-
     cut_off_s: float = 10.0
     """How long clients are kept without a lease."""
-
     founds: bool = True
     """Whether an empty data directory becomes that of a founding member, as `peers` says; else it is refused."""
-
     joins: tuple[str, ...] = ()
     """Cluster addresses of members that are asked to take a node with an empty data directory, which is then not
     refused; one that `founds` asks once, and founds when nobody takes it. Empty: nobody is asked."""
@@ -66,59 +59,42 @@ class ServerOptions:
 
     data_dir: Path | None = None
     """Where wiring and messages are kept; None: in memory only, gone with the process."""
-
     amqp: tuple[Address, ...] = (Address("127.0.0.1", 5672),)
     """Where plain AMQP is spoken."""
-
     amqps: tuple[Address, ...] = ()
     """Where AMQP inside TLS is spoken; needs `tls`."""
-
     tls: TlsOptions | None = None
     """Certificates for `amqps`."""
-
     node: NodeOptions = field(default_factory=NodeOptions)
     """Limits and times of the core. Its incarnation is replaced at start by the stored count of starts."""
-
     journal: JournalOptions = field(default_factory=JournalOptions)
     """Sizes and times of the journal."""
-
     alarms: AlarmOptions = field(default_factory=AlarmOptions)
     """When publishers have to wait."""
-
     receive_buffer_bytes: int = 512 << 10
     """Size of the one buffer that all sockets are read into; raised to twice the frame size if it is less."""
-
     turn_bytes_max: int = 1 << 20
     """So many bytes may be read before the node works on them, whatever else is ready to be read."""
-
     stop_grace_s: float = 3.0
     """How long clients may take to answer connection.close when the node stops."""
-
     default_user: str = "guest"
     """Made when there is no user at all, with all permissions in "/". Empty: none is made."""
 
     # the field's known default, and only valid from loopback
     default_password: str = field(default="guest", repr=False)
     """Of the default user."""
-
     password_cost: int = 14
     """Base-2 logarithm of scrypt's n for passwords hashed by this node."""
-
     cluster: ClusterOptions | None = None
     """None: a node that is alone."""
-
     drain_ends_at_start: bool = False
     """A member that was drained takes queues and clients again when its process starts."""
-
     http: tuple[Address, ...] = ()
     """Where the management API is served: `broker.server.management` takes the addresses, the node only tells them."""
-
     https: tuple[Address, ...] = ()
     """Where it is served inside TLS; needs `tls`."""
-
     http_client_certificate: Literal["none", "required"] = "none"
     """Whether clients of `https` must show a certificate that `tls` trusts."""
-
     http_proxies: tuple[str, ...] | None = None
     """Addresses of proxies that are believed what they say of their clients; None: as `management.PROXIES`."""
 
@@ -127,19 +103,14 @@ class ServerOptions:
 
     audit: AuditOptions = field(default_factory=AuditOptions)
     """Where administrative operations are told."""
-
     spans: SpanOptions | None = None
     """Where spans of sampled messages are sent; None: there are none."""
-
     definitions: Definitions | None = None
     """Brought into the wiring at the start; None: nothing is."""
-
     control: bool = True
     """Whether the node serves `control.sock`, for commands and for its management process."""
-
     control_dir: Path | None = None
     """Where; None: in the data directory, if there is one."""
-
     management: bool = False
     """Whether a management process stands beside the node."""
 

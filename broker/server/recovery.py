@@ -79,8 +79,7 @@ class Recovery:
     # -- what the journal remembers (journal.recovery.RecoverySink)
 
     def _tail_ring(self, queue_id: int) -> Ring | None:
-        ring = self._ring(queue_id)
-        if ring is not None:
+        if (ring := self._ring(queue_id)) is not None:
             self.changed.add(queue_id)
         return ring
 
@@ -98,8 +97,7 @@ class Recovery:
         return ring
 
     def meta(self, queue_id: int, meta: dict[str, Any]) -> None:
-        ring = self._ring(queue_id)
-        if ring is not None:
+        if (ring := self._ring(queue_id)) is not None:
             ring.epoch = meta.get("epoch", ring.epoch)
             ring.restore_state(QueueState.of_meta(meta))
             if queue_id in self.unknown and "files" in meta:
@@ -112,30 +110,22 @@ class Recovery:
             self._committed[queue_id] = meta.get("committed", 0)
 
     def run(self, queue_id: int, first_seq: int, entries: bytes) -> None:
-        ring = self._ring(queue_id)
-        if ring is not None:
+        if (ring := self._ring(queue_id)) is not None:
             ring.restore_run(first_seq, entries)
             if queue_id in self.unknown:
                 self.pinned.update(memoryview(entries).cast("I")[1::RUN_WORDS])
 
     def enqueued(self, queue_id: int, segment: int, record: Record) -> None:
-        ring = self._tail_ring(queue_id)
-        if ring is not None:
+        if (ring := self._tail_ring(queue_id)) is not None:
             ring.restore(
-                record.seq,
-                segment,
-                record.offset,
-                record.length,
-                record.body_length,
-                record.priority,
+                record.seq, segment, record.offset, record.length, record.body_length, record.priority,
                 record.delivery_count,
-            )
+            )  # fmt: skip
             if queue_id in self.unknown:
                 self.pinned.add(segment)
 
     def settled(self, queue_id: int, ranges: tuple[tuple[int, int], ...]) -> None:
-        ring = self._tail_ring(queue_id)
-        if ring is not None:
+        if (ring := self._tail_ring(queue_id)) is not None:
             ring.restore_settled(ranges)
 
     def reserved(self, queue_id: int, upto: int) -> None:
@@ -144,31 +134,26 @@ class Recovery:
             self._ends[queue_id] = next_seq, max(reserved, upto)
 
     def counted(self, queue_id: int, seq: int, delivery_count: int) -> None:
-        ring = self._tail_ring(queue_id)
-        if ring is not None:
+        if (ring := self._tail_ring(queue_id)) is not None:
             ring.restore_count(seq, delivery_count)
 
     def dead(self, queue_id: int, seq: int, mark: int) -> None:
-        ring = self._tail_ring(queue_id)
-        if ring is not None:
+        if (ring := self._tail_ring(queue_id)) is not None:
             ring.restore_dead(seq, mark)
 
     def cut(self, queue_id: int, from_seq: int) -> None:
-        ring = self._tail_ring(queue_id)
-        if ring is not None:
+        if (ring := self._tail_ring(queue_id)) is not None:
             ring.cut(from_seq)
             next_seq, reserved = self._ends.get(queue_id, (1, 0))
             self._ends[queue_id] = min(next_seq, from_seq), reserved
             self._committed[queue_id] = min(self._committed.get(queue_id, 0), from_seq)
 
     def set_attribute(self, queue_id: int, name: bytes, upto: int) -> None:
-        ring = self._tail_ring(queue_id)
-        if ring is not None:
+        if (ring := self._tail_ring(queue_id)) is not None:
             ring.restore_attribute(name, upto)
 
     def began(self, queue_id: int, epoch: int, first_seq: int) -> None:
-        ring = self._tail_ring(queue_id)
-        if ring is not None:
+        if (ring := self._tail_ring(queue_id)) is not None:
             ring.restore_epoch(epoch, first_seq)
 
     def finish(self) -> None:

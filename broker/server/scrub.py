@@ -23,6 +23,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -281,6 +282,7 @@ class IndexRegion(Region):
         return looked.bytes_read, len(looked.hurt)
 
 
+@dataclass(frozen=True)
 class Apart:
     """Repeats a read of several messages that met damage, one message at a time.
 
@@ -288,13 +290,10 @@ class Apart:
     the damage leaves one (`broker.node.damages`).
     """
 
-    def __init__(
-        self, journal: Journal, node: Node, schedule: Callable[[], None], fail: Callable[[BaseException], None]
-    ) -> None:
-        self._journal = journal
-        self._node = node
-        self._schedule = schedule
-        self._fail = fail
+    _journal: Journal
+    _node: Node
+    _schedule: Callable[[], None]
+    _fail: Callable[[BaseException], None]
 
     def read(self, load: Load | StreamLoad, damage: DamagedRecord) -> None:
         """The load met this damage. A stream's file is not read again: its readers at that place wait."""

@@ -39,7 +39,6 @@ from clusterbroker.broker.server.options import ServerOptions
 from clusterbroker.broker.server.scrub import Apart, Scrub
 from clusterbroker.broker.server.storage import Storage
 from clusterbroker.broker.server.tls import Chain
-from clusterbroker.broker.server.tracing import begin_spans
 from clusterbroker.broker.server.upkeep import Imports, Upkeep, first_user
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.journal.errors import DamagedJournal, JournalFailed
@@ -117,9 +116,9 @@ class NodeShell:
         self.storage = Storage.open(
             options, self.loop.call_soon_threadsafe, self._journal_state, self.fail, self.loop.add_reader
         )
-        self.storage.tell(self.log)
+        self.storage.log_findings(self.log)
         try:
-            self.logins = Logins(self.loop, self.schedule, self.propose, options, self.log.say)
+            self.logins = Logins(self.loop, self.schedule, self.propose, options, self.log.emit)
             self.alarms = Alarms(options.alarms, options.data_dir, self._alarm_changed)
             for where in options.amqp:  # an address that cannot be had ends a start before others hear of it
                 self.listeners.append(await Listener.open("amqp", where, partial(Client, self)))
@@ -150,7 +149,10 @@ class NodeShell:
                 self.scrub.begin()
                 watch_disk(journal.flushes, self.node.alerts, str(options.data_dir), self.loop, self.ended)
             self.node.stopwatch = time.monotonic_ns
-            self._end_spans = begin_spans(options.spans, self.node)
+            if options.spans is not None:
+                from clusterbroker.broker.server.spans import begin  # the extra `otel`, and half a second of imports
+
+                self._end_spans = begin(options.spans, self.node).close
             self.storage.wiring.listen(self._applied)
             Imports(self)
             Upkeep(self)
@@ -206,10 +208,10 @@ class NodeShell:
             why = self._elsewhere("broker forced connection closure with reason 'shutdown'")
             await say_goodbye(self, tuple(self.clients), why)
             self.run_turn()
-            await self._wait(lambda: not self.clients, self.options.stop_grace_s)
+            await self._no_clients(self.options.stop_grace_s)
         for client in tuple(self.clients.values()):
             client.abort()
-        await self._wait(lambda: not self.clients, 1.0)
+        await self._no_clients(1.0)
         if not self.ended.done():
             self.run_turn()
             await self.storage.settle(self.node, self.run_turn)
@@ -219,14 +221,11 @@ class NodeShell:
         if not self.ended.done():
             self.ended.set_result(None)
 
-    async def _wait(self, reached: Callable[[], bool], timeout_s: float) -> bool:
-        """Polls: this is the way out, and what is waited for comes within milliseconds or not at all."""
+    async def _no_clients(self, timeout_s: float) -> None:
+        """Polls until all clients are gone, which takes milliseconds or for ever."""
         end_s = self.loop.time() + timeout_s
-        while not reached():
-            if self.loop.time() >= end_s:
-                return False
+        while self.clients and self.loop.time() < end_s:  # noqa: ASYNC110 - they may never go
             await asyncio.sleep(0.002)
-        return True
 
     async def _close(self) -> None:
         self._stopped = True
@@ -250,10 +249,10 @@ class NodeShell:
         if self.ended.done():
             return
         if isinstance(error, Restart):
-            self.log.say("warning", "node.restarts", why=str(error))
+            self.log.emit("warning", "node.restarts", why=str(error))
             self._turn_out(str(error))
         else:
-            self.log.say("critical", "node.failed", error=str(error), exc_info=error)
+            self.log.emit("critical", "node.failed", error=str(error), exc_info=error)
         self._accepting = False
         self.ended.set_result(error)
         for listener in self.listeners:
@@ -391,7 +390,7 @@ class NodeShell:
             self.control.lease_changed()
         self.schedule()
 
-    def heard(self, peer: str, index: int, head: memoryview, payload: memoryview) -> None:
+    def receive_frame(self, peer: str, index: int, head: memoryview, payload: memoryview) -> None:
         """A frame of another node."""
         assert self.cluster is not None, "others speak to members only"
         part = self.node.part
@@ -414,7 +413,7 @@ class NodeShell:
 
     def order(self, proposals: Sequence[Proposal]) -> None:
         for command, done in proposals:
-            self.storage.wiring.propose(command, partial(self._told, done))
+            self.storage.wiring.propose(command, partial(self._ordered, done))
 
     def read(self, loads: Sequence[Load | StreamLoad]) -> None:
         journal = self.storage.journal
@@ -470,7 +469,7 @@ class NodeShell:
 
     # -- what comes of it
 
-    def _told(self, done: Callable[[Applied], None], applied: Applied) -> None:
+    def _ordered(self, done: Callable[[Applied], None], applied: Applied) -> None:
         try:
             done(applied)
         except Exception as error:
@@ -536,7 +535,7 @@ class NodeShell:
     def _tick(self) -> None:
         """Heartbeats and deadlines of all connections, a slice at a time, so that many do not hold up the loop."""
         if jumped_s := self.clock.lead():
-            self.log.say("warning", "clock.jumped", by_s=round(jumped_s, 3), what=JUMPED)
+            self.log.emit("warning", "clock.jumped", by_s=round(jumped_s, 3), what=JUMPED)
         now_s = self.loop.time()
         for client in [client for client, end_s in self._lingering.items() if end_s <= now_s]:
             del self._lingering[client]
@@ -570,7 +569,7 @@ class NodeShell:
         self._again(self.options.alarms.interval_s, self._check_alarms)
 
     def _alarm_changed(self, name: str, raised: bool, reason: str) -> None:
-        self.log.say("warning", "alarm.raised" if raised else "alarm.cleared", alarm=name, reason=reason)
+        self.log.emit("warning", "alarm.raised" if raised else "alarm.cleared", alarm=name, reason=reason)
         self.node.set_alarm(name, raised)
         self.schedule()
 
@@ -578,7 +577,7 @@ class NodeShell:
         if state == "failed":
             self.fail(JournalFailed(detail))
             return
-        self.log.say("error" if state == "full" else "info", "journal." + state, detail=detail)
+        self.log.emit("error" if state == "full" else "info", "journal." + state, detail=detail)
         if not self._stopped:  # perhaps before there was a node
             self.alarms.set("disk", "journal full", state == "full")
 

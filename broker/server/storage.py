@@ -55,21 +55,6 @@ CallSoon = Callable[[Callable[[], object]], object]
 class Storage:
     """`wiring` is always there; `journal` is None when everything is in memory."""
 
-    __slots__ = (
-        "_checkpointing",
-        "_damage",
-        "_identity_aside",
-        "_lock",
-        "_options",
-        "_settled",
-        "aside",
-        "hurt",
-        "incarnation",
-        "journal",
-        "parts",
-        "wiring",
-    )
-
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
         self._lock = -1
@@ -144,11 +129,10 @@ class Storage:
             self._identity_aside = str(damage), put_aside(directory / "identity")
             return Parts(directory)
 
-    def tell(self, log: NodeLog) -> None:
-        """What this start has found, and set aside."""
+    def log_findings(self, log: NodeLog) -> None:
         if self._identity_aside is not None:
             why, aside = self._identity_aside
-            log.say("error", "identity.set_aside", why=why, aside=str(aside))
+            log.emit("error", "identity.set_aside", why=why, aside=str(aside))
 
     def _open_alone(self, log: Callable[[], LocalLog], opened: Callable[[], Journal]) -> None:
         """Of a node that nobody can rebuild. Nothing is made before it is known that nothing is missing."""

@@ -18,8 +18,6 @@ from collections.abc import Mapping
 class Supervisor:
     """Nobody when the environment names none."""
 
-    __slots__ = ("_pulse_s", "_socket", "_where")
-
     def __init__(self, environment: Mapping[str, str] = os.environ, pid: int | None = None) -> None:
         where = environment.get("NOTIFY_SOCKET", "")
         self._where = "\0" + where[1:] if where.startswith("@") else where  # "@": Linux's sockets without a file
@@ -32,7 +30,7 @@ class Supervisor:
         if asked.isdecimal() and meant in ("", str(pid or os.getpid())):
             self._pulse_s = int(asked) / 2e6
 
-    def tell(self, *lines: str) -> bool:
+    def notify(self, *lines: str) -> bool:
         """Whether somebody took it."""
         if self._socket is None:
             return False
@@ -45,5 +43,5 @@ class Supervisor:
     def pulse(self, loop: asyncio.AbstractEventLoop) -> None:
         """From now on, as long as this loop turns."""
         if self._pulse_s > 0 and self._socket is not None:
-            self.tell("WATCHDOG=1")  # one that is not taken costs nothing: the next one comes in time
+            self.notify("WATCHDOG=1")  # one that is not taken costs nothing: the next one comes in time
             loop.call_later(self._pulse_s, self.pulse, loop)

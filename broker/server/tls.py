@@ -46,8 +46,8 @@ HANDSHAKES_MAX: Final = 4096
 PATIENCE_S: Final = 1.0
 """After so long a handshake has to make room for another one."""
 
-Say = Callable[..., None]
-"""`NodeLog.say`: level, event, facts."""
+Emit = Callable[..., None]
+"""`NodeLog.emit`: level, event, facts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +56,16 @@ class TlsOptions:
 
     certificate: Path
     """PEM file: the node's certificate and its chain."""
-
     key: Path | None = None
     """PEM file with the private key; None: it is in the certificate's file."""
-
     authorities: Path | None = None
     """PEM file with the authorities that sign client certificates; None: clients are not asked for one."""
-
     client_certificate: Literal["none", "wanted", "required"] = "none"
     """Whether clients are asked for a certificate, and whether they are refused without one."""
-
     identity: Literal["distinguished_name", "common_name"] = "distinguished_name"
     """What of the certificate's subject is the user name for EXTERNAL."""
-
     minimum_version: Literal["1.2", "1.3"] = "1.2"
     """The oldest TLS that is spoken."""
-
     ciphers: str = ""
     """Of TLS 1.2, as OpenSSL writes lists of them; empty: Python's choice. Those of TLS 1.3 are all good."""
 
@@ -105,28 +99,18 @@ class Chain:
         """Raises BadCertificate."""
         self.options = options
         self._signature = self._seen = self._signature_now()
-        self._material = self._read()
-        self.context = _context(options, self._material)
+        self.material = self._read()
+        self.context = _context(options, self.material)
 
     @property
     def serial(self) -> str:
         """Of the certificate in force, in hexadecimal."""
-        return self._material.serial
-
-    @property
-    def expires_ms(self) -> int:
-        """When the first certificate of the chain ends, ms since 1970."""
-        return self._material.expires_ms
-
-    @property
-    def authorities_expire_ms(self) -> int:
-        """When the first of the authorities for clients ends; 0: there are none."""
-        return self._material.authorities_expire_ms
+        return self.material.serial
 
     @property
     def facts(self) -> dict[str, Any]:
         """For a line of the log."""
-        material = self._material
+        material = self.material
         return {
             "file": str(self.options.certificate),
             "serial": material.serial,
@@ -153,16 +137,16 @@ class Chain:
 
     def _tried(self) -> _Material:
         found = self._read()
-        if found != self._material:
+        if found != self.material:
             _context(self.options, found)
         return found
 
     def take(self, found: _Material) -> bool:
         """Puts the content that a look found in force; False: it was before."""
-        if found == self._material:
+        if found == self.material:
             return False
         _load(self.context, found)
-        self._material = found
+        self.material = found
         return True
 
     # -- files ------------------------------------------------------------------------------------------------
@@ -208,9 +192,9 @@ def shown(protocol: str, host: str, port: int, chain: Chain) -> Certificate:
         port=port,
         file=str(options.certificate),
         serial=chain.serial,
-        expires_ms=chain.expires_ms,
+        expires_ms=chain.material.expires_ms,
         authorities_file="" if options.authorities is None else str(options.authorities),
-        authorities_expire_ms=chain.authorities_expire_ms,
+        authorities_expire_ms=chain.material.authorities_expire_ms,
     )
 
 
@@ -275,20 +259,20 @@ def _line(error: BaseException) -> str:
 # -- watching -------------------------------------------------------------------------------------------------
 
 
-def reload_all(chains: Sequence[Chain], say: Say) -> list[str]:
+def reload_all(chains: Sequence[Chain], emit: Emit) -> list[str]:
     """Reads the files of all chains now; one line for each failure, which is logged as well."""
     wrong = []
     for chain in chains:
         try:
             if chain.reload():
-                say("info", "tls.reloaded", **chain.facts)
+                emit("info", "tls.reloaded", **chain.facts)
         except BadCertificate as error:
-            say("error", "tls.kept", why=str(error), **chain.facts)
+            emit("error", "tls.kept", why=str(error), **chain.facts)
             wrong.append(str(error))
     return wrong
 
 
-async def watch(chains: Sequence[Chain], say: Say, look_s: float = LOOK_S) -> None:
+async def watch(chains: Sequence[Chain], emit: Emit, look_s: float = LOOK_S) -> None:
     """Looks at the files again and again, until it is cancelled."""
     while chains:
         await asyncio.sleep(look_s)
@@ -296,9 +280,9 @@ async def watch(chains: Sequence[Chain], say: Say, look_s: float = LOOK_S) -> No
             try:
                 found = await asyncio.to_thread(chain.look)
                 if found is not None and chain.take(found):
-                    say("info", "tls.reloaded", **chain.facts)
+                    emit("info", "tls.reloaded", **chain.facts)
             except BadCertificate as error:
-                say("error", "tls.kept", why=str(error), **chain.facts)
+                emit("error", "tls.kept", why=str(error), **chain.facts)
 
 
 class TlsDoor(Door):

@@ -53,7 +53,7 @@ def reload_certificates(shell: ServerPort) -> list[str]:
     """Here and in the management process. What went wrong here, one line for each file; there it is logged."""
     if shell.control is not None:
         shell.control.reload()
-    return reload_all(chains(shell), shell.log.say)
+    return reload_all(chains(shell), shell.log.emit)
 
 
 async def _certificates_reload(shell: ServerPort, _: Facts) -> Facts:

@@ -31,7 +31,7 @@ TELL_S: Final = 5.0
 DIAL_ALL_S: Final = 1.5
 UNWANTED_S: Final = 4.0
 NOTHING: Final = c.DeleteParameter(vhost="", component="clusterbroker", name="nothing")
-"""A command that changes nothing: who hears of it has applied everything before it."""
+"""A command that changes nothing: a member that has applied it has applied everything before it."""
 
 
 class CatchingUp:
@@ -42,7 +42,7 @@ class CatchingUp:
         self._roster = roster
         self._shell = shell
         self._command: c.DeleteParameter | None = None
-        """What is waited for; barriers propose NOTHING itself, and old ones are applied before `wait` begins."""
+        """The awaited command; barriers propose NOTHING itself, and old ones are applied before `wait` begins."""
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def applied(self, applied: Applied) -> None:
@@ -52,15 +52,15 @@ class CatchingUp:
 
     async def wait(self) -> None:
         """Returns when the map is current. Raises Unstarted, or what ended the node meanwhile."""
-        # with the disk: who has the name of a former member counts its starts anew, and follows a log with the other's
+        # with the disk's id: a namesake of a former member counts its starts anew, and reads that member's commands
         command = replace(NOTHING, name=f"{self._cluster.raft.me_id} {self._cluster.raft.session}")
         self._command = command
         done = self._done
 
-        def told(applied: Applied) -> None:
-            # applied here is enough: a member that is dead applies nothing, and is failed only by and by
+        def on_outcome(applied: Applied) -> None:
+            # applied here is enough: a dead member applies nothing, and is failed only later
             if isinstance(applied.error, Unavailable) and not done.done():
-                self._cluster.raft.propose(command, told)
+                self._cluster.raft.propose(command, on_outcome)
 
         began_s = said_s = self._shell.loop.time()
 
@@ -70,37 +70,37 @@ class CatchingUp:
             self._cluster.waits = self._waits_for()
             if now_s - said_s >= TELL_S:
                 said_s = now_s
-                self._cluster.say("waits", self._cluster.waits)
+                self._cluster.log_line("waits", self._cluster.waits)
             self._give_up_if_unwanted(now_s - began_s)
 
         self._cluster.waits = self._waits_for()
-        self._cluster.raft.propose(command, told)
+        self._cluster.raft.propose(command, on_outcome)
         await come(done, self._shell.ended, look, LOOK_S)
 
-    async def heard_by_leader(self) -> None:
-        """Waits until the leader answers a beat of this node: else it would be failed and begin again, for ever.
-        A name that was never here finds out as a member, and so does who has moved: he is answered where he was."""
+    async def beat_answered(self) -> None:
+        """Waits until the leader answers a beat of this node: else the node would be failed and begin again, for ever.
+        Not for a new name or a new address: beats are answered at the known address, which registration changes."""
         cluster = self._cluster
         known = cluster.raft.map.member(NodeId(cluster.name))
         if known is None or not known.incarnation or known.address != cluster.address:
             return
-        heard: asyncio.Future[None] = self._shell.loop.create_future()
-        cluster.heart.ask(lambda: heard.set_result(None))
+        answered: asyncio.Future[None] = self._shell.loop.create_future()
+        cluster.heart.ask(lambda: answered.set_result(None))
 
         def look() -> None:
             leader = cluster.raft.leader or "a leader"
             cluster.waits = f"for {leader} to answer its beats, by UDP or over a link: the cluster ports must be open"
-            cluster.say("waits", cluster.waits, level="warning")
+            cluster.log_line("waits", cluster.waits, level="warning")
 
-        await come(heard, self._shell.ended, look, TELL_S)
+        await come(answered, self._shell.ended, look, TELL_S)
 
     def _give_up_if_unwanted(self, waited_s: float) -> None:
-        """Nobody is linked, and all who answer do not want this node: waiting would not help. Raises Unstarted."""
+        """No member is linked, and all answers are refusals: waiting is of no use. Raises Unstarted."""
         peers = [name for name in self._roster.reached if name != self._cluster.name]
         if any(self._cluster.mesh.session(peer, CONTROL) is not None for peer in peers):
             return
         if waited_s >= DIAL_ALL_S and not self._cluster.mesh.dial_all:
-            self._cluster.mesh.dial_all = True  # nobody dials this node: perhaps they have another address of it
+            self._cluster.mesh.dial_all = True  # perhaps the others have another address of this node
             self._roster.reach(self._roster.reached)
         objections = {peer: why for peer in peers if (why := self._cluster.mesh.objection(peer)) is not None}
         if waited_s >= UNWANTED_S and objections:
@@ -114,7 +114,7 @@ class CatchingUp:
         return f"for a majority of the members{self.troubles()}"
 
     def troubles(self) -> str:
-        """Why there are no links to some of the others, in brackets; nothing when no link failed."""
+        """Reasons of missing links, in brackets; empty when no link failed."""
         return self._troubles(name for name in self._roster.reached if name != self._cluster.name)
 
     def _troubles(self, peers: Iterable[str]) -> str:

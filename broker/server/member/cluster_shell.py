@@ -31,7 +31,7 @@ from clusterbroker.broker.server.member.damage import REBUILDS, given_up, given_
 from clusterbroker.broker.server.member.joining import Admission, join_first
 from clusterbroker.broker.server.member.leaving import hand_over_all
 from clusterbroker.broker.server.member.liveness import LOOK_S, Liveness
-from clusterbroker.broker.server.member.log_batch import Telling
+from clusterbroker.broker.server.member.log_batch import LogBatch
 from clusterbroker.broker.server.member.raft_directory import RaftDirectory, must_know
 from clusterbroker.broker.server.member.roster import Roster
 from clusterbroker.broker.server.peer_census import PeerCensus
@@ -106,7 +106,7 @@ class ClusterShell:
         self._closed = False
         self.roster = Roster(self, options.dial, directory)
         self._catching_up = CatchingUp(self, shell, self.roster)
-        self._telling = Telling(self._loop, self._log)
+        self._log_batch = LogBatch(self._loop, self._log)
         self._admission = Admission(
             lambda: self.raft.map,
             self.ordered,
@@ -140,7 +140,7 @@ class ClusterShell:
         directory = RaftDirectory(self._shell.storage.parts, NodeId(self.name), founders, own, log)
         disk, loaded = directory.prepare()
         if directory.rebuilt:
-            self.say("rebuilds", f"its metadata log comes from the others. {directory.rebuilt}", "error")
+            self.log_line("rebuilds", f"its metadata log comes from the others. {directory.rebuilt}", "error")
         codec = BeatCodec(secret.key("beats"), identity.cluster_id, self.name)
         self.liveness = Liveness(self, self._shell, codec, options.cut_off_s)
         self.raft = RaftLog(
@@ -154,7 +154,7 @@ class ClusterShell:
             on_leader=self._led,
             on_leading=self._leads,
             on_diverged=self._diverged,
-            log=partial(self.say, "raft"),
+            log=partial(self.log_line, "raft"),
             start=(identity.disk_id, self._shell.storage.parts.number),
             life=uuid.uuid4().int >> 65,
             loaded=loaded,
@@ -200,7 +200,7 @@ class ClusterShell:
         self._part_tick()
         self._look()
         node.cluster_name = f"clusterbroker-{self.mesh.identity.cluster[:12]}"
-        await self._catching_up.heard_by_leader()
+        await self._catching_up.beat_answered()
         self.waits = "for a leader that takes note of it"
         command = c.RegisterNode(
             node=NodeId(self.name),
@@ -220,13 +220,14 @@ class ClusterShell:
         if command.all_damaged and copies:
             aside = self._shell.storage.aside
             where = f"; the damaged journal is {aside}" if aside else ""
-            self.say("rebuilds", f"{copies} copies from other members{where}")
+            self.log_line("rebuilds", f"{copies} copies from other members{where}")
         unmark(self._directory)
         if self.draining:
             node.turns_away = True
         if awaited := waits_for(self.raft.map):
             names = ", ".join(f"{name} ({count} queues)" for name, count in awaited.items())
-            self.say("waits", f"queues have no leader, for only these may have all their messages: {names}", "warning")
+            text = f"queues have no leader, for only these may have all their messages: {names}"
+            self.log_line("waits", text, "warning")
         self.waits = "for the leader to hear its beats"
         if not self.heart.leased():
             self._leased = self._loop.create_future()
@@ -250,12 +251,12 @@ class ClusterShell:
         ending = given_up(self._directory, damage, applied, self.raft.map, self.name)
         if isinstance(ending, Restart):
             copies = self.raft.map.held(NodeId(self.name))
-            self._log.say("error", "cluster.journal_damaged", why=f"{damage.found}. {REBUILDS}", copies=copies)
+            self._log.emit("error", "cluster.journal_damaged", why=f"{damage.found}. {REBUILDS}", copies=copies)
         return ending
 
     def _say_waits(self) -> None:
         if not self._shell.started:
-            self.say("waits", f"{self.waits}{self._catching_up.troubles()}")
+            self.log_line("waits", f"{self.waits}{self._catching_up.troubles()}")
 
     @property
     def draining(self) -> bool:
@@ -309,14 +310,14 @@ class ClusterShell:
         try:
             await asyncio.wait_for(done.wait(), timeout_s)
         except TimeoutError:
-            self.say("leaving", "the others were not told in time: they will find out")
+            self.log_line("leaving", "the others were not told in time: they will find out")
 
     async def close(self) -> None:
         """Ends links, beats and the wiring log. May be called again."""
         if self._closed:
             return
         self._closed = True
-        self._telling.rest()
+        self._log_batch.rest()
         for timer in self._timers.values():
             timer.cancel()
         self._admission.close()
@@ -399,7 +400,7 @@ class ClusterShell:
             self._begin_again(self._postponed)
 
     def _led(self, leader: NodeId | None, term: int) -> None:
-        self.say("leader", f"{leader or 'nobody'} leads, term {term}", level="debug")
+        self.log_line("leader", f"{leader or 'nobody'} leads, term {term}", level="debug")
         self.liveness.led()
 
     def _leads(self, term: int) -> None:
@@ -462,8 +463,8 @@ class ClusterShell:
                 old.cancel()
             self._timers[name] = self._loop.call_later(delay_s, what)
 
-    def say(self, event: str, text: str, level: str = "info") -> None:
-        self._log.say(level, f"cluster.{event}", text=text)
+    def log_line(self, event: str, text: str, level: str = "info") -> None:
+        self._log.emit(level, f"cluster.{event}", text=text)
 
     # -- links (MeshEvents) -----------------------------------------------------------------------------------
 
@@ -478,7 +479,7 @@ class ClusterShell:
             self._shell.schedule()
 
     def on_unlinked(self, peer: str, channel: str, session: int, why: str) -> None:
-        self.say("unlinked", f"{peer} ({channel}): {why}")
+        self.log_line("unlinked", f"{peer} ({channel}): {why}")
         if channel == CONTROL:
             self.raft.unlinked(NodeId(peer))
         elif self._data_links.get(peer) == session:
@@ -495,8 +496,7 @@ class ClusterShell:
 
     def on_frame(self, peer: str, channel: str, index: int, head: memoryview, payload: memoryview) -> None:
         if channel == CONTROL:
-            if self._admission.wants(head):
-                self._admission.asked(peer, head)
+            if self._admission.asked(peer, head):
                 return
             if (message := read(head)) is not None:
                 self.liveness.came(peer, message)
@@ -506,7 +506,7 @@ class ClusterShell:
             except ValueError as error:
                 self.mesh.drop(peer, f"it sent what is no control frame: {error}")
         elif self._part is not None:
-            self._shell.heard(peer, index, head, payload)
+            self._shell.receive_frame(peer, index, head, payload)
 
     # -- the node's role (MemberShell)
 
@@ -518,10 +518,10 @@ class ClusterShell:
         return self.mesh.backlog(peer, DATA)
 
     def log_event(self, event: str, facts: Mapping[str, Any]) -> None:
-        self._telling.tell(event, facts)
+        self._log_batch.add(event, facts)
 
     def bad_frame(self, peer: str, why: str) -> None:
-        self._log.say("error", "cluster.bad_frame", peer=peer, why=why)
+        self._log.emit("error", "cluster.bad_frame", peer=peer, why=why)
         self.mesh.drop(peer, f"it sent what no node sends: {why}")
         if (part := self._part) is not None:
             part.relay.drop(peer, "it sent what no node sends")
@@ -536,10 +536,10 @@ class ClusterShell:
             self._shell.schedule()
 
     def on_cluster(self, cluster: str) -> None:
-        self.say("cluster", cluster)
+        self.log_line("cluster", cluster)
 
     def on_refused(self, who: str, line: str, untold: int) -> None:
-        self._log.say("warning", "cluster.refused", peer=who, why=line, untold=untold)
+        self._log.emit("warning", "cluster.refused", peer=who, why=line, untold=untold)
 
     def admits(self, hello: Hello) -> str | None:
         if not hello.cluster and hello.channel == CONTROL:
@@ -553,7 +553,7 @@ class ClusterShell:
         # a start has none until it is given its first one, which is no news
         lost = not leased and self._leased_once
         text = state.name.lower() if leased or lost else "none yet"
-        self.say("lease", text, level="warning" if lost else "info")
+        self.log_line("lease", text, level="warning" if lost else "info")
         self._leased_once = self._leased_once or leased
         if (part := self._part) is not None:
             with self._shell.held.event("lease"):

@@ -146,14 +146,14 @@ async def join_first(cluster: ClusterPort, shell: ServerPort, directory: Path) -
             if now_s - refused_s >= UNWANTED_S:
                 raise Unstarted(f"to join was refused: {why}") from None
         else:
-            cluster.say("joined", f"a member now, with {', '.join(names)}")
+            cluster.log_line("joined", f"a member now, with {', '.join(names)}")
             return
         finally:
             asking.cancel()
         cluster.waits = f"for a member that lets it join ({why})"
         if shell.loop.time() - said_s >= TELL_S:
             said_s = shell.loop.time()
-            cluster.say("waits", cluster.waits)
+            cluster.log_line("waits", cluster.waits)
         await asyncio.sleep(NEXT_S)
 
 
@@ -166,7 +166,7 @@ async def _join_if_founded(cluster: ClusterPort, shell: ServerPort, directory: P
             names = await come(asyncio.ensure_future(asyncio.wait_for(asking, FOUNDER_S)), shell.ended)
         except (Unjoined, TimeoutError):
             continue
-        cluster.say("joined", f"a member again, with {', '.join(names)}")
+        cluster.log_line("joined", f"a member again, with {', '.join(names)}")
         return
 
 
@@ -252,18 +252,15 @@ class Admission:
         self._send = send
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def wants(self, head: memoryview) -> bool:
-        """Whether a frame is a newcomer's question."""
+    def asked(self, peer: str, head: memoryview) -> bool:
+        """False: the frame is no newcomer's question."""
         try:
-            ASKED.decode(head)
+            wish = ASKED.decode(head)
         except msgspec.MsgspecError:
             return False
-        return True
-
-    def asked(self, peer: str, head: memoryview) -> None:
-        wish = ASKED.decode(head)
         if peer not in self._tasks:
             self._tasks[peer] = asyncio.get_running_loop().create_task(self._answer(peer, wish))
+        return True
 
     async def _answer(self, peer: str, wish: JoinAsked) -> None:
         try:

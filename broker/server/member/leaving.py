@@ -106,7 +106,7 @@ async def _awaited(shell: ServerPort, cluster: ClusterPort, end_s: float) -> lis
             return short
         if loop.time() >= tell_s:
             tell_s = loop.time() + TELL_S
-            cluster.say("leaving", f"{len(short)} queues count on a copy here: others catch up")
+            cluster.log_line("leaving", f"{len(short)} queues count on a copy here: others catch up")
         await asyncio.sleep(LOOK_S)
 
 

@@ -227,15 +227,15 @@ class Liveness:
         self._shell.schedule()
 
     def on_suspected(self, peer: str, suspected: bool) -> None:
-        self._cluster.say("suspected" if suspected else "heard", peer)
+        self._cluster.log_line("suspected" if suspected else "heard", peer)
 
     def on_deaf(self, deaf: bool) -> None:
         if deaf:
             self._cluster.raft.abdicate(STAND_BACK_S)
         if deaf and not self._deaf:
-            self._cluster.say("deaf", "this node led and hears no majority: another one shall lead", "warning")
+            self._cluster.log_line("deaf", "this node led and hears no majority: another one shall lead", "warning")
         elif not deaf:
-            self._cluster.say("deaf", "this node hears a majority again")
+            self._cluster.log_line("deaf", "this node hears a majority again")
         self._deaf = deaf
 
     def on_overdue(self, peer: str, incarnation: int) -> None:

@@ -20,9 +20,9 @@ from clusterbroker.broker.server.log import NodeLog
 
 LINES_A_TURN: Final = 50
 LINES_EACH: Final = 50
-"""So many lines of one event in a window are told one by one."""
+"""Lines of one event in a window that are written one by one."""
 WINDOW_S: Final = 1.0
-TOLD_AS: Final = {
+LEVEL_OF: Final = {
     "replica.caught_up": "debug",
     "replica.fell_behind": "warning",
     "replica.refused": "warning",
@@ -32,16 +32,14 @@ TOLD_AS: Final = {
     "replica.damaged": "error",
     "owner.hand_over_failed": "warning",
 }
-"""What a node's part tells is of level info, but for these. (Who has caught up is in sync at once, which is told.)"""
+"""Levels of events, else info. (A replica that has caught up is in sync at once, which has a line of its own.)"""
 
 
-class Telling:
+class LogBatch:
     """The first lines of a turn of the loop are written at once, before the node acts as they say; what is more than
     `LINES_A_TURN` waits. Invariants: as long as lines are left, a turn is asked for; each line is told, or counted in a
     sum that is.
     """
-
-    __slots__ = ("_asked", "_counts", "_left", "_log", "_loop", "_room", "_window")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, log: NodeLog) -> None:
         self._loop = loop
@@ -54,19 +52,19 @@ class Telling:
         """Of each event in this window."""
         self._window: asyncio.TimerHandle | None = None
 
-    def tell(self, event: str, facts: Mapping[str, Any]) -> None:
+    def add(self, event: str, facts: Mapping[str, Any]) -> None:
         """Now, or soon, or as one of a number."""
-        level = TOLD_AS.get(event, "info")
+        level = LEVEL_OF.get(event, "info")
         if level in ("info", "warning"):
             count = self._counts[event] = self._counts.get(event, 0) + 1
             if self._window is None:
                 self._window = self._loop.call_later(WINDOW_S, self._sum_up)
             if count > LINES_EACH:
                 level = "debug"
-        if self._log.tells(level):
-            self._tell(level, event, facts)
+        if self._log.writes(level):
+            self._queue(level, event, facts)
 
-    def _tell(self, level: str, event: str, facts: Mapping[str, Any]) -> None:
+    def _queue(self, level: str, event: str, facts: Mapping[str, Any]) -> None:
         if not self._asked:
             self._asked = True
             self._room = LINES_A_TURN
@@ -92,7 +90,7 @@ class Telling:
                     "count": more,
                     "what": f"{more:,} more, of one queue each, are lines of level debug",
                 }
-                self._tell(TOLD_AS.get(event, "info"), "log.summed_up", facts)
+                self._queue(LEVEL_OF.get(event, "info"), "log.summed_up", facts)
 
     def rest(self) -> None:
         """All that is left, now: the node ends."""
@@ -106,4 +104,4 @@ class Telling:
         while self._left and self._room > 0:
             self._room -= 1
             level, event, facts = self._left.popleft()
-            self._log.say(level, event, **facts)
+            self._log.emit(level, event, **facts)

@@ -75,7 +75,7 @@ class Roster:
             remember(self._directory, peers)
             self._remembered = peers
         except OSError as error:
-            self._cluster.say("members", f"who they are cannot be written down now: {error.strerror}", "warning")
+            self._cluster.log_line("members", f"who they are cannot be written down now: {error.strerror}", "warning")
             self._cluster.again("remember", REMEMBER_S, self.review)
 
     def reach(self, peers: dict[str, str]) -> None:

@@ -75,7 +75,7 @@ from clusterbroker import Broker
 assert not hasattr(os, "pidfd_open"), "taken away by sitecustomize"
 os.environ.update(NOTIFY_SOCKET=sys.argv[2], WATCHDOG_USEC="1000000")
 from clusterbroker.broker.server.supervisor import Supervisor
-assert not Supervisor().tell("READY=1"), "nobody listens, which is no error"
+assert not Supervisor().notify("READY=1"), "nobody listens, which is no error"
 
 
 def ask(url):

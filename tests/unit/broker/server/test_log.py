@@ -35,7 +35,7 @@ def test_a_flood_is_held_back_and_counted() -> None:
 def test_levels() -> None:
     lines = Lines()
     log = NodeLog(lines, "warning")
-    log.say("info", "quiet")
+    log.emit("info", "quiet")
     log.fault("p:1", "u", 1, connection_forced("bye"))
     log.fault("p:1", "u", 1, not_found("no queue"))
     log.fault("p:1", "u", 1, internal_error("ours"))
@@ -56,9 +56,9 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
 def test_json_lines_name_their_node(capsys: pytest.CaptureFixture[str]) -> None:
     """Lines of a cluster are collected in one place (operator b8)."""
     log = NodeLog(structured("json", "a"))
-    log.say("info", "cluster.lease", text="lost")
-    log.say("info", "replica.in_sync", node="b")
-    NodeLog(structured("console", "a")).say("info", "cluster.lease", text="lost")
+    log.emit("info", "cluster.lease", text="lost")
+    log.emit("info", "replica.in_sync", node="b")
+    NodeLog(structured("console", "a")).emit("info", "cluster.lease", text="lost")
     *lines, console = capsys.readouterr().err.splitlines()
     lease, copy = map(json.loads, lines)
     assert (lease["node"], "logged_by" in lease) == ("a", False)
@@ -91,7 +91,7 @@ def test_nothing_that_a_stranger_says_drives_the_terminal(name: str, capsys: pyt
 
 def test_into_the_logging_of_a_library(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "clusterbroker"):
-        NodeLog(library()).say("info", "node.ready", name="n")
+        NodeLog(library()).emit("info", "node.ready", name="n")
     assert caplog.messages == ["node.ready name='n'"]
 
 

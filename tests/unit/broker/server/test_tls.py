@@ -96,7 +96,7 @@ async def test_a_key_of_another_certificate_changes_nothing_at_all(start: Any, a
 
 async def test_files_that_change_are_noticed_once_they_rest(authority: Authority, lines: Lines) -> None:
     chain = Chain(options(authority))
-    watching = asyncio.create_task(watch([chain], NodeLog(lines).say, look_s=0.01))
+    watching = asyncio.create_task(watch([chain], NodeLog(lines).emit, look_s=0.01))
     second = authority.make("node")
     await until(lambda: chain.serial == second)
     authority["node"].write_bytes(b"broken")

@@ -25,7 +25,7 @@ class Raft:
 
 def start(me_id: str) -> tuple[CatchingUp, Raft]:
     raft = Raft(me_id)
-    cluster: Any = SimpleNamespace(name="c", raft=raft, say=lambda *_: None)
+    cluster: Any = SimpleNamespace(name="c", raft=raft, log_line=lambda *_: None)
     loop = asyncio.get_running_loop()
     shell: Any = SimpleNamespace(loop=loop, ended=loop.create_future())
     roster: Any = SimpleNamespace(reached={})

@@ -113,14 +113,14 @@ async def test_a_dead_member_may_come_back_with_an_empty_disk_if_nothing_is_lost
 async def test_what_is_no_question_is_none() -> None:
     member = Member()
     asked = member.admission
-    assert asked.wants(head_of(JoinAsked("d", "d:1")))
+    assert asked.asked("d", head_of(JoinAsked("d", "d:1")))
     for head in (
         b"",
         b"\xff",
         msgspec.msgpack.encode([60, "a"]),
         msgspec.msgpack.encode([100, "x" * 65, "d:1", False]),
     ):
-        assert not asked.wants(memoryview(head))
+        assert not asked.asked("d", memoryview(head))
     with pytest.raises(msgspec.MsgspecError):
         ANSWERED.decode(head_of(JoinAsked("d", "d:1")))
     with pytest.raises(msgspec.MsgspecError):

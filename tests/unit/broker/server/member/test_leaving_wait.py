@@ -34,7 +34,9 @@ class Waiting:
         self.told: list[str] = []
         loop = asyncio.get_running_loop()
         shell: Any = SimpleNamespace(loop=loop, ended=loop.create_future(), node=SimpleNamespace(map=self.world.map))
-        cluster: Any = SimpleNamespace(name=NodeId("b"), say=lambda event, text: self.told.append(f"{event}: {text}"))
+        cluster: Any = SimpleNamespace(
+            name=NodeId("b"), log_line=lambda event, text: self.told.append(f"{event}: {text}")
+        )
         self.task = asyncio.create_task(leaving._awaited(shell, cluster, loop.time() + wait_s))
 
     async def queues(self) -> list[str]:
@@ -100,7 +102,7 @@ async def test_who_was_failed_while_it_left_and_stays_begins_again() -> None:
     failed: list[BaseException] = []
     shell: Any = SimpleNamespace(
         options=SimpleNamespace(cluster=SimpleNamespace(dial={}), node=SimpleNamespace(name="b")),
-        log=SimpleNamespace(say=lambda *_, **__: None),
+        log=SimpleNamespace(emit=lambda *_, **__: None),
         fail=failed.append,
         lease_changed=lambda: None,
         clients={},

@@ -50,7 +50,7 @@ class Place:
             raft=self.raft,
             mesh=self.mesh,
             has_data_link=lambda peer: peer in self.linked,
-            say=lambda *words: self.said.append(words),
+            log_line=lambda *words: self.said.append(words),
         )
         shell: Any = self.shell
         self.liveness = Liveness(cluster, shell, BeatCodec(bytes(32), "c", "a"), 10.0)
