@@ -45,7 +45,7 @@ class AuditOptions:
     file_bytes_max: int = 10 << 20
     """A file of this size makes room for a new one."""
     files_max: int = 5
-    """How many are kept, the one that grows included."""
+    """Number of files that are kept, the growing one included."""
 
 
 class Audit:
@@ -70,7 +70,7 @@ class Audit:
         self._emit({**facts, "outcome": "done"})
 
     def refused(self, **facts: Any) -> None:
-        """An operation that was not. Whoever cannot sign in fills no bucket of those who can."""
+        """An operation that was refused. Refusals without a user have a bucket of their own."""
         bucket = self._buckets.setdefault(bool(facts.get("user")), Bucket(self._now_s()))
         if not bucket.passes(self._now_s()):
             return
@@ -118,7 +118,7 @@ class Audit:
 
 
 def append(options: AuditOptions, line: bytes) -> None:
-    """Writes one line at the end of the file, whoever else writes there. Raises OSError."""
+    """Appends one line, atomically among processes. Raises OSError."""
     file = options.file
     assert file is not None, "there is a file to write to"
     lock = os.open(file.with_name(file.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

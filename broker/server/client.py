@@ -32,7 +32,7 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class ReceiveBuffer:
-    """The memory that all sockets of a node are read into."""
+    """The memory that all sockets of a node read into."""
 
     __slots__ = ("size", "view")
 
@@ -42,7 +42,7 @@ class ReceiveBuffer:
 
 
 class ClientOwner(Protocol):
-    """The node that a client has come to."""
+    """The node of a client."""
 
     buffer: ReceiveBuffer
     clock: Clock
@@ -59,7 +59,7 @@ class Client(asyncio.BufferedProtocol):
     """The protocol of one socket."""
 
     trusted = False
-    """Whether it came by a way that only the node's owner has."""
+    """Whether it came by the owner's own socket."""
 
     __slots__ = (
         "_ended", "_kept", "_reading", "_transport", "connection", "received_bytes", "received_reads", "sent_bytes",
@@ -131,7 +131,7 @@ class Client(asyncio.BufferedProtocol):
     # -- to the socket ----------------------------------------------------------------------------------------
 
     def flush(self, connection: SocketCore, now_ms: int) -> None:
-        """Carries out what the core wants: bytes sent, reading or not, the end."""
+        """Carries out the core's wishes: bytes sent, reading or not, the end."""
         transport = self._transport
         out = connection.out
         if out.size and (not out.paused or connection.ending is not None):
@@ -185,12 +185,12 @@ class Client(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What waits for the socket."""
+        """Bytes that wait for the socket."""
         return int(self._transport.get_write_buffer_size())
 
     @property
     def untaken_bytes(self) -> int:
-        """What waits for the socket, and what the kernel holds that the client's machine has not acknowledged."""
+        """Bytes that wait for the socket, or in the kernel for an acknowledgement by the client's machine."""
         connection = self._transport.get_extra_info("socket")
         return self.unsent_bytes + (_unacknowledged_bytes(connection) if connection is not None else 0)
 
@@ -201,26 +201,26 @@ class Client(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def cut_off(self) -> None:
-        """As `abort`, and what the kernel holds for the client does not reach it either."""
+        """As `abort`, without the bytes that the kernel still holds for the client."""
         if self._transport is not None and (connection := self._transport.get_extra_info("socket")) is not None:
             with contextlib.suppress(OSError):
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.abort()
 
     def crashed(self, error: Exception) -> None:
-        """A mistake of ours costs this client its connection (541), and nobody else anything."""
+        """An error of the node's own costs this client its connection (541), and no other."""
         if self.connection is not None:
             self.connection.crashed(error)
 
 
 def cut_off_slow(clients: Iterable[Client]) -> None:
-    """The lease is over: who has not taken what was written is cut off, for that may be somebody else's by now."""
+    """The lease is over: clients with unread bytes are cut off, for these may be delivered elsewhere by now."""
     for client in [client for client in clients if client.untaken_bytes]:
         client.cut_off()
 
 
 def _unacknowledged_bytes(connection: socket.socket) -> int:
-    """Of a socket whose kernel tells; else 0."""
+    """0 where the kernel does not know."""
     held = bytearray(4)
     try:
         fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, held)
@@ -230,7 +230,7 @@ def _unacknowledged_bytes(connection: socket.socket) -> int:
 
 
 def peer_name(transport: asyncio.BaseTransport) -> tuple[str, bool]:
-    """(address and port of the other side, whether it is this machine); of a Unix socket its name."""
+    """(address and port of the peer, whether on this machine); of a Unix socket its name."""
     name = transport.get_extra_info("peername")
     if isinstance(name, (str, bytes)):
         return "control.sock", True

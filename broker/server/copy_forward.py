@@ -39,7 +39,7 @@ class CopyForward:
         self._loop = loop
         self._schedule = schedule
         self._damaged: dict[int, None] = {}
-        """Segments with damage: they stay, for what is damaged cannot be written again."""
+        """Segments with damage stay: a damaged record cannot be written again."""
         self._fail = fail
         self._segments: deque[int] = deque()
         """To be emptied; the first one is under way."""
@@ -53,7 +53,6 @@ class CopyForward:
             self._next()
 
     def stop(self) -> None:
-        """The journal closes: nothing is asked of it any more."""
         self._segments.clear()
 
     def _next(self) -> None:

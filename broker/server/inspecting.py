@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ServerPort
 
 PATIENCE_S: Final = 5.0
-"""So long somebody is looked for who owns the queue and has it open."""
+"""Time to find a leader that has the queue open."""
 ANSWER_S: Final = 25.0
 AGAIN_S: Final = 0.05
 LOOK_S: Final = 0.002
@@ -49,18 +49,18 @@ FULL_LINK: Final = "the link to the queue's leader is full: try again"
 
 
 class NotYet(Exception):
-    """Nothing has been begun, and it may be asked again."""
+    """Nothing has been begun: a retry is safe."""
 
 
 class Unanswered(Exception):
-    """It could not be done now; the text says why."""
+    """The request could not be carried out now; the text says why."""
 
 
 FAILURES: Final = {"not_yet": NotYet, "unanswered": Unanswered, "refused": Refused}
 
 
 class Inspector:
-    """One member's requests to owners, and its answers as one."""
+    """One member's requests to leaders, and its answers as one."""
 
     def __init__(self, shell: ServerPort, part: MemberRole | None) -> None:
         self._shell = shell
@@ -74,7 +74,7 @@ class Inspector:
     # -- asking -----------------------------------------------------------------------------------------------
 
     async def ask(self, request: Request) -> Result:
-        """What came of it. Raises Refused, Unanswered."""
+        """Raises Refused, Unanswered."""
         loop = self._shell.loop
         end_s = loop.time() + PATIENCE_S
         while True:
@@ -121,7 +121,6 @@ class Inspector:
             raise Unanswered(f"'{owner}' answered what this release does not know: {error}") from error
 
     def answered(self, peer: str, answer: InspectAnswer, payload: memoryview) -> None:
-        """An owner has."""
         asked = self._asked.get(answer.ask)
         if asked is not None and asked[0] == peer and not asked[1].done():
             asked[1].set_result((answer, bytes(payload)))
@@ -129,7 +128,6 @@ class Inspector:
     # -- answering --------------------------------------------------------------------------------------------
 
     def asked(self, peer: str, asked: InspectAsk, payload: memoryview) -> None:
-        """A member wants to know."""
         task = self._shell.loop.create_task(self._answer(peer, asked.ask, bytes(payload)))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
@@ -190,7 +188,7 @@ class Inspector:
         return inspection.result
 
     async def _slice(self, inspection: Inspection) -> bool:
-        """One slice, and the time of others; whether another one may follow at once."""
+        """One slice, then as long for everything else; whether another one may follow at once."""
         shell, node = self._shell, self._shell.node
         node.now_ms = shell.clock.now_ms()
         began_s = shell.loop.time()

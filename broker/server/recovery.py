@@ -26,7 +26,7 @@ from clusterbroker.journal.salvage import Care
 
 PRIORITY_MAX: Final = 255
 SEGMENT_BYTES: Final = 64 << 20
-"""Of a stream's files, as long as nobody knows its settings."""
+"""Of a stream's files while its settings are unknown."""
 
 Find = Callable[[QueueId], Queue | None]
 Deleted = Callable[[QueueId], bool]
@@ -157,12 +157,12 @@ class Recovery:
             ring.restore_epoch(epoch, first_seq)
 
     def finish(self) -> None:
-        """The log is folded."""
+        """After the last record of the log."""
         for queue_id, ring in self.rings.items():
             ring.restore_end(*self._ends.get(queue_id, (1, 0)))
 
     def adopt_into(self, node: Node) -> None:
-        """The node is what the wiring says, with these messages."""
+        """Gives the node its queues by the map, with these messages."""
         node.set_aside = {queue_id: self.rings[queue_id] for queue_id in sorted(self.unknown)}
         node.adopt(self.rings)
         if node.part is not None:
@@ -174,15 +174,13 @@ class Recovery:
 
 
 class Recoverable(Protocol):
-    """A journal."""
-
     def recover(self, sink: RecoverySink, settled: Callable[[], object] = ..., care: Care | None = ...) -> object: ...
 
 
 def recovered(node: Node, journal: Recoverable, settled: Callable[[Recovery], object] | None = None) -> Recovery:
-    """What the journal remembers of the queues of the node's map. A member of a cluster holds copies, until the wiring
-    says after its registration which of them it owns. `settled`: see Journal.recover; with it, damage that names its
-    queue does not end the start. Raises DamagedJournal."""
+    """The journal's content for the queues of the node's map. A member holds copies, until the metadata log says after
+    its registration which of them it leads. `settled`: see Journal.recover; with it, damage that names its queue does
+    not end the start. Raises DamagedJournal."""
     member = node.part is not None
     recovery = Recovery(
         node.map.queue_by_id,

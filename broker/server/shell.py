@@ -57,7 +57,7 @@ GOODBYE_S = 1.0
 TICK_SLICE = 500
 JUMPED = "the wall clock was set, or the machine slept: this node's time follows by a tenth of the time that passes"
 CALM_BYTES = 16 << 10
-"""Of clients and other nodes in one turn: with less the loop may be held up for one quick flush."""
+"""Bytes of clients and other nodes in one turn: with fewer the loop may be held up for one quick flush."""
 
 
 class NodeShell:
@@ -89,7 +89,7 @@ class NodeShell:
         self.held = Held(log)
         self.started = False
         self.retired = asyncio.Event()
-        """The node has left its cluster: whoever waits for `ended` stops it."""
+        """The node has left its cluster, and is to be stopped."""
         self._lingering: dict[Client, float] = {}
         self._scheduled = False
         self._received = self._turn_bytes = 0
@@ -184,7 +184,7 @@ class NodeShell:
 
     @property
     def waits_for(self) -> str:
-        """While it starts: for whom or what."""
+        """What a start waits for."""
         return self.cluster.waits if self.cluster is not None else "for its disk"
 
     def _urls(self) -> tuple[str, ...]:
@@ -245,7 +245,7 @@ class NodeShell:
         await self.loop.run_in_executor(None, self._end_spans)
 
     def fail(self, error: BaseException) -> None:
-        """The node cannot go on; whoever waits for `ended` stops it."""
+        """The node cannot go on, and is to be stopped."""
         if self.ended.done():
             return
         if isinstance(error, Restart):
@@ -261,7 +261,8 @@ class NodeShell:
             client.abort()
 
     def _turn_out(self, why: str) -> None:
-        """Clients are told, and nothing else: what waited for their sockets may be somebody else's by now."""
+        """Sends the clients the reason and nothing else: what waited for their sockets may be delivered elsewhere by
+        now."""
         for connection, client in tuple(self.clients.items()):
             with contextlib.suppress(Exception):
                 connection.out.take()
@@ -272,7 +273,7 @@ class NodeShell:
         return moving_text(why, self.node.map, self.options.node.name)
 
     async def propose(self, command: Any) -> Applied:
-        """Orders a command and waits for its outcome."""
+        """The outcome of a command."""
         applied: asyncio.Future[Applied] = self.loop.create_future()
 
         def done(outcome: Applied) -> None:
@@ -285,7 +286,7 @@ class NodeShell:
         return outcome
 
     async def inspect(self, request: Request) -> Result:
-        """What comes of a request about single messages, at the queue's owner. Raises Refused, Unanswered."""
+        """The result of a request about single messages, from the queue's leader. Raises Refused, Unanswered."""
         if self.cluster is not None:
             return await self.cluster.census.inspector.ask(request)
         if self._inspector is None:
@@ -324,7 +325,7 @@ class NodeShell:
         return self.options.node.connections_max - len(self.clients)
 
     def received(self, size: int) -> None:
-        """So many bytes came, from a client or another node: what they ask for is done in a turn, if anything is."""
+        """Bytes came from a client or another node: a turn follows, if there is anything to do."""
         self._received += size
         if self._received >= self.options.turn_bytes_max:
             self.run_turn()
@@ -343,7 +344,7 @@ class NodeShell:
         self.schedule()
 
     def lingers(self, client: Client, time_s: float) -> None:
-        """The client has been told the end and has so long to go."""
+        """The client has been sent the end, and has so long to go."""
         self._lingering[client] = self.loop.time() + time_s
 
     # -- the turn ---------------------------------------------------------------------------------------------
@@ -376,7 +377,7 @@ class NodeShell:
 
     @property
     def _rests(self) -> bool:
-        """A turn would do no more than pass frames on to their links."""
+        """A turn would only pass frames on to their links."""
         return self.node.at_rest and self.node.next_wake_ms == self._wake_ms
 
     @property
@@ -385,7 +386,7 @@ class NodeShell:
         return self.cluster is None or self.cluster.may_speak()
 
     def lease_changed(self) -> None:
-        """Without a lease clients hear nothing, and nothing that they say is listened to."""
+        """Without a lease nothing is sent to clients, and nothing read from them is carried out."""
         if self.control is not None:
             self.control.lease_changed()
         self.schedule()
@@ -477,7 +478,7 @@ class NodeShell:
         self.schedule()
 
     def _applied(self, applied: Applied) -> None:
-        """The wiring log's listener: comes before the proposer's `done`."""
+        """The metadata log's listener, called before the proposer's `done`."""
         try:
             with self.held.event("wiring", command=type(applied.command).__name__, changes=len(applied.changes)):
                 self.node.apply(applied.changes)

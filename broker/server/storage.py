@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 SETTLE_S = 30.0
 HURT_MAX = 5_000
-"""Damage of more queues than this is the journal's: no command names so many."""
+"""With more damaged queues the journal itself counts as damaged: no command names so many."""
 
 CallSoon = Callable[[Callable[[], object]], object]
 
@@ -62,11 +62,11 @@ class Storage:
         self._damage: DamagedJournal | None = None
         self._settled = False  # the index knows all that was written
         self.aside: Path | None = None
-        """Where a damaged journal was put at this start."""
+        """New path of a damaged journal."""
         self._identity_aside: tuple[str, Path] | None = None  # what was wrong with it, and where it is now
         self.incarnation = 1
         self.hurt = Hurt({}, {})
-        """What was wrong with single queues at this start."""
+        """Damage of single queues."""
         self.parts: Parts
         self.journal: Journal | None = None
         self.wiring: LocalLog | MemoryWiringLog | RaftLog
@@ -135,7 +135,7 @@ class Storage:
             log.emit("error", "identity.set_aside", why=why, aside=str(aside))
 
     def _open_alone(self, log: Callable[[], LocalLog], opened: Callable[[], Journal]) -> None:
-        """Of a node that nobody can rebuild. Nothing is made before it is known that nothing is missing."""
+        """A node without other members. Nothing is made before all parts are known to be there."""
         parts = self.parts
         directory = parts.directory
         if (directory / "raft").exists() or parts.identity.cluster_id:
@@ -152,8 +152,9 @@ class Storage:
         parts.check(JOURNAL, Found(True, journal.index.stamp))
 
     def _look(self, *environments: Path) -> None:
-        """Where a file is shorter than it says, or behind an end that was not in order, or a start that came to no end:
-        what kills this one is told by the next. Raises DamagedDirectory, DamagedJournal, OSError."""
+        """Reads the environments in a process of its own, if a file is shorter than it should be, or the last start did
+        not end in order: a file that kills its reader is then found. Raises DamagedDirectory, DamagedJournal,
+        OSError."""
         if self.parts.identity.stopped and all(map(fits, environments)):
             with contextlib.suppress(OSError):
                 self.parts.begins()
@@ -185,23 +186,22 @@ class Storage:
             raise DamagedJournal(directory, "", None, what)
 
     def _is_begun_anew(self, stamp: Stamp | None) -> bool:
-        """Of a journal that is marked as lost: whether this is what was begun in its place. A crash may have come after
-        its stamp, and before the identity listed it in the place of the one that was set aside."""
+        """Whether a journal that is marked as lost is already the new one: a crash may have come between its stamp and
+        its listing in place of the one set aside."""
         known = self.parts.identity
         return stamp is None or (stamp.disk_id == known.disk_id and stamp.starts >= known.starts)
 
     @property
     def watched(self) -> int | None:
-        """The descriptor that was given to `watch`; the owner stops watching it before `close`."""
+        """The descriptor given to `watch`; the owner stops watching it before `close`."""
         return None if self.journal is None else self.journal.watched
 
     def order_by(self, wiring: RaftLog, incarnation: int) -> None:
-        """The wiring is a cluster's."""
         self.wiring = wiring
         self.incarnation = incarnation
 
     def recover(self, log: Log, now_ms: int, member: MemberShell | None) -> Node:
-        """The node as it was, with everything that was kept. Blocks. Raises DamagedJournal."""
+        """The node with all that was kept. Blocks. Raises DamagedJournal."""
         if self._damage is not None:
             raise self._damage
         options = replace(self._options.node, incarnation=self.incarnation)
@@ -227,7 +227,7 @@ class Storage:
         return node
 
     def _settled_by(self, journal: Journal, recovery: Recovery) -> None:
-        """All is read, but for these damages. Raises DamagedJournal when they are too many, and what `_bind` raises."""
+        """All is read but these damages. Raises DamagedJournal for too many, and the errors of `_bind`."""
         hurt = {**recovery.damaged, **recovery.begun_again}
         if len(hurt) > HURT_MAX:
             what = f"{len(hurt)} queues are damaged, the first is {min(hurt):#x}"
@@ -250,7 +250,7 @@ class Storage:
             )
 
     def _bind(self, journal: Journal) -> None:
-        """What was read is what this node goes on with. Raises JournalFull, DiskFull, OSError and the like."""
+        """Binds the parts that were read to this start. Raises JournalFull, DiskFull, OSError and the like."""
         try:
             self._stamp_and_list(journal)
         except (JournalFull, DiskFull, OSError):
@@ -268,7 +268,7 @@ class Storage:
         parts.list_parts(stamps)
 
     def checkpoint(self, node: Node, then: Callable[[], object]) -> None:
-        """To be called while no group is under way: what the queues hold is then what the log says up to its end."""
+        """To be called while no group is under way: the queues then hold exactly what the log says."""
         journal = self.journal
         assert journal is not None, "only a journal has checkpoints"
         assert journal.idle, "a group under way is neither in the runs nor behind the position"
@@ -285,10 +285,8 @@ class Storage:
         journal.checkpoint(runs, metas, forgotten, journal.position, done, filings)
 
     async def settle(self, node: Node, run_turn: Callable[[], object], timeout_s: float = SETTLE_S) -> bool:
-        """Waits until all is written, and takes a last checkpoint: the next start has nothing to replay.
-
-        False when the disk did not answer in time (it is full, or gone): what was acknowledged is safe anyway.
-        """
+        """Waits until all is written, and takes a last checkpoint: the next start has nothing to replay. False: the
+        disk did not answer in time (full, or gone); what was acknowledged is safe anyway."""
         journal = self.journal
         if journal is None:
             return True
@@ -311,7 +309,7 @@ class Storage:
         return True
 
     def close(self) -> None:
-        """Blocks until the threads of both logs are through."""
+        """Blocks until the threads of both logs have ended."""
         if self.journal is not None:
             journal, self.journal = self.journal, None
             journal.close()

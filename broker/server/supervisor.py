@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 
 class Supervisor:
-    """Nobody when the environment names none."""
+    """Without NOTIFY_SOCKET in the environment nothing is sent."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ, pid: int | None = None) -> None:
         where = environment.get("NOTIFY_SOCKET", "")
@@ -31,7 +31,7 @@ class Supervisor:
             self._pulse_s = int(asked) / 2e6
 
     def notify(self, *lines: str) -> bool:
-        """Whether somebody took it."""
+        """Whether the supervisor took it."""
         if self._socket is None:
             return False
         try:

@@ -72,11 +72,11 @@ TELL_S: Final = 5.0
 LEADER_S: Final = 1.0
 EMPTY: Final = "to become one, clusterbroker join with an empty data directory"
 SILENT_MS_MAX: Final = 10_000
-"""A data link on which not even its neighbours are told for so long is dead, whatever the kernel says."""
+"""A data link without any frame of its peer, relayed lists included, for so long is dead, whatever the kernel says."""
 
 
 class ClusterShell:
-    """Links, heart and wiring log of one node. `raft.map` is the cluster's map."""
+    """Links, heart and metadata log of one node. `raft.map` is the cluster's map."""
 
     def __init__(self, shell: ServerPort, directory: Path) -> None:
         options = shell.options.cluster
@@ -96,7 +96,7 @@ class ClusterShell:
         self.registered = self.leaving = self.caught_up = False
         self._postponed = ""  # why it should have begun again while it was leaving
         self.waits = "for its links"
-        """While the node starts: for whom or what."""
+        """What a start waits for."""
         self._node: Node | None = None
         self._data_links: dict[str, int] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -116,7 +116,6 @@ class ClusterShell:
 
     @property
     def heart(self) -> Heart:
-        """This node's beats and lease."""
         return self.liveness.heart
 
     @property
@@ -235,7 +234,8 @@ class ClusterShell:
         self.waits = "for a majority that takes note of its first user"
 
     async def give_up_copies(self, damage: DamagedJournal) -> Exception:
-        """The journal is damaged: why this node ends. It begins again and rebuilds its copies, if all have others."""
+        """The reason for the node's end after damage of its journal: the node begins again and rebuilds its copies, if
+        all have others."""
         known = self.raft.map.member(NodeId(self.name))
         assert known is not None, "a node whose journal is read is a member"
         command = c.RegisterNode(
@@ -260,7 +260,7 @@ class ClusterShell:
 
     @property
     def draining(self) -> bool:
-        """No queue shall be here, and no client, for an operator said so."""
+        """By order of an operator no queue and no client shall be here."""
         member = self.raft.map.member(NodeId(self.name))
         return member is not None and member.draining
 
@@ -269,7 +269,7 @@ class ClusterShell:
         await self.ordered(NOTHING)
 
     async def ordered(self, command: c.AnyCommand) -> Applied:
-        """The outcome, however long it is in coming; a start says meanwhile for what it waits."""
+        """The outcome, however late; a start logs meanwhile what it waits for."""
         return await ordered(self.raft, command, self._shell.ended, self._say_waits, TELL_S)
 
     def exchange(self) -> None:
@@ -288,19 +288,19 @@ class ClusterShell:
         return self.liveness.blocked()
 
     def flushing(self, begins: bool) -> None:
-        """A group commit is with the disk from now on, or is not any more."""
+        """A group commit is now with the disk, or no longer."""
         self.liveness.submitted_s = steady() if begins else None
 
     # -- stop -------------------------------------------------------------------------------------------------
 
     async def hand_over_all(self, timeout_s: float, thoroughly: bool = False) -> tuple[int, int]:
-        """All queues to others, as far as there are others: (handed over, left here)."""
+        """Moves all queues to other members: (handed over, left here)."""
         if self._node is None or not self.registered:
             return 0, 0
         return await hand_over_all(self._shell, timeout_s, thoroughly)
 
     async def say_goodbye(self, timeout_s: float) -> None:
-        """A clean end: the others need not find out."""
+        """Tells the others of a clean end, to spare them the detection."""
         self.leaving = True
         if not self.registered or self.raft.leader is None:
             return
@@ -387,14 +387,14 @@ class ClusterShell:
             self._shell.fail(Restart("this node fell so far behind the metadata log that it was sent all of it"))
 
     def _begin_again(self, why: str) -> None:
-        """As a new incarnation; who is about to be a member no more waits until that is decided."""
+        """As a new incarnation; a leaving member waits until its departure is decided."""
         if self.leaving:
             self._postponed = why
         else:
             self._shell.fail(Restart(why))
 
     def stays(self) -> None:
-        """It was leaving, and stays a member."""
+        """The departure has failed."""
         self.leaving = False
         if self._postponed:
             self._begin_again(self._postponed)
@@ -404,13 +404,13 @@ class ClusterShell:
         self.liveness.led()
 
     def _leads(self, term: int) -> None:
-        """Not when all members have applied that: one that is dead never will, until this leader says so."""
+        """At once, not when all members have applied that: a dead one never will, until this leader fails it."""
         self.roster.review()
         self.heart.elected(term)
         self.again("leader", LEADER_S, self._leader_duties)  # queues whose owner has died are waited for, these not
 
     def _diverged(self, peer: NodeId, first: int, differs: bool) -> None:
-        """What came of the same commands is not the same at a member: its map is another one."""
+        """A member's results of the same commands differ: its map is another one."""
         if self._node is None:
             return
         if not differs:
@@ -423,7 +423,7 @@ class ClusterShell:
         self._node.alerts.set("wiring.diverged", peer, text)
 
     def _leader_duties(self) -> None:
-        """What one node does for all: replica sets that policies, new members and lost ones ask for."""
+        """The leader's work for all: replica sets that policies, new members and lost ones ask for."""
         if self._closed or not self.raft.is_leader:
             return
         view = self.raft.map
@@ -456,7 +456,7 @@ class ClusterShell:
         self.again("look", LOOK_S, self._look)
 
     def again(self, name: str, delay_s: float, what: Callable[[], None]) -> None:
-        """Calls it after so long, once, unless it is asked for again under that name before."""
+        """Calls `what` once after the delay; a newer call under that name replaces it."""
         if not self._closed:
             old = self._timers.get(name)
             if old is not None:
@@ -527,7 +527,7 @@ class ClusterShell:
             part.relay.drop(peer, "it sent what no node sends")
 
     def silent(self, peer: str, silent_ms: int) -> None:
-        """A link that is dead before the kernel knows it; a relayed one takes its place. Who is slow still beats."""
+        """A link that is dead before the kernel knows; a relayed one takes its place. A slow peer still beats."""
         if self.heart.suspected(peer) or silent_ms >= SILENT_MS_MAX:
             self.mesh.drop(peer, f"nothing has come from it for {silent_ms} ms")
 

@@ -41,11 +41,11 @@ REBUILDS: Final = (
 LOST: Final = "journal.lost"
 GIVEN_UP_AS: Final = "given up as incarnation "
 REBUILT: Final = "rebuilt"
-"""In a journal that was begun behind one that was set aside, until its node has registered."""
+"""A file in a journal begun after one that was set aside, until the node has registered."""
 
 
 def only_copies(map_: ClusterView, node: str) -> list[Queue]:
-    """Queues of which nobody but this node may have all."""
+    """Queues of which only this node may have all messages."""
     return [queue for queue in map_.replicas_of(NodeId(node)) if map_.is_only_copy(queue, NodeId(node))]
 
 
@@ -57,8 +57,8 @@ def names_of(queues: Sequence[Queue]) -> str:
 
 
 def given_up(directory: Path, damage: DamagedJournal, applied: Applied, map_: ClusterView, node: str) -> Exception:
-    """What ends this node, after it asked to give up its copies: it begins again, with its journal marked as lost, or
-    it says of which queues it may have the only copy."""
+    """The reason for the node's end after its request to give up its copies: a restart with the journal marked as lost,
+    or the queues of which it may have the only copy."""
     if applied.error is not None:
         only = only_copies(map_, node)
         return DamagedDirectory(
@@ -72,14 +72,14 @@ def given_up(directory: Path, damage: DamagedJournal, applied: Applied, map_: Cl
 
 
 def mark(directory: Path, why: str, incarnation: int) -> None:
-    """The journal in this directory is lost, from the next start on, also when it was rebuilt before: a crash may have
-    left it marked as such, and it would never be set aside. `incarnation`: the one that gave its copies up."""
+    """Marks the journal as lost from the next start on, also when it was rebuilt before: a crash may have left the mark
+    of a rebuilt one, which is never set aside. `incarnation`: the one that gave the copies up."""
     (directory / "journal" / REBUILT).unlink(missing_ok=True)
     write_durably(directory / LOST, f"{why}\n{GIVEN_UP_AS}{incarnation}\n")
 
 
 def given_up_as(directory: Path) -> Incarnation:
-    """The incarnation that gave up what the journal here replaces; 0: that is not known."""
+    """The incarnation that gave up the former journal; 0: unknown."""
     return _number_in(directory / "journal" / REBUILT)
 
 
@@ -93,7 +93,7 @@ def _number_in(mark: Path) -> Incarnation:
 
 
 def set_aside(directory: Path) -> Path | None:
-    """Begins a journal anew if it is marked as lost; where the old one is now, if there was one. Raises OSError."""
+    """Begins a journal anew if marked as lost; the former one's new path, if there was one. Raises OSError."""
     journal = directory / "journal"
     aside = None
     if is_marked(directory) and not (journal / REBUILT).exists():
@@ -106,7 +106,7 @@ def set_aside(directory: Path) -> Path | None:
 
 
 def _begin_rebuilt(directory: Path) -> None:
-    """An empty journal, known as such: a crash before the node has registered must not set it aside again."""
+    """An empty journal with a mark: a crash before the node has registered must not set it aside again."""
     fresh = directory / "journal.new"
     fresh.mkdir(mode=0o750, exist_ok=True)
     number = _number_in(directory / LOST)
@@ -121,7 +121,7 @@ def is_marked(directory: Path) -> bool:
 
 
 def unmark(directory: Path) -> None:
-    """The cluster knows that the copies here are lost: what comes into them from now on counts."""
+    """The cluster knows that the copies are lost: their new content counts."""
     if is_marked(directory):
         (directory / LOST).unlink()
         sync_directory(directory)

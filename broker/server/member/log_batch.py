@@ -36,24 +36,23 @@ LEVEL_OF: Final = {
 
 
 class LogBatch:
-    """The first lines of a turn of the loop are written at once, before the node acts as they say; what is more than
-    `LINES_A_TURN` waits. Invariants: as long as lines are left, a turn is asked for; each line is told, or counted in a
-    sum that is.
-    """
+    """The first lines of a turn of the loop are written at once, before the node acts as they say; beyond
+    `LINES_A_TURN` they wait. Invariants: as long as lines are left, a turn is asked for; each line is written, or
+    counted in a sum that is."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, log: NodeLog) -> None:
         self._loop = loop
         self._log = log
         self._left: deque[tuple[str, str, Mapping[str, Any]]] = deque()  # level, event, facts
         self._room = LINES_A_TURN
-        """So many may still be written in this turn."""
+        """Lines that may still be written in this turn."""
         self._asked = False
         self._counts: dict[str, int] = {}
         """Of each event in this window."""
         self._window: asyncio.TimerHandle | None = None
 
     def add(self, event: str, facts: Mapping[str, Any]) -> None:
-        """Now, or soon, or as one of a number."""
+        """Writes the line now or soon, or counts it."""
         level = LEVEL_OF.get(event, "info")
         if level in ("info", "warning"):
             count = self._counts[event] = self._counts.get(event, 0) + 1
@@ -93,7 +92,7 @@ class LogBatch:
                 self._queue(LEVEL_OF.get(event, "info"), "log.summed_up", facts)
 
     def rest(self) -> None:
-        """All that is left, now: the node ends."""
+        """Writes the rest now: the node ends."""
         if self._window is not None:
             self._window.cancel()
             self._sum_up()

@@ -36,7 +36,7 @@ from clusterbroker.cluster.wiring.map import ClusterMap
 from clusterbroker.journal.stamp import Stamp
 
 LOST: Final = "raft.lost"
-"""Says why the Raft log in this directory counts for nothing, until it has been made anew."""
+"""File with the reason why this Raft log counts for nothing, until it has been made anew."""
 
 
 def is_empty(parts: Parts) -> bool:
@@ -46,7 +46,7 @@ def is_empty(parts: Parts) -> bool:
 
 
 def must_not_found(parts: Parts) -> None:
-    """No operator has said that a new cluster shall begin here. Raises Unstarted, WrongIdentity; nothing is made."""
+    """Without an operator's order no new cluster begins here. Raises Unstarted, WrongIdentity; nothing is made."""
     if is_empty(parts):
         raise Unstarted(
             f"{parts.directory} is empty (is its disk mounted?): clusterbroker join (or --join) makes it that of a new "
@@ -55,7 +55,7 @@ def must_not_found(parts: Parts) -> None:
 
 
 def must_know(directory: Path, peers: Sequence[NodeId], known: Collection[str]) -> None:
-    """`known`: who is, or was, a member by what is written here; nobody yet: anybody may be. Raises Unstarted."""
+    """`known`: present and former members by what is written here; empty: any may be. Raises Unstarted."""
     if known and peers and not set(peers) & set(known):
         raise Unstarted(
             f"{directory} belongs to a cluster of {', '.join(sorted(known))}, which never had a member "
@@ -66,7 +66,7 @@ def must_know(directory: Path, peers: Sequence[NodeId], known: Collection[str]) 
 
 @dataclass(slots=True)
 class RaftDirectory:
-    """DIR/raft of one node at one start. `prepare`, then open the log with what that gives, then `list`."""
+    """DIR/raft of one node at one start: `prepare`, open the log with the result, then `list`."""
 
     parts: Parts
     name: NodeId
@@ -91,8 +91,8 @@ class RaftDirectory:
         write_durably(self._lost, why + "\n")
 
     def prepare(self) -> tuple[FileDisk, Loaded | None]:
-        """It is formatted, and what it has been; and what was read of its log, unless that was just made. Raises
-        DamagedDirectory, Unstarted, LogFailure, OSError."""
+        """(the formatted disk, the log as read; None: it was just made). Raises DamagedDirectory, Unstarted,
+        LogFailure, OSError."""
         parts, found = self.parts, self._found()
         wiring = parts.is_there(WIRING)
         others = len(self.founders) > 1 or len(remembered(parts.directory)) > 1
@@ -124,8 +124,7 @@ class RaftDirectory:
         return disk, loaded
 
     def _proved(self) -> tuple[Loaded | None, str]:
-        """What was read of the log; or why it is not to be opened: it went back, or a file of it is damaged or
-        missing."""
+        """(the log as read, the reason not to open it): it went back, or a file is damaged or missing."""
         if self._lost.exists():
             return None, f"{self.path}: {self._lost.read_text().strip()}"
         if self.parts.is_there(RAFT):
@@ -168,7 +167,7 @@ class RaftDirectory:
             raft_identity.found(disk, self.name, _log_id(), self.founders, home)
 
     def list(self, log_id: str) -> None:
-        """The log is open and stamped, and nobody has heard of it yet. Raises OSError."""
+        """The log is open and stamped, and nothing was sent yet. Raises OSError."""
         stamp = Stamp(self.parts.identity.disk_id, log_id, self.parts.number)
         self.parts.list_parts({RAFT: stamp}, without=WIRING)
 

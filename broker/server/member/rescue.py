@@ -57,12 +57,12 @@ NOT_ITS_OWN: Final = "Put this node's own one back (is its disk mounted?), or re
 
 
 class NoRescue(Exception):
-    """It cannot be done with this directory; one line says why."""
+    """The directory cannot be rescued; one line says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is here, and what is not."""
+    """Content of the directory, and losses."""
 
     name: NodeId
     identity: Identity
@@ -71,11 +71,11 @@ class Finding:
     """The other members."""
     queues: list[Judged]
     messages: dict[QueueId, int]
-    """By queue id: how many are in the journal here."""
+    """Number in the journal here, by queue id."""
     unknown: tuple[QueueId, ...]
-    """Ids in the journal of which the wiring here knows nothing: they are set aside."""
+    """Ids in the journal that the map does not know: they are set aside."""
     above: int
-    """The highest index that anything here has."""
+    """The highest index in anything here."""
     went_back: str = ""
     """Why the Raft log here is a copy of an earlier time."""
 
@@ -87,7 +87,7 @@ class Finding:
 
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
-    """Nobody else uses the directory meanwhile. Raises LockedJournal, NoRescue, OSError."""
+    """Locks the directory meanwhile. Raises LockedJournal, NoRescue, OSError."""
     if not (directory / "identity").exists():
         raise NoRescue(f"no node's directory is at {directory}")
     lock = lock_directory(directory)
@@ -132,7 +132,7 @@ def found(directory: Path) -> Finding:
 
 
 def _refuse(parts: Parts, part: str, found: Found) -> None:
-    """Raises NoRescue for what is not what this node had."""
+    """Raises NoRescue for a part that is not this node's."""
     if what := parts.trouble(part, found, lived=True):
         raise NoRescue(f"{parts.directory / part}: {what}. {NOT_ITS_OWN}")
 
@@ -161,7 +161,7 @@ def _elsewhere(directory: Path) -> list[int]:
 
 
 def rescue(directory: Path, finding: Finding) -> Path:
-    """Where the old Raft log is now. Raises LogFailure, OSError."""
+    """The new path of the old Raft log. Raises LogFailure, OSError."""
     me, log_id = finding.identity, uuid.uuid4().hex
     member = finding.wiring.map.member(finding.name)
     assert member is not None, "a survivor was a member"
