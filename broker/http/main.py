@@ -37,9 +37,8 @@ from clusterbroker.broker.http.control_client import ControlClient
 from clusterbroker.broker.http.local import LocalServer
 from clusterbroker.broker.http.tcp_server import TcpServer
 from clusterbroker.broker.management.replica import Replica
-from clusterbroker.broker.server import console
 from clusterbroker.broker.server.audit import Audit
-from clusterbroker.broker.server.log import LEVELS, Libraries, NodeLog, structured
+from clusterbroker.broker.server.log import LEVELS, Libraries, NodeLog, console_renderer, structured
 from clusterbroker.broker.server.management import Settings, read_settings
 from clusterbroker.broker.server.tls import BadCertificate, Chain, reload_all, shown, watch
 from clusterbroker.cluster import passwords
@@ -172,7 +171,7 @@ def speak(form: str, level: str, node: str) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *([structlog.processors.format_exc_info] if form == "json" else []),
-            structlog.processors.JSONRenderer(default=str) if form == "json" else console.renderer(False),
+            structlog.processors.JSONRenderer(default=str) if form == "json" else console_renderer(False),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),

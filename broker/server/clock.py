@@ -22,9 +22,7 @@ class Clock:
     __slots__ = ("_error_ns", "_led_ns", "_monotonic_ns", "_offset_ns", "_wall_ns")
 
     def __init__(
-        self,
-        wall_ns: Callable[[], int] = time.time_ns,
-        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        self, wall_ns: Callable[[], int] = time.time_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns
     ) -> None:
         self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns

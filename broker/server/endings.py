@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -12,7 +12,7 @@ from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring.view import ClusterView
-from clusterbroker.cluster.wiring_log import Done
+from clusterbroker.cluster.wiring_log import WiringLog
 
 
 class Restart(Exception):
@@ -43,14 +43,8 @@ async def come(
         look()
 
 
-class MetadataLog(Protocol):
-    @property
-    def map(self) -> ClusterView: ...
-    def propose(self, command: c.AnyCommand, done: Done | None = None) -> None: ...
-
-
 async def ordered(
-    log: MetadataLog,
+    log: WiringLog,
     command: c.AnyCommand,
     ended: asyncio.Future[BaseException | None],
     look: Callable[[], None],

@@ -7,10 +7,15 @@ password, a hash or a message body: the callers hand in names and reasons only.
 `structured` writes JSON or console lines to stderr through structlog, imported with the first line: the import takes
 longer than the start of an empty node. `library` goes to the `logging` logger "clusterbroker", for nodes inside another
 program's process.
+
+Strangers choose much of the text on a console: user names of refused logins, names of queues, a library's words about a
+request. Unprintable characters therefore never reach a line as they are (`broker.visible`), tracebacks included, whose
+texts would otherwise begin lines of their own.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +23,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from clusterbroker.broker.amqp.errors import AmqpError
+from clusterbroker.broker.visible import visible
 from clusterbroker.cluster.wiring.entities import Queue, Segment
 
 if TYPE_CHECKING:
@@ -53,10 +59,8 @@ def _structlog_logger(form: str, stream: TextIO | None) -> Any:
 
     import structlog
 
-    from clusterbroker.broker.server import console
-
     drawn: Any = (
-        structlog.processors.JSONRenderer(default=str) if form == "json" else console.renderer(sys.stderr.isatty())
+        structlog.processors.JSONRenderer(default=str) if form == "json" else console_renderer(sys.stderr.isatty())
     )
     # a logger of our own: nothing of the process's structlog configuration is touched
     return structlog.wrap_logger(
@@ -74,6 +78,33 @@ def _structlog_logger(form: str, stream: TextIO | None) -> Any:
 
 def _unchanged(_logger: Any, _method: str, event: Any) -> Any:
     return event
+
+
+def console_renderer(colors: bool) -> Any:
+    """The last of structlog's processors. Tracebacks have no local variables: passwords and hashes are among them."""
+    import structlog
+
+    drawn = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_traceback)
+
+    def render(logger: Any, method: str, event: Any) -> Any:
+        return drawn(logger, method, {_shown(name): _shown(value) for name, value in event.items()})
+
+    return render
+
+
+def _shown(value: Any) -> Any:
+    """Strings are written out; of other values structlog draws the repr, which has nothing but what prints."""
+    return visible(value) if isinstance(value, str) and not value.isprintable() else value
+
+
+def _traceback(out: TextIO, exc_info: Any) -> None:
+    """No line of it begins where lines of the log begin, whatever the exception's text is."""
+    import structlog
+
+    plain = io.StringIO()
+    structlog.dev.plain_traceback(plain, exc_info)
+    for line in plain.getvalue().strip().splitlines():
+        out.write(f"\n    {_shown(line)}")
 
 
 def library() -> Sink:

@@ -120,20 +120,19 @@ class NodeShell:
         try:
             self.logins = Logins(self.loop, self.schedule, self.propose, options, self.log.emit)
             self.alarms = Alarms(options.alarms, options.data_dir, self._alarm_changed)
-            for where in options.amqp:  # an address that cannot be had ends a start before others hear of it
+            for where in options.amqp:  # an address in use ends a start before other members notice it
                 self.listeners.append(await Listener.open("amqp", where, partial(Client, self)))
             for where in options.amqps:
                 assert tls is not None, "the configuration wants certificates for amqps"
                 opened = Listener.open_tls("amqps", where, partial(Client, self), tls, self._room, self.log.turned_away)
                 self.listeners.append(await opened)
             if options.cluster is not None:
-                from clusterbroker.broker.server.member.cluster_shell import (
-                    ClusterShell,  # each start would wait for it
-                )
+                # a single node's start would wait for it
+                from clusterbroker.broker.server.member.cluster_shell import ClusterShell
 
-                assert options.data_dir is not None, "a member of a cluster keeps what it is told"
+                assert options.data_dir is not None, "a member of a cluster has a directory"
                 self.cluster = ClusterShell(self, options.data_dir)
-                await self._open_control()  # it may have to wait for others, and says so
+                await self._open_control()  # `status` shows what a start waits for
                 await self.cluster.open()
                 self.storage.order_by(self.cluster.raft, self.cluster.incarnation)
             try:

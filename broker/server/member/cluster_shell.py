@@ -108,10 +108,7 @@ class ClusterShell:
         self._catching_up = CatchingUp(self, shell, self.roster)
         self._log_batch = LogBatch(self._loop, self._log)
         self._admission = Admission(
-            lambda: self.raft.map,
-            self.ordered,
-            lambda: self.registered and self.heart.leased(),
-            self._send_control,
+            lambda: self.raft.map, self.ordered, lambda: self.registered and self.heart.leased(), self._send_control
         )
 
     @property
