@@ -3,16 +3,15 @@
     {"at": "2026-11-21T23:10:00.123Z", "node": "a", "user": "guest", "from": "127.0.0.1", "via": "http",
      "what": "PUT /api/users/{user}", "on": {"user": "bob"}, "outcome": "done", "status": 201}
 
-Without a file they are lines of the node's log (event `audit`). With one they go there and nowhere else, from the
-node and from its management process alike: each line is one write at the end of the file, under a lock that both
-respect. A file beyond its size becomes FILE.1, and so on up to the configured number; then the oldest is removed.
+Without a file they are lines of the node's log (event `audit`). With one they go there only, from the node and from its
+management process alike: each line is one write at the end of the file, under a lock that both respect. A file beyond
+its size becomes FILE.1, and so on up to the configured number; then the oldest is removed.
 
-No line holds a password, a hash, a token or the body of a message: the callers hand in names and outcomes only. A
-refused client can repeat refusals at will, so they pass a bucket as in the log, and the next line that passes has the
-number of suppressed ones. Completed operations always pass.
+No line holds a password, a hash, a token or the body of a message: the callers hand in names and outcomes only. Clients
+can repeat refusals at will, so these pass a bucket as in the log; completed operations always pass.
 
-Writing happens on a thread of its own. A disk that hangs delays lines and no operation; beyond WAITING_MAX lines the
-newest are lost, with a report.
+A thread of its own writes. A hanging disk delays lines and no operation; beyond WAITING_MAX lines the newest are lost,
+with a report.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """One client's socket: bytes between asyncio and the connection's core (waits).
 
-All clients of a node read into one buffer: a read is taken apart before the next one begins, so an idle connection
-owns none. The decoder's rest (part of a frame) is copied to the front of the buffer just before a read.
+All clients of a node read into one buffer: a read is decoded before the next one begins, so an idle connection owns
+none. The decoder's rest (part of a frame) is copied to the front of the buffer just before a read.
 
-A connection that ends with words (connection.close, close-ok) lingers: the node closes its half of the stream and
-throws away further input, until the client has closed its half or the time is over. Closing at once would make the
-kernel answer unread bytes with a reset, and the client would lose the words.
+A connection that ends with a method (connection.close, close-ok) lingers: the node closes its half of the stream and
+discards further input, until the client has closed its half or the time is over. Closing at once would make the kernel
+answer unread bytes with a reset, and the client would lose the method.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Client(asyncio.BufferedProtocol):
         else:
             transport.close()
 
-    # -- what an operator wants to know -----------------------------------------------------------------------
+    # -- for operators ----------------------------------------------------------------------------------------
 
     @property
     def own_address(self) -> tuple[str, int]:

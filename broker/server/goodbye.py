@@ -1,8 +1,8 @@
 """Requests to clients to move: when a node drains, leaves or stops (waits).
 
 A client without pending confirms goes at once. One with pending confirms is not read any more, and goes when it has
-them, or when PATIENCE_S are over: a queue that lacks copies may confirm nothing for hours. A node that may not speak
-has nothing to wait for.
+them, or after PATIENCE_S: a queue that lacks copies may confirm nothing for hours. A node without a lease waits for
+nothing.
 """
 
 from __future__ import annotations

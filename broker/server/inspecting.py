@@ -1,12 +1,12 @@
-"""An operator's requests about single messages, on their way to the owner of the queue and back (waits).
+"""An operator's requests about single messages, on their way to the queue's leader and back (waits).
 
-Any member is asked; the owner answers. Who is asked finds the owner in the map, and asks again there when it was none
-any more, or not open yet, as long as nothing has been begun. Once something has, and no answer comes (the link is lost,
-the owner is gone), only a look is repeated; any other request may have been carried out.
+Any member takes a request. It finds the leader in the map, and again if that one is no leader any more or has the queue
+not open, as long as nothing has been begun. After that, without an answer (lost link, lost leader), only a browse is
+repeated; any other request may have been carried out.
 
-At most AT_ONCE_MAX are under way at an owner. Each is a walk in slices (`broker.node.inspecting`). They take turns, one
-slice of one of them at a time, and after each the loop has as long for everything else: so however many look, and for
-whatever, clients wait for one slice, and a node that is looked into goes on with half its power at least.
+At most AT_ONCE_MAX are under way at a leader. Each is a walk in slices (`broker.node.inspecting`). They take turns, one
+slice at a time, each followed by as much time for everything else: clients wait for one slice, and the node goes on
+with half its power at least.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Inspector:
             answer = InspectAnswer(ask, "unanswered", str(why))
         except (Refused, ValueError) as why:
             answer = InspectAnswer(ask, "refused", str(why))
-        except Exception as mistake:  # what cannot be looked at hurts no message
+        except Exception as mistake:  # a failed look hurts no message
             self._shell.log.crashed("inspection", mistake)
             answer = InspectAnswer(ask, "refused", "the broker made a mistake; see its log")
         part.send(peer, answer, (payload,))

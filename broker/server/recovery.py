@@ -1,12 +1,12 @@
 """Queues from the journal's content: the listener of `Journal.recover`.
 
-The wiring is read first and gives the existing queues. The journal's content of a deleted queue is passed over, and
-the journal is told to forget it. Content of a queue that the wiring does not know at all is *set aside*: a wiring log
-that went back, or a deletion that is no longer remembered, must not cost messages. It is folded like any other
-queue's and goes into the next checkpoint, so that it is whole when the wiring knows the queue again, at a later
-start; its segments are pinned (`Journal.pin`), because nobody copies it forward; and an alert names it.
+The metadata log is read first and gives the existing queues. Content of a deleted queue is passed over, and the journal
+forgets it. Content of a queue that the log does not know at all is *set aside*: a log that went back, or a deletion
+that is no longer remembered, must not cost messages. It is folded like any other queue's and goes into the next
+checkpoint, so that it is whole when a later start knows the queue again; its segments are pinned (`Journal.pin`),
+because nothing copies it forward; and an alert names it.
 
-A node that starts: `recovered(node, journal).adopt_into(node)`, when its part in a cluster, if it has one, is there.
+At a start: `recovered(node, journal).adopt_into(node)`, after the node has its role in a cluster, if any.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Recovery:
         self.damaged: dict[int, dict[int, str]] = {}
         self.begun_again: dict[int, str] = {}
 
-    # -- what a start makes of damage (journal.salvage.Care)
+    # -- damage at a start (journal.salvage.Care)
 
     def knows(self, queue_id: int) -> bool:
         return queue_id in self.rings or self._find(QueueId(queue_id)) is not None
@@ -76,7 +76,7 @@ class Recovery:
         self.unknown.discard(queue_id)
         self.changed.discard(queue_id)
 
-    # -- what the journal remembers (journal.recovery.RecoverySink)
+    # -- the journal's content (journal.recovery.RecoverySink)
 
     def _tail_ring(self, queue_id: int) -> Ring | None:
         if (ring := self._ring(queue_id)) is not None:

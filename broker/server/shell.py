@@ -453,7 +453,7 @@ class NodeShell:
     def send(self, now_ms: int) -> None:
         sending = self.node.sending
         clients = self.clients
-        # what is marked anew meanwhile belongs to the next turn
+        # clients marked anew meanwhile belong to the next turn
         for connection in tuple(sending):
             del sending[connection]
             client = clients.get(connection)
@@ -467,7 +467,7 @@ class NodeShell:
         if self.cluster is not None:
             self.cluster.exchange()
 
-    # -- what comes of it
+    # -- results
 
     def _ordered(self, done: Callable[[Applied], None], applied: Applied) -> None:
         try:

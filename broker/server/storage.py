@@ -2,14 +2,13 @@
 
     DIR/lock            taken by the process that uses the directory
     DIR/identity        node, number of the last start, and parts (directory.py)
-    DIR/wiring/         the wiring log of a node that is alone (cluster.local_log)
+    DIR/wiring/         the metadata log of a node that is alone (cluster.local_log)
     DIR/raft/           that of a cluster's member (cluster.raft)
     DIR/journal/        the messages (journal.journal)
 
-Wiring and journal are stamped and listed after both were read, before any contact (binding.py); a member's Raft log
-earlier, before it is opened (raft_directory.py).
-
-Without a directory everything is in memory, and no queue is journaled.
+Metadata log and journal are stamped and listed after both were read, before any contact (binding.py); a member's Raft
+log earlier, before it is opened (member/raft_directory.py). Without a directory everything is in memory, and no queue
+is journaled.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Storage:
         self._settled = False  # the index knows all that was written
         self.aside: Path | None = None
         """New path of a damaged journal."""
-        self._identity_aside: tuple[str, Path] | None = None  # what was wrong with it, and where it is now
+        self._identity_aside: tuple[str, Path] | None = None  # (its damage, its new path)
         self.incarnation = 1
         self.hurt = Hurt({}, {})
         """Damage of single queues."""
@@ -114,7 +113,7 @@ class Storage:
                 try:
                     self._open_journal(opened)
                 except DamagedJournal as damage:
-                    self._damage = damage  # what becomes of it, the wiring decides
+                    self._damage = damage  # the metadata log decides on the remedy
             self.incarnation = self.parts.number
         except BaseException:
             self.close()

@@ -1,14 +1,14 @@
-"""A node's links, heart and wiring log: the shell of its part in a cluster (waits).
+"""A member's links, heart and metadata log: the shell of its role in a cluster (waits).
 
 A start goes through these steps, and a node that was failed by the others begins again at the first one:
 
-    open       the wiring log's directory (founded, joined or migrated), links, heart
-    caught up  a command of its own has come back: the map is what the others have
-    recovered  the journal is read into replicas of the queues that the map knows (by the NodeShell)
-    registered RegisterNode is applied: queues may be owned here
-    leased     the leader has answered a beat: clients may be spoken to
+    open       the metadata log's directory (founded, joined or migrated), links, heart
+    caught up  a command of its own has come back: its map is the others'
+    recovered  the journal is read into replicas of the queues in the map (by the NodeShell)
+    registered RegisterNode is applied: the node may lead queues
+    leased     the leader has answered a beat: the node may send to clients
 
-Control links carry the wiring log, and beats where datagrams do not pass; data links the frames of `broker.node.hub`.
+Control links carry the metadata log, and beats where datagrams do not pass; data links the frames of `broker.node.hub`.
 Beats, leases, and members taken for dead: `liveness.py`. Addresses of the members: `roster.py`.
 """
 
@@ -198,16 +198,12 @@ class ClusterShell:
         node.cluster_name = f"clusterbroker-{self.mesh.identity.cluster[:12]}"
         await self._catching_up.beat_answered()
         self.waits = "for a leader that takes note of it"
-        command = c.RegisterNode(
-            node=NodeId(self.name),
-            disk_id=self._disk_id,
-            incarnation=Incarnation(self.incarnation),
-            address=self.address,
+        command = self._registration(
+            self.incarnation,
             amqp=self._options.advertised_amqp or dialable(amqp, self.address),
             damaged=self._shell.storage.hurt.queue_ids,
             all_damaged=is_marked(self._directory),
             given_up_as=given_up_as(self._directory),
-            log_id=self.raft.log_id,
         )
         applied = await self.ordered(command)
         if applied.error is not None:
@@ -227,7 +223,7 @@ class ClusterShell:
         self.waits = "for the leader to hear its beats"
         if not self.heart.leased():
             self._leased = self._loop.create_future()
-            await come(self._leased, self._shell.ended, self._say_waits, TELL_S)
+            await come(self._leased, self._shell.ended, self._log_waits, TELL_S)
         self.waits = "for a majority that takes note of its first user"
 
     async def give_up_copies(self, damage: DamagedJournal) -> Exception:
@@ -235,23 +231,21 @@ class ClusterShell:
         all have others."""
         known = self.raft.map.member(NodeId(self.name))
         assert known is not None, "a node whose journal is read is a member"
-        command = c.RegisterNode(
-            node=NodeId(self.name),
-            disk_id=self._disk_id,
-            incarnation=Incarnation(max(self.incarnation, known.incarnation) + 1),
-            address=self.address,
-            all_damaged=True,
-            spare_last=True,
-            log_id=self.raft.log_id,
-        )
-        applied = await self.ordered(command)
+        incarnation = max(self.incarnation, known.incarnation) + 1
+        applied = await self.ordered(self._registration(incarnation, all_damaged=True, spare_last=True))
         ending = given_up(self._directory, damage, applied, self.raft.map, self.name)
         if isinstance(ending, Restart):
             copies = self.raft.map.held(NodeId(self.name))
             self._log.emit("error", "cluster.journal_damaged", why=f"{damage.found}. {REBUILDS}", copies=copies)
         return ending
 
-    def _say_waits(self) -> None:
+    def _registration(self, incarnation: int, **facts: Any) -> c.RegisterNode:
+        return c.RegisterNode(
+            node=NodeId(self.name), disk_id=self._disk_id, incarnation=Incarnation(incarnation), address=self.address,
+            log_id=self.raft.log_id, **facts,
+        )  # fmt: skip
+
+    def _log_waits(self) -> None:
         if not self._shell.started:
             self.log_line("waits", f"{self.waits}{self._catching_up.troubles()}")
 
@@ -267,7 +261,7 @@ class ClusterShell:
 
     async def ordered(self, command: c.AnyCommand) -> Applied:
         """The outcome, however late; a start logs meanwhile what it waits for."""
-        return await ordered(self.raft, command, self._shell.ended, self._say_waits, TELL_S)
+        return await ordered(self.raft, command, self._shell.ended, self._log_waits, TELL_S)
 
     def exchange(self) -> None:
         """After a turn: frames to their links."""
@@ -355,7 +349,7 @@ class ClusterShell:
                 self.roster.departed(change.name)
                 if change.name == self.name:
                     self.registered = False
-                # who catches up may read of an earlier life
+                # while it catches up, the node may read of an earlier incarnation
                 if change.name == self.name and self.incarnation and not self.leaving:
                     self._shell.fail(Unstarted(f"'{self.name}' is no member of the cluster any more: {EMPTY}"))
         if members:
@@ -363,8 +357,8 @@ class ClusterShell:
 
     def _member(self, member: Member) -> None:
         if member.name != self.name:
-            # not of what is read of earlier times while this node catches up, nor who was just added under a name that
-            # there was before: its incarnation goes on from that one's, and it waits for its answer
+            # not while this node reads of earlier times, nor a member just added under the name of a former one: its
+            # incarnation goes on from that one's, and it waits for its answer
             if not member.alive and member.disk_id and self.incarnation:
                 self.mesh.drop(member.name, "the cluster takes it for dead")
             return
@@ -443,7 +437,7 @@ class ClusterShell:
             try:
                 with self._shell.held.event("tick"):
                     part.tick(self._shell.clock.now_ms())
-            except Exception as error:  # a node without it would stand still, and nobody would know
+            except Exception as error:  # a node without its tick would stand still unnoticed
                 self._shell.fail(error)
             self._shell.schedule()
         self.again("part", PART_TICK_S, self._part_tick)

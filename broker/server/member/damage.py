@@ -1,20 +1,18 @@
 """A member with a damaged journal: its copies are rebuilt from the others', if every queue has one (waits).
 
     found       the journal cannot be read at the start, or a record while the node runs
-    given up    RegisterNode calls every copy that is held here damaged. The cluster refuses that (`spare_last`)
-                when a queue would have nobody left who may have all of it: nothing is touched, and the node ends
-                with a line that names the queues
+    given up    RegisterNode calls every copy that is held here damaged. The cluster refuses that (`spare_last`) for a
+                queue of which no other member may have all: nothing is touched, and the node ends with a line that
+                names the queues
     set aside   DIR/journal.lost is written, the node begins anew, DIR/journal becomes DIR/journal.damaged-<time>
     rebuilt     the node registers with an empty journal, all its copies named as damaged once more (so that a crash in
-                between does no harm), and DIR/journal.lost goes. The owners sync the copies as they sync any other
+                between does no harm), and DIR/journal.lost goes. The leaders sync the copies as any other
 
-Between the moment in which that command is in the log and the removal of DIR/journal.lost, the copies may be in sync
-again, and the node may die. The new journal therefore keeps the incarnation that gave the copies up, and the command
-carries it: if a later one has registered since, nothing is damaged any more (decision 035). A journal that is begun
-anew once more for the same mark does not have it.
+Between that command and the removal of DIR/journal.lost, the copies may be in sync again, and the node may die. The new
+journal therefore keeps the incarnation that gave the copies up, and the command carries it: if a later one has
+registered since, nothing is damaged any more (decision 035). A journal begun anew once more for the same mark lacks it.
 
-A node never deletes a journal that was set aside: `clusterbroker journal` can examine it and export readable
-messages.
+A node never deletes a journal that was set aside: `clusterbroker journal` examines it and exports readable messages.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ async def newcomer(data_dir: Path, wish: JoinAsked, to: str, secret_file: Path |
         asking = _Asking(me, wish)
         cluster_id, answer = await asking.ask(to, credentials.client)
         if not answer.refused:
-            # in this order: who has an identity and knows of no members would found a cluster of its own
+            # in this order: a node with an identity and without known members would found a cluster of its own
             remember(data_dir, {**dict(answer.members), wish.name: wish.address})
             keep(data_dir, DirectoryIdentity(wish.name, disk_id, cluster_id))
             return [name for name, _ in answer.members if name != wish.name]

@@ -121,7 +121,7 @@ class Liveness:
         self._failing.clear()
         self.heart.stepped_down()
 
-    # -- who is given up --------------------------------------------------------------------------------------
+    # -- members given up -------------------------------------------------------------------------------------
 
     def judged(self, voter: str, verdict: GivenUp) -> None:
         """At the leader: a voter, perhaps this node, has given a member up, or takes that back."""

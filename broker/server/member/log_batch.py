@@ -1,12 +1,10 @@
 """Log lines about single queues: a few lines a turn, and a sum instead of thousands (waits).
 
 One command may concern 10,000 queues: a node dies, or is in sync again. Writing their lines takes longer than all the
-work on the queues, while every holder of a lease, and every client, waits for the loop. Lines therefore come in their
-order, late when they are many, with the time of their event.
-
-Thousands of them have no reader either. Of an event the first LINES_EACH of a window are logged as they are; later
-ones are at level debug, and at the end of the window one line has their number. Errors are all logged: each of them
-concerns a message.
+work on the queues, while leases and clients wait for the loop. Lines therefore come in their order, late when they are
+many, with the time of their event. And thousands of lines have no reader: the first LINES_EACH of an event in a window
+are logged, later ones at level debug, and at the end of the window one line has their number. Errors are all logged:
+each of them concerns a message.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """A member's Raft log before it is opened: its verdict, and its creation (waits).
 
     sound        as it is
-    new          founded, joined, or migrated from the wiring log of a node that was alone
-    damaged      (binding.py: missing, another's, older than the last start; or it cannot be read) set aside, and made
-                 anew under another Raft id as that of a node that joins: it has no vote until the others have replaced
-                 the former one. Refused without record of others: they could not bring anything back
+    new          founded, joined, or migrated from the metadata log of a node that was alone
+    damaged      (missing, another's, older than the last start, see binding.py; or unreadable) set aside, and made anew
+                 under another Raft id as that of a node that joins, without a vote until the others have replaced the
+                 former one. Refused without record of others, for nothing could be brought back
     went back    the directory as a whole is a copy of an earlier time, so its parts agree: the others' log shows a
-                 later life of this node (LogWentBack). DIR/raft.lost is written, the node begins again: as damaged
+                 later incarnation of this node (LogWentBack). DIR/raft.lost is written, the node begins again: as
+                 damaged
 
-Under its old id that node would vote with an empty log, and could elect a member that lacks acknowledged entries.
-
-A log too new to be read is no damage: the release that wrote it reads it.
+Under its old id that node would vote with an empty log, and could elect a member that lacks acknowledged entries. A log
+too new to be read is no damage: the release that wrote it reads it.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class RaftDirectory:
         if verdict is not Verdict.AHEAD:
             loaded, lost = self._proved()
             if lost:
-                verdict, why = Verdict.OLDER, lost  # what it has promised is not in it
+                verdict, why = Verdict.OLDER, lost  # it lacks what it has promised
         match remedy(RAFT, verdict, True, others):
             case Remedy.REFUSE:
                 raise DamagedDirectory(f"{why}. {WHAT_A_MEMBER_DOES}")

@@ -1,25 +1,25 @@
 """Rescue after the permanent loss of the majority: one survivor's directory becomes a cluster of one (waits).
 
-    found      read DIR: who is lost, and what is here of each queue; nothing is written
-    rescue     make it so
+    found      reads DIR: lost members, and the content here of each queue; nothing is written
+    rescue     writes the new cluster
 
-The survivor keeps its name, its disk id and its journal. It gets another cluster id, so that nobody of the old cluster
-and this one take each other for their own, and another Raft id, for the old one has given votes in a log that is over.
+The survivor keeps its name, its disk id and its journal. It gets another cluster id, so that members of the old cluster
+and of this one refuse each other, and another Raft id, for the old one has given votes in a log that is over.
 
 *Order of writing*, so that after a crash at any point the same command may be given again:
 
     1  DIR/raft is copied to DIR/raft.before-rescue-<time>
-    2  the identity has the new cluster id, and lists no Raft log: what there is of it is taken as it is (binding.py)
-    3  the snapshot, the log behind it, and who this node is in it, in DIR/raft, without DIR/raft.lost any more
-    4  DIR/members: nobody but this node
+    2  the identity has the new cluster id, and lists no Raft log: the one that is there is taken as it is (binding.py)
+    3  the snapshot, the log behind it, and this node's identity in it, in DIR/raft, without DIR/raft.lost any more
+    4  DIR/members: this node alone
     5  the identity lists the Raft log
 
 The new log's indices begin above every index of the old one and above every queue's id in a journal here: a queue that
 is declared later must not get the id of one whose messages are set aside.
 
-*What is not this node's is refused* (binding.py, as at a start): a journal that is missing, another's or of an earlier
+*Parts of another node are refused* (binding.py, as at a start): a journal that is missing, another's or of an earlier
 start, for the map would count its copies; a Raft log that is another's; an identity that went back. A Raft log of an
-earlier time is told and asked about: it may be the best that is left, and its votes count in no cluster any more.
+earlier time is reported, and the operator asked: it may be the best that is left, and its votes count nowhere any more.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _elsewhere(directory: Path) -> list[int]:
             with JournalView(aside) as view:
                 ids += view.queue_ids()
         except (DamagedJournal, ForeignJournal, OSError):
-            continue  # what cannot be read cannot be mistaken for a queue's messages either
+            continue  # an unreadable journal cannot be mistaken for a queue's messages
     return ids
 
 
