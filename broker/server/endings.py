@@ -43,6 +43,18 @@ async def come(
         look()
 
 
+def proposed(log: WiringLog, command: c.AnyCommand) -> asyncio.Future[Applied]:
+    """The outcome of a command, proposed once."""
+    outcome: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
+
+    def done(applied: Applied) -> None:
+        if not outcome.done():
+            outcome.set_result(applied)
+
+    log.propose(command, done)
+    return outcome
+
+
 async def ordered(
     log: WiringLog,
     command: c.AnyCommand,
@@ -53,9 +65,7 @@ async def ordered(
     """The outcome of a command, proposed again as long as it is unknown. Raises as `come`."""
     again = False
     while True:
-        done: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
-        log.propose(command, lambda applied, done=done: done.done() or done.set_result(applied))  # type: ignore[misc]
-        applied = await come(done, ended, look, each_s)
+        applied = await come(proposed(log, command), ended, look, each_s)
         if not isinstance(applied.error, Unavailable):
             return known(applied, log.map) if again else applied
         again = True

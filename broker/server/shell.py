@@ -30,7 +30,7 @@ from clusterbroker.broker.server.client import Client, ReceiveBuffer, peer_name
 from clusterbroker.broker.server.clock import Clock
 from clusterbroker.broker.server.control.server import ControlSocket
 from clusterbroker.broker.server.copy_forward import CopyForward
-from clusterbroker.broker.server.endings import Restart
+from clusterbroker.broker.server.endings import Restart, proposed
 from clusterbroker.broker.server.goodbye import say_goodbye
 from clusterbroker.broker.server.listener import Listener, peer_identity
 from clusterbroker.broker.server.log import Held, NodeLog
@@ -199,9 +199,7 @@ class NodeShell:
         for reading in (self._copy_forward, self.scrub):
             if reading is not None:
                 reading.stop()
-        self._accepting = False
-        for listener in self.listeners:
-            listener.close()
+        self._accept_no_more()
         failed = self.ended.done()
         if not failed:
             why = self._elsewhere("broker forced connection closure with reason 'shutdown'")
@@ -220,6 +218,11 @@ class NodeShell:
         if not self.ended.done():
             self.ended.set_result(None)
 
+    def _accept_no_more(self) -> None:
+        self._accepting = False
+        for listener in self.listeners:
+            listener.close()
+
     async def _no_clients(self, timeout_s: float) -> None:
         """Polls until all clients are gone, which takes milliseconds or for ever."""
         end_s = self.loop.time() + timeout_s
@@ -230,8 +233,7 @@ class NodeShell:
         self._stopped = True
         for timer in (*self._timers.values(), *((self._wake,) if self._wake else ())):
             timer.cancel()
-        for listener in self.listeners:
-            listener.close()
+        self._accept_no_more()
         if self.control is not None:
             await self.control.close()
         if hasattr(self, "logins"):
@@ -252,10 +254,8 @@ class NodeShell:
             self._turn_out(str(error))
         else:
             self.log.emit("critical", "node.failed", error=str(error), exc_info=error)
-        self._accepting = False
         self.ended.set_result(error)
-        for listener in self.listeners:
-            listener.close()
+        self._accept_no_more()
         for client in tuple(self.clients.values()):
             client.abort()
 
@@ -273,14 +273,7 @@ class NodeShell:
 
     async def propose(self, command: Any) -> Applied:
         """The outcome of a command."""
-        applied: asyncio.Future[Applied] = self.loop.create_future()
-
-        def done(outcome: Applied) -> None:
-            if not applied.done():
-                applied.set_result(outcome)
-
-        self.storage.wiring.propose(command, done)
-        outcome = await applied
+        outcome = await proposed(self.storage.wiring, command)
         self.schedule()
         return outcome
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import clusterbroker.broker.node.part  # noqa: F401 - long to import, and once there are links the loop must not stand still
 from clusterbroker.broker.server.client import cut_off_slow
-from clusterbroker.broker.server.endings import Restart, Unstarted, come, ordered
+from clusterbroker.broker.server.endings import Restart, Unstarted, come, ordered, proposed
 from clusterbroker.broker.server.member.addresses import dialable, own_address
 from clusterbroker.broker.server.member.catching_up import NOTHING, CatchingUp
 from clusterbroker.broker.server.member.damage import REBUILDS, given_up, given_up_as, is_marked, unmark
@@ -296,10 +296,8 @@ class ClusterShell:
         if not self.registered or self.raft.leader is None:
             return
         command = c.FailNode(node=NodeId(self.name), incarnation=Incarnation(self.incarnation))
-        done = asyncio.Event()
-        self.raft.propose(command, lambda _: done.set())
         try:
-            await asyncio.wait_for(done.wait(), timeout_s)
+            await asyncio.wait_for(proposed(self.raft, command), timeout_s)
         except TimeoutError:
             self.log_line("leaving", "the others were not told in time: they will find out")
 
