@@ -1,4 +1,4 @@
-"""What the parts of a running node use of it: `shell.NodeShell` and `cluster_shell.ClusterShell` have all of it."""
+"""The node as its parts use it: `shell.NodeShell` and `member.cluster_shell.ClusterShell` have all of it."""
 
 from __future__ import annotations
 
