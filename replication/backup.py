@@ -47,11 +47,9 @@ from .messages import (
     SyncRefused,
     SyncWant,
 )
-from .pacing import ROUND_BYTES, Pacing
+from .pacing import ROUND_BYTES, Pacing, Rate
 from .places import claims, lacks, may_lack, offered_place, overwritten, place_of, went_back
-from .rate import Rate
-from .replica import Host, Replica
-from .store import RecordMaker, ReplicaStore
+from .ports import BackupHost, RecordMaker, Replica, ReplicaStore
 from .sync import bucket_range, compare, cut_point, foreign, lowered, told_again
 
 WANTS_MAX = 4
@@ -63,7 +61,7 @@ SYNC_BYTES_MAX = 8 << 20
 class Backup:
     """All copies that node `name` holds of queues of others. Every `now_ms` is one monotonic clock, in ms."""
 
-    def __init__(self, host: Host, name: str, records: RecordMaker, round_bytes: int = ROUND_BYTES) -> None:
+    def __init__(self, host: BackupHost, name: str, records: RecordMaker, round_bytes: int = ROUND_BYTES) -> None:
         self._host = host
         self._name = name
         self._records = records

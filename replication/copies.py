@@ -25,7 +25,7 @@ from enum import Enum
 from typing import Final
 
 from .in_sync import QUICK_MS, Pace
-from .store import OwnerStore
+from .ports import OwnerStore
 
 
 class State(Enum):

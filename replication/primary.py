@@ -38,13 +38,12 @@ from clusterbroker.cluster.wiring.entities import Queue
 from .copies import Copy, Owned, Peer, Sent, State
 from .errors import BadMessage
 from .hand_overs import HandOvers
-from .host import Host
 from .in_sync import IDLE_DOWN_MS, LINK_DOWN_MS, OWED_MS, desired
 from .joining import Joining
 from .messages import Append, AppendAck, SyncDone, SyncOver, SyncRefused, SyncWant
 from .offers import OWED_BYTES_MAX, Offers
+from .ports import OwnerHost, OwnerStore
 from .refusals import Refusals
-from .store import OwnerStore
 
 BATCH_MS: Final = 5
 """Changes of in-sync sets are gathered for so long into one command."""
@@ -61,7 +60,7 @@ Records = bytes | memoryview
 class Primary:
     """All queues that node `name` owns. Every `now_ms` is one monotonic clock, in ms."""
 
-    def __init__(self, host: Host, name: str, owing: Callable[[int], bool] = lambda _queue_id: False) -> None:
+    def __init__(self, host: OwnerHost, name: str, owing: Callable[[int], bool] = lambda _queue_id: False) -> None:
         """`owing`: whether the map knows more of a queue than was said here; `entity_changed` or `give_up` follows."""
         self._host = host
         self._owing = owing

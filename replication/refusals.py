@@ -25,30 +25,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from .copies import Copy, Owned, Peer
 from .messages import AHEAD, BEHIND, LATER, SyncRefused
 from .offers import APART_MS, Offers
+from .ports import OwnerHost
 
 DOUBT_MS: Final = 30_000
-
-
-class Host(Protocol):
-    """What this room needs of the node."""
-
-    def yield_to(self, queue_id: int, epoch: int, to: str, lacks: bool, done: Callable[[bool], None]) -> None:
-        """Proposes that `to` owns the queue, and with `lacks` that this node's copy leaves the in-sync and eligible
-        sets; `done(False)` when that was refused. Asks again as long as nobody decides."""
-
-    def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
-        """For the log and the operator."""
 
 
 class Refusals:
     """Those of all queues of one owner. `changed(owned)`: its in-sync set may have to change."""
 
-    def __init__(self, host: Host, name: str, offers: Offers, changed: Callable[[Owned], None]) -> None:
+    def __init__(self, host: OwnerHost, name: str, offers: Offers, changed: Callable[[Owned], None]) -> None:
         self._host = host
         self._name = name
         self._offers = offers

@@ -25,19 +25,18 @@ from msgspec.structs import replace
 from clusterbroker.broker.amqp.errors import AmqpError
 from clusterbroker.broker.node import grouping, page_in, piecemeal, queue_factory, reactions
 from clusterbroker.broker.node.alerts import Alerts
-from clusterbroker.broker.node.churn import Churn
+from clusterbroker.broker.node.counts import Churn, Flows
 from clusterbroker.broker.node.damages import Damages
 from clusterbroker.broker.node.dead_letters import DeadLetters
 from clusterbroker.broker.node.effects import Check, StreamLoad
 from clusterbroker.broker.node.effects import Group as Group
 from clusterbroker.broker.node.effects import Load as Load
-from clusterbroker.broker.node.flows import Flows
 from clusterbroker.broker.node.log import Log, Silence
 from clusterbroker.broker.node.log_clock import LogClock
+from clusterbroker.broker.node.mistakes import SettingAside
 from clusterbroker.broker.node.occupancy import Occupancy
 from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.node.postponed import Postponed
-from clusterbroker.broker.node.setting_aside import SettingAside
 from clusterbroker.broker.node.vhost import VirtualHost
 from clusterbroker.broker.node.wakes import Wakes
 from clusterbroker.broker.node.watching import Watching
@@ -71,7 +70,7 @@ from clusterbroker.journal.stream_catalogue import Filing, Taken, Wish
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import ChannelCore, ClientCore, SocketCore
-    from clusterbroker.broker.node.member import MemberRole
+    from clusterbroker.broker.node.part import Part
     from clusterbroker.broker.remote.replies import Replies, Target
 
 RATE_MS = 8
@@ -128,7 +127,7 @@ class Node:
         """Queues elsewhere that have too much uncommitted: who publishes to them waits."""
         self.alarms_elsewhere: dict[str, tuple[str, ...]] = {}
         """Of other nodes, which own queues that clients of this node publish to."""
-        self.part: MemberRole | None = None
+        self.part: Part | None = None
         """What the node is to others; None: it is alone."""
         self.authorization_generation = 0
         self.exchange_count = 0
@@ -354,18 +353,22 @@ class Node:
             self.setting_aside.work(queue, load.then, content)
 
     def write(self, queue: MessageLog) -> None:
-        if self.part is not None and self.part.replicates(queue) and not self.part.may_write(queue):
-            return  # its last group is on its way to the copies; asked again when it is committed
+        if self._awaits_copies(queue):
+            return  # asked again when that is committed
         self.writes[queue] = None
         self.urgent = self.urgent or queue.ring.urgent
 
     def rest(self, queue: MessageLog) -> None:
         """It was marked because something was published to it just now. While its last group is on its way to the
         copies a turn could neither write nor hand that out, and the commit of that group marks it again."""
-        awaits = self.part is not None and self.part.replicates(queue) and not self.part.may_write(queue)
-        if awaits and self.agenda and self.agenda[-1] is queue:
+        if self._awaits_copies(queue) and self.agenda and self.agenda[-1] is queue:
             self.agenda.pop()
             queue.ring.marked = False
+
+    def _awaits_copies(self, queue: MessageLog) -> bool:
+        """Whether its last group is on its way to the copies: its records cannot go into the next one."""
+        part = self.part
+        return part is not None and queue.ring.replicated and not part.copying.primary.may_write(queue.entity.queue_id)
 
     def later(self, queue: MessageLog) -> None:
         self.postponed.later[queue] = None
@@ -521,12 +524,12 @@ class Node:
     @property
     def wants_group(self) -> bool:
         """Something waits to be written."""
-        return bool(self.writes) or (self.part is not None and self.part.copies_wait)
+        return bool(self.writes) or (self.part is not None and self.part.copying.waits)
 
     @property
     def wants_group_now(self) -> bool:
         """Somebody waits for it."""
-        return self.urgent or (self.part is not None and self.part.copies_wait)
+        return self.urgent or (self.part is not None and self.part.copying.waits)
 
     def group_bytes(self, room: int = 0) -> int:
         """About so many bytes the next group will take: more than `room`, what a segment has left, and a new segment
@@ -552,7 +555,7 @@ class Node:
             self._group_barriers, self._barriers = self._barriers, []
         if part is None:
             return Group(self._group_count, queues, [], sync)
-        sync = part.write_copies(writer, self._group_count) or sync
+        sync = part.copying.write_copies(writer, self._group_count) or sync
         return Group(self._group_count, queues, part.cut(self._group_count, now_ms), sync)
 
     def group_committed(self, group: Group, now_ms: int) -> None:

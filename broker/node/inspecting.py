@@ -31,7 +31,7 @@ from msgspec.structs import replace
 from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import republished
 from clusterbroker.broker.content.properties import properties_of
-from clusterbroker.broker.node.origins import origin_of
+from clusterbroker.broker.node.dead_letters import origin_of
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.states import READY, UNACKED

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from clusterbroker.broker.node.requests import Occupied
+from clusterbroker.broker.node.messages import Occupied
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.hub import Hub

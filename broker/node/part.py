@@ -16,20 +16,19 @@ It owns nothing before its new incarnation is registered, and nothing after the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.node.alarms import MINORITY, AlarmsOfNodes
+from clusterbroker.broker.node.alerts import CopyCare
 from clusterbroker.broker.node.arrears import Arrears
-from clusterbroker.broker.node.copy_care import CopyCare
-from clusterbroker.broker.node.copying import Copying
 from clusterbroker.broker.node.failover import Failover
 from clusterbroker.broker.node.hub import Handler, Hub, Payload
+from clusterbroker.broker.node.messages import HandOver, Occupied
 from clusterbroker.broker.node.mistakes import Mistakes
-from clusterbroker.broker.node.occupancy import OccupancyOfNodes
-from clusterbroker.broker.node.queue_factory import new_queue
-from clusterbroker.broker.node.records import Records
-from clusterbroker.broker.node.relaying import Relaying
-from clusterbroker.broker.node.requests import HandOver, Occupied
+from clusterbroker.broker.node.occupancy import Occupancy, OccupancyOfNodes
+from clusterbroker.broker.node.ports import NodeCore
+from clusterbroker.broker.node.queue_factory import FactoryNode, new_queue
+from clusterbroker.broker.node.relay import Relaying
 from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.remote import remote_queues as client_side
@@ -38,6 +37,7 @@ from clusterbroker.broker.remote.owned_queues import OwnedQueues
 from clusterbroker.broker.remote.remote_queues import RemoteQueues
 from clusterbroker.broker.remote.replies import Replies, Target
 from clusterbroker.broker.streams.messages import StreamAsk, StreamTold
+from clusterbroker.broker.streams.store import store_of
 from clusterbroker.cluster.ids import NodeId, QueueId
 from clusterbroker.cluster.wiring.changes import (
     CopyLost,
@@ -49,18 +49,21 @@ from clusterbroker.cluster.wiring.changes import (
 )
 from clusterbroker.cluster.wiring.entities import Member
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
-from clusterbroker.journal.record import GroupWriter
-from clusterbroker.replication import messages as m
+from clusterbroker.replication import messages as copies
+from clusterbroker.replication.copying import Copying
+from clusterbroker.replication.hand_overs import HAND_OVER_MS
 
 if TYPE_CHECKING:
     import msgspec
 
-    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.damages import Damages
     from clusterbroker.broker.node.effects import Group
+    from clusterbroker.broker.node.mistakes import SettingAside
+    from clusterbroker.broker.queues.handle import QueueHandle
+    from clusterbroker.broker.streams.streams import Streams
 
 ROOM_BYTES: Final = 8 << 20
 """So much may wait for a peer's socket before deliveries to it are held back."""
-HAND_OVER_MS: Final = 3000
 COPIES_TOLD: Final = {
     "caught_up": "replica.caught_up",
     "fell_behind": "replica.fell_behind",
@@ -76,6 +79,31 @@ COPIES_TOLD: Final = {
 """Events of replication, as the log has them."""
 
 
+class MemberNode(NodeCore, FactoryNode, Protocol):
+    """The node, as its role in a cluster uses it (`core.Node`)."""
+
+    damages: Damages
+    occupancy: Occupancy
+    replies: Replies | None
+    reply_targets: dict[str, Target]
+    streams: Streams
+
+    @property
+    def setting_aside(self) -> SettingAside: ...
+
+    def add_face(self, entity: QueueEntity, face: QueueHandle) -> None: ...
+
+    def add_queue(self, entity: QueueEntity, ring: Ring | None = None) -> None: ...
+
+    def forget_ring(self, ring: Ring) -> None: ...
+
+    def published(self, size: int) -> None: ...
+
+    def review_throttle(self) -> None: ...
+
+    def set_alarm(self, name: str, raised: bool) -> None: ...
+
+
 class Part:
     """All of a node that a node which is alone does not have.
 
@@ -83,7 +111,7 @@ class Part:
     tell       where ownership is told: (event, facts), for the node's log
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: MemberNode) -> None:
         self.node = node
         self.name = node.options.name
         self.registered = False
@@ -95,18 +123,8 @@ class Part:
         self.proxies = RemoteQueues(self, node.options.incarnation, lambda: self.arrears.owing, self.arrears.sooner)
         node.congested = self.proxies.congested
         self.servings = OwnedQueues(self, self._behind)
-        self.copying = Copying(
-            node,
-            self.hub,
-            self.name,
-            Records(),
-            registered=lambda: self.registered,
-            owing=self.arrears.owes,
-            freezing=self._freezing,
-            synced=self.servings.synced,
-            mistaken=self.mistakes.copy,
-            link_mistaken=self.mistakes.link,
-            on_event=self._copy_event,
+        self.copying: Copying[MessageLog, Ring] = Copying(
+            node, self, store_of, group_bytes=node.options.group_bytes_max, rate_bytes=node.options.copy_rate_bytes
         )
         self.care = CopyCare(self.name, node.alerts)
         self.backlog: Callable[[str], int] = lambda _peer: 0
@@ -119,26 +137,23 @@ class Part:
         self._members_changed = False
         self._storing = 0  # how many members hold messages
         self._full: dict[str, None] = {}
-        primary = self.copying.primary
-        self._handle((m.Append, m.SyncOffer, m.SyncBucket, m.SyncOver, m.Compare), self.copying.received)
-        self._handle(
-            (m.AppendAck, m.SyncWant, m.SyncDone, m.SyncRefused),
-            lambda peer, message, payload: primary.received(peer, message, payload, node.now_ms),
-        )
-        self._handle(self.servings.handles, self.servings.received)
-        self._handle(client_side.MESSAGES, self.proxies.received)
-        node.replies = self.replies = Replies(self, self._life_of)
-        self.hub.handlers.update(self.replies.handlers)
+        node.replies = self.replies = Replies(self, self._generation_of)
         self.alarms = AlarmsOfNodes(node, self.hub, self.proxies)
-        self._handle((Alarmed,), self.alarms.received)
-        self._handle((HandOver,), self._asked_to_hand_over)
         self.occupancy = OccupancyOfNodes(node.occupancy, node.map, self.hub)
-        self._handle((Occupied,), self.occupancy.received)
-        self._handle((StreamAsk,), node.streams.asked)
-        self._handle((StreamTold,), node.streams.answered)
-
-    def _handle(self, heads: Iterable[type], handler: Handler) -> None:
-        self.hub.handlers.update(dict.fromkeys(heads, handler))
+        handlers: tuple[tuple[Iterable[type], Handler], ...] = (
+            (copies.TO_BACKUP, self.copying.received),
+            (copies.TO_OWNER, self.copying.received_as_owner),
+            (self.servings.handles, self.servings.received),
+            (client_side.MESSAGES, self.proxies.received),
+            ((Alarmed,), self.alarms.received),
+            ((HandOver,), lambda _peer, message, _payload: self.hand_over(message.queue_id, message.to)),
+            ((Occupied,), self.occupancy.received),
+            ((StreamAsk,), node.streams.asked),
+            ((StreamTold,), node.streams.answered),
+        )
+        for heads, handler in handlers:
+            self.hub.handlers.update(dict.fromkeys(heads, handler))
+        self.hub.handlers.update(self.replies.handlers)
 
     @property
     def incarnation(self) -> int:
@@ -149,7 +164,7 @@ class Part:
     def reply_targets(self) -> Mapping[str, Target]:
         return self.node.reply_targets
 
-    def _life_of(self, name: str) -> int | None:
+    def _generation_of(self, name: str) -> int | None:
         member = self.node.map.member(NodeId(name))
         return member.incarnation if member is not None and member.alive else None
 
@@ -371,7 +386,7 @@ class Part:
         self.copying.keep(queue.ring)
         self._told("owner.ended", entity, queue.ring.epoch)
 
-    def _copy_event(self, event: str, queue_id: int, node: str, why: str) -> None:
+    def copy_event(self, event: str, queue_id: int, node: str, why: str) -> None:
         entity = self.node.map.queue_by_id(QueueId(queue_id))
         if entity is not None:  # else it was deleted meanwhile
             self.care.told(event, entity, node, why)
@@ -389,10 +404,6 @@ class Part:
         if why:
             facts["why"] = why
         self.tell(event, facts)
-
-    def replicates(self, queue: MessageLog) -> bool:
-        """Whether the queue's commits are the affair of `copying`."""
-        return queue.ring.replicated
 
     # -- links and leases -------------------------------------------------------------------------------------
 
@@ -481,22 +492,12 @@ class Part:
 
     @property
     def next_wake_ms(self) -> int | None:
-        own_ms, copies_ms, proxies_ms = (
-            self.copying.primary.due_ms,
-            self.copying.backup.due_ms,
-            self.proxies.next_wake_ms,
-        )
+        own_ms, copies_ms = self.copying.primary.due_ms, self.copying.backup.due_ms
+        proxies_ms = self.proxies.next_wake_ms
         rests_ms = self.arrears.rests_until_ms if self.arrears.owing else None
         if own_ms is None and copies_ms is None and rests_ms is None:
             return proxies_ms  # as a rule, and asked several times a turn
         return min(due_ms for due_ms in (own_ms, copies_ms, proxies_ms, rests_ms) if due_ms is not None)
-
-    def may_write(self, queue: MessageLog) -> bool:
-        """Whether the queue's records may go into the next group: else it would be made for nothing."""
-        return self.copying.primary.may_write(queue.entity.queue_id)
-
-    def write(self, queue: MessageLog, writer: GroupWriter) -> bool:
-        return self.copying.write_own(queue, writer)
 
     def cut(self, group: int, now_ms: int) -> list[int]:
         queues = self.copying.cut(group, now_ms)
@@ -504,18 +505,6 @@ class Part:
             for queue_id in queues:  # it may wait for the copy of a member that has failed
                 self.arrears.sooner(queue_id)
         return queues
-
-    @property
-    def copies_wait(self) -> bool:
-        return self.copying.waits
-
-    @property
-    def copies_bytes(self) -> int:
-        """About so many bytes of copies wait for the next group."""
-        return self.copying.pending_bytes
-
-    def write_copies(self, writer: GroupWriter, group: int) -> bool:
-        return self.copying.write_copies(writer, group)
 
     def group_durable(self, group: Group, now_ms: int) -> None:
         for queue_id in group.replicated:
@@ -588,11 +577,17 @@ class Part:
             return False  # its next owner would have these messages again, and so would the queues that they went to
         return self.copying.primary.transfer(queue_id, NodeId(to), self.node.now_ms)
 
-    def _asked_to_hand_over(self, _peer: str, message: HandOver, _payload: memoryview) -> None:
-        self.hand_over(message.queue_id, message.to)
+    def freeze(self, queue_id: int) -> None:
+        self.servings.freeze(queue_id, self.node.now_ms + HAND_OVER_MS)
 
-    def _freezing(self, queue_id: int, frozen: bool) -> None:
-        if frozen:
-            self.servings.freeze(queue_id, self.node.now_ms + HAND_OVER_MS)
-        else:
-            self.servings.thaw(queue_id)
+    def thaw(self, queue_id: int) -> None:
+        self.servings.thaw(queue_id)
+
+    def synced(self, queue_id: int) -> None:
+        self.servings.synced(queue_id)
+
+    def owes(self, queue_id: int) -> bool:
+        return self.arrears.owes(queue_id)
+
+    def copy_stumbled(self, queue_id: int, error: Exception) -> None:
+        self.mistakes.copy(queue_id, error)

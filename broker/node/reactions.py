@@ -6,46 +6,31 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from clusterbroker.broker.node.churn import Churn
-from clusterbroker.broker.node.damages import Damages
-from clusterbroker.broker.node.log_clock import LogClock
-from clusterbroker.broker.node.ports import NodeCore
-from clusterbroker.broker.node.postponed import Postponed
-from clusterbroker.broker.node.setting_aside import SettingAside
 from clusterbroker.broker.node.vhost import VirtualHost
-from clusterbroker.broker.node.watching import Watching
-from clusterbroker.broker.queues.ring import Ring
-from clusterbroker.broker.streams.streams import Streams
 from clusterbroker.cluster.wiring import changes
-from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.exchange_rules import STAGING
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.member import MemberRole
+    from clusterbroker.broker.node.counts import Churn
+    from clusterbroker.broker.node.log_clock import LogClock
+    from clusterbroker.broker.node.part import MemberNode, Part
+    from clusterbroker.broker.node.postponed import Postponed
+    from clusterbroker.broker.node.watching import Watching
+    from clusterbroker.broker.queues.ring import Ring
 
+    class ReactingNode(MemberNode, Protocol):
+        """The node."""
 
-class ReactingNode(NodeCore, Protocol):
-    """The node."""
+        authorization_generation: int
+        churn: Churn
+        exchange_count: int
+        log_clock: LogClock
+        postponed: Postponed
+        set_aside: dict[int, Ring]
+        watching: Watching
 
-    authorization_generation: int
-    churn: Churn
-    damages: Damages
-    exchange_count: int
-    log_clock: LogClock
-    postponed: Postponed
-    set_aside: dict[int, Ring]
-    streams: Streams
-    watching: Watching
-
-    @property
-    def part(self) -> MemberRole | None: ...
-
-    @property
-    def setting_aside(self) -> SettingAside: ...
-
-    def add_queue(self, entity: QueueEntity, ring: Ring | None = None) -> None: ...
-
-    def forget_ring(self, ring: Ring) -> None: ...
+        @property
+        def part(self) -> Part | None: ...
 
 
 def queue_declared(node: ReactingNode, change: changes.QueueDeclared) -> None:

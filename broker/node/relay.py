@@ -30,10 +30,11 @@ than the present one are dropped, or answered by RelayClose.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from clusterbroker.broker.node.relay_messages import (
+from clusterbroker.broker.node.hub import Hub, Payload
+from clusterbroker.broker.node.messages import (
     Passing,
     Reach,
     RelayAccept,
@@ -45,6 +46,9 @@ from clusterbroker.broker.node.relay_messages import (
 )
 from clusterbroker.cluster.link.frames import BadFrame, FrameReader
 from clusterbroker.replication.errors import BadMessage
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.node.ports import NodeCore
 
 APART_MS: Final = 500
 """A pair without a direct link for so long gets a relayed one."""
@@ -60,8 +64,6 @@ TOOK_BYTES: Final = 512 << 10
 """What was taken is told each time that it is so much more."""
 
 assert TOOK_BYTES + PIECE_BYTES < WINDOW_BYTES, "a sender who waits for room hears of some"
-
-Payload = bytes | bytearray | memoryview
 
 
 class RelayHost(Protocol):
@@ -421,3 +423,63 @@ class Relay:
             if end in self._direct:
                 other = pair[0] if pair[1] == end else pair[1]
                 self._host.send_direct(end, RelayClose(other, end, route.number, why))
+
+
+Tell = Callable[[str, Mapping[str, Any]], None]
+
+
+class Relaying:
+    """What a node gives its `Relay`, and what the shell gives both.
+
+    leads     the name of the Raft leader, as far as it is known
+    on_silent a living peer has said nothing over its direct link for so many ms: whoever has the link may end it
+    """
+
+    def __init__(
+        self, node: NodeCore, hub: Hub, begins: Callable[[str, int], None], ends: Callable[[str], None], tell: Tell
+    ) -> None:
+        self._node = node
+        self._hub = hub
+        self._begins = begins
+        self._ends = ends
+        self._tell = tell
+        self.leads: Callable[[], str | None] = lambda: None
+        self.on_silent: Callable[[str, int], None] = lambda _peer, _silent_ms: None
+        self.relay = Relay(hub.name, node.options.incarnation, self)
+        hub.carry = self.relay.carry
+        heads = (Reach, RelayOpen, RelayAccept, RelayClose, Relayed, RelayTook)
+        hub.handlers.update(dict.fromkeys(heads, self.relay.received))
+
+    @property
+    def now_ms(self) -> int:
+        return self._node.now_ms
+
+    @property
+    def leader(self) -> str | None:
+        return self.leads()
+
+    def send_direct(self, peer: str, head: RelayMessage, payload: Iterable[Payload] = ()) -> None:
+        self._hub.send(peer, head, payload)
+
+    def gathered(self, peer: str) -> Sequence[bytes]:
+        return self._hub.out.pop(peer, ())
+
+    def held_bytes(self, peer: str) -> int:
+        return self._hub.held_bytes.get(peer, 0)
+
+    def relayed(self, peer: str, number: int, via: str) -> None:
+        self._tell("link.relayed", {"peer": peer, "via": via})
+        self._begins(peer, number)
+
+    def frame(self, peer: str, index: int, head: memoryview, payload: memoryview) -> None:
+        self._hub.received(peer, index, head, payload)
+
+    def lost(self, peer: str, why: str) -> None:
+        self._tell("link.relay_ended", {"peer": peer, "why": why})
+        self._ends(peer)
+
+    def silent(self, peer: str, silent_ms: int) -> None:
+        self.on_silent(peer, silent_ms)
+
+    def stumbled(self, peer: str, error: Exception) -> None:
+        self._hub.failed(peer, error)

@@ -181,7 +181,7 @@ def node_row(shell: ServerPort, started_at_ms: int, lag_ms: float) -> NodeRow:
         queues_deleted=node.churn.queues_deleted,
         logins=(LoginTotals("amqp", node.churn.logins.succeeded, node.churn.logins.failed), *_logins_over_http(shell)),
         messages=node.churn.messages(
-            channel for connection in node.clients.values() for channel in connection.channels.values()
+            channel.totals for connection in node.clients.values() for channel in connection.channels.values()
         ),
         certificates=tuple(
             shown(listener.protocol, where.host, where.port, listener.tls)

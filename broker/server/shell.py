@@ -23,7 +23,7 @@ from clusterbroker.broker.node.clients import Accepted, SocketCore
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.driver import Driver, Proposal
 from clusterbroker.broker.node.effects import Check, Group, Load, StreamLoad
-from clusterbroker.broker.node.redirect import moving_text
+from clusterbroker.broker.node.failover import moving_text
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
 from clusterbroker.broker.server.alarms import Alarms
 from clusterbroker.broker.server.apart import Apart

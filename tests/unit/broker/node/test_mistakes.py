@@ -12,8 +12,8 @@ import pytest
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.fronts.amqp091.channel import Channel
-from clusterbroker.broker.node.firehose import Firehose
-from clusterbroker.broker.node.setting_aside import ALERT
+from clusterbroker.broker.node.mistakes import ALERT
+from clusterbroker.broker.node.watching import Firehose
 from clusterbroker.broker.queues.dead_lettering.replicated import ReplicatedDeadLetters
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.remote.ingest import Ingest

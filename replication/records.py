@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from clusterbroker.journal.record import GroupWriter
-from clusterbroker.replication.messages import Range
+
+from .messages import Range
 
 
 def _record(write: Callable[[GroupWriter], object]) -> bytes:
@@ -16,7 +17,7 @@ def _record(write: Callable[[GroupWriter], object]) -> bytes:
 
 
 class Records:
-    """`replication.store.RecordMaker` by way of the journal's own writer."""
+    """`ports.RecordMaker` by way of the journal's own writer."""
 
     def cut(self, queue_id: int, epoch: int, from_seq: int) -> bytes:
         return _record(lambda writer: writer.cut(queue_id, epoch, from_seq))
