@@ -24,8 +24,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from .in_sync import QUICK_MS, Pace
 from .ports import OwnerStore
+
+QUICK_MS: Final = 500
+"""An acknowledgement that takes longer is a slow one."""
+QUICK_FOR_MS: Final = 2000
 
 
 class State(Enum):
@@ -152,6 +155,32 @@ class Sent:
     sent_ms: int
     bytes: int
     queues: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Pace:
+    """Whether a peer that was once too slow may be waited for again: not while `was_slow`."""
+
+    was_slow: bool = False
+    quick_since_ms: int = 0
+
+    def slow(self, now_ms: int) -> None:
+        """It made others wait for too long."""
+        self.was_slow = True
+        self.quick_since_ms = now_ms
+
+    def acked(self, took_ms: int, now_ms: int) -> None:
+        """It answered after so long."""
+        if took_ms > QUICK_MS:
+            self.quick_since_ms = now_ms
+
+    def recovered(self, now_ms: int) -> bool:
+        """Whether it has now been quick for long enough: said once, and the old lapse is forgotten. All its queues
+        wait for that word, so only who tells all of them may ask."""
+        if not self.was_slow or now_ms - self.quick_since_ms < QUICK_FOR_MS:
+            return False
+        self.was_slow = False
+        return True
 
 
 @dataclass(slots=True)

@@ -38,8 +38,7 @@ from clusterbroker.cluster.wiring.entities import Queue
 from .copies import Copy, Owned, Peer, Sent, State
 from .errors import BadMessage
 from .hand_overs import HandOvers
-from .in_sync import IDLE_DOWN_MS, LINK_DOWN_MS, OWED_MS, desired
-from .joining import Joining
+from .in_sync import IDLE_DOWN_MS, LINK_DOWN_MS, OWED_MS, Joining, desired
 from .messages import Append, AppendAck, SyncDone, SyncOver, SyncRefused, SyncWant
 from .offers import OWED_BYTES_MAX, Offers
 from .ports import OwnerHost, OwnerStore

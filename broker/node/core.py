@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from clusterbroker.broker.amqp.errors import AmqpError
-from clusterbroker.broker.node import grouping, page_in, piecemeal, queue_factory, reactions
+from clusterbroker.broker.node import grouping, page_in, queue_factory, reactions
 from clusterbroker.broker.node.alerts import Alerts
 from clusterbroker.broker.node.counts import Churn, Flows
 from clusterbroker.broker.node.damages import Damages
@@ -235,7 +235,7 @@ class Node:
             command = replace(command, owner=me, incarnation=Incarnation(self.options.incarnation))
         if isinstance(command, CommitTransaction) or (isinstance(command, DeclareExchange) and command.type == STAGING):
             command = replace(command, lived_ms=self.log_clock.lived_ms(self.now_ms))
-        piecemeal.order(self, command, done)
+        reactions.order(self, command, done)
 
     @property
     def low_on_memory(self) -> bool:

@@ -16,6 +16,7 @@ from clusterbroker.broker.stats.totals import MessageTotals
 if TYPE_CHECKING:
     pass
 
+
 class Ledger(Protocol):
     """A channel's (`broker.fronts.amqp091.delivery`)."""
 

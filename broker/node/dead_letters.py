@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.ports import NodeCore
     from clusterbroker.broker.node.vhost import VirtualHost
 
+
 class DeadLetters:
     """Of one node."""
 

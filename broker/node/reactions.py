@@ -1,4 +1,4 @@
-"""Reactions of a node to each change of the wiring, in log order."""
+"""The node and the wiring: its reactions to each change, in log order, and the order of what it proposes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.node.vhost import VirtualHost
 from clusterbroker.cluster.wiring import changes
+from clusterbroker.cluster.wiring.commands import AnyCommand, Ending, Loosen
 from clusterbroker.cluster.wiring.exchange_rules import STAGING
+from clusterbroker.cluster.wiring.map import Applied
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.counts import Churn
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
         @property
         def part(self) -> Part | None: ...
+
+    from clusterbroker.broker.node.ports import NodeCore
 
 
 def queue_declared(node: ReactingNode, change: changes.QueueDeclared) -> None:
@@ -192,3 +196,22 @@ def carry_out(node: ReactingNode, happened: Sequence[changes.Change]) -> None:
             node.react(change)
     if part is not None:
         part.changed()
+
+
+ROUNDS_MAX: Final = 10_000
+"""Who declares new things in a vhost that ends does not keep it alive."""
+
+
+def order(node: NodeCore, command: AnyCommand, done: Callable[[Applied], None]) -> None:
+    """Proposes it."""
+    if isinstance(command, Ending) and node.map.in_pieces(command):
+        ending = command
+        rounds = iter(range(ROUNDS_MAX))
+
+        def loosened(applied: Applied) -> None:
+            more = applied.ok and applied.result and next(rounds, None) is not None
+            node.proposals.append((Loosen(ending=ending), loosened) if more else (ending, done))
+
+        node.proposals.append((Loosen(ending=ending), loosened))
+    else:
+        node.proposals.append((command, done))

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.node.hub import Hub, Payload
@@ -101,51 +102,46 @@ class RelayHost(Protocol):
         """A mistake of ours over a peer, which costs the link with it."""
 
 
+@dataclass(slots=True, eq=False)
 class _End:
     """This node's end of a relayed link."""
 
-    __slots__ = ("acked", "number", "peer", "reader", "sent", "since_ms", "standing", "taken", "told", "via",
-                 "waiting", "waiting_bytes")  # fmt: skip
-
-    def __init__(self, peer: str, via: str, number: int, standing: bool, now_ms: int) -> None:
-        self.peer = peer
-        self.via = via
-        self.number = number
-        self.standing = standing
-        """False: RelayOpen is not answered yet."""
-        self.since_ms = now_ms
-        self.reader = FrameReader()
-        self.waiting: deque[memoryview] = deque()
-        self.waiting_bytes = 0
-        self.sent = self.acked = 0
-        """Bytes of the stream to the peer: sent, and taken by it."""
-        self.taken = self.told = 0
-        """Bytes of the stream from the peer: taken, and told so."""
+    peer: str
+    via: str
+    number: int
+    standing: bool
+    """False: RelayOpen is not answered yet."""
+    since_ms: int
+    reader: FrameReader = field(default_factory=FrameReader)
+    waiting: deque[memoryview] = field(default_factory=deque)
+    waiting_bytes: int = 0
+    sent: int = 0
+    acked: int = 0
+    """Bytes of the stream to the peer: sent, and taken by it."""
+    taken: int = 0
+    told: int = 0
+    """Bytes of the stream from the peer: taken, and acknowledged so."""
 
 
 class _Route:
-    """What a relay knows of a link between two others."""
+    """A relay's account of a link between two others: bytes passed on, and taken by the other, by sender."""
 
     __slots__ = ("number", "passed", "took")
 
     def __init__(self, number: int, ends: tuple[str, str]) -> None:
         self.number = number
         self.passed = dict.fromkeys(ends, 0)
-        """Bytes passed on, by sender."""
         self.took = dict.fromkeys(ends, 0)
-        """Bytes that the other has taken, by sender."""
 
 
+@dataclass(slots=True)
 class _Apart:
     """A living member without a direct link."""
 
-    __slots__ = ("since_ms", "tried", "try_ms")
-
-    def __init__(self, now_ms: int) -> None:
-        self.since_ms = now_ms
-        self.try_ms = now_ms + APART_MS
-        self.tried: list[str] = []
-        """Relays that did not work since one last did."""
+    since_ms: int
+    try_ms: int
+    tried: list[str] = field(default_factory=list)
+    """Relays that did not work since one last did."""
 
 
 class Relay:
@@ -176,7 +172,9 @@ class Relay:
             if before.get(peer) != incarnation and peer in self._direct:
                 self._direct[peer] = now_ms
         self._apart = {
-            peer: self._apart.get(peer) or _Apart(now_ms) for peer in self._alive if peer not in self._direct
+            peer: self._apart.get(peer) or _Apart(now_ms, now_ms + APART_MS)
+            for peer in self._alive
+            if peer not in self._direct
         }
 
     def linked(self, peer: str) -> None:
@@ -194,7 +192,7 @@ class Relay:
         self._reach.pop(peer, None)
         self._tell_at_ms = self._host.now_ms
         if peer in self._alive:
-            self._apart[peer] = _Apart(self._host.now_ms)
+            self._apart[peer] = _Apart(self._host.now_ms, self._host.now_ms + APART_MS)
         for end in tuple(self._ends.values()):
             if end.via == peer:
                 self._end(end.peer, f"{peer} is not linked any more", tell=False)
@@ -299,7 +297,7 @@ class Relay:
         via = untried[0]
         apart.tried.append(via)
         self._number += 1
-        self._ends[peer] = _End(peer, via, self._number, standing=False, now_ms=now_ms)
+        self._ends[peer] = _End(peer, via, self._number, standing=False, since_ms=now_ms)
         self._host.send_direct(via, RelayOpen(self.name, peer, self._number))
 
     def _stands(self, end: _End) -> None:
@@ -371,7 +369,7 @@ class Relay:
             self._refuse(via, message, "not now")
         else:
             self._end(peer, "a newer one took its place")
-            end = self._ends[peer] = _End(peer, via, message.number, standing=True, now_ms=self._host.now_ms)
+            end = self._ends[peer] = _End(peer, via, message.number, standing=True, since_ms=self._host.now_ms)
             self._host.send_direct(via, RelayAccept(self.name, peer, message.number))
             self._stands(end)
 
