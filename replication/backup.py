@@ -50,7 +50,7 @@ from .messages import (
 from .pacing import ROUND_BYTES, Pacing, Rate
 from .places import claims, lacks, may_lack, offered_place, overwritten, place_of, went_back
 from .ports import BackupHost, RecordMaker, Replica, ReplicaStore
-from .sync import bucket_range, compare, cut_point, foreign, lowered, told_again
+from .sync import attribute_updates, bucket_range, compare, cut_point, foreign, lowered
 
 WANTS_MAX = 4
 """Buckets that are asked for and not answered, per owner."""
@@ -493,7 +493,7 @@ class Backup:
                 del known[name]
                 if upto:
                     known[name] = upto
-        for name, upto in told_again(known, following.attributes, following.named):
+        for name, upto in attribute_updates(known, following.attributes, following.named):
             out.append(self._records.set_attribute(queue_id, epoch, name, upto))
         if out or following.kept_epochs is not None:
             self._write(queue_id, b"".join(out), following.kept_epochs)

@@ -133,9 +133,9 @@ class Owned:
 
     def in_doubt(self, now_ms: int) -> bool:
         """Whether nobody joins, for what the owner has may be less than what is committed: see refusals.py."""
-        return self.doubt_until_ms is not None and now_ms < self.doubt_until_ms and self._unheard()
+        return self.doubt_until_ms is not None and now_ms < self.doubt_until_ms and self._none_synced()
 
-    def _unheard(self) -> bool:
+    def _none_synced(self) -> bool:
         """Whether there are others who may own it, and none of them has taken over what the owner has."""
         others = [self.copies[node] for node in self.may_own if node in self.copies]
         return bool(others) and all(copy.state is not State.SYNCED for copy in others)
@@ -194,7 +194,7 @@ class Peer:
     since_ms: int = 0
     """When the link came up, or went down."""
     bad: bool = False
-    idle_untold: bool = False
+    idle_pending: bool = False
     """It is, and in-sync sets of queues for which nothing waits were not looked at for that."""
     pace: Pace = field(default_factory=Pace)
     queues: dict[int, Copy] = field(default_factory=dict)

@@ -494,8 +494,8 @@ class Primary:
         if owes:
             peer.pace.slow(now_ms)
         idle = bool(owes) or peer.linked or down_ms >= IDLE_DOWN_MS  # also those that wait for nothing are told
-        if bad != peer.bad or (idle and peer.idle_untold):
-            peer.bad, peer.idle_untold = bad, not idle
+        if bad != peer.bad or (idle and peer.idle_pending):
+            peer.bad, peer.idle_pending = bad, not idle
             for queue_id in peer.queues if idle else ():
                 self._changed(self._owned[queue_id])
         if bad and not idle:

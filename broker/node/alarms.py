@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.ports import NodeCore
     from clusterbroker.broker.remote.remote_queues import RemoteQueues
 
-TOLD: Final[tuple[AlarmName, ...]] = ("memory", "disk")
+SHARED: Final[tuple[AlarmName, ...]] = ("memory", "disk")
 """Others do not publish to a node without a lease as it is."""
 MINORITY: Final = "minority"
 """The alarm of a node without a lease."""
@@ -30,13 +30,13 @@ class AlarmsOfNodes:
         self._node = node
         self._hub = hub
         self._proxies = proxies
-        self._told: tuple[AlarmName, ...] = ()
+        self._sent: tuple[AlarmName, ...] = ()
 
     def changed(self) -> None:
         """This node's own alarms are others than before."""
-        names = tuple(name for name in TOLD if name in self._node.alarms)
-        if names != self._told:
-            self._told = names
+        names = tuple(name for name in SHARED if name in self._node.alarms)
+        if names != self._sent:
+            self._sent = names
             for peer in tuple(self._hub.linked):
                 self._hub.send(peer, Alarmed(names))
 
@@ -47,16 +47,16 @@ class AlarmsOfNodes:
                 connection.alarmed()
 
     def linked(self, peer: str) -> None:
-        if self._told:
-            self._hub.send(peer, Alarmed(self._told))
+        if self._sent:
+            self._hub.send(peer, Alarmed(self._sent))
 
     def unlinked(self, peer: str) -> None:
-        self._hear(peer, ())
+        self._changed(peer, ())
 
     def received(self, peer: str, message: Alarmed, _: memoryview) -> None:
-        self._hear(peer, message.names)
+        self._changed(peer, message.names)
 
-    def _hear(self, peer: str, names: tuple[str, ...]) -> None:
+    def _changed(self, peer: str, names: tuple[str, ...]) -> None:
         if names != self._node.alarms_elsewhere.get(peer, ()):
             self._proxies.alarmed(peer, bool(names))
             self._node.set_alarms_elsewhere(peer, names)

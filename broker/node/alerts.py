@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from clusterbroker.cluster.wiring.entities import Queue
 
 ALERTS_MAX: Final = 1_000
-ALERTS_TOLD_MAX: Final = 100
+ALERTS_SHOWN_MAX: Final = 100
 
 
 class Alert(Struct, frozen=True):
@@ -42,15 +42,15 @@ class Alert(Struct, frozen=True):
 
 
 class Alerts:
-    """Those of one node. Invariant: `untold` is 0 unless there are ALERTS_MAX."""
+    """Those of one node. Invariant: `beyond` is 0 unless there are ALERTS_MAX."""
 
-    __slots__ = ("_held", "_log", "_now_ms", "untold")
+    __slots__ = ("_held", "_log", "_now_ms", "beyond")
 
     def __init__(self, log: Log, now_ms: Callable[[], int]) -> None:
         self._log = log
         self._now_ms = now_ms
         self._held: dict[tuple[str, str], Alert] = {}
-        self.untold = 0
+        self.beyond = 0
         """So many more were raised, and are not kept one by one, since there were last less than ALERTS_MAX."""
 
     def set(self, kind: str, subject: str, text: str) -> None:
@@ -58,7 +58,7 @@ class Alerts:
         key = kind, subject
         known = self._held.get(key)
         if known is None and len(self._held) >= ALERTS_MAX:
-            self.untold += 1
+            self.beyond += 1
             return
         since_ms = self._now_ms() if known is None else known.since_ms
         self._held[key] = Alert(kind, subject, text, since_ms)
@@ -69,7 +69,7 @@ class Alerts:
         """Ends the alert, if it holds."""
         known = self._held.pop((kind, subject), None)
         if known is not None:
-            self.untold = 0
+            self.beyond = 0
             self._log.alert(False, kind, subject, known.text)
 
     def clear_kind(self, kind: str) -> None:
@@ -87,7 +87,7 @@ class Alerts:
 
     def __len__(self) -> int:
         """Those that are not kept one by one included."""
-        return len(self._held) + self.untold
+        return len(self._held) + self.beyond
 
 
 ROLLED_BACK: Final = "replica.rolled_back"
@@ -105,7 +105,7 @@ class CopyCare:
         self._rolled_back: dict[int, None] = {}
         self._apart: dict[int, dict[str, None]] = {}
 
-    def told(self, event: str, queue: Queue, node: str, why: str) -> None:
+    def on_event(self, event: str, queue: Queue, node: str, why: str) -> None:
         """An event of replication."""
         where = queue_text(queue.vhost, queue.name)
         if event == "rolled_back" and node == self._name:

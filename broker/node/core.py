@@ -263,7 +263,7 @@ class Node:
 
     def _alarms_changed(self) -> None:
         for client in tuple(self.clients.values()):
-            self.setting_aside.told(client, client.alarmed)
+            self.setting_aside.notify(client, client.alarmed)
 
     # -- the wiring -------------------------------------------------------------------------------------------
 
@@ -298,18 +298,18 @@ class Node:
         """A queue that lives here and nowhere else."""
         queue = queue_factory.new_queue(self, entity, ring)
         self.queues[entity.queue_id] = queue
-        self.add_face(entity, queue)
+        self.add_handle(entity, queue)
         self.moving.own(queue)
         self.setting_aside.began(queue)
 
-    def add_face(self, entity: QueueEntity, face: QueueHandle) -> None:
+    def add_handle(self, entity: QueueEntity, handle: QueueHandle) -> None:
         """What sessions and routes of this node hold instead of the queue."""
         vhost = self.vhosts[entity.vhost]
         if entity.staging:
-            vhost.staging[entity.name] = face
+            vhost.staging[entity.name] = handle
             return
-        vhost.queues[entity.name] = face
-        self.watching.began(entity.vhost, face)
+        vhost.queues[entity.name] = handle
+        self.watching.began(entity.vhost, handle)
         vhost.router.add_queue(entity.name)
 
     def forget_ring(self, ring: Ring) -> None:

@@ -100,14 +100,14 @@ class Failover:
         for event, member in events(before, self._seen, draining):
             self._publish(event, body(event, member, hosts(view)))
 
-    def _publish(self, event: str, told: bytes) -> None:
+    def _publish(self, event: str, content: bytes) -> None:
         node = self._node
         properties = Properties(content_type="application/json", delivery_mode=2)
         for vhost in node.vhosts.values():
             route = vhost.router.reach(FAILOVER, event, lambda: None)
             for queue in route.targets:
                 if not queue.deleted and self._owns(queue.entity):
-                    message = new_message(FAILOVER, event, properties, told, node.now_ms)
+                    message = new_message(FAILOVER, event, properties, content, node.now_ms)
                     queue.publish((message,), None, node.now_ms)
 
     def _owns(self, entity: QueueEntity) -> bool:

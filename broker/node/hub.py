@@ -112,7 +112,7 @@ def _raised(_peer: str, error: Exception) -> NoReturn:
     raise error
 
 
-def _unheard(peer: str, why: str) -> NoReturn:
+def _no_link_owner(peer: str, why: str) -> NoReturn:
     raise AssertionError(f"nobody ends the link to {peer}: {why}")
 
 
@@ -130,7 +130,7 @@ class Hub:
     ) -> None:
         self.name = name
         self._applied = applied
-        self.bad: Callable[[str, str], object] = _unheard
+        self.bad: Callable[[str, str], object] = _no_link_owner
         self.failed = failed
         self.carry: Callable[[], None] = lambda: None
         self.before: Callable[[Any], None] | None = None
@@ -268,8 +268,8 @@ class Hub:
         moved = bool(self._round)
         rounds = 0
         while self._round:
-            said, self._round = self._round, deque()
-            for head, payload in said:
+            frames, self._round = self._round, deque()
+            for head, payload in frames:
                 if self.before is not None:
                     self.before(head)
                 try:

@@ -71,8 +71,8 @@ class SettingAside:
         except Exception as error:
             self.stumbled(queue, error)
 
-    def told(self, client: ClientCore, what: Callable[..., object], *given: Any) -> None:
-        """Tells a client what happened; what raises costs that client."""
+    def notify(self, client: ClientCore, what: Callable[..., object], *given: Any) -> None:
+        """Calls a client; what raises costs that client."""
         try:
             what(*given)
         except Exception as error:

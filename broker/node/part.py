@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 ROOM_BYTES: Final = 8 << 20
 """So much may wait for a peer's socket before deliveries to it are held back."""
-COPIES_TOLD: Final = {
+COPY_EVENTS: Final = {
     "caught_up": "replica.caught_up",
     "fell_behind": "replica.fell_behind",
     "refused": "replica.refused",
@@ -91,7 +91,7 @@ class MemberNode(NodeCore, FactoryNode, Protocol):
     @property
     def setting_aside(self) -> SettingAside: ...
 
-    def add_face(self, entity: QueueEntity, face: QueueHandle) -> None: ...
+    def add_handle(self, entity: QueueEntity, handle: QueueHandle) -> None: ...
 
     def add_queue(self, entity: QueueEntity, ring: Ring | None = None) -> None: ...
 
@@ -108,7 +108,7 @@ class Part:
     """All of a node that a node which is alone does not have.
 
     backlog    bytes that wait for a peer's socket, as the shell knows them
-    tell       where ownership is told: (event, facts), for the node's log
+    log_event  (event, facts): changes of ownership, for the node's log
     """
 
     def __init__(self, node: MemberNode) -> None:
@@ -128,9 +128,9 @@ class Part:
         )
         self.care = CopyCare(self.name, node.alerts)
         self.backlog: Callable[[str], int] = lambda _peer: 0
-        self.tell: Callable[[str, Mapping[str, Any]], None] = lambda _event, _facts: None
+        self.log_event: Callable[[str, Mapping[str, Any]], None] = lambda _event, _facts: None
         self.relaying = Relaying(
-            node, self.hub, self._link_begins, self._link_ends, lambda event, facts: self.tell(event, facts)
+            node, self.hub, self._link_begins, self._link_ends, lambda event, facts: self.log_event(event, facts)
         )
         self.relay = self.relaying.relay
         self.failover = Failover(node)
@@ -180,8 +180,8 @@ class Part:
             self.servings.begin(queue, queue.ring.epoch, node.map.applied, {})
             return
         settings = node.map.effective(entity)
-        face = self.proxies.add(entity, settings, Ring(entity.queue_id, agenda=node.agenda, proxy=True))
-        node.add_face(entity, face)
+        handle = self.proxies.add(entity, settings, Ring(entity.queue_id, agenda=node.agenda, proxy=True))
+        node.add_handle(entity, handle)
         if ring is not None and self._holds(entity) and not entity.volatile:
             self.copying.replicas[entity.queue_id] = ring
             self.copying.from_disk[entity.queue_id] = None
@@ -228,9 +228,9 @@ class Part:
             before, queue.entity = queue.entity.in_sync, entity
             self.copying.primary.entity_changed(entity, self.node.map.min_in_sync(entity), self.node.now_ms)
             for name in (name for name in entity.in_sync if name not in before):
-                self._told("replica.in_sync", entity, node=name)
+                self._log_event("replica.in_sync", entity, node=name)
             for name in (name for name in before if name not in entity.in_sync):
-                self._told("replica.out_of_sync", entity, node=name)
+                self._log_event("replica.out_of_sync", entity, node=name)
 
     def minimum_changed(self, entity: QueueEntity) -> None:
         """The minimum of copies may be another one, of a replicated queue that this node owns."""
@@ -264,14 +264,14 @@ class Part:
 
     def _needed(self, queue_id: int) -> bool:
         """Whether a client of this node waits for the queue, or a commit."""
-        face = self.proxies.queues.get(queue_id)
-        return (face is not None and face.is_used()) or self.copying.primary.awaits(queue_id)
+        handle = self.proxies.queues.get(queue_id)
+        return (handle is not None and handle.is_used()) or self.copying.primary.awaits(queue_id)
 
     def _owing(self, begins: bool) -> None:
         self.hub.before = self.arrears.before if begins else None
         if not begins:
             owed = self.arrears
-            self.tell("wiring.in_slices", {"queues": owed.queues, "slices": owed.slices, "longest": owed.longest})
+            self.log_event("wiring.in_slices", {"queues": owed.queues, "slices": owed.slices, "longest": owed.longest})
 
     def _behind(self, peer: str, queue_id: int, what: Callable[[], None], sooner: bool) -> bool:
         if not self.arrears.owes(queue_id):
@@ -363,7 +363,7 @@ class Part:
         node.setting_aside.began(queue)
         self.servings.begin(queue, entity.epoch, moment.applied, {} if declared else moment.alive, synced=False)
         self.copying.take_over(queue, node.map.min_in_sync(entity), node.newest_group)
-        self._told("owner.began", entity)
+        self._log_event("owner.began", entity)
 
     def _step_down(self, queue: MessageLog) -> None:
         node, entity = self.node, queue.entity
@@ -384,15 +384,15 @@ class Part:
         if not queue.ring.volatile:
             node.touched[queue.ring] = None
         self.copying.keep(queue.ring)
-        self._told("owner.ended", entity, queue.ring.epoch)
+        self._log_event("owner.ended", entity, queue.ring.epoch)
 
     def copy_event(self, event: str, queue_id: int, node: str, why: str) -> None:
         entity = self.node.map.queue_by_id(QueueId(queue_id))
         if entity is not None:  # else it was deleted meanwhile
-            self.care.told(event, entity, node, why)
-            self._told(COPIES_TOLD[event], entity, node=node, why=why)
+            self.care.on_event(event, entity, node, why)
+            self._log_event(COPY_EVENTS[event], entity, node=node, why=why)
 
-    def _told(
+    def _log_event(
         self, event: str, entity: QueueEntity, epoch: int | None = None, node: str | None = None, why: str = ""
     ) -> None:
         facts: dict[str, Any] = {
@@ -403,7 +403,7 @@ class Part:
             facts["incarnation"] = self.incarnation
         if why:
             facts["why"] = why
-        self.tell(event, facts)
+        self.log_event(event, facts)
 
     # -- links and leases -------------------------------------------------------------------------------------
 

@@ -128,7 +128,7 @@ def vhost_deleted(node: ReactingNode, change: changes.VhostDeleted) -> None:
     del node.vhosts[change.vhost]
     node.watching.review(change.vhost)
     for connection in tuple(node.clients.values()):
-        node.setting_aside.told(connection, connection.vhost_deleted, change.vhost)
+        node.setting_aside.notify(connection, connection.vhost_deleted, change.vhost)
 
 
 def policy_changed(node: ReactingNode, change: changes.PolicyChanged) -> None:
@@ -139,7 +139,7 @@ def authorization_changed(node: ReactingNode, change: changes.UserChanged | chan
     node.authorization_generation += 1
     for connection in tuple(node.clients.values()):
         if connection.user == change.user:
-            node.setting_aside.told(connection, connection.review_rights)
+            node.setting_aside.notify(connection, connection.review_rights)
 
 
 def time_passed(node: ReactingNode, change: changes.TimePassed) -> None:

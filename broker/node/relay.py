@@ -119,7 +119,7 @@ class _End:
     acked: int = 0
     """Bytes of the stream to the peer: sent, and taken by it."""
     taken: int = 0
-    told: int = 0
+    reported: int = 0
     """Bytes of the stream from the peer: taken, and acknowledged so."""
 
 
@@ -157,7 +157,7 @@ class Relay:
         self._apart: dict[str, _Apart] = {}
         self._ends: dict[str, _End] = {}
         self._routes: dict[tuple[str, str], _Route] = {}
-        self._tell_at_ms: int | None = None
+        self._reach_at_ms: int | None = None
 
     # -- what the node tells ----------------------------------------------------------------------------------
 
@@ -183,19 +183,19 @@ class Relay:
         self._direct[peer] = self._host.now_ms
         self._direct = dict(sorted(self._direct.items()))
         self._apart.pop(peer, None)
-        self._tell_at_ms = self._host.now_ms
+        self._reach_at_ms = self._host.now_ms
 
     def unlinked(self, peer: str) -> None:
         """The direct link is gone, and so is all that went over it."""
         if self._direct.pop(peer, None) is None:
             return
         self._reach.pop(peer, None)
-        self._tell_at_ms = self._host.now_ms
+        self._reach_at_ms = self._host.now_ms
         if peer in self._alive:
             self._apart[peer] = _Apart(self._host.now_ms, self._host.now_ms + APART_MS)
         for end in tuple(self._ends.values()):
             if end.via == peer:
-                self._end(end.peer, f"{peer} is not linked any more", tell=False)
+                self._end(end.peer, f"{peer} is not linked any more", notify=False)
         for pair, route in tuple(self._routes.items()):
             if peer in pair:
                 other = pair[0] if pair[1] == peer else pair[1]
@@ -203,11 +203,11 @@ class Relay:
 
     def tick(self, now_ms: int) -> None:
         """To be called every 50 ms."""
-        if self._tell_at_ms is None or now_ms >= self._tell_at_ms:
-            self._tell_reach(now_ms)
-        for peer, heard_ms in tuple(self._direct.items()):
-            if peer in self._alive and now_ms - heard_ms >= SILENT_MS:
-                self._for(peer, self._host.silent, peer, now_ms - heard_ms)
+        if self._reach_at_ms is None or now_ms >= self._reach_at_ms:
+            self._send_reach(now_ms)
+        for peer, reached_ms in tuple(self._direct.items()):
+            if peer in self._alive and now_ms - reached_ms >= SILENT_MS:
+                self._for(peer, self._host.silent, peer, now_ms - reached_ms)
         for end in tuple(self._ends.values()):
             if not end.standing and now_ms - end.since_ms >= ANSWER_MS:
                 self._for(end.peer, self._end, end.peer, "no answer")
@@ -225,8 +225,8 @@ class Relay:
             return False
         return True
 
-    def _tell_reach(self, now_ms: int) -> None:
-        self._tell_at_ms = now_ms + REACH_MS
+    def _send_reach(self, now_ms: int) -> None:
+        self._reach_at_ms = now_ms + REACH_MS
         reach = Reach(tuple(self._direct))
         for peer in tuple(self._direct):
             self._for(peer, self._host.send_direct, peer, reach)
@@ -245,8 +245,8 @@ class Relay:
 
     def carry(self) -> None:
         """To be called before frames are taken to the links: those for relayed links join the relay's."""
-        if self._tell_at_ms is not None and self._tell_at_ms <= self._host.now_ms:
-            self._tell_reach(self._host.now_ms)
+        if self._reach_at_ms is not None and self._reach_at_ms <= self._host.now_ms:
+            self._send_reach(self._host.now_ms)
         for end in tuple(self._ends.values()):
             if not end.standing:
                 continue
@@ -254,8 +254,8 @@ class Relay:
                 end.waiting.append(memoryview(frame))
                 end.waiting_bytes += len(frame)
             self._pump(end)
-            if end.taken - end.told >= TOOK_BYTES and self._host.held_bytes(end.peer) < WINDOW_BYTES:
-                end.told = end.taken
+            if end.taken - end.reported >= TOOK_BYTES and self._host.held_bytes(end.peer) < WINDOW_BYTES:
+                end.reported = end.taken
                 self._host.send_direct(end.via, RelayTook(self.name, end.peer, end.number, end.taken))
 
     def _pump(self, end: _End) -> None:
@@ -307,12 +307,12 @@ class Relay:
             apart.tried.clear()
         self._host.relayed(end.peer, end.number, end.via)
 
-    def _end(self, peer: str, why: str, tell: bool = True) -> None:
-        """`tell`: the other end must be told."""
+    def _end(self, peer: str, why: str, notify: bool = True) -> None:
+        """`notify`: the other end does not know."""
         end = self._ends.pop(peer, None)
         if end is None:
             return
-        if tell and end.via in self._direct:
+        if notify and end.via in self._direct:
             self._host.send_direct(end.via, RelayClose(self.name, peer, end.number, why))
         apart = self._apart.get(peer)
         if apart is not None:
@@ -350,7 +350,7 @@ class Relay:
             if not end.standing:
                 self._stands(end)
         elif isinstance(message, RelayClose):
-            self._end(peer, message.why, tell=False)
+            self._end(peer, message.why, notify=False)
         elif not end.standing:
             pass  # of an earlier link with the same number there is none, so this cannot be; it is not believed
         elif isinstance(message, RelayTook):
@@ -423,7 +423,7 @@ class Relay:
                 self._host.send_direct(end, RelayClose(other, end, route.number, why))
 
 
-Tell = Callable[[str, Mapping[str, Any]], None]
+LogEvent = Callable[[str, Mapping[str, Any]], None]
 
 
 class Relaying:
@@ -434,13 +434,14 @@ class Relaying:
     """
 
     def __init__(
-        self, node: NodeCore, hub: Hub, begins: Callable[[str, int], None], ends: Callable[[str], None], tell: Tell
-    ) -> None:
+        self, node: NodeCore, hub: Hub, begins: Callable[[str, int], None], ends: Callable[[str], None],
+        log_event: LogEvent,
+    ) -> None:  # fmt: skip
         self._node = node
         self._hub = hub
         self._begins = begins
         self._ends = ends
-        self._tell = tell
+        self._log_event = log_event
         self.leads: Callable[[], str | None] = lambda: None
         self.on_silent: Callable[[str, int], None] = lambda _peer, _silent_ms: None
         self.relay = Relay(hub.name, node.options.incarnation, self)
@@ -466,14 +467,14 @@ class Relaying:
         return self._hub.held_bytes.get(peer, 0)
 
     def relayed(self, peer: str, number: int, via: str) -> None:
-        self._tell("link.relayed", {"peer": peer, "via": via})
+        self._log_event("link.relayed", {"peer": peer, "via": via})
         self._begins(peer, number)
 
     def frame(self, peer: str, index: int, head: memoryview, payload: memoryview) -> None:
         self._hub.received(peer, index, head, payload)
 
     def lost(self, peer: str, why: str) -> None:
-        self._tell("link.relay_ended", {"peer": peer, "why": why})
+        self._log_event("link.relay_ended", {"peer": peer, "why": why})
         self._ends(peer)
 
     def silent(self, peer: str, silent_ms: int) -> None:

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 TRACE: Final = "amq.rabbitmq.trace"
 SPARE_BYTES: Final = 4096
 """What a content header leaves of its frame, for it cannot be cut."""
-TOLD: Final = tuple(name for name, _ in PROPERTIES if name != "cluster_id")
+TRACED: Final = tuple(name for name, _ in PROPERTIES if name != "cluster_id")
 
 
 class Firehose:
-    """Of one vhost at one node. `left_out`: how many messages could not be told."""
+    """Of one vhost at one node. `left_out`: how many messages could not be published."""
 
     everything = True
 
@@ -88,19 +88,19 @@ class Firehose:
                 continue
             route = self._vhost.router.reach(TRACE, key, lambda: None)
             if route.targets:
-                self._publish(route.targets, self._told(key, message, about))
+                self._publish(route.targets, self._trace_of(key, message, about))
         return bool(waiting)
 
-    def _publish(self, targets: Sequence[Any], told: Message) -> None:
+    def _publish(self, targets: Sequence[Any], trace: Message) -> None:
         node = self._node
         for queue in targets:
-            if queue in node.congested or (queue.rejects and not queue.accepts(told, node.now_ms)):
+            if queue in node.congested or (queue.rejects and not queue.accepts(trace, node.now_ms)):
                 self.left_out += 1
             else:
-                queue.publish((told,), None, node.now_ms)
-                node.unwritten_bytes += told.size if queue.ring.journaled else 0
+                queue.publish((trace,), None, node.now_ms)
+                node.unwritten_bytes += trace.size if queue.ring.journaled else 0
 
-    def _told(self, key: str, message: Message, about: FieldTable) -> Message:
+    def _trace_of(self, key: str, message: Message, about: FieldTable) -> Message:
         """Without properties and CC keys where these leave no room in a frame, or nest too deep for one more level; and
         without the queues of a route, where these alone leave none."""
         keys = [_text(message.routing_key)]
@@ -109,12 +109,12 @@ class Firehose:
             "node": self._node.options.name, **about,
         }  # fmt: skip
         properties = properties_of(message)
-        told = {name: value for name in TOLD if (value := getattr(properties, name)) is not None}
+        sent = {name: value for name in TRACED if (value := getattr(properties, name)) is not None}
         if properties.headers and "BCC" in properties.headers:  # hidden from whoever gets the message, so here
-            told["headers"] = {name: value for name, value in properties.headers.items() if name != "BCC"}
+            sent["headers"] = {name: value for name, value in properties.headers.items() if name != "BCC"}
         try:
             copies = copy_keys(properties.headers, "CC")
-            whole = self._made(key, least | {"routing_keys": [*keys, *copies], "properties": told}, message.body)
+            whole = self._made(key, least | {"routing_keys": [*keys, *copies], "properties": sent}, message.body)
             if self._fits(whole):
                 return whole
         except (AmqpError, ValueError, TypeError):
@@ -168,7 +168,7 @@ class Watching:
         self._firehoses: dict[str, Firehose] = {}
 
     def trace(self, spans: Watch) -> None:
-        """Sampled messages are told from now on."""
+        """Sampled messages are observed from now on."""
         self.spans = spans
         for vhost in self._node.vhosts:
             self.review(vhost)
@@ -188,8 +188,8 @@ class Watching:
         if watch is not None:
             self.watches[vhost] = watch
         if before is not None or watch is not None:
-            for face in here.queues.values():
-                face.watch(watch)
+            for handle in here.queues.values():
+                handle.watch(watch)
 
     def _of(self, vhost: str) -> Watch | None:
         firehose = self._firehoses.get(vhost)
@@ -197,11 +197,11 @@ class Watching:
             return firehose or self.spans
         return Both(firehose, self.spans)
 
-    def began(self, vhost: str, face: QueueHandle) -> None:
+    def began(self, vhost: str, handle: QueueHandle) -> None:
         """A queue that clients of this node may use."""
         watch = self.watches.get(vhost)
         if watch is not None:
-            face.watch(watch)
+            handle.watch(watch)
 
     def turn(self) -> bool:
         """Queues have ended their turns: what firehoses have to tell is published; whether there was anything."""

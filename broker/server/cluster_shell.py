@@ -196,7 +196,7 @@ class ClusterShell:
         part = node.part
         assert part is not None, "a member has a part"
         part.backlog = lambda peer: self.mesh.backlog(peer, DATA)
-        part.tell = self._telling.tell
+        part.log_event = self._telling.tell
         part.hub.bad = self._bad_frame
         part.relaying.leads = lambda: self.raft.leader
         part.relaying.on_silent = self._silent

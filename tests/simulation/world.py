@@ -347,7 +347,7 @@ class World:
             if event == "owner.began":
                 self.checkers.began(site, facts["queue_id"], facts["epoch"])
 
-        part.tell = told
+        part.log_event = told
         copying = part.copying
         committed, first_sync_complete = copying.committed, copying.first_sync_complete
 

@@ -64,7 +64,7 @@ class Site(World):
         node.now_ms = self.now_ms
         self.driver = Driver(node, self, lambda: self.now_ms, lazy_ms=0)
         node.part = part = Part(node)
-        part.tell = lambda event, facts: self.events.append((event, dict(facts)))
+        part.log_event = lambda event, facts: self.events.append((event, dict(facts)))
         part.hub.bad = lambda peer, why: self.cluster.bad(self.name, peer, why)
         recovered(node, self.journal).adopt_into(node)
         part.linked(self.name, 0)

@@ -419,7 +419,7 @@ def test_a_firehose_that_raises_costs_what_it_had_to_tell(monkeypatch: pytest.Mo
     alice.declare("q")
     alice.declare("told")
     alice.ask(m.QueueBind(queue="told", exchange="amq.rabbitmq.trace", routing_key="#"))
-    with mistaken(monkeypatch, Firehose, "_told", lambda *_: True):
+    with mistaken(monkeypatch, Firehose, "_trace_of", lambda *_: True):
         alice.publish("", "q", b"1")
     assert [type(error) for _, _, error in world.story.mistakes] == [ZeroDivisionError]
     assert world.queue("q").ring.ready == 1
