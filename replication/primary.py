@@ -281,7 +281,7 @@ class Primary:
             assert self.may_write(queue_id), "a queue has one group in flight, and none before its first sync"
             self._owned[queue_id].in_flight = group
             self._flying[queue_id] = None
-        self._undurable[group] = [queue_id for queue_id, _ in parts]
+        self._undurable.setdefault(group, []).extend(queue_id for queue_id, _ in parts)  # others may wait for it
         for peer in self._peers.values():
             if peer.linked and peer.queues:
                 self._append(peer, group, parts, now_ms)

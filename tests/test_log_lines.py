@@ -26,6 +26,12 @@ def test_log_lines_are_documented() -> None:
     assert told - logged == set(), "events that nobody logs"
 
 
+LOGGING = frozenset({
+    "say", "always", "_caused", "_told", "tell", "_tell", "_write", "_say", "Libraries", "log_event", "_log_event",
+})  # fmt: skip
+"""Functions that take an event's name."""
+
+
 def events(path: Path) -> Iterator[str]:
     """The events that a file names where it says them."""
     place = path.relative_to(ROOT).as_posix()
@@ -36,7 +42,7 @@ def events(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Call) and isinstance(node.func, (ast.Attribute, ast.Name)):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
             words = [word for argument in node.args[:2] for word in texts(argument)]
-            if name in ("say", "always", "_caused", "_told", "tell", "_tell", "_write", "_say", "Libraries"):
+            if name in LOGGING:
                 yield from (word for word in words if EVENT.fullmatch(word))
             if name == "say" and node.args and ("cluster" in ast.dump(node.func) or place == CLUSTER):
                 yield from (f"cluster.{word}" for word in texts(node.args[0]) if word not in LEVELS)

@@ -72,12 +72,6 @@ class Alerts:
             self.beyond = 0
             self._log.alert(False, kind, subject, known.text)
 
-    def clear_kind(self, kind: str) -> None:
-        """Ends all of a kind."""
-        for each, subject in tuple(self._held):
-            if each == kind:
-                self.clear(kind, subject)
-
     def holds(self, kind: str, subject: str) -> bool:
         return (kind, subject) in self._held
 
