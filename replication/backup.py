@@ -450,14 +450,9 @@ class Backup:
             self._host.send(link.peer, SyncRefused(message.queue_id, message.epoch, message.sync, why))
 
     def _write_bucket(
-        self,
-        following: Following,
-        message: SyncBucket,
-        asked: Asked,
-        live: Sequence[Range],
-        got: Sequence[Range],
+        self, following: Following, message: SyncBucket, asked: Asked, live: Sequence[Range], got: Sequence[Range],
         payload: memoryview,
-    ) -> int:
+    ) -> int:  # fmt: skip
         queue_id, epoch = following.queue_id, following.epoch
         out: list[bytes | memoryview] = []
         revived = intersect(ranges_of(asked.dead), got)

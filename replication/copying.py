@@ -426,34 +426,20 @@ class Copying(Generic[Log, Ring]):
     # -- Primary ----------------------------------------------------------------------------------------------
 
     def change_in_sync(self, changes: tuple[InSyncProposal, ...], done: Callable[[], None]) -> None:
-        command = ChangeInSync(
-            node=NodeId(self._name), incarnation=Incarnation(self._member.incarnation), changes=changes
-        )
-        self._node.propose(command, lambda _: done())
+        me, incarnation = NodeId(self._name), Incarnation(self._member.incarnation)
+        self._node.propose(ChangeInSync(node=me, incarnation=incarnation, changes=changes), lambda _: done())
 
     def transfer_owner(self, queue_id: int, epoch: int, version: int, to: str, done: Callable[[bool], None]) -> None:
         command = TransferOwner(
-            node=NodeId(self._name),
-            incarnation=Incarnation(self._member.incarnation),
-            queue_id=QueueId(queue_id),
-            epoch=Epoch(epoch),
-            version=version,
-            to=NodeId(to),
-        )
+            node=NodeId(self._name), incarnation=Incarnation(self._member.incarnation), queue_id=QueueId(queue_id),
+            epoch=Epoch(epoch), version=version, to=NodeId(to),
+        )  # fmt: skip
         self._node.propose(command, lambda applied: done(applied.error is None))
 
     def yield_to(self, queue_id: int, epoch: int, to: str, lacks: bool, done: Callable[[bool], None]) -> None:
         entity = self._node.map.queue_by_id(QueueId(queue_id))
         if entity is None or entity.epoch != epoch:
             return  # it is another's, or gone, and what the owner's side knew of it with it
-        command = GiveUpCopy(
-            node=NodeId(self._name),
-            incarnation=Incarnation(self._member.incarnation),
-            queue_id=entity.queue_id,
-            epoch=entity.epoch,
-            heir=NodeId(to),
-            doubted=not lacks,
-        )
 
         def answered(applied: Applied) -> None:
             if isinstance(applied.error, Unavailable):
@@ -461,6 +447,10 @@ class Copying(Generic[Log, Ring]):
             else:
                 done(applied.error is None)
 
+        command = GiveUpCopy(
+            node=NodeId(self._name), incarnation=Incarnation(self._member.incarnation), queue_id=entity.queue_id,
+            epoch=entity.epoch, heir=NodeId(to), doubted=not lacks,
+        )  # fmt: skip
         self._node.propose(command, answered)
 
     def committed(self, queue_id: int, group: int) -> None:

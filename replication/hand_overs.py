@@ -43,12 +43,9 @@ class HandOvers:
         if copy.state is State.SYNCED and not copy.owed_last:
             move.proposed = True
             self._host.transfer_owner(
-                owned.queue_id,
-                owned.epoch,
-                owned.version,
-                move.to,
+                owned.queue_id, owned.epoch, owned.version, move.to,
                 lambda taken: None if taken or owned.hand_over is not move else self._give_up(owned, "refused"),
-            )
+            )  # fmt: skip
 
     def watch(self, now_ms: int) -> None:
         """Ends those that took too long."""

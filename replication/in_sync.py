@@ -25,13 +25,9 @@ OWED_MS: Final = 1500
 
 
 def desired(
-    owner: str,
-    replicas: Sequence[str],
-    in_sync: Sequence[str],
-    min_in_sync: int,
-    bad: Container[str],
+    owner: str, replicas: Sequence[str], in_sync: Sequence[str], min_in_sync: int, bad: Container[str],
     ready: Container[str],
-) -> tuple[str, ...]:
+) -> tuple[str, ...]:  # fmt: skip
     """The in-sync set that should be: members that are not bad, then replicas that are ready, in the old order."""
     joining = [node for node in replicas if node in ready and node not in in_sync]
     kept = [node for node in in_sync if node == owner or node not in bad]

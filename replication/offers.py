@@ -111,17 +111,9 @@ class Offers:
         copy.owed_first = copy.owed_last = 0
         copy.progress_ms = now_ms
         offer = SyncOffer(
-            queue.queue_id,
-            queue.epoch,
-            copy.sync,
-            copy.next_seq,
-            store.emitted_reserved(),
-            tuple(store.epochs),
-            tuple(store.emitted_attributes().items()),
-            buckets,
-            queue.unproven,
-            copy.behind,
-        )
+            queue.queue_id, queue.epoch, copy.sync, copy.next_seq, store.emitted_reserved(), tuple(store.epochs),
+            tuple(store.emitted_attributes().items()), buckets, queue.unproven, copy.behind,
+        )  # fmt: skip
         peer.active[queue.queue_id] = large
         peer.offered[queue.queue_id] = size = _size(offer)
         peer.offered_bytes += size

@@ -99,15 +99,9 @@ class Primary:
             self._restart_copies(self._peers[name], now_ms)
 
     def take_over(
-        self,
-        queue: Queue,
-        store: OwnerStore,
-        min_in_sync: int,
-        now_ms: int,
-        after_group: int = 0,
-        volatile: bool = False,
-        unproven: bool = False,
-    ) -> None:
+        self, queue: Queue, store: OwnerStore, min_in_sync: int, now_ms: int, after_group: int = 0,
+        volatile: bool = False, unproven: bool = False,
+    ) -> None:  # fmt: skip
         """This node owns the queue from `queue.epoch` on. With `after_group` all that `store` holds is durable here.
 
         `volatile`: durability "memory", whose records are durable here as soon as they are cut. `unproven`: what
@@ -555,12 +549,9 @@ class Primary:
         owned.proposed_ms, owned.proposal = now_ms, number
         self._proposing[owned.queue_id] = None
         return InSyncProposal(
-            QueueId(owned.queue_id),
-            Epoch(owned.epoch),
-            owned.version,
-            tuple(map(NodeId, wish)),
+            QueueId(owned.queue_id), Epoch(owned.epoch), owned.version, tuple(map(NodeId, wish)),
             tuple(map(Incarnation, incarnations)),
-        )
+        )  # fmt: skip
 
     def _proposed(self, number: int, queues: Sequence[int]) -> None:
         """The proposal's outcome is known; what was not taken may be proposed again. Additions stay in E."""

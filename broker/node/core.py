@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from clusterbroker.broker.amqp.errors import AmqpError
-from clusterbroker.broker.node import grouping, page_in, queue_factory, reactions
+from clusterbroker.broker.node import effects, grouping, queue_factory, reactions
 from clusterbroker.broker.node.alerts import Alerts
 from clusterbroker.broker.node.counts import Churn, Flows
 from clusterbroker.broker.node.damages import Damages
@@ -92,14 +92,9 @@ class Node:
     """The node's core. `cluster_map` is shared with the wiring log, which alone changes it."""
 
     def __init__(
-        self,
-        options: NodeOptions,
-        cluster_map: ClusterView,
-        use: SegmentUse | None = None,
-        log: Log | None = None,
-        *,
+        self, options: NodeOptions, cluster_map: ClusterView, use: SegmentUse | None = None, log: Log | None = None, *,
         entropy: Entropy,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._entropy = entropy
         self.options = options
         self.map = cluster_map
@@ -327,19 +322,16 @@ class Node:
         return self.log_clock.ages_by(self.now_ms)
 
     def load(self, queue: MessageLog, locations: list[Location], loaded: Loaded) -> None:
-        page_in.load(self, queue, locations, loaded)
+        effects.load(self, queue, locations, loaded)
 
     def fetch(
-        self,
-        queue: MessageLog,
-        locations: Sequence[Location],
-        then: Callable[[Sequence[Message]], None],
+        self, queue: MessageLog, locations: Sequence[Location], then: Callable[[Sequence[Message]], None],
         otherwise: Callable[[], None] = lambda: None,
-    ) -> None:
-        page_in.fetch(self, queue, locations, then, otherwise)
+    ) -> None:  # fmt: skip
+        effects.fetch(self, queue, locations, then, otherwise)
 
     def read_stream(self, queue: MessageLog, wish: Wish, then: Callable[[Taken], None]) -> None:
-        page_in.read_stream(self, queue, wish, then)
+        effects.read_stream(self, queue, wish, then)
 
     def begins_late(self, queue: MessageLog, offset: int) -> None:
         self.log.begins_late(queue.entity.vhost, queue.name, offset)

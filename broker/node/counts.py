@@ -124,14 +124,9 @@ class Flows:
         self._wanted_until_ms = now_ms + WANTED_MS
 
     def published(
-        self,
-        channel: ChannelCounts,
-        vhost: str,
-        exchange: bytes,
-        targets: Sequence[QueueHandle],
-        count: int,
+        self, channel: ChannelCounts, vhost: str, exchange: bytes, targets: Sequence[QueueHandle], count: int,
         now_ms: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """So many messages go from a channel to an exchange, and to these queues. To be called while it is `counting`.
         What a channel published before is counted on when somebody asks again."""
         if now_ms >= self._wanted_until_ms:

@@ -154,12 +154,9 @@ class Damages:
         self._asking[queue_id] = [then]
         options = self._node.options
         command = GiveUpCopy(
-            node=NodeId(options.name),
-            incarnation=Incarnation(options.incarnation),
-            queue_id=entity.queue_id,
-            epoch=entity.epoch,
-            damaged=True,
-        )
+            node=NodeId(options.name), incarnation=Incarnation(options.incarnation), queue_id=entity.queue_id,
+            epoch=entity.epoch, damaged=True,
+        )  # fmt: skip
         self._node.propose(command, lambda applied: self._answered(command, applied))
 
     def _others(self, entity: QueueEntity) -> bool:

@@ -127,16 +127,10 @@ class Inspection:
         """What came of it."""
         entity = self.queue.entity
         return Result(
-            owner=self._node.options.name,
-            queue_id=entity.queue_id,
-            life=life_of(entity),
-            looked_at=self._looked_at,
-            next=0 if self._exhausted else self._next_seq,
-            last=self._last,
-            done=self._done,
-            shown=tuple(self._shown),
+            owner=self._node.options.name, queue_id=entity.queue_id, life=life_of(entity), looked_at=self._looked_at,
+            next=0 if self._exhausted else self._next_seq, last=self._last, done=self._done, shown=tuple(self._shown),
             skipped={why: sorted(seqs) for why, seqs in self._skipped.items()},
-        )
+        )  # fmt: skip
 
     @property
     def _exhausted(self) -> bool:
@@ -471,15 +465,9 @@ class Transfer:
     __slots__ = ("_aside", "_inspection", "_targets", "accepted", "moves", "seq", "since_ms", "size")
 
     def __init__(
-        self,
-        inspection: Inspection,
-        seq: int,
-        targets: tuple[QueueHandle, ...],
-        size: int,
-        *,
-        moves: bool,
+        self, inspection: Inspection, seq: int, targets: tuple[QueueHandle, ...], size: int, *, moves: bool,
         since_ms: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._inspection = inspection
         self._targets = targets
         self._aside = False

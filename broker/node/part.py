@@ -65,17 +65,11 @@ if TYPE_CHECKING:
 ROOM_BYTES: Final = 8 << 20
 """So much may wait for a peer's socket before deliveries to it are held back."""
 COPY_EVENTS: Final = {
-    "caught_up": "replica.caught_up",
-    "fell_behind": "replica.fell_behind",
-    "refused": "replica.refused",
-    "rolled_back": "replica.rolled_back",
-    "later": "replica.ahead",
-    "in_doubt": "owner.in_doubt",
-    "kept_apart": "replica.kept_apart",
-    "differs": "replica.differs",
-    "damaged": "replica.damaged",
+    "caught_up": "replica.caught_up", "fell_behind": "replica.fell_behind", "refused": "replica.refused",
+    "rolled_back": "replica.rolled_back", "later": "replica.ahead", "in_doubt": "owner.in_doubt",
+    "kept_apart": "replica.kept_apart", "differs": "replica.differs", "damaged": "replica.damaged",
     "hand_over_failed": "owner.hand_over_failed",
-}
+}  # fmt: skip
 """Events of replication, as the log has them."""
 
 
@@ -141,16 +135,13 @@ class Part:
         self.alarms = AlarmsOfNodes(node, self.hub, self.proxies)
         self.occupancy = OccupancyOfNodes(node.occupancy, node.map, self.hub)
         handlers: tuple[tuple[Iterable[type], Handler], ...] = (
-            (copies.TO_BACKUP, self.copying.received),
-            (copies.TO_OWNER, self.copying.received_as_owner),
-            (self.servings.handles, self.servings.received),
-            (client_side.MESSAGES, self.proxies.received),
+            (copies.TO_BACKUP, self.copying.received), (copies.TO_OWNER, self.copying.received_as_owner),
+            (self.servings.handles, self.servings.received), (client_side.MESSAGES, self.proxies.received),
             ((Alarmed,), self.alarms.received),
             ((HandOver,), lambda _peer, message, _payload: self.hand_over(message.queue_id, message.to)),
-            ((Occupied,), self.occupancy.received),
-            ((StreamAsk,), node.streams.asked),
+            ((Occupied,), self.occupancy.received), ((StreamAsk,), node.streams.asked),
             ((StreamTold,), node.streams.answered),
-        )
+        )  # fmt: skip
         for heads, handler in handlers:
             self.hub.handlers.update(dict.fromkeys(heads, handler))
         self.hub.handlers.update(self.replies.handlers)

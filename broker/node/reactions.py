@@ -86,12 +86,9 @@ def exchange_declared(node: ReactingNode, change: changes.ExchangeDeclared) -> N
     node.exchange_count += 1
     if exchange.name:
         node.vhosts[exchange.vhost].router.add_exchange(
-            exchange.name,
-            exchange.type,
-            exchange.arguments,
-            node.map.exchange_settings(exchange).alternate_exchange,
+            exchange.name, exchange.type, exchange.arguments, node.map.exchange_settings(exchange).alternate_exchange,
             exchange.internal,
-        )
+        )  # fmt: skip
 
 
 def exchange_deleted(node: ReactingNode, change: changes.ExchangeDeleted) -> None:
@@ -157,33 +154,19 @@ def _part(name: str, node: ReactingNode, change: changes.Change) -> None:
 
 
 REACTIONS: Final[dict[type, Callable[[ReactingNode, Any], None]]] = {
-    changes.QueueDeclared: queue_declared,
-    changes.QueueDeleted: queue_deleted,
-    changes.QueuePaused: queue_paused,
-    changes.ExchangeDeclared: exchange_declared,
-    changes.ExchangeDeleted: exchange_deleted,
-    changes.Bound: bound,
-    changes.Unbound: unbound,
-    changes.VhostAdded: vhost_added,
-    changes.VhostChanged: lambda node, change: node.watching.review(change.vhost),
-    changes.VhostDeleted: vhost_deleted,
-    changes.PolicyChanged: policy_changed,
-    changes.UserChanged: authorization_changed,
-    changes.PermissionChanged: authorization_changed,
-    changes.ParameterChanged: nothing,
-    changes.ImportChanged: nothing,
+    changes.QueueDeclared: queue_declared, changes.QueueDeleted: queue_deleted, changes.QueuePaused: queue_paused,
+    changes.ExchangeDeclared: exchange_declared, changes.ExchangeDeleted: exchange_deleted, changes.Bound: bound,
+    changes.Unbound: unbound, changes.VhostAdded: vhost_added,
+    changes.VhostChanged: lambda node, change: node.watching.review(change.vhost), changes.VhostDeleted: vhost_deleted,
+    changes.PolicyChanged: policy_changed, changes.UserChanged: authorization_changed,
+    changes.PermissionChanged: authorization_changed, changes.ParameterChanged: nothing, changes.ImportChanged: nothing,
     changes.MemberChanged: partial(_part, "member_changed"),
-    changes.MemberForgotten: partial(_part, "member_forgotten"),
-    changes.OwnerChanged: partial(_part, "owner_changed"),
+    changes.MemberForgotten: partial(_part, "member_forgotten"), changes.OwnerChanged: partial(_part, "owner_changed"),
     changes.InSyncChanged: partial(_part, "in_sync_changed"),
-    changes.ReplicasChanged: partial(_part, "replicas_changed"),
-    changes.CopyLost: partial(_part, "copy_lost"),
-    changes.SegmentOpened: segment_known,
-    changes.SegmentCommitted: segment_known,
-    changes.SegmentEnded: segment_ended,
-    changes.ProducerChanged: nothing,
-    changes.TimePassed: time_passed,
-}
+    changes.ReplicasChanged: partial(_part, "replicas_changed"), changes.CopyLost: partial(_part, "copy_lost"),
+    changes.SegmentOpened: segment_known, changes.SegmentCommitted: segment_known, changes.SegmentEnded: segment_ended,
+    changes.ProducerChanged: nothing, changes.TimePassed: time_passed,
+}  # fmt: skip
 
 
 def carry_out(node: ReactingNode, happened: Sequence[changes.Change]) -> None:
