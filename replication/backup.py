@@ -49,7 +49,8 @@ from .messages import (
 )
 from .pacing import ROUND_BYTES, Pacing, Rate
 from .places import claims, lacks, may_lack, offered_place, overwritten, place_of, went_back
-from .ports import BackupHost, RecordMaker, Replica, ReplicaStore
+from .ports import BackupHost, Replica, ReplicaStore
+from .records import Records
 from .sync import attribute_updates, bucket_range, compare, cut_point, foreign, lowered
 
 WANTS_MAX = 4
@@ -61,7 +62,7 @@ SYNC_BYTES_MAX = 8 << 20
 class Backup:
     """All copies that node `name` holds of queues of others. Every `now_ms` is one monotonic clock, in ms."""
 
-    def __init__(self, host: BackupHost, name: str, records: RecordMaker, round_bytes: int = ROUND_BYTES) -> None:
+    def __init__(self, host: BackupHost, name: str, records: Records, round_bytes: int = ROUND_BYTES) -> None:
         self._host = host
         self._name = name
         self._records = records

@@ -1,4 +1,4 @@
-"""Ports of replication: a queue's messages, a record encoder, and the node as each core sees it.
+"""Ports of replication: a queue's messages, and the node as each core sees it.
 
 *Emitted state* is what the records of all groups cut so far come down to: messages written, less those whose SET is
 written. An unwritten message, or an acknowledgement that no group carries yet, is not in it.
@@ -115,28 +115,6 @@ class OwnedLog(Protocol):
 
     def copy(self, seqs: Sequence[Range], bytes_max: int, then: Callable[[bytes], None]) -> None:
         """As `OwnerHost.load`."""
-
-
-class RecordMaker(Protocol):
-    """Encodes single records with their checksums, ready to stand in a group of the own journal."""
-
-    def cut(self, queue_id: int, epoch: int, from_seq: int) -> bytes:
-        """CUT: nothing from this seq on is in the log any more; from 1: nor any attribute."""
-
-    def settle(self, queue_id: int, epoch: int, ranges: Sequence[Range]) -> bytes:
-        """SET: the messages have left. Seqs that are not there are passed over by the fold."""
-
-    def reserve(self, queue_id: int, epoch: int, upto: int) -> bytes:
-        """RSV: messages up to this seq may have been handed out."""
-
-    def count(self, queue_id: int, epoch: int, seq: int, delivery_count: int) -> bytes:
-        """REQ: the delivery count is now this, higher or lower."""
-
-    def dead(self, queue_id: int, epoch: int, seq: int, reason: int) -> bytes:
-        """DEAD: held for its dead-letter targets."""
-
-    def set_attribute(self, queue_id: int, epoch: int, name: bytes, upto: int) -> bytes:
-        """ATTR: the fold takes this number, higher or lower than before; 0 takes the name out."""
 
 
 class Host(Protocol):

@@ -7,6 +7,7 @@ which of them needed no acknowledgement or were redelivered. So a channel's `tot
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.queues.handle import QueueHandle
@@ -30,59 +31,51 @@ class Ledger(Protocol):
     def redelivered(self) -> int: ...
 
 
+@dataclass(slots=True, eq=False)
 class ChannelCounts:
-    """Of one channel. `got`: what basic.get found, to be acknowledged; other names as in `MessageTotals`."""
+    """Of one channel. `got`: what basic.get found, to be acknowledged; `redelivered`: of what it found; other names as
+    in `MessageTotals`."""
 
-    __slots__ = (
-        "ack", "confirm", "drop_unroutable", "get_empty", "get_no_ack", "got", "publish", "publishes", "redelivered",
-        "return_unroutable",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.publish = 0
-        self.publishes: dict[bytes, int] = {}
-        """By exchange, counted while somebody asks (`broker.node.flows`)."""
-        self.confirm = 0
-        self.return_unroutable = 0
-        self.drop_unroutable = 0
-        self.got = 0
-        self.get_no_ack = 0
-        self.get_empty = 0
-        self.redelivered = 0
-        """Of what basic.get found."""
-        self.ack = 0
+    publish: int = 0
+    publishes: dict[bytes, int] = field(default_factory=dict)
+    """By exchange, counted while somebody asks (`Flows`)."""
+    confirm: int = 0
+    return_unroutable: int = 0
+    drop_unroutable: int = 0
+    got: int = 0
+    get_no_ack: int = 0
+    get_empty: int = 0
+    redelivered: int = 0
+    ack: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class ExchangeCounts:
     """Of one exchange at this node; see `broker.stats.rows.ExchangeRow`."""
 
-    __slots__ = ("confirm", "drop_unroutable", "publish_in", "publish_out", "return_unroutable")
-
-    def __init__(self) -> None:
-        self.publish_in = 0
-        self.publish_out = 0
-        self.confirm = 0
-        self.return_unroutable = 0
-        self.drop_unroutable = 0
+    publish_in: int = 0
+    publish_out: int = 0
+    confirm: int = 0
+    return_unroutable: int = 0
+    drop_unroutable: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Churn:
     """Counted where it happens; nobody decides anything by it."""
 
-    __slots__ = ("_left", "channels", "logins", "queues_created", "queues_declared", "queues_deleted")
-
-    def __init__(self) -> None:
-        self._left = MessageTotals()  # of the channels that are gone
-        self.channels = 0
-        """Opened."""
-        self.logins = Attempts("amqp")
-        """Of clients; not of whoever opened the node's own socket."""
-        self.queues_declared = 0
-        """queue.declare that were answered, whether the queue was new or not."""
-        self.queues_created = 0
-        """That began, and that this node was the first owner of."""
-        self.queues_deleted = 0
-        """That ended while this node owned them."""
+    channels: int = 0
+    """Opened."""
+    logins: Attempts = field(default_factory=lambda: Attempts("amqp"))
+    """Of clients; not of whoever opened the node's own socket."""
+    queues_declared: int = 0
+    """queue.declare that were answered, whether the queue was new or not."""
+    queues_created: int = 0
+    """That began, and that this node was the first owner of."""
+    queues_deleted: int = 0
+    """That ended while this node owned them."""
+    _left: MessageTotals = field(default_factory=MessageTotals)
+    """Of the channels that are gone."""
 
     def left(self, totals: MessageTotals) -> None:
         """The channel is gone; what its messages did counts on."""

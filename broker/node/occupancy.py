@@ -106,18 +106,10 @@ class OccupancyOfNodes:
                         self._hub.failed(peer, error)
 
     def _limited(self) -> tuple[dict[str, int], dict[str, int]]:
-        occupancy, map_ = self._occupancy, self._map
-        vhosts = {
-            name: count
-            for name, count in occupancy.vhosts.items()
-            if (map_.vhost_limits(name).connections_max or 0) > 0
-        }
-        users = {
-            name: count
-            for name, count in occupancy.users.items()
-            if (known := map_.user(name)) is not None and (known.limits.connections_max or 0) > 0
-        }
-        return vhosts, users
+        vhosts, users, view = self._occupancy.vhosts, self._occupancy.users, self._map
+        limited = {name: n for name, n in vhosts.items() if (view.vhost_limits(name).connections_max or 0) > 0}
+        known = ((name, count, view.user(name)) for name, count in users.items())
+        return limited, {name: n for name, n, user in known if user and (user.limits.connections_max or 0) > 0}
 
     def linked(self, peer: str) -> None:
         if any(self._sent):
