@@ -267,24 +267,24 @@ class Node:
         reactions.carry_out(self, happened)
 
     def react(self, change: changes.Change) -> None:
-        reactions.REACTIONS[type(change)](self, change)
+        reactions.react(self, change)
 
     def adopt(self, rings: dict[int, Ring]) -> None:
         """Builds the node from the map at start; `rings` are those with recovered messages, by queue id."""
         self.log_clock.passed(self.map.time, self.now_ms)
         for vhost in self.map.vhosts():
-            reactions.vhost_added(self, changes.VhostAdded(vhost.name))
+            self.react(changes.VhostAdded(vhost.name))
             for exchange in self.map.exchanges(vhost.name):
-                reactions.exchange_declared(self, changes.ExchangeDeclared(exchange))
+                self.react(changes.ExchangeDeclared(exchange))
             for queue in (*self.map.queues(vhost.name), *self.map.staging_queues(vhost.name)):
                 if self.part is not None:
                     self.part.declared(queue, rings.get(queue.queue_id), found=True)
                 else:
                     self.add_queue(queue, rings.get(queue.queue_id))
             for binding in self.map.bindings(vhost.name):
-                reactions.bound(self, changes.Bound(binding))
+                self.react(changes.Bound(binding))
             for segment in self.map.segments(vhost.name):
-                reactions.segment_known(self, changes.SegmentOpened(segment))
+                self.react(changes.SegmentOpened(segment))
 
     def new_ring(self, entity: QueueEntity, replica: bool = False) -> Ring:
         return queue_factory.new_ring(self, entity, replica)

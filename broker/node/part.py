@@ -65,11 +65,17 @@ if TYPE_CHECKING:
 ROOM_BYTES: Final = 8 << 20
 """So much may wait for a peer's socket before deliveries to it are held back."""
 COPY_EVENTS: Final = {
-    "caught_up": "replica.caught_up", "fell_behind": "replica.fell_behind", "refused": "replica.refused",
-    "rolled_back": "replica.rolled_back", "later": "replica.ahead", "in_doubt": "owner.in_doubt",
-    "kept_apart": "replica.kept_apart", "differs": "replica.differs", "damaged": "replica.damaged",
+    "caught_up": "replica.caught_up",
+    "fell_behind": "replica.fell_behind",
+    "refused": "replica.refused",
+    "rolled_back": "replica.rolled_back",
+    "later": "replica.ahead",
+    "in_doubt": "owner.in_doubt",
+    "kept_apart": "replica.kept_apart",
+    "differs": "replica.differs",
+    "damaged": "replica.damaged",
     "hand_over_failed": "owner.hand_over_failed",
-}  # fmt: skip
+}
 """Events of replication, as the log has them."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.node.vhost import VirtualHost
@@ -108,14 +107,6 @@ def segment_ended(node: ReactingNode, change: changes.SegmentEnded) -> None:
     node.moving.ended(change.segment)
 
 
-def bound(node: ReactingNode, change: changes.Bound) -> None:
-    node.vhosts[change.binding.vhost].bind(change.binding)
-
-
-def unbound(node: ReactingNode, change: changes.Unbound) -> None:
-    node.vhosts[change.binding.vhost].unbind(change.binding)
-
-
 def vhost_added(node: ReactingNode, change: changes.VhostAdded) -> None:
     node.vhosts[change.vhost] = VirtualHost(change.vhost, node.labour)
     node.watching.review(change.vhost)
@@ -128,10 +119,6 @@ def vhost_deleted(node: ReactingNode, change: changes.VhostDeleted) -> None:
         node.setting_aside.notify(connection, connection.vhost_deleted, change.vhost)
 
 
-def policy_changed(node: ReactingNode, change: changes.PolicyChanged) -> None:
-    node.postponed.renewals.begin(change.vhost)
-
-
 def authorization_changed(node: ReactingNode, change: changes.UserChanged | changes.PermissionChanged) -> None:
     node.authorization_generation += 1
     for connection in tuple(node.clients.values()):
@@ -139,34 +126,46 @@ def authorization_changed(node: ReactingNode, change: changes.UserChanged | chan
             node.setting_aside.notify(connection, connection.review_rights)
 
 
-def time_passed(node: ReactingNode, change: changes.TimePassed) -> None:
-    node.log_clock.passed(change.time, node.now_ms)
-
-
-def nothing(node: ReactingNode, _: changes.Change) -> None:
-    pass
-
-
-def _part(name: str, node: ReactingNode, change: changes.Change) -> None:
-    """What concerns nodes in a cluster."""
-    if node.part is not None:
-        getattr(node.part, name)(change)
-
-
+OF_MEMBERS: Final = {
+    changes.MemberChanged: "member_changed",
+    changes.MemberForgotten: "member_forgotten",
+    changes.OwnerChanged: "owner_changed",
+    changes.InSyncChanged: "in_sync_changed",
+    changes.ReplicasChanged: "replicas_changed",
+    changes.CopyLost: "copy_lost",
+}
+"""What concerns nodes in a cluster, and the method of theirs."""
+WITHOUT: Final = {changes.ParameterChanged, changes.ImportChanged, changes.ProducerChanged}
+"""What changes nothing of a node."""
 REACTIONS: Final[dict[type, Callable[[ReactingNode, Any], None]]] = {
-    changes.QueueDeclared: queue_declared, changes.QueueDeleted: queue_deleted, changes.QueuePaused: queue_paused,
-    changes.ExchangeDeclared: exchange_declared, changes.ExchangeDeleted: exchange_deleted, changes.Bound: bound,
-    changes.Unbound: unbound, changes.VhostAdded: vhost_added,
-    changes.VhostChanged: lambda node, change: node.watching.review(change.vhost), changes.VhostDeleted: vhost_deleted,
-    changes.PolicyChanged: policy_changed, changes.UserChanged: authorization_changed,
-    changes.PermissionChanged: authorization_changed, changes.ParameterChanged: nothing, changes.ImportChanged: nothing,
-    changes.MemberChanged: partial(_part, "member_changed"),
-    changes.MemberForgotten: partial(_part, "member_forgotten"), changes.OwnerChanged: partial(_part, "owner_changed"),
-    changes.InSyncChanged: partial(_part, "in_sync_changed"),
-    changes.ReplicasChanged: partial(_part, "replicas_changed"), changes.CopyLost: partial(_part, "copy_lost"),
-    changes.SegmentOpened: segment_known, changes.SegmentCommitted: segment_known, changes.SegmentEnded: segment_ended,
-    changes.ProducerChanged: nothing, changes.TimePassed: time_passed,
-}  # fmt: skip
+    changes.QueueDeclared: queue_declared,
+    changes.QueueDeleted: queue_deleted,
+    changes.QueuePaused: queue_paused,
+    changes.ExchangeDeclared: exchange_declared,
+    changes.ExchangeDeleted: exchange_deleted,
+    changes.Bound: lambda node, change: node.vhosts[change.binding.vhost].bind(change.binding),
+    changes.Unbound: lambda node, change: node.vhosts[change.binding.vhost].unbind(change.binding),
+    changes.VhostAdded: vhost_added,
+    changes.VhostChanged: lambda node, change: node.watching.review(change.vhost),
+    changes.VhostDeleted: vhost_deleted,
+    changes.PolicyChanged: lambda node, change: node.postponed.renewals.begin(change.vhost),
+    changes.UserChanged: authorization_changed,
+    changes.PermissionChanged: authorization_changed,
+    changes.SegmentOpened: segment_known,
+    changes.SegmentCommitted: segment_known,
+    changes.SegmentEnded: segment_ended,
+    changes.TimePassed: lambda node, change: node.log_clock.passed(change.time, node.now_ms),
+}
+
+
+def react(node: ReactingNode, change: changes.Change) -> None:
+    """Carries out one change."""
+    kind = type(change)
+    if kind in OF_MEMBERS:
+        if node.part is not None:
+            getattr(node.part, OF_MEMBERS[kind])(change)
+    elif kind not in WITHOUT:
+        REACTIONS[kind](node, change)
 
 
 def carry_out(node: ReactingNode, happened: Sequence[changes.Change]) -> None:

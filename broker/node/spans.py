@@ -217,12 +217,15 @@ class Spans:
         connection = channel.connection
         host, _, port = connection.peer.rpartition(":")
         about: Attributes = {
-            "messaging.system": "rabbitmq", "messaging.operation.name": operation,
+            "messaging.system": "rabbitmq",
+            "messaging.operation.name": operation,
             "messaging.rabbitmq.destination.routing_key": _text(message.routing_key),
-            "messaging.message.body.size": message.body_length, "network.peer.address": host.strip("[]"),
-            "clusterbroker.node": self._node, "clusterbroker.vhost": channel.vhost_name,
+            "messaging.message.body.size": message.body_length,
+            "network.peer.address": host.strip("[]"),
+            "clusterbroker.node": self._node,
+            "clusterbroker.vhost": channel.vhost_name,
             "clusterbroker.user": connection.user,
-        }  # fmt: skip
+        }
         if port.isdigit():
             about["network.peer.port"] = int(port)
         if properties.message_id is not None:
