@@ -1,9 +1,9 @@
 """Conditions for operators that block nobody: a disk went back in time, a queue is set aside.
 
-An *alarm* (`broker.node.alarms`) is a resource that runs low, and publishers wait for it. An *alert* names a fault and
-stays until its repair. (kind, subject) is its identity; setting it again replaces its text. Begin and end of each are
-logged once; `status`, the rows of the node, metrics and the web page show the present ones. At most ALERTS_MAX are kept
-one by one; further ones are counted, because a fault of thousands of queues at once shows in the first thousand.
+An *alarm* (`broker.node.backpressure`) is a resource that runs low, and publishers wait for it. An *alert* names a
+fault and stays until its repair. (kind, subject) is its identity; setting it again replaces its text. Begin and end of
+each are logged once; `status`, the rows of the node, metrics and the web page show the present ones. At most ALERTS_MAX
+are kept one by one; further ones are counted, because a fault of thousands of queues shows in the first thousand.
 
 alert of a copy        subject           holds
 replica.rolled_back    this node         from the first queue on, as long as its process lives: a disk that went back

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from clusterbroker.broker.node.alarms import MINORITY, AlarmsOfNodes
 from clusterbroker.broker.node.alerts import CopyCare
 from clusterbroker.broker.node.arrears import Arrears
+from clusterbroker.broker.node.backpressure import MINORITY, AlarmsOfNodes
 from clusterbroker.broker.node.failover import Failover
 from clusterbroker.broker.node.hub import Handler, Hub, Payload
 from clusterbroker.broker.node.messages import HandOver, Occupied
@@ -87,6 +87,7 @@ class MemberNode(NodeCore, FactoryNode, Protocol):
     replies: Replies | None
     reply_targets: dict[str, Target]
     streams: Streams
+    throttled: bool
 
     @property
     def setting_aside(self) -> SettingAside: ...
