@@ -217,36 +217,6 @@ def portion_too_early() -> None:
     patch(Copying, "_last_group", lambda _: property(lambda self: self._node.newest_group))
 
 
-@mutation("a message is copied forward over its settlement", journal=True)
-def moved_over_settlement() -> None:
-    from clusterbroker.replication.copying import Copying
-
-    def make(move: Any) -> Any:
-        def over(self: Any, *place: Any) -> None:
-            kept, self._unfolded = self._unfolded, {}
-            move(self, *place)
-            self._unfolded = kept
-
-        return over
-
-    patch(Copying, "move", make)
-
-
-@mutation("a queue is written before the beginning of its copy is", only=("kill", "heal", "wipe_newcomer", "join"))
-def written_before_beginning() -> None:
-    from clusterbroker.replication.copying import Copying
-
-    def make(take_over: Any) -> Any:
-        def early(self: Any, *queue: Any) -> None:
-            kept, self._beginnings = self._beginnings, {}
-            take_over(self, *queue)
-            self._beginnings = kept
-
-        return early
-
-    patch(Copying, "take_over", make)
-
-
 # -- the backup's side
 
 
