@@ -4,7 +4,7 @@ Every event (a read of a socket, an answer of the disk, a timer) is handed to th
 soon, which is a turn of the node (`broker.node.driver`) with this process around it.
 
 A bug costs its own part: a client its connection, a queue its turns, another node its link
-(`broker.node.setting_aside`). One outside of these (a disk that fails, the wiring's fold) ends the node: its memory
+(`broker.node.mistakes`). One outside of these (a disk that fails, the wiring's fold) ends the node: its memory
 may be wrong, its written data is not.
 """
 
