@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.node.redirect import DRAINED, moving_text
+from clusterbroker.broker.node.failover import DRAINED, moving_text
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import SocketCore

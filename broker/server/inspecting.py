@@ -31,7 +31,7 @@ from clusterbroker.broker.streams.stream import Stream
 from clusterbroker.cluster.ids import QueueId
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.member import MemberRole
+    from clusterbroker.broker.node.part import Part
     from clusterbroker.broker.server.ports import ServerPort
 
 PATIENCE_S: Final = 5.0
@@ -62,7 +62,7 @@ FAILURES: Final = {"not_yet": NotYet, "unanswered": Unanswered, "refused": Refus
 class Inspector:
     """One member's requests to leaders, and its answers as one."""
 
-    def __init__(self, shell: ServerPort, part: MemberRole | None) -> None:
+    def __init__(self, shell: ServerPort, part: Part | None) -> None:
         self._shell = shell
         self._part = part
         self._ask = 0

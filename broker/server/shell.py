@@ -4,7 +4,7 @@ Every event (a read of a socket, an answer of the disk, a timer) is handed to th
 soon, which is a turn of the node (`broker.node.driver`) with this process around it.
 
 A bug costs its own part: a client its connection, a queue its turns, another node its link
-(`broker.node.setting_aside`). One outside of these (a disk that fails, the wiring's fold) ends the node: its memory
+(`broker.node.mistakes`). One outside of these (a disk that fails, the wiring's fold) ends the node: its memory
 may be wrong, its written data is not.
 """
 
@@ -23,7 +23,7 @@ from clusterbroker.broker.node.clients import Accepted, SocketCore
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.driver import Driver, Proposal
 from clusterbroker.broker.node.effects import Check, Group, Load, StreamLoad
-from clusterbroker.broker.node.redirect import moving_text
+from clusterbroker.broker.node.failover import moving_text
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
 from clusterbroker.broker.server.alarms import Alarms, watch_disk
 from clusterbroker.broker.server.client import Client, ReceiveBuffer, peer_name

@@ -70,7 +70,7 @@ class Pulse:
         """Somebody has heard a beat of this node."""
         site = self._site
         if incarnation == site.keeper.incarnation and self.contact.confirmed(peer, seq, site.boot_s()):
-            site.wake()
+            site.loop.wake()
 
     # -- who is given up
 

@@ -20,13 +20,14 @@ from tests.simulation.checkers import Checkers, Violation
 from tests.simulation.clients import Actor, Churner, Declarer, Pioneer
 from tests.simulation.consumers import Consumer, Poller
 from tests.simulation.leases import LeaseReader
+from tests.simulation.machine import EPOCH_MS
 from tests.simulation.network import CONTROL, DATA, Network
 from tests.simulation.publishers import Insister, NamedPublisher, Publisher, Route, Transaction, Transactor
 from tests.simulation.raft_wiring import RaftControl, RaftWiring
 from tests.simulation.real_journal import RealJournal
 from tests.simulation.schedule import Schedule
 from tests.simulation.sim_journal import SimJournal
-from tests.simulation.site import EPOCH_MS, Site
+from tests.simulation.site import Site
 from tests.simulation.streams import StreamReader
 from tests.simulation.upkeep import Upkeep
 from tests.simulation.workload import FEATURES, KEPT, PIPELINE, PIPELINE_SHARE, PLAIN, TARGETS, Kind
@@ -407,4 +408,4 @@ class World:
     def _checkpointed(self, site: Site) -> None:
         if site.journal.checkpoint is not None:
             site.journal.complete_checkpoint()
-            site.checkpointed()
+            site.loop.checkpointed()

@@ -22,7 +22,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.node.requests import HandOver
+from clusterbroker.broker.node.messages import HandOver
 from clusterbroker.broker.server.control.operations import Facts, Refused
 from clusterbroker.broker.server.goodbye import turn_clients_away
 from clusterbroker.cluster.errors import queue_text

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict
 
-from clusterbroker.broker.node.alerts import ALERTS_TOLD_MAX
+from clusterbroker.broker.node.alerts import ALERTS_SHOWN_MAX
 from clusterbroker.broker.server.control.cluster_operations import facts as cluster_facts
 from clusterbroker.broker.server.control.copying_operations import copying_facts
 from clusterbroker.broker.server.control.operations import Facts, Refused
@@ -88,7 +88,7 @@ async def _status(shell: ServerPort, _: Facts) -> Facts:
         "messages_ready": sum(queue.ready for queue in queues),
         "messages_unacknowledged": sum(queue.ring.unacked for queue in queues),
         "alarms": list(shell.alarms.raised),
-        "alerts": [asdict(alert) for alert in islice(node.alerts, ALERTS_TOLD_MAX)],
+        "alerts": [asdict(alert) for alert in islice(node.alerts, ALERTS_SHOWN_MAX)],
         "alerts_count": len(node.alerts),
         "scrub": _scrub(shell),
         **copying_facts(shell),

@@ -60,7 +60,7 @@ from clusterbroker.cluster.wiring.map import Applied
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node
-    from clusterbroker.broker.node.member import MemberRole
+    from clusterbroker.broker.node.part import Part
     from clusterbroker.broker.server.log import NodeLog
     from clusterbroker.broker.server.options import ClusterOptions
     from clusterbroker.broker.server.ports import ServerPort
@@ -116,7 +116,7 @@ class ClusterShell:
         return self.liveness.heart
 
     @property
-    def _part(self) -> MemberRole | None:
+    def _part(self) -> Part | None:
         """None before the node has read its journal."""
         return None if self._node is None else self._node.part
 

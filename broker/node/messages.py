@@ -1,11 +1,38 @@
-"""Messages about links through a third node: heads of frames on the data channel.
+"""Heads of frames between nodes that belong to no queue: requests, facts, links through a third node.
 
-They are handled on arrival, at any wiring index of their sender: their content has its own.
+Nothing of them is answered: what came of a request stands in the map. So one may be lost, come twice or come late, and
+what it asks for must be harmless then. Those of relayed links are handled on arrival, at any wiring index of their
+sender: their content has its own.
 """
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+from clusterbroker.cluster.link.fields import Whole
+
+Named = dict[Annotated[str, msgspec.Meta(max_length=255)], Whole]
+
+
+class HandOver(msgspec.Struct, frozen=True, array_like=True, tag=50):
+    """To a queue's owner: hand it to this member, if you still own it and can."""
+
+    queue_id: Annotated[int, msgspec.Meta(ge=0)]
+    to: Annotated[str, msgspec.Meta(max_length=64)]
+
+
+class Occupied(msgspec.Struct, frozen=True, array_like=True, tag=55):
+    """Connections at the sender, of vhosts and users that have a limit: those counts that changed."""
+
+    vhosts: Named
+    users: Named
+    whole: bool = False
+    """All counts: what is not named has none."""
+
+
+AnyRequest = HandOver | Occupied
 
 
 class RelayMessage(msgspec.Struct, frozen=True, array_like=True):
@@ -52,3 +79,7 @@ class RelayTook(Passing, frozen=True, tag=105):
 
 
 AnyRelay = Reach | RelayOpen | RelayAccept | RelayClose | Relayed | RelayTook
+
+
+class More(msgspec.Struct, frozen=True, array_like=True, tag=51):
+    """The next frame's payload begins with this one's."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.node import flows
+from clusterbroker.broker.node import counts
 from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.server import counting
 from tests.unit.broker.fronts.amqp091.harness import World
@@ -19,7 +19,7 @@ def test_nobody_counts_unless_somebody_asks() -> None:
     alice.publish("", "q", b"2", b"3")
     queue_id = world.queue("q").entity.queue_id
     assert world.node.flows.totals == {("/", b"", queue_id): 2}
-    world.now_ms += flows.WANTED_MS
+    world.now_ms += counts.WANTED_MS
     alice.publish("", "q", b"4")
     assert (world.node.flows.counting, world.node.flows.totals) == (False, {})
 
@@ -40,15 +40,15 @@ def test_each_queue_of_a_route_is_a_flow_of_its_own() -> None:
 
 
 def test_flows_are_bounded() -> None:
-    counted = flows.Flows()
+    counted = counts.Flows()
     counted.asked(0)
-    counts = ChannelCounts()
+    channel = ChannelCounts()
     world = World()
     world.client().declare("q")
-    for number in range(flows.FLOWS_MAX + 5):
-        counted.published(counts, "/", b"%d" % number, [world.queue("q")], 1, 1)
-    assert len(counted.totals) == flows.FLOWS_MAX
-    assert len(counts.publishes) == flows.EXCHANGES_MAX
+    for number in range(counts.FLOWS_MAX + 5):
+        counted.published(channel, "/", b"%d" % number, [world.queue("q")], 1, 1)
+    assert len(counted.totals) == counts.FLOWS_MAX
+    assert len(channel.publishes) == counts.EXCHANGES_MAX
 
 
 def test_a_channel_tells_what_it_published_to_which_exchange() -> None:

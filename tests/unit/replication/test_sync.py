@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterbroker.journal.queue_state import QueueState
-from clusterbroker.replication.sync import told_again
+from clusterbroker.replication.sync import attribute_updates
 
 FORGOTTEN = 0
 NAMES = st.sampled_from([b"v", b"w", b"x", b"y", b"z"])
@@ -33,7 +33,7 @@ def test_the_copy_has_the_owners_order(
     for name, more in live:
         hear(owner, [(name, more)])
         copy.set_attribute(name, owner.attributes.get(name, FORGOTTEN))
-    for name, upto in told_again(copy.attributes, offered, {name for name, _ in live}):
+    for name, upto in attribute_updates(copy.attributes, offered, {name for name, _ in live}):
         copy.set_attribute(name, upto)
     assert list(copy.attributes.items()) == list(owner.attributes.items())
-    assert told_again(owner.attributes, owner.attributes) == [], "who has all hears nothing"
+    assert attribute_updates(owner.attributes, owner.attributes) == [], "who has all hears nothing"

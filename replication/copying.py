@@ -10,19 +10,15 @@ place on the disk and are folded into the replica's ring. Their mark is the numb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from clusterbroker.broker.node.pending import Pending, Portions
-from clusterbroker.broker.queues.log import MessageLog
-from clusterbroker.broker.queues.ring import Ring
-from clusterbroker.broker.queues.states import BUCKET_SEQS
-from clusterbroker.broker.streams.store import store_of
-from clusterbroker.broker.streams.stream import Stream
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import Epoch, Incarnation, NodeId, QueueId
-from clusterbroker.cluster.wiring.commands import ChangeInSync, GiveUpCopy, InSyncProposal, TransferOwner
+from clusterbroker.cluster.wiring.commands import AnyCommand, ChangeInSync, GiveUpCopy, InSyncProposal, TransferOwner
 from clusterbroker.cluster.wiring.map import Applied
+from clusterbroker.cluster.wiring.view import ClusterView
 from clusterbroker.journal.ranges import contains
 from clusterbroker.journal.record import (
     DamagedRecord,
@@ -33,22 +29,87 @@ from clusterbroker.journal.record import (
     enqueued,
     verify_records,
 )
-from clusterbroker.replication.backup import Backup
-from clusterbroker.replication.copies import State
-from clusterbroker.replication.messages import Range, SyncDone
-from clusterbroker.replication.places import PLACE, place_of
-from clusterbroker.replication.primary import Primary
-from clusterbroker.replication.replica import Replica
-from clusterbroker.replication.store import RecordMaker
-from clusterbroker.replication.sync import shorten
 
-if TYPE_CHECKING:
-    from clusterbroker.broker.node.hub import Hub
-    from clusterbroker.broker.node.ports import NodeCore
-    from clusterbroker.replication.messages import ReplicationMessage
+from .backup import Backup
+from .copies import State
+from .messages import Range, ReplicationMessage, SyncDone
+from .places import PLACE, place_of
+from .ports import Bytes, OwnedLog, Replica, ReplicaRing, ReplicaStore
+from .primary import Primary
+from .records import Records
+from .sync import BUCKET_SEQS, shorten
 
-Bytes = bytes | memoryview
 VOLATILE_SEGMENT: Final = 0
+
+Log = TypeVar("Log", bound=OwnedLog)
+Ring = TypeVar("Ring", bound=ReplicaRing)
+
+
+class Node(Protocol[Log, Ring]):
+    """The node: its queues, and what it wants of the wiring."""
+
+    @property
+    def now_ms(self) -> int: ...
+
+    @property
+    def newest_group(self) -> int:
+        """Number of the last group that was made."""
+
+    @property
+    def map(self) -> ClusterView: ...
+
+    @property
+    def queues(self) -> Mapping[int, Log]:
+        """Those that this node owns, by id."""
+
+    @property
+    def touched(self) -> MutableMapping[Ring, None]:
+        """For the next checkpoint."""
+
+    def propose(self, command: AnyCommand, done: Callable[[Applied], None]) -> None: ...
+
+    def stumbled(self, queue: Log, error: Exception) -> None:
+        """A queue's own work raised: it is set aside."""
+
+    def write(self, queue: Log) -> None:
+        """The queue has records for the next group."""
+
+
+class Member(Protocol):
+    """The node's role in the cluster: its links, and the consequences of what replication finds."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def incarnation(self) -> int: ...
+
+    @property
+    def registered(self) -> bool:
+        """This incarnation is a member, alive in the map."""
+
+    def owes(self, queue_id: int) -> bool:
+        """Whether the map knows more of a queue than was carried out here."""
+
+    def send(self, node: str, head: ReplicationMessage, payload: Sequence[Bytes] = ...) -> bool: ...
+
+    def freeze(self, queue_id: int) -> None:
+        """A hand-over of a queue begins."""
+
+    def thaw(self, queue_id: int) -> None:
+        """It will not be."""
+
+    def synced(self, queue_id: int) -> None:
+        """The first sync of an own queue is complete."""
+
+    def copy_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
+        """For the log; `node`: of the copy, or the heir."""
+
+    def copy_stumbled(self, queue_id: int, error: Exception) -> None:
+        """Replication raised over a queue."""
+
+    def link_stumbled(self, node: str, error: Exception) -> None:
+        """Replication raised over what is sent to a peer."""
 
 
 class Flight(NamedTuple):
@@ -59,49 +120,86 @@ class Flight(NamedTuple):
     """The watermark that the ring reaches with it."""
 
 
-class Copying:
+class Pending(NamedTuple):
+    """Records for a replica's ring, on their way into a group."""
+
+    queue_id: int
+    records: Bytes
+    epochs: tuple[tuple[int, int], ...] | None
+    begins: bool = False
+    """It ends what an earlier copy may have left in the journal: it is written whatever becomes of the ring."""
+
+
+class Portions:
+    """Records for copies on their way to the disk, cut into groups; the first one goes with the next group.
+
+    Owners' records gather here while this node's disk is slow, and one group commit would hold up the node for the time
+    of all of them. An addition learns the group of its portion, and nothing changes that: portions keep their places,
+    also when nothing is left in them. `portion_bytes`: one is full with it, and one frame's records more.
+    """
+
+    __slots__ = ("_portion_bytes", "_portions", "_sizes")
+
+    def __init__(self, portion_bytes: int) -> None:
+        self._portion_bytes = portion_bytes
+        self._portions: deque[list[Pending]] = deque()
+        self._sizes: deque[int] = deque()
+
+    def __len__(self) -> int:
+        """How many groups it takes."""
+        return len(self._portions)
+
+    @property
+    def next_bytes(self) -> int:
+        """Of the first one."""
+        return self._sizes[0] if self._sizes else 0
+
+    def put(self, pending: Pending) -> None:
+        if not self._sizes or self._sizes[-1] >= self._portion_bytes:
+            self._portions.append([])
+            self._sizes.append(0)
+        self._portions[-1].append(pending)
+        self._sizes[-1] += len(pending.records)
+
+    def take(self) -> list[Pending]:
+        """For the group that is being made."""
+        if not self._portions:
+            return []
+        self._sizes.popleft()
+        return self._portions.popleft()
+
+    def drop(self, queue_id: int) -> None:
+        """All of the queue, but for beginnings."""
+        for place, portion in enumerate(self._portions):
+            kept = [pending for pending in portion if pending.queue_id != queue_id or pending.begins]
+            self._portions[place] = kept
+            self._sizes[place] = sum(len(pending.records) for pending in kept)
+
+    def rest(self) -> Iterable[Pending]:
+        for portion in self._portions:
+            yield from portion
+
+
+class Copying(Generic[Log, Ring]):
     """Host of a node's Primary and Backup."""
 
     def __init__(
-        self,
-        node: NodeCore,
-        hub: Hub,
-        name: str,
-        records: RecordMaker,
-        *,
-        registered: Callable[[], bool],
-        owing: Callable[[int], bool],
-        freezing: Callable[[int, bool], None],
-        synced: Callable[[int], None],
-        mistaken: Callable[[int, Exception], None],
-        link_mistaken: Callable[[str, Exception], None],
-        on_event: Callable[[str, int, str, str], None],
-    ) -> None:
-        """What the node's member is asked and told.
-
-        registered     whether this incarnation is a member, alive in the map
-        owing          whether the map knows more of a queue than was carried out here
-        freezing       a hand-over of a queue begins (True) or will not be (False)
-        synced         the first sync of an own queue is complete
-        mistaken       replication raised over a queue; `link_mistaken`: over what is sent to a peer
-        on_event       for the log: (event, queue, node of the copy or heir, detail)
-        """
+        self, node: Node[Log, Ring], member: Member, store_of: Callable[[Ring], ReplicaStore], *,
+        group_bytes: int, rate_bytes: int,
+    ) -> None:  # fmt: skip
+        """`store_of`: a replica as the cores ask about it. `group_bytes`: a group of the node is full with it.
+        `rate_bytes`: a second, of copies that no publisher waits for; 0: as fast as it goes."""
         self._node = node
-        self._hub = hub
-        self._name = name
-        self._registered = registered
-        self._freezing = freezing
-        self._synced = synced
-        self._mistaken = mistaken
-        self._link_mistaken = link_mistaken
-        self._on_event = on_event
+        self._member = member
+        self._name = member.name
+        self._store_of = store_of
         self.distrusted: dict[int, Ring | None] = {}
         """Queues over which something raised here: what this node holds of them is not believed, until it begins anew.
         Of a replica its ring, which nobody asks any more. No checkpoint is taken meanwhile."""
-        self.primary = Primary(self, name, owing)
-        self._records = records
-        self.backup = Backup(self, name, records)
-        self.backup.rate.limit_bytes = node.options.copy_rate_bytes
+        self.primary = Primary(self, self._name, member.owes)
+        self._records = Records()
+        self.backup = Backup(self, self._name, self._records)
+        self.backup.rate.limit_bytes = rate_bytes
         self.replicas: dict[int, Ring] = {}
         """Rings of queues that others own, or nobody does."""
         self.from_disk: dict[int, None] = {}
@@ -109,21 +207,16 @@ class Copying:
         self._flights: dict[int, Flight] = {}
         self._spans: list[tuple[int, GroupWriter, int, int]] = []
         self._volatile = GroupWriter(VOLATILE_SEGMENT, 0)
-        self._pending = Portions(2 * node.options.group_bytes_max)
+        self._pending = Portions(2 * group_bytes)
         self._beginnings: dict[int, None] = {}  # queues with a beginning in `_pending`
         self._unfolded: dict[int, None] = {}  # queues with records of their owners in `_pending`
-        self._live: tuple[Ring | None, int, int, Sequence[Range]] = (
-            None,
-            0,
-            0,
-            (),
-        )  # of the last `move`: what lives there
+        self._live: tuple[Ring | None, int, int, Sequence[Range]] = None, 0, 0, ()  # of the last `move`: what lives
         self.sent_bytes = self.received_bytes = 0  # of records, to copies and from owners; totals for operators
         self._durable = 0
 
     # -- own queues -------------------------------------------------------------------------------------------
 
-    def take_over(self, queue: MessageLog, min_in_sync: int, after_group: int) -> None:
+    def take_over(self, queue: Log, min_in_sync: int, after_group: int) -> None:
         """The queue is this node's from now on; `queue.ring` stands as it was folded."""
         entity = queue.entity
         if entity.queue_id in self._beginnings:
@@ -135,8 +228,9 @@ class Copying:
             first = min(first, queue.ring.past.lowest or first)
         shorten(queue.ring.epochs, first)
         unproven = entity.queue_id in self.from_disk
+        store = self._store_of(queue.ring)
         self.primary.take_over(
-            entity, store_of(queue.ring), min_in_sync, self._node.now_ms, after_group, queue.ring.volatile, unproven
+            entity, store, min_in_sync, self._node.now_ms, after_group, queue.ring.volatile, unproven
         )
 
     def begin_syncs_anew(self, queue_id: int) -> None:
@@ -196,7 +290,7 @@ class Copying:
             self.backup.stop(queue_id)
         self.distrusted[queue_id] = ring or self.distrusted.get(queue_id)
 
-    def write_own(self, queue: MessageLog, writer: GroupWriter) -> bool:
+    def write_own(self, queue: Log, writer: GroupWriter) -> bool:
         """The queue's records into the group that is being made; whether somebody waits for the disk."""
         queue_id, ring = queue.entity.queue_id, queue.ring
         if not self.primary.may_write(queue_id):
@@ -296,17 +390,17 @@ class Copying:
     def _stumbled_replica(self, queue_id: int, error: Exception) -> None:
         """What its owner said is in the log and not in the ring: the owner must not hear that it is here."""
         entity = self._node.map.queue_by_id(QueueId(queue_id))
-        self._mistaken(queue_id, error)
+        self._member.copy_stumbled(queue_id, error)
         if entity is not None and entity.owner is not None and entity.owner != self._name:
             self.backup.unlinked(entity.owner)
-            self._link_mistaken(entity.owner, error)
+            self._member.link_stumbled(entity.owner, error)
 
     # -- what the cores ask: both -----------------------------------------------------------------------------
 
     def send(self, peer: str, head: ReplicationMessage, payload: Sequence[Bytes] = ()) -> bool:
         if isinstance(head, SyncDone):
             self.from_disk.pop(head.queue_id, None)
-        sent = self._hub.send(peer, head, payload)
+        sent = self._member.send(peer, head, payload)
         if sent:
             self.sent_bytes += sum(map(len, payload))
         return sent
@@ -316,112 +410,95 @@ class Copying:
         self.received_bytes += len(payload)
         self.backup.received(peer, message, payload, self._node.now_ms)
 
+    def received_as_owner(self, peer: str, message: ReplicationMessage, payload: memoryview) -> None:
+        """What a copy elsewhere says of a queue that this node owns."""
+        self.primary.received(peer, message, payload, self._node.now_ms)
+
     def stumbled(self, queue_id: int, error: Exception) -> None:
-        self._mistaken(queue_id, error)
+        self._member.copy_stumbled(queue_id, error)
 
     def link_stumbled(self, peer: str, error: Exception) -> None:
-        self._link_mistaken(peer, error)
+        self._member.link_stumbled(peer, error)
 
     def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
-        self._on_event(event, queue_id, node, detail)
+        self._member.copy_event(event, queue_id, node, detail)
 
     # -- Primary ----------------------------------------------------------------------------------------------
 
     def change_in_sync(self, changes: tuple[InSyncProposal, ...], done: Callable[[], None]) -> None:
-        command = ChangeInSync(
-            node=NodeId(self._name), incarnation=Incarnation(self._node.options.incarnation), changes=changes
-        )
-        self._node.propose(command, lambda _: done())
+        me, incarnation = NodeId(self._name), Incarnation(self._member.incarnation)
+        self._node.propose(ChangeInSync(node=me, incarnation=incarnation, changes=changes), lambda _: done())
 
     def transfer_owner(self, queue_id: int, epoch: int, version: int, to: str, done: Callable[[bool], None]) -> None:
-        def told(applied: Applied) -> None:
-            done(applied.error is None)
-
         command = TransferOwner(
-            node=NodeId(self._name),
-            incarnation=Incarnation(self._node.options.incarnation),
-            queue_id=QueueId(queue_id),
-            epoch=Epoch(epoch),
-            version=version,
-            to=NodeId(to),
-        )
-        self._node.propose(command, told)
+            node=NodeId(self._name), incarnation=Incarnation(self._member.incarnation), queue_id=QueueId(queue_id),
+            epoch=Epoch(epoch), version=version, to=NodeId(to),
+        )  # fmt: skip
+        self._node.propose(command, lambda applied: done(applied.error is None))
 
     def yield_to(self, queue_id: int, epoch: int, to: str, lacks: bool, done: Callable[[bool], None]) -> None:
         entity = self._node.map.queue_by_id(QueueId(queue_id))
         if entity is None or entity.epoch != epoch:
             return  # it is another's, or gone, and what the owner's side knew of it with it
-        command = GiveUpCopy(
-            node=NodeId(self._name),
-            incarnation=Incarnation(self._node.options.incarnation),
-            queue_id=entity.queue_id,
-            epoch=entity.epoch,
-            heir=NodeId(to),
-            doubted=not lacks,
-        )
 
-        def told(applied: Applied) -> None:
+        def answered(applied: Applied) -> None:
             if isinstance(applied.error, Unavailable):
                 self.yield_to(queue_id, epoch, to, lacks, done)
             else:
                 done(applied.error is None)
 
-        self._node.propose(command, told)
+        command = GiveUpCopy(
+            node=NodeId(self._name), incarnation=Incarnation(self._member.incarnation), queue_id=entity.queue_id,
+            epoch=entity.epoch, heir=NodeId(to), doubted=not lacks,
+        )  # fmt: skip
+        self._node.propose(command, answered)
 
     def committed(self, queue_id: int, group: int) -> None:
         flight = self._flights.pop(queue_id)
         assert flight.group == group, "one group of a queue is in flight"
         queue = self._node.queues[queue_id]
-        self._node.setting_aside.work(queue, queue.committed, flight.upto)
+        self._commit(queue, flight.upto)
         if queue.ring.needs_write:
             queue.ring.mark()  # what came meanwhile may need a reservation, which goes with it
             self._node.write(queue)
 
+    def _commit(self, queue: Log, upto: int) -> None:
+        try:
+            queue.committed(upto)
+        except Exception as error:
+            self._node.stumbled(queue, error)
+
     def first_sync_complete(self, queue_id: int) -> None:
         queue = self._node.queues[queue_id]
-        self._node.setting_aside.work(queue, queue.committed, queue.ring.emitted_end())
+        self._commit(queue, queue.ring.emitted_end())
         self.from_disk.pop(queue_id, None)
-        self._synced(queue_id)
+        self._member.synced(queue_id)
         queue.ring.mark()
         if queue.ring.needs_write:
             self._node.write(queue)
 
     def freeze(self, queue_id: int) -> None:
-        self._freezing(queue_id, True)
+        self._member.freeze(queue_id)
 
     def thaw(self, queue_id: int) -> None:
-        self._freezing(queue_id, False)
+        self._member.thaw(queue_id)
         queue = self._node.queues.get(queue_id)
         if queue is not None and queue.ring.needs_write:
             self._node.write(queue)
 
     def load(self, queue_id: int, seqs: Sequence[Range], bytes_max: int, then: Callable[[bytes], None]) -> None:
-        queue = self._node.queues[queue_id]
-        ring = queue.ring
-        if isinstance(queue, Stream):
-            queue.copy(seqs, bytes_max, then)
-            return
-        wanted, absent = ring.copies_of(seqs, bytes_max)
-
-        def loaded(messages: Sequence[Message]) -> None:
-            found = {location[0]: message for location, message in zip(absent, messages, strict=True)}
-            then(ring.encode_emitted(wanted, found))
-
-        if absent:
-            self._node.fetch(queue, absent, loaded)
-        else:
-            loaded(())
+        self._node.queues[queue_id].copy(seqs, bytes_max, then)
 
     # -- Backup -----------------------------------------------------------------------------------------------
 
     def queue(self, queue_id: int) -> Replica | None:
         entity = self._node.map.queue_by_id(QueueId(queue_id))
-        if entity is None or not self._registered():
+        if entity is None or not self._member.registered:
             return None
         electable = self._name in entity.in_sync or self._name in entity.eligible
         ring = self.replicas.get(queue_id)
         return Replica(
-            entity.owner, entity.epoch, None if ring is None else store_of(ring), electable, entity.gap_epoch
+            entity.owner, entity.epoch, None if ring is None else self._store_of(ring), electable, entity.gap_epoch
         )
 
     def spare(self, queue_id: int) -> bool:

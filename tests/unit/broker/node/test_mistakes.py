@@ -12,8 +12,8 @@ import pytest
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.fronts.amqp091.channel import Channel
-from clusterbroker.broker.node.firehose import Firehose
-from clusterbroker.broker.node.setting_aside import ALERT
+from clusterbroker.broker.node.mistakes import ALERT
+from clusterbroker.broker.node.watching import Firehose
 from clusterbroker.broker.queues.dead_lettering.replicated import ReplicatedDeadLetters
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.remote.ingest import Ingest
@@ -419,7 +419,7 @@ def test_a_firehose_that_raises_costs_what_it_had_to_tell(monkeypatch: pytest.Mo
     alice.declare("q")
     alice.declare("told")
     alice.ask(m.QueueBind(queue="told", exchange="amq.rabbitmq.trace", routing_key="#"))
-    with mistaken(monkeypatch, Firehose, "_told", lambda *_: True):
+    with mistaken(monkeypatch, Firehose, "_trace_of", lambda *_: True):
         alice.publish("", "q", b"1")
     assert [type(error) for _, _, error in world.story.mistakes] == [ZeroDivisionError]
     assert world.queue("q").ring.ready == 1
