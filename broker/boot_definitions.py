@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from clusterbroker.broker.server.awaiting import come
 from clusterbroker.broker.server.clock import Clock
+from clusterbroker.broker.server.endings import come
 from clusterbroker.cluster.errors import Unavailable, WiringError
 from clusterbroker.cluster.passwords import SCRYPT, hashed, verified
 from clusterbroker.cluster.wiring import commands as c
@@ -96,7 +96,7 @@ class BootDefinitions:
         importing = shell.loop.create_task(self._imported(shell))
         try:
             await come(
-                importing, shell.ended, lambda: shell.log.say("info", "definitions.wait", file=self.source), TELL_S
+                importing, shell.ended, lambda: shell.log.emit("info", "definitions.wait", file=self.source), TELL_S
             )
         finally:
             importing.cancel()
@@ -118,14 +118,14 @@ class BootDefinitions:
         while True:
             plan = await self._with_hashes(wiring.map, shell.options.password_cost)
             if await _all_there(shell, plan):
-                shell.log.say("info", "definitions.known", file=self.source, count=len(plan))
+                shell.log.emit("info", "definitions.known", file=self.source, count=len(plan))
                 return
             refused = await imported(wiring, order, lambda: asyncio.sleep(PROGRESS_S), plan)
             if refused is None:
-                shell.log.say("info", "definitions.imported", file=self.source, count=len(plan))
+                shell.log.emit("info", "definitions.imported", file=self.source, count=len(plan))
                 return
             if refused.kind != Unavailable.kind:
-                shell.log.say("error", "definitions.refused", file=self.source, why=refused.text)
+                shell.log.emit("error", "definitions.refused", file=self.source, why=refused.text)
                 return
             await asyncio.sleep(AGAIN_S)
 

@@ -42,9 +42,10 @@ from clusterbroker.broker.oauth2.options import ALGORITHMS, OAuth2Options
 from clusterbroker.broker.peer_list import members, named
 from clusterbroker.broker.server.alarms import AlarmOptions
 from clusterbroker.broker.server.audit import AuditOptions
-from clusterbroker.broker.server.listener import Address, TlsOptions, address
+from clusterbroker.broker.server.listener import Address, address
 from clusterbroker.broker.server.options import NAME, ClusterOptions, ServerOptions
 from clusterbroker.broker.server.span_options import SpanOptions
+from clusterbroker.broker.server.tls import TlsOptions
 from clusterbroker.cluster.link.hello import valid_name
 from clusterbroker.journal.options import JournalOptions
 

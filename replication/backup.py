@@ -47,12 +47,11 @@ from .messages import (
     SyncRefused,
     SyncWant,
 )
-from .pacing import ROUND_BYTES, Pacing
+from .pacing import ROUND_BYTES, Pacing, Rate
 from .places import claims, lacks, may_lack, offered_place, overwritten, place_of, went_back
-from .rate import Rate
-from .replica import Host, Replica
-from .store import RecordMaker, ReplicaStore
-from .sync import bucket_range, compare, cut_point, foreign, lowered, told_again
+from .ports import BackupHost, Replica, ReplicaStore
+from .records import Records
+from .sync import attribute_updates, bucket_range, compare, cut_point, foreign, lowered
 
 WANTS_MAX = 4
 """Buckets that are asked for and not answered, per owner."""
@@ -63,7 +62,7 @@ SYNC_BYTES_MAX = 8 << 20
 class Backup:
     """All copies that node `name` holds of queues of others. Every `now_ms` is one monotonic clock, in ms."""
 
-    def __init__(self, host: Host, name: str, records: RecordMaker, round_bytes: int = ROUND_BYTES) -> None:
+    def __init__(self, host: BackupHost, name: str, records: Records, round_bytes: int = ROUND_BYTES) -> None:
         self._host = host
         self._name = name
         self._records = records
@@ -452,14 +451,9 @@ class Backup:
             self._host.send(link.peer, SyncRefused(message.queue_id, message.epoch, message.sync, why))
 
     def _write_bucket(
-        self,
-        following: Following,
-        message: SyncBucket,
-        asked: Asked,
-        live: Sequence[Range],
-        got: Sequence[Range],
+        self, following: Following, message: SyncBucket, asked: Asked, live: Sequence[Range], got: Sequence[Range],
         payload: memoryview,
-    ) -> int:
+    ) -> int:  # fmt: skip
         queue_id, epoch = following.queue_id, following.epoch
         out: list[bytes | memoryview] = []
         revived = intersect(ranges_of(asked.dead), got)
@@ -495,7 +489,7 @@ class Backup:
                 del known[name]
                 if upto:
                     known[name] = upto
-        for name, upto in told_again(known, following.attributes, following.named):
+        for name, upto in attribute_updates(known, following.attributes, following.named):
             out.append(self._records.set_attribute(queue_id, epoch, name, upto))
         if out or following.kept_epochs is not None:
             self._write(queue_id, b"".join(out), following.kept_epochs)

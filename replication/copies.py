@@ -24,8 +24,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from .in_sync import QUICK_MS, Pace
-from .store import OwnerStore
+from .ports import OwnerStore
+
+QUICK_MS: Final = 500
+"""An acknowledgement that takes longer is a slow one."""
+QUICK_FOR_MS: Final = 2000
 
 
 class State(Enum):
@@ -130,9 +133,9 @@ class Owned:
 
     def in_doubt(self, now_ms: int) -> bool:
         """Whether nobody joins, for what the owner has may be less than what is committed: see refusals.py."""
-        return self.doubt_until_ms is not None and now_ms < self.doubt_until_ms and self._unheard()
+        return self.doubt_until_ms is not None and now_ms < self.doubt_until_ms and self._none_synced()
 
-    def _unheard(self) -> bool:
+    def _none_synced(self) -> bool:
         """Whether there are others who may own it, and none of them has taken over what the owner has."""
         others = [self.copies[node] for node in self.may_own if node in self.copies]
         return bool(others) and all(copy.state is not State.SYNCED for copy in others)
@@ -155,6 +158,32 @@ class Sent:
 
 
 @dataclass(slots=True)
+class Pace:
+    """Whether a peer that was once too slow may be waited for again: not while `was_slow`."""
+
+    was_slow: bool = False
+    quick_since_ms: int = 0
+
+    def slow(self, now_ms: int) -> None:
+        """It made others wait for too long."""
+        self.was_slow = True
+        self.quick_since_ms = now_ms
+
+    def acked(self, took_ms: int, now_ms: int) -> None:
+        """It answered after so long."""
+        if took_ms > QUICK_MS:
+            self.quick_since_ms = now_ms
+
+    def recovered(self, now_ms: int) -> bool:
+        """Whether it has now been quick for long enough: said once, and the old lapse is forgotten. All its queues
+        wait for that word, so only who tells all of them may ask."""
+        if not self.was_slow or now_ms - self.quick_since_ms < QUICK_FOR_MS:
+            return False
+        self.was_slow = False
+        return True
+
+
+@dataclass(slots=True)
 class Peer:
     """Another node, as the owner of many queues sees it."""
 
@@ -165,7 +194,7 @@ class Peer:
     since_ms: int = 0
     """When the link came up, or went down."""
     bad: bool = False
-    idle_untold: bool = False
+    idle_pending: bool = False
     """It is, and in-sync sets of queues for which nothing waits were not looked at for that."""
     pace: Pace = field(default_factory=Pace)
     queues: dict[int, Copy] = field(default_factory=dict)
@@ -191,8 +220,8 @@ class Peer:
     @property
     def at_rest(self) -> bool:
         """It is linked, owes nothing, and nothing is to be sent to it: time alone changes nothing."""
-        told = self.linked and not self.bad and not self.idle_untold and not self.pace.was_slow
-        return told and not (self.owed or self.unsynced or self.urgent or self.idle or self.later or self.active)
+        quiet = self.linked and not self.bad and not self.idle_pending and not self.pace.was_slow
+        return quiet and not (self.owed or self.unsynced or self.urgent or self.idle or self.later or self.active)
 
     def is_quick(self, now_ms: int) -> bool:
         """Whether it owes nothing for so long that it would be called slow."""

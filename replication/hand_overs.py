@@ -6,34 +6,18 @@ continues here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from .copies import HandOver, Owned, State
+from .ports import OwnerHost
 
 HAND_OVER_MS: Final = 3000
-
-
-class Host(Protocol):
-    """What hand-overs need of the node."""
-
-    def transfer_owner(self, queue_id: int, epoch: int, version: int, to: str, done: Callable[[bool], None]) -> None:
-        """Proposes TransferOwner; `done(False)` when it was refused or failed."""
-
-    def freeze(self, queue_id: int) -> None:
-        """Stop hand-out and appends of the queue: it is about to be handed over."""
-
-    def thaw(self, queue_id: int) -> None:
-        """The hand-over came to nothing: go on."""
-
-    def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
-        """For the log: "hand_over_failed"."""
 
 
 class HandOvers:
     """Those under way of node `name`. Queues belong to the Primary."""
 
-    def __init__(self, host: Host, name: str, owned: dict[int, Owned]) -> None:
+    def __init__(self, host: OwnerHost, name: str, owned: dict[int, Owned]) -> None:
         self._host = host
         self._name = name
         self._owned = owned
@@ -59,12 +43,9 @@ class HandOvers:
         if copy.state is State.SYNCED and not copy.owed_last:
             move.proposed = True
             self._host.transfer_owner(
-                owned.queue_id,
-                owned.epoch,
-                owned.version,
-                move.to,
+                owned.queue_id, owned.epoch, owned.version, move.to,
                 lambda taken: None if taken or owned.hand_over is not move else self._give_up(owned, "refused"),
-            )
+            )  # fmt: skip
 
     def watch(self, now_ms: int) -> None:
         """Ends those that took too long."""

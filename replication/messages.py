@@ -141,4 +141,6 @@ class SyncOver(ReplicationMessage, frozen=True, tag=9):
     sync: Whole
 
 
+TO_BACKUP: Final = (Append, SyncOffer, SyncBucket, SyncOver, Compare)
+TO_OWNER: Final = (AppendAck, SyncWant, SyncDone, SyncRefused)
 AnyReplication = Append | AppendAck | SyncOffer | SyncWant | SyncBucket | SyncDone | SyncRefused | Compare | SyncOver

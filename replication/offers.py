@@ -1,7 +1,7 @@
 """The owner's side of syncs: turns of queues at each peer, offers, and requested buckets.
 
 A peer has at most ACTIVE_MAX syncs in progress and one large one. Queues that cannot commit without the copy come
-first, and have a quarter of the room to themselves: the others may stand still during an operator's pause (rate.py).
+first, and have a quarter of the room to themselves: the others may stand still during an operator's pause (pacing.py).
 The backup requests few buckets at a time, at the pace of pacing.py. An answer holds about BODIES_BYTES_MAX, and the
 backup requests the rest again, so little is in flight to one peer. Answers are short because both sides compose and
 check them in their loops, while live records wait. Offers name all attributes of their queue, possibly 10,000, and the
@@ -15,15 +15,14 @@ that the backup lacks; later ones came with Appends.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from clusterbroker.journal.ranges import below, merged, subtract
 
 from .copies import Copy, Owned, Peer, State
-from .messages import Compare, Range, SyncBucket, SyncOffer, SyncWant
-from .messages import ReplicationMessage as Message
+from .messages import Compare, SyncBucket, SyncOffer, SyncWant
+from .ports import OwnerHost
 
 ACTIVE_MAX: Final = 128
 OFFERED_BYTES_MAX: Final = 8 << 20
@@ -43,22 +42,10 @@ OWED_BYTES_LOW: Final = 8 << 20
 """With more than this, no sync begins that nobody waits for."""
 
 
-class Sender(Protocol):
-    """What this room needs of the node."""
-
-    def send(self, peer: str, head: Message, payload: Sequence[bytes | memoryview] = ()) -> object:
-        """To the peer over its present link; dropped when there is none."""
-
-    def load(self, queue_id: int, seqs: Sequence[Range], bytes_max: int, then: Callable[[bytes], None]) -> None:
-        """Calls `then`, now or later, with the ENQ records of the seqs in ascending order: as many as fit into
-        `bytes_max`, at least one if any of them still lives. What lives no more at the moment of the call is left out.
-        Each record carries the epoch that gave the seq. Not called when they cannot be read."""
-
-
 class Offers:
     """Syncs under way. Queues and peers belong to the Primary, which moves copies back when a link or node goes."""
 
-    def __init__(self, host: Sender, owned: dict[int, Owned], peers: dict[str, Peer]) -> None:
+    def __init__(self, host: OwnerHost, owned: dict[int, Owned], peers: dict[str, Peer]) -> None:
         self._host = host
         self._owned = owned
         self._peers = peers
@@ -124,17 +111,9 @@ class Offers:
         copy.owed_first = copy.owed_last = 0
         copy.progress_ms = now_ms
         offer = SyncOffer(
-            queue.queue_id,
-            queue.epoch,
-            copy.sync,
-            copy.next_seq,
-            store.emitted_reserved(),
-            tuple(store.epochs),
-            tuple(store.emitted_attributes().items()),
-            buckets,
-            queue.unproven,
-            copy.behind,
-        )
+            queue.queue_id, queue.epoch, copy.sync, copy.next_seq, store.emitted_reserved(), tuple(store.epochs),
+            tuple(store.emitted_attributes().items()), buckets, queue.unproven, copy.behind,
+        )  # fmt: skip
         peer.active[queue.queue_id] = large
         peer.offered[queue.queue_id] = size = _size(offer)
         peer.offered_bytes += size

@@ -38,13 +38,11 @@ from clusterbroker.cluster.wiring.entities import Queue
 from .copies import Copy, Owned, Peer, Sent, State
 from .errors import BadMessage
 from .hand_overs import HandOvers
-from .host import Host
-from .in_sync import IDLE_DOWN_MS, LINK_DOWN_MS, OWED_MS, desired
-from .joining import Joining
+from .in_sync import IDLE_DOWN_MS, LINK_DOWN_MS, OWED_MS, Joining, desired
 from .messages import Append, AppendAck, SyncDone, SyncOver, SyncRefused, SyncWant
 from .offers import OWED_BYTES_MAX, Offers
+from .ports import OwnerHost, OwnerStore
 from .refusals import Refusals
-from .store import OwnerStore
 
 BATCH_MS: Final = 5
 """Changes of in-sync sets are gathered for so long into one command."""
@@ -61,7 +59,7 @@ Records = bytes | memoryview
 class Primary:
     """All queues that node `name` owns. Every `now_ms` is one monotonic clock, in ms."""
 
-    def __init__(self, host: Host, name: str, owing: Callable[[int], bool] = lambda _queue_id: False) -> None:
+    def __init__(self, host: OwnerHost, name: str, owing: Callable[[int], bool] = lambda _queue_id: False) -> None:
         """`owing`: whether the map knows more of a queue than was said here; `entity_changed` or `give_up` follows."""
         self._host = host
         self._owing = owing
@@ -101,15 +99,9 @@ class Primary:
             self._restart_copies(self._peers[name], now_ms)
 
     def take_over(
-        self,
-        queue: Queue,
-        store: OwnerStore,
-        min_in_sync: int,
-        now_ms: int,
-        after_group: int = 0,
-        volatile: bool = False,
-        unproven: bool = False,
-    ) -> None:
+        self, queue: Queue, store: OwnerStore, min_in_sync: int, now_ms: int, after_group: int = 0,
+        volatile: bool = False, unproven: bool = False,
+    ) -> None:  # fmt: skip
         """This node owns the queue from `queue.epoch` on. With `after_group` all that `store` holds is durable here.
 
         `volatile`: durability "memory", whose records are durable here as soon as they are cut. `unproven`: what
@@ -283,7 +275,7 @@ class Primary:
             assert self.may_write(queue_id), "a queue has one group in flight, and none before its first sync"
             self._owned[queue_id].in_flight = group
             self._flying[queue_id] = None
-        self._undurable[group] = [queue_id for queue_id, _ in parts]
+        self._undurable.setdefault(group, []).extend(queue_id for queue_id, _ in parts)  # others may wait for it
         for peer in self._peers.values():
             if peer.linked and peer.queues:
                 self._append(peer, group, parts, now_ms)
@@ -502,8 +494,8 @@ class Primary:
         if owes:
             peer.pace.slow(now_ms)
         idle = bool(owes) or peer.linked or down_ms >= IDLE_DOWN_MS  # also those that wait for nothing are told
-        if bad != peer.bad or (idle and peer.idle_untold):
-            peer.bad, peer.idle_untold = bad, not idle
+        if bad != peer.bad or (idle and peer.idle_pending):
+            peer.bad, peer.idle_pending = bad, not idle
             for queue_id in peer.queues if idle else ():
                 self._changed(self._owned[queue_id])
         if bad and not idle:
@@ -563,12 +555,9 @@ class Primary:
         owned.proposed_ms, owned.proposal = now_ms, number
         self._proposing[owned.queue_id] = None
         return InSyncProposal(
-            QueueId(owned.queue_id),
-            Epoch(owned.epoch),
-            owned.version,
-            tuple(map(NodeId, wish)),
+            QueueId(owned.queue_id), Epoch(owned.epoch), owned.version, tuple(map(NodeId, wish)),
             tuple(map(Incarnation, incarnations)),
-        )
+        )  # fmt: skip
 
     def _proposed(self, number: int, queues: Sequence[int]) -> None:
         """The proposal's outcome is known; what was not taken may be proposed again. Additions stay in E."""

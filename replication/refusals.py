@@ -25,62 +25,52 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from .copies import Copy, Owned, Peer
 from .messages import AHEAD, BEHIND, LATER, SyncRefused
 from .offers import APART_MS, Offers
+from .ports import OwnerHost
 
 DOUBT_MS: Final = 30_000
-
-
-class Host(Protocol):
-    """What this room needs of the node."""
-
-    def yield_to(self, queue_id: int, epoch: int, to: str, lacks: bool, done: Callable[[bool], None]) -> None:
-        """Proposes that `to` owns the queue, and with `lacks` that this node's copy leaves the in-sync and eligible
-        sets; `done(False)` when that was refused. Asks again as long as nobody decides."""
-
-    def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
-        """For the log and the operator."""
 
 
 class Refusals:
     """Those of all queues of one owner. `changed(owned)`: its in-sync set may have to change."""
 
-    def __init__(self, host: Host, name: str, offers: Offers, changed: Callable[[Owned], None]) -> None:
+    def __init__(self, host: OwnerHost, name: str, offers: Offers, changed: Callable[[Owned], None]) -> None:
         self._host = host
         self._name = name
         self._offers = offers
         self._changed = changed
 
-    def refused(self, peer: Peer, owned: Owned, copy: Copy, said: SyncRefused, now_ms: int) -> None:
+    def refused(self, peer: Peer, owned: Owned, copy: Copy, refusal: SyncRefused, now_ms: int) -> None:
         """The copy is WAITING; what is to be offered again is."""
         queue_id = owned.queue_id
-        if said.ground == BEHIND:
+        if refusal.ground == BEHIND:
             copy.behind = True
-            self._host.replication_event("rolled_back", queue_id, peer.name, said.why)
+            self._host.replication_event("rolled_back", queue_id, peer.name, refusal.why)
             self._offers.enqueue(peer, owned)
             self._changed(owned)
-        elif said.ground not in (AHEAD, LATER):
-            self._host.replication_event("refused", queue_id, peer.name, said.why)
+        elif refusal.ground not in (AHEAD, LATER):
+            self._host.replication_event("refused", queue_id, peer.name, refusal.why)
             self._offers.later(peer, queue_id, now_ms)
-        elif said.ground == LATER and (not owned.first or peer.name not in owned.may_own):
-            self._doubt(peer, owned, said, now_ms)
+        elif refusal.ground == LATER and (not owned.first or peer.name not in owned.may_own):
+            self._doubt(peer, owned, refusal, now_ms)
         elif not owned.first or owned.spurned.get(peer.name) == copy.incarnation:
             if not copy.refuses:
-                self._host.replication_event("kept_apart", queue_id, peer.name, said.why)
-            copy.refuses = said.why
+                self._host.replication_event("kept_apart", queue_id, peer.name, refusal.why)
+            copy.refuses = refusal.why
             self._offers.later(peer, queue_id, now_ms, APART_MS)
         else:
             if owned.heir is None:
-                self._yield(peer, owned, said)
+                self._yield(peer, owned, refusal)
             self._offers.later(peer, queue_id, now_ms)
 
-    def _doubt(self, peer: Peer, owned: Owned, said: SyncRefused, now_ms: int) -> None:
+    def _doubt(self, peer: Peer, owned: Owned, refusal: SyncRefused, now_ms: int) -> None:
         if owned.doubt_until_ms is None:
             owned.doubt_until_ms = now_ms + DOUBT_MS
-            self._host.replication_event("in_doubt", owned.queue_id, peer.name, said.why)
+            self._host.replication_event("in_doubt", owned.queue_id, peer.name, refusal.why)
         if owned.first and owned.in_doubt(now_ms):
             self._offers.later(peer, owned.queue_id, now_ms)
         else:
@@ -88,10 +78,10 @@ class Refusals:
             self._offers.enqueue(peer, owned)
             self._changed(owned)
 
-    def _yield(self, peer: Peer, owned: Owned, said: SyncRefused) -> None:
+    def _yield(self, peer: Peer, owned: Owned, refusal: SyncRefused) -> None:
         owned.heir = peer.name
-        lacks = said.ground == AHEAD
-        self._host.replication_event("rolled_back" if lacks else "later", owned.queue_id, self._name, said.why)
+        lacks = refusal.ground == AHEAD
+        self._host.replication_event("rolled_back" if lacks else "later", owned.queue_id, self._name, refusal.why)
         done = partial(self._decided, peer.name, peer.incarnation, owned, lacks)
         self._host.yield_to(owned.queue_id, owned.epoch, peer.name, lacks, done)
 

@@ -84,7 +84,7 @@ def lowered(known: Mapping[bytes, int], offered: Mapping[bytes, int]) -> list[tu
     return [(name, offered.get(name, 0)) for name, upto in known.items() if offered.get(name, 0) < upto]
 
 
-def told_again(
+def attribute_updates(
     known: Mapping[bytes, int], offered: Mapping[bytes, int], named: Set[bytes] = frozenset()
 ) -> list[tuple[bytes, int]]:
     """What is to be said of attributes at the end of a sync, so that their copy has the numbers and the order of the

@@ -15,7 +15,7 @@ from clusterbroker.broker.access.authorization import Authorization
 from clusterbroker.broker.access.errors import Refusal, access_refused, moved, not_allowed
 from clusterbroker.broker.access.rights import AccountRights, Rights
 from clusterbroker.broker.node.effects import Check, Verdict
-from clusterbroker.broker.node.redirect import DRAINED, moving_text
+from clusterbroker.broker.node.failover import DRAINED, moving_text
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import ChannelCore
@@ -182,5 +182,5 @@ def session_began(access: Authorization) -> None:
 
 def session_ended(access: Authorization, session: ChannelCore) -> None:
     """It is over, and so is what it counted for."""
-    access.node.churn.left(session)
+    access.node.churn.left(session.totals)
     access.node.occupancy.channel_ended(access.user)

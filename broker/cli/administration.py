@@ -274,8 +274,8 @@ def join(
     data_dir: DataDir = DATA_DIR,
 ) -> None:
     """Prepare an empty data directory for a new member; `clusterbroker start` then starts the node."""
-    from clusterbroker.broker.server.joining import Unjoined
-    from clusterbroker.broker.server.joining import join as ask
+    from clusterbroker.broker.server.member.joining import Unjoined
+    from clusterbroker.broker.server.member.joining import join as ask
     from clusterbroker.journal.errors import JournalError
 
     try:

@@ -15,8 +15,8 @@ from clusterbroker.broker.cli.administration import DATA_DIR, DataDir
 from clusterbroker.broker.cli.exit_codes import FAILED, Failed, end
 from clusterbroker.broker.cli.readable import visible
 from clusterbroker.broker.cli.tables import counted
-from clusterbroker.broker.server.rescue import Finding, NoRescue, found, held
-from clusterbroker.broker.server.rescue import rescue as make_it_so
+from clusterbroker.broker.server.member.rescue import Finding, NoRescue, found, held
+from clusterbroker.broker.server.member.rescue import rescue as make_it_so
 from clusterbroker.cluster.errors import ClusterError, WiringError, queue_text
 from clusterbroker.cluster.wiring.rescue import Copy
 from clusterbroker.journal.errors import JournalError

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.cli.collector import look_seldom
 from clusterbroker.broker.node.options import NodeOptions
-from clusterbroker.broker.server.certificates import BadCertificate, Chain, watch
 from clusterbroker.broker.server.control.node_operations import chains, reload_certificates
 from clusterbroker.broker.server.endings import Restart
 from clusterbroker.broker.server.listener import address, raise_descriptor_limit
@@ -31,6 +30,7 @@ from clusterbroker.broker.server.options import NAME, ServerOptions
 from clusterbroker.broker.server.scheduling import shorten_slices
 from clusterbroker.broker.server.shell import NodeShell
 from clusterbroker.broker.server.supervisor import Supervisor
+from clusterbroker.broker.server.tls import BadCertificate, Chain, watch
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.management import ManagementProcess
@@ -75,7 +75,7 @@ def run(flags: dict[str, Any], config: Path | None) -> int:
     log = NodeLog(structured(form, options.node.name), level)
     sayer = Sayer(form, options.node.name)
     for what in unread:
-        log.say("warning", "node.unread_variable", what=what)
+        log.emit("warning", "node.unread_variable", what=what)
     try:
         return _lives(options, log, sayer, form, level)
     except Exception as error:
@@ -93,8 +93,8 @@ def _lives(options: ServerOptions, log: NodeLog, sayer: Sayer, form: str, level:
     supervisor = Supervisor()
     while (code := _run_on_loop(_serve(options, log, beside, supervisor, sayer))) == BEGIN_AGAIN:
         _forget_former_life()
-        log.say("info", "node.begins_again")
-        supervisor.tell("STATUS=begins again in its cluster")
+        log.emit("info", "node.begins_again")
+        supervisor.notify("STATUS=begins again in its cluster")
         options = replace(options, drain_ends_at_start=False)  # an operator may have drained it since it was started
     return code
 
@@ -168,7 +168,7 @@ async def _live(
         loop.add_signal_handler(signal.SIGHUP, reload_certificates, shell)
     try:
         if not await _started(shell, told):
-            log.say("info", "node.stopped", why="told to stop before it was ready")
+            log.emit("info", "node.stopped", why="told to stop before it was ready")
             return 0
     except Restart:
         return BEGIN_AGAIN
@@ -183,12 +183,12 @@ async def _live(
         if beside.pid is None:
             beside.begin(loop)
     sayer.listening(listening)
-    supervisor.tell("READY=1", f"STATUS={options.node.name}: clients are accepted")
+    supervisor.notify("READY=1", f"STATUS={options.node.name}: clients are accepted")
     _quiet_collector()
     shorten_slices()
-    log.say("info", "node.ready", name=options.node.name, data_dir=str(options.data_dir), descriptors=descriptors)
+    log.emit("info", "node.ready", name=options.node.name, data_dir=str(options.data_dir), descriptors=descriptors)
     taking = loop.create_task(_take_queues(shell, log)) if options.drain_ends_at_start else None
-    watching = loop.create_task(watch(chains(shell), log.say))
+    watching = loop.create_task(watch(chains(shell), log.emit))
     stopping, leaving = loop.create_task(told.wait()), loop.create_task(shell.retired.wait())
     await asyncio.wait((stopping, leaving, shell.ended), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -198,9 +198,9 @@ async def _live(
         taking.cancel()
     failure = shell.ended.result() if shell.ended.done() else None
     if failure is None:
-        log.say("info", "node.stopping")
+        log.emit("info", "node.stopping")
     if not isinstance(failure, Restart):
-        supervisor.tell("STOPPING=1")
+        supervisor.notify("STOPPING=1")
     if beside is not None:
         beside.pause()  # who stops the node may have told the process beside it as well: that is no reason for another
     await shell.stop()
@@ -208,7 +208,7 @@ async def _live(
         return BEGIN_AGAIN
     if failure is not None:
         return sayer.ended(failure, int(getattr(failure, "exit_code", 1)))
-    log.say("info", "node.stopped")
+    log.emit("info", "node.stopped")
     return 0
 
 
@@ -236,7 +236,7 @@ async def _take_queues(shell: NodeShell, log: NodeLog) -> None:
         try:
             await CLUSTER["drain"](shell, {"undo": True})
         except Refused as error:
-            log.say("warning", "cluster.stays_drained", why=str(error))
+            log.emit("warning", "cluster.stays_drained", why=str(error))
 
 
 def _expected() -> tuple[type[Exception], ...]:

@@ -18,9 +18,8 @@ from clusterbroker.broker.cli.exit_codes import UNREACHABLE, Failed
 from clusterbroker.broker.server.binding import JOURNAL, RAFT, WIRING, Found
 from clusterbroker.broker.server.control.calls import NODE
 from clusterbroker.broker.server.control.operations import Refused, carry_out
+from clusterbroker.broker.server.directory import Parts, WrongIdentity
 from clusterbroker.broker.server.endings import Unstarted
-from clusterbroker.broker.server.identity import WrongIdentity
-from clusterbroker.broker.server.parts import Parts
 from clusterbroker.cluster.errors import ClusterError
 from clusterbroker.cluster.local_log import LocalLog
 from clusterbroker.cluster.log_store import LogStore

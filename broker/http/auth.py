@@ -29,9 +29,7 @@ from starlette.requests import Request
 from clusterbroker.broker.management.errors import Refused
 from clusterbroker.broker.management.principals import MANAGEMENT, Principal, TokenPrincipal
 from clusterbroker.broker.management.replica import Replica
-from clusterbroker.broker.server.credentials import Credentials
-from clusterbroker.broker.server.rehashing import Order, Rehashing
-from clusterbroker.broker.server.throttle import Throttle, network
+from clusterbroker.broker.server.credentials import Credentials, Order, Rehashing, Throttle, network
 from clusterbroker.cluster.passwords import COST_DEFAULT
 from clusterbroker.cluster.wiring.entities import User
 
@@ -74,7 +72,7 @@ class SignIn:
         self._now_ms = now_ms
         self._loop = loop
         self._loopback_users = frozenset(loopback_users)
-        self._credentials = Credentials(loop, told=lambda: None)
+        self._credentials = Credentials(loop, on_answer=lambda: None)
         self._rehashing = Rehashing(order, self._credentials.remember, password_cost)
         self._throttle = Throttle()
         self._knows_proxies = knows_proxies

@@ -7,7 +7,7 @@ Its node starts it (`broker.server.management`):
     --listen FD         a listening socket; may be given several times
     --listen-tls FD     one where HTTP is inside TLS
     --listen-local FD   the operator's own, `http.sock`, where nobody signs in
-    --settings JSON     what its node is told that concerns it (`broker.server.management_settings`); no secrets
+    --settings JSON     what its node is told that concerns it (`broker.server.management`); no secrets
     --lifeline FD       a socket whose other end the node's process holds: when that is closed, this process ends
     --loopback-user NAME, --password-cost N, --log-format json|console, --log-level LEVEL      as the node has them
 
@@ -37,11 +37,10 @@ from clusterbroker.broker.http.control_client import ControlClient
 from clusterbroker.broker.http.local import LocalServer
 from clusterbroker.broker.http.tcp_server import TcpServer
 from clusterbroker.broker.management.replica import Replica
-from clusterbroker.broker.server import console
 from clusterbroker.broker.server.audit import Audit
-from clusterbroker.broker.server.certificates import BadCertificate, Chain, reload_all, shown, watch
-from clusterbroker.broker.server.log import LEVELS, Libraries, NodeLog, structured
-from clusterbroker.broker.server.management_settings import Settings, read
+from clusterbroker.broker.server.log import LEVELS, Libraries, NodeLog, console_renderer, structured
+from clusterbroker.broker.server.management import Settings, read_settings
+from clusterbroker.broker.server.tls import BadCertificate, Chain, reload_all, shown, watch
 from clusterbroker.cluster import passwords
 
 if TYPE_CHECKING:
@@ -125,11 +124,11 @@ async def serve(
     following = loop.create_task(control.run())
     for_operator = loop.create_task(beside.serve(sockets=[socket.socket(fileno=fd) for fd in asked.listen_local]))
     chains = [tls] if tls is not None else []
-    watching = loop.create_task(watch(chains, log.say))
+    watching = loop.create_task(watch(chains, log.emit))
     if tls is not None:
         places = [one.getsockname()[:2] for one in listening_tls]
         replica.certificates = lambda: [shown("https", host, port, tls) for host, port in places]
-        control.reload = lambda: reload_all(chains, log.say)
+        control.reload = lambda: reload_all(chains, log.emit)
     _quiet_collector()
     try:
         await server.serve(sockets=list(listening))
@@ -154,7 +153,7 @@ def _tokens(settings: Settings, log: NodeLog) -> Tokens | None:
         return None
     from clusterbroker.broker.oauth2.tokens import Tokens  # who takes no tokens need not have what verifies them
 
-    return Tokens(settings.oauth2, time.time, log.say)
+    return Tokens(settings.oauth2, time.time, log.emit)
 
 
 def _named(node: str, _logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -172,7 +171,7 @@ def speak(form: str, level: str, node: str) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *([structlog.processors.format_exc_info] if form == "json" else []),
-            structlog.processors.JSONRenderer(default=str) if form == "json" else console.renderer(False),
+            structlog.processors.JSONRenderer(default=str) if form == "json" else console_renderer(False),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
@@ -190,7 +189,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--listen", type=int, action="append", default=[])
     parser.add_argument("--listen-tls", type=int, action="append", default=[])
     parser.add_argument("--listen-local", type=int, action="append", default=[])
-    parser.add_argument("--settings", type=read, default=Settings())
+    parser.add_argument("--settings", type=read_settings, default=Settings())
     parser.add_argument("--loopback-user", action="append", default=[])
     parser.add_argument("--password-cost", type=int, default=passwords.COST_DEFAULT)
     parser.add_argument("--log-format", choices=("json", "console"), default="console")
@@ -201,7 +200,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         return _run(asked)
     except BadCertificate as error:
-        NodeLog(structured(asked.log_format, asked.node)).say("error", "management.failed", why=str(error))
+        NodeLog(structured(asked.log_format, asked.node)).emit("error", "management.failed", why=str(error))
         return 1
 
 

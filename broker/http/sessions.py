@@ -2,9 +2,9 @@
 
     begun    by a good password; the token goes to the browser once, here is only its digest
     ends     8 h later; when the user signs out; when the user is deleted, though it be made again at once; when its
-             password is another one (any other stored hash, so setting the same password again ends it too, but
-             not the hash that a login puts in the place of another system's: `broker.server.rehashing`); when the node
-             lost sight of the wiring for so long that it cannot say whom it has missed; when this process ends
+             password is another one (any other stored hash, so setting the same password again ends it too, but not the
+             hash that a login puts in the place of another system's: `broker.server.credentials`); when the node lost
+             sight of the wiring for so long that it cannot say whom it has missed; when this process ends
     full     a user has 20 at most, all users together 2,000: the oldest makes room
 
 A session belongs to the node where it began: its browser talks to that node. Nothing is renewed by use, so a token that

@@ -24,9 +24,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from clusterbroker.broker.http.middleware.audit import PEER
-from clusterbroker.broker.server.certificates import Chain
-from clusterbroker.broker.server.management_settings import PROXIES
-from clusterbroker.broker.server.tls_door import TlsDoor
+from clusterbroker.broker.server.management import PROXIES
+from clusterbroker.broker.server.tls import Chain, TlsDoor
 
 HANDSHAKE_S: Final = 5.0
 GOODBYE_S: Final = 2.0

@@ -26,20 +26,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from clusterbroker.broker.node.renewals import AT_ONCE, SLICE, SLICE_NS
 from clusterbroker.broker.remote.messages import Attach
-from clusterbroker.cluster.wiring import changes as told
+from clusterbroker.cluster.wiring import changes as c
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.ports import NodeCore
 
 REST: Final = 3
 
-OF_ONE_QUEUE: Final = (told.OwnerChanged, told.InSyncChanged, told.ReplicasChanged, told.CopyLost)
+OF_ONE_QUEUE: Final = (c.OwnerChanged, c.InSyncChanged, c.ReplicasChanged, c.CopyLost)
 """Changes that may be carried out later."""
-ORDERED: Final = (told.QueueDeleted, told.QueuePaused)
+ORDERED: Final = (c.QueueDeleted, c.QueuePaused)
 """Changes of a queue that come after what is owed of it."""
 OF_ALL: Final = (
-    told.MemberChanged, told.MemberForgotten, told.VhostDeleted, told.SegmentOpened, told.SegmentCommitted,
-    told.SegmentEnded,
+    c.MemberChanged, c.MemberForgotten, c.VhostDeleted, c.SegmentOpened, c.SegmentCommitted,
+    c.SegmentEnded,
 )  # fmt: skip
 """Changes that may concern any queue."""
 
@@ -53,7 +53,7 @@ class Moment(NamedTuple):
     """Members that were alive then, with their incarnations."""
 
 
-Step = Callable[[], None] | tuple[told.Change, Moment]
+Step = Callable[[], None] | tuple[c.Change, Moment]
 """Something that waits for a change, or the change itself."""
 
 
@@ -98,16 +98,16 @@ class Arrears:
 
     # -- what comes -------------------------------------------------------------------------------------------
 
-    def takes(self, happened: Sequence[told.Change]) -> bool:
+    def takes(self, happened: Sequence[c.Change]) -> bool:
         """Whether the changes of a command are not to be carried out just one after the other."""
         if self.owing:
             return True
         # what an owner proposes of its own queues is bounded by itself, and it waits for it
-        return len(happened) > self.at_once and not isinstance(happened[0], told.InSyncChanged)
+        return len(happened) > self.at_once and not isinstance(happened[0], c.InSyncChanged)
 
-    def take(self, happened: Sequence[told.Change]) -> None:
+    def take(self, happened: Sequence[c.Change]) -> None:
         """The changes of a command, in order."""
-        later = len(happened) > self.at_once and not isinstance(happened[0], told.InSyncChanged)
+        later = len(happened) > self.at_once and not isinstance(happened[0], c.InSyncChanged)
         moment: Moment | None = None
         owed: dict[int, list[Step]] = {}
         moved: dict[int, None] = {}
@@ -118,14 +118,14 @@ class Arrears:
                     if moment is None:
                         moment = self.now()
                     owed.setdefault(queue_id, []).append((change, moment))
-                    if isinstance(change, told.OwnerChanged):
+                    if isinstance(change, c.OwnerChanged):
                         moved[queue_id] = None
                     continue
                 self.settle(queue_id)
             elif isinstance(change, ORDERED):
                 self._owe(owed, moved)
                 self.settle(change.queue.queue_id)
-            elif isinstance(change, told.PolicyChanged):
+            elif isinstance(change, c.PolicyChanged):
                 self._owe(owed, moved)
             elif isinstance(change, OF_ALL):
                 self._owe(owed, moved)

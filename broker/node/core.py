@@ -23,21 +23,20 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from clusterbroker.broker.amqp.errors import AmqpError
-from clusterbroker.broker.node import grouping, page_in, piecemeal, queue_factory, reactions
+from clusterbroker.broker.node import effects, grouping, queue_factory, reactions
 from clusterbroker.broker.node.alerts import Alerts
-from clusterbroker.broker.node.churn import Churn
+from clusterbroker.broker.node.counts import Churn, Flows
 from clusterbroker.broker.node.damages import Damages
 from clusterbroker.broker.node.dead_letters import DeadLetters
 from clusterbroker.broker.node.effects import Check, StreamLoad
 from clusterbroker.broker.node.effects import Group as Group
 from clusterbroker.broker.node.effects import Load as Load
-from clusterbroker.broker.node.flows import Flows
 from clusterbroker.broker.node.log import Log, Silence
 from clusterbroker.broker.node.log_clock import LogClock
+from clusterbroker.broker.node.mistakes import SettingAside
 from clusterbroker.broker.node.occupancy import Occupancy
 from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.node.postponed import Postponed
-from clusterbroker.broker.node.setting_aside import SettingAside
 from clusterbroker.broker.node.vhost import VirtualHost
 from clusterbroker.broker.node.wakes import Wakes
 from clusterbroker.broker.node.watching import Watching
@@ -71,7 +70,7 @@ from clusterbroker.journal.stream_catalogue import Filing, Taken, Wish
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import ChannelCore, ClientCore, SocketCore
-    from clusterbroker.broker.node.member import MemberRole
+    from clusterbroker.broker.node.part import Part
     from clusterbroker.broker.remote.replies import Replies, Target
 
 RATE_MS = 8
@@ -93,14 +92,9 @@ class Node:
     """The node's core. `cluster_map` is shared with the wiring log, which alone changes it."""
 
     def __init__(
-        self,
-        options: NodeOptions,
-        cluster_map: ClusterView,
-        use: SegmentUse | None = None,
-        log: Log | None = None,
-        *,
+        self, options: NodeOptions, cluster_map: ClusterView, use: SegmentUse | None = None, log: Log | None = None, *,
         entropy: Entropy,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._entropy = entropy
         self.options = options
         self.map = cluster_map
@@ -128,7 +122,7 @@ class Node:
         """Queues elsewhere that have too much uncommitted: who publishes to them waits."""
         self.alarms_elsewhere: dict[str, tuple[str, ...]] = {}
         """Of other nodes, which own queues that clients of this node publish to."""
-        self.part: MemberRole | None = None
+        self.part: Part | None = None
         """What the node is to others; None: it is alone."""
         self.authorization_generation = 0
         self.exchange_count = 0
@@ -236,7 +230,7 @@ class Node:
             command = replace(command, owner=me, incarnation=Incarnation(self.options.incarnation))
         if isinstance(command, CommitTransaction) or (isinstance(command, DeclareExchange) and command.type == STAGING):
             command = replace(command, lived_ms=self.log_clock.lived_ms(self.now_ms))
-        piecemeal.order(self, command, done)
+        reactions.order(self, command, done)
 
     @property
     def low_on_memory(self) -> bool:
@@ -264,7 +258,7 @@ class Node:
 
     def _alarms_changed(self) -> None:
         for client in tuple(self.clients.values()):
-            self.setting_aside.told(client, client.alarmed)
+            self.setting_aside.notify(client, client.alarmed)
 
     # -- the wiring -------------------------------------------------------------------------------------------
 
@@ -273,24 +267,24 @@ class Node:
         reactions.carry_out(self, happened)
 
     def react(self, change: changes.Change) -> None:
-        reactions.REACTIONS[type(change)](self, change)
+        reactions.react(self, change)
 
     def adopt(self, rings: dict[int, Ring]) -> None:
         """Builds the node from the map at start; `rings` are those with recovered messages, by queue id."""
         self.log_clock.passed(self.map.time, self.now_ms)
         for vhost in self.map.vhosts():
-            reactions.vhost_added(self, changes.VhostAdded(vhost.name))
+            self.react(changes.VhostAdded(vhost.name))
             for exchange in self.map.exchanges(vhost.name):
-                reactions.exchange_declared(self, changes.ExchangeDeclared(exchange))
+                self.react(changes.ExchangeDeclared(exchange))
             for queue in (*self.map.queues(vhost.name), *self.map.staging_queues(vhost.name)):
                 if self.part is not None:
                     self.part.declared(queue, rings.get(queue.queue_id), found=True)
                 else:
                     self.add_queue(queue, rings.get(queue.queue_id))
             for binding in self.map.bindings(vhost.name):
-                reactions.bound(self, changes.Bound(binding))
+                self.react(changes.Bound(binding))
             for segment in self.map.segments(vhost.name):
-                reactions.segment_known(self, changes.SegmentOpened(segment))
+                self.react(changes.SegmentOpened(segment))
 
     def new_ring(self, entity: QueueEntity, replica: bool = False) -> Ring:
         return queue_factory.new_ring(self, entity, replica)
@@ -299,18 +293,18 @@ class Node:
         """A queue that lives here and nowhere else."""
         queue = queue_factory.new_queue(self, entity, ring)
         self.queues[entity.queue_id] = queue
-        self.add_face(entity, queue)
+        self.add_handle(entity, queue)
         self.moving.own(queue)
         self.setting_aside.began(queue)
 
-    def add_face(self, entity: QueueEntity, face: QueueHandle) -> None:
+    def add_handle(self, entity: QueueEntity, handle: QueueHandle) -> None:
         """What sessions and routes of this node hold instead of the queue."""
         vhost = self.vhosts[entity.vhost]
         if entity.staging:
-            vhost.staging[entity.name] = face
+            vhost.staging[entity.name] = handle
             return
-        vhost.queues[entity.name] = face
-        self.watching.began(entity.vhost, face)
+        vhost.queues[entity.name] = handle
+        self.watching.began(entity.vhost, handle)
         vhost.router.add_queue(entity.name)
 
     def forget_ring(self, ring: Ring) -> None:
@@ -328,19 +322,16 @@ class Node:
         return self.log_clock.ages_by(self.now_ms)
 
     def load(self, queue: MessageLog, locations: list[Location], loaded: Loaded) -> None:
-        page_in.load(self, queue, locations, loaded)
+        effects.load(self, queue, locations, loaded)
 
     def fetch(
-        self,
-        queue: MessageLog,
-        locations: Sequence[Location],
-        then: Callable[[Sequence[Message]], None],
+        self, queue: MessageLog, locations: Sequence[Location], then: Callable[[Sequence[Message]], None],
         otherwise: Callable[[], None] = lambda: None,
-    ) -> None:
-        page_in.fetch(self, queue, locations, then, otherwise)
+    ) -> None:  # fmt: skip
+        effects.fetch(self, queue, locations, then, otherwise)
 
     def read_stream(self, queue: MessageLog, wish: Wish, then: Callable[[Taken], None]) -> None:
-        page_in.read_stream(self, queue, wish, then)
+        effects.read_stream(self, queue, wish, then)
 
     def begins_late(self, queue: MessageLog, offset: int) -> None:
         self.log.begins_late(queue.entity.vhost, queue.name, offset)
@@ -354,18 +345,22 @@ class Node:
             self.setting_aside.work(queue, load.then, content)
 
     def write(self, queue: MessageLog) -> None:
-        if self.part is not None and self.part.replicates(queue) and not self.part.may_write(queue):
-            return  # its last group is on its way to the copies; asked again when it is committed
+        if self._awaits_copies(queue):
+            return  # asked again when that is committed
         self.writes[queue] = None
         self.urgent = self.urgent or queue.ring.urgent
 
     def rest(self, queue: MessageLog) -> None:
         """It was marked because something was published to it just now. While its last group is on its way to the
         copies a turn could neither write nor hand that out, and the commit of that group marks it again."""
-        awaits = self.part is not None and self.part.replicates(queue) and not self.part.may_write(queue)
-        if awaits and self.agenda and self.agenda[-1] is queue:
+        if self._awaits_copies(queue) and self.agenda and self.agenda[-1] is queue:
             self.agenda.pop()
             queue.ring.marked = False
+
+    def _awaits_copies(self, queue: MessageLog) -> bool:
+        """Whether its last group is on its way to the copies: its records cannot go into the next one."""
+        part = self.part
+        return part is not None and queue.ring.replicated and not part.copying.primary.may_write(queue.entity.queue_id)
 
     def later(self, queue: MessageLog) -> None:
         self.postponed.later[queue] = None
@@ -521,12 +516,12 @@ class Node:
     @property
     def wants_group(self) -> bool:
         """Something waits to be written."""
-        return bool(self.writes) or (self.part is not None and self.part.copies_wait)
+        return bool(self.writes) or (self.part is not None and self.part.copying.waits)
 
     @property
     def wants_group_now(self) -> bool:
         """Somebody waits for it."""
-        return self.urgent or (self.part is not None and self.part.copies_wait)
+        return self.urgent or (self.part is not None and self.part.copying.waits)
 
     def group_bytes(self, room: int = 0) -> int:
         """About so many bytes the next group will take: more than `room`, what a segment has left, and a new segment
@@ -552,7 +547,7 @@ class Node:
             self._group_barriers, self._barriers = self._barriers, []
         if part is None:
             return Group(self._group_count, queues, [], sync)
-        sync = part.write_copies(writer, self._group_count) or sync
+        sync = part.copying.write_copies(writer, self._group_count) or sync
         return Group(self._group_count, queues, part.cut(self._group_count, now_ms), sync)
 
     def group_committed(self, group: Group, now_ms: int) -> None:

@@ -33,7 +33,7 @@ DAMAGED: Final = "message.damaged"
 FOLDED: Final = "queue.read_from_log"
 AGAIN_MS: Final = 5_000
 """So often it is tried whether somebody else has the queue by now."""
-SEQS_TOLD: Final = 10
+SEQS_SHOWN: Final = 10
 
 
 class Hurt(NamedTuple):
@@ -108,7 +108,7 @@ class Damages:
         if self._node.part is not None:
             self._node.part.copying.begin_syncs_anew(queue_id)  # one may wait for that very message
         if known:
-            self._say(queue_id)
+            self._set_alert(queue_id)
         else:
             self.ended(queue_id)
 
@@ -129,7 +129,7 @@ class Damages:
 
     def stepped_down(self, queue_id: int) -> None:
         """Another node owns the queue, and this one has its copy with all that is damaged in it."""
-        self._say(queue_id)
+        self._set_alert(queue_id)
         self._again_ms = 0
 
     def tick(self, now_ms: int) -> None:
@@ -154,12 +154,9 @@ class Damages:
         self._asking[queue_id] = [then]
         options = self._node.options
         command = GiveUpCopy(
-            node=NodeId(options.name),
-            incarnation=Incarnation(options.incarnation),
-            queue_id=entity.queue_id,
-            epoch=entity.epoch,
-            damaged=True,
-        )
+            node=NodeId(options.name), incarnation=Incarnation(options.incarnation), queue_id=entity.queue_id,
+            epoch=entity.epoch, damaged=True,
+        )  # fmt: skip
         self._node.propose(command, lambda applied: self._answered(command, applied))
 
     def _others(self, entity: QueueEntity) -> bool:
@@ -187,7 +184,7 @@ class Damages:
         if queue is not None and not queue.deleted:
             for seq in self._found.get(queue_id, ()):
                 queue.ring.set_aside(seq)  # what is not ready is a consumer's, or dies, and its content is not wanted
-        self._say(queue_id)
+        self._set_alert(queue_id)
 
     # -- for operators
 
@@ -209,7 +206,7 @@ class Damages:
             )
         return "everything else is served. Delete them with clusterbroker queues delete-messages NAME --seq NUMBER"
 
-    def _say(self, queue_id: int) -> None:
+    def _set_alert(self, queue_id: int) -> None:
         known = self._found.get(queue_id)
         if not known:
             return
@@ -220,7 +217,7 @@ class Damages:
         elif not seqs or queue_id not in self._node.queues:
             text = f"the copy here is damaged ({what}), and no other member that is here has all of the queue"
         else:
-            some = ", ".join(map(str, seqs[:SEQS_TOLD])) + (" and more" if len(seqs) > SEQS_TOLD else "")
+            some = ", ".join(map(str, seqs[:SEQS_SHOWN])) + (" and more" if len(seqs) > SEQS_SHOWN else "")
             text = (
                 f"{len(seqs)} messages cannot be read from the disk and are held back, seq {some} ({what}); "
                 f"{self._advice(queue_id)}, and look at the disk"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.log import Loaded, MessageLog
 from clusterbroker.cluster.wiring.entities import User
 from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
@@ -80,3 +80,56 @@ class Check(NamedTuple):
     then: Callable[[Verdict], None]
     wanted: Callable[[], bool]
     """Whether somebody still waits for it."""
+
+
+# -- what queues want of the journal
+
+
+class LoadingNode(Protocol):
+    """The node."""
+
+    loads: list[Load | StreamLoad]
+    queues: dict[int, MessageLog]
+
+
+def _here(node: LoadingNode, queue: MessageLog) -> Callable[[], bool]:
+    return lambda: node.queues.get(queue.entity.queue_id) is queue
+
+
+def load(node: LoadingNode, queue: MessageLog, locations: list[Location], loaded: Loaded) -> None:
+    """Messages for the queue itself."""
+
+    def read(messages: Sequence[Message]) -> None:
+        loaded(locations, messages, locations)
+
+    def unread(messages: Sequence[Message | None]) -> None:
+        sound = [(where, message) for where, message in zip(locations, messages, strict=True) if message is not None]
+        loaded([where for where, _ in sound], [message for _, message in sound], locations)
+
+    node.loads.append(Load(queue.entity.queue_id, queue.name, locations, read, lambda: not queue.deleted, unread))
+
+
+def fetch(
+    node: LoadingNode, queue: MessageLog, locations: Sequence[Location],
+    then: Callable[[Sequence[Message]], None], otherwise: Callable[[], None],
+) -> None:  # fmt: skip
+    """Messages for somebody else: `then` gets them, unless the queue goes away; `otherwise` is called in its place when
+    some of them are damaged, and held back from then on."""
+    here = _here(node, queue)
+    node.loads.append(
+        Load(
+            queue.entity.queue_id, queue.name, locations, lambda messages: then(messages) if here() else None, here,
+            lambda _: otherwise() if here() else None,
+        )
+    )  # fmt: skip
+
+
+def read_stream(node: LoadingNode, queue: MessageLog, wish: Wish, then: Callable[[Taken], None]) -> None:
+    """Records of a stream that are not in its ring; `then` is not called when the queue goes away."""
+    past, here = queue.ring.past, _here(node, queue)
+    node.loads.append(
+        StreamLoad(
+            queue.entity.queue_id, queue.name, lambda: past.part_at(wish.seq), wish,
+            lambda taken: then(taken) if here() else None, here,
+        )
+    )  # fmt: skip

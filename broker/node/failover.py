@@ -1,10 +1,12 @@
-"""The exchange `amq.failover`: changes of members for bound queues.
+"""Where clients may go: addresses for those that should leave this node, and the exchange `amq.failover`.
 
-Theory. All nodes apply the same commands, so all of them see the same change of the members at the same index, and
-there the same owner of each queue. Each node publishes to the bound queues that it owns at that index, so each queue
-gets each message from one node. The message is persistent and goes the way of any other; if the owner dies before its
-commit, it is lost: a client that must not miss a change asks for the members when it connects, in the server's
-properties.
+A member counts while it is alive, does not drain and is no witness (which cannot hold queues).
+
+Theory of the exchange. All nodes apply the same commands, so all of them see the same change of the members at the same
+index, and there the same owner of each queue. Each node publishes to the bound queues that it owns at that index, so
+each queue gets each message from one node. The message is persistent and goes the way of any other; if the owner dies
+before its commit, it is lost: a client that must not miss a change asks for the members when it connects, in the
+server's properties.
 
     exchange "amq.failover", routing key = event, content type application/json
     {"event": "member_joined" | "member_left" | "member_drains", "member": "b",
@@ -18,13 +20,40 @@ from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import new_message
-from clusterbroker.broker.node.redirect import hosts
 from clusterbroker.cluster.wiring.entities import Member
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.exchange_rules import FAILOVER
+from clusterbroker.cluster.wiring.view import ClusterView
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.ports import NodeCore
+
+TEXT_BYTES_MAX: Final = 255
+"""A reply text is a short string."""
+DRAINED: Final = "node is drained"
+
+
+def hosts(view: ClusterView) -> tuple[Member, ...]:
+    """The members that clients may connect to, by name."""
+    serving = [member for member in view.alive_members() if not member.draining and not member.witness]
+    return tuple(sorted(serving, key=lambda member: member.name))
+
+
+def addresses(view: ClusterView, but: str = "") -> tuple[str, ...]:
+    """Their AMQP addresses, without those of the member `but`."""
+    return tuple(url for member in hosts(view) if member.name != but for url in member.amqp)
+
+
+def moving_text(why: str, view: ClusterView, own: str) -> str:
+    """Why a connection ends, and where its client may go: whole addresses, as many as a reply text holds."""
+    text, sign = why, ", connect to "
+    for url in addresses(view, own):
+        longer = text + sign + url
+        if len(longer.encode()) > TEXT_BYTES_MAX:
+            break
+        text, sign = longer, " or "
+    return text
+
 
 JOINED: Final = "member_joined"
 LEFT: Final = "member_left"
@@ -71,14 +100,14 @@ class Failover:
         for event, member in events(before, self._seen, draining):
             self._publish(event, body(event, member, hosts(view)))
 
-    def _publish(self, event: str, told: bytes) -> None:
+    def _publish(self, event: str, content: bytes) -> None:
         node = self._node
         properties = Properties(content_type="application/json", delivery_mode=2)
         for vhost in node.vhosts.values():
             route = vhost.router.reach(FAILOVER, event, lambda: None)
             for queue in route.targets:
                 if not queue.deleted and self._owns(queue.entity):
-                    message = new_message(FAILOVER, event, properties, told, node.now_ms)
+                    message = new_message(FAILOVER, event, properties, content, node.now_ms)
                     queue.publish((message,), None, node.now_ms)
 
     def _owns(self, entity: QueueEntity) -> bool:

@@ -26,16 +26,16 @@ def expected_bytes(node: NodeCore, undivided: bool, room: int) -> int:
     part = node.part
     most = sum([queue.ring.unwritten_most for queue in node.writes])
     if part is not None:
-        most += part.copies_bytes
+        most += part.copying.pending_bytes
     if most <= room:
         return most
     size = sum([queue.ring.unwritten_bytes for queue in node.writes])
     if size > node.options.group_bytes_max:
         own_max, size = _own_max(node, undivided), 0
         for queue in node.writes:
-            if size <= (own_max if part is None or not part.replicates(queue) else node.options.group_bytes_max):
+            if size <= (own_max if part is None or not queue.ring.replicated else node.options.group_bytes_max):
                 size += queue.ring.unwritten_bytes
-    return size if part is None else size + part.copies_bytes
+    return size if part is None else size + part.copying.pending_bytes
 
 
 def fill(
@@ -52,14 +52,14 @@ def fill(
     writes, node.writes, node.urgent = node.writes, {}, False
     own_max, replicated_max = _own_max(node, undivided), node.options.group_bytes_max
     for queue in writes:
-        replicated = part is not None and part.replicates(queue)
+        replicated = part is not None and queue.ring.replicated
         size = writer.size if part is None else max(writer.size, part.copying.volatile_bytes)
         if size > (replicated_max if replicated else own_max):
             node.writes[queue] = None
             node.urgent = left = True
             parted = parted or (undivided and not replicated)
         elif part is not None and replicated:
-            sync = part.write(queue, writer) or sync
+            sync = part.copying.write_own(queue, writer) or sync
         else:
             queues.append((queue, queue.ring.write(writer, queue.ripe(now_ms) if patient else 0)))
             sync = sync or queue.settings.durability == "fsync"

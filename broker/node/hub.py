@@ -9,6 +9,10 @@ Frames of a node to itself (a proxy to the owner next door) go through here as w
 
 A lost link takes its frames with it, those that wait here too: the cores attach and sync again.
 
+*Long frames.* A group commit holds the publishes of all nodes since the last one, so the payload of one Append has no
+better bound than the windows of all proxies together; and a message may be as long as the configuration says. The
+surplus goes ahead in frames with nothing but `More`: the payload of the next frame of this link begins with it.
+
 *Faults of a peer.* The other end of a link is a member and has the cluster's secret; it is not believed for that. No
 frame of a peer ends this node, or holds more of its memory than the bounds above. A frame that no correct member
 sends ends the link (`bad`), before anything of it is carried out, and the next link begins from scratch.
@@ -36,14 +40,12 @@ acknowledges unwritten records, an owner that settles without an acknowledgement
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
 
-from clusterbroker.broker.node.long_frames import PIECE_BYTES, Joining, More, pieces
-from clusterbroker.broker.node.relay_messages import AnyRelay, RelayMessage
-from clusterbroker.broker.node.requests import AnyRequest
+from clusterbroker.broker.node.messages import AnyRelay, AnyRequest, More, RelayMessage
 from clusterbroker.broker.remote.messages import AnyProxy
 from clusterbroker.broker.stats.peer_messages import AnyCensus
 from clusterbroker.broker.streams.messages import AnyStream
@@ -52,8 +54,47 @@ from clusterbroker.journal.record import DamagedRecord
 from clusterbroker.replication.errors import BadMessage
 from clusterbroker.replication.messages import AnyReplication
 
+PIECE_BYTES: Final = 16 << 20
+"""So much goes into one frame; the rest of a frame's 64 MiB is for its head."""
+PAYLOAD_BYTES_MAX: Final = 2 << 30
+"""More than any node has under way to another one."""
+
+
+def pieces(payload: memoryview) -> Iterator[memoryview]:
+    """What goes into one frame each, in order; the last is the rest."""
+    at = 0
+    while len(payload) - at > PIECE_BYTES:
+        yield payload[at : at + PIECE_BYTES]
+        at += PIECE_BYTES
+    yield payload[at:]
+
+
+class Joining:
+    """The beginnings of one link's next payload."""
+
+    __slots__ = ("_pieces", "_size")
+
+    def __init__(self) -> None:
+        self._pieces: list[memoryview] = []
+        self._size = 0
+
+    def add(self, piece: memoryview) -> None:
+        """Raises BadMessage when it becomes longer than any payload is."""
+        self._size += len(piece)
+        if self._size > PAYLOAD_BYTES_MAX:
+            raise BadMessage(f"a payload of more than {PAYLOAD_BYTES_MAX} bytes")
+        self._pieces.append(piece)
+
+    def end(self, rest: memoryview) -> memoryview:
+        """The whole payload."""
+        if not self._pieces:
+            return rest
+        joined, self._pieces, self._size = memoryview(b"".join((*self._pieces, rest))), [], 0
+        return joined
+
+
 Payload = bytes | bytearray | memoryview
-Handler = Callable[[str, Any, memoryview], None]
+Handler = Callable[[str, Any, memoryview], object]
 
 HEADS: Final = decoder(AnyReplication, AnyProxy, AnyRequest, AnyRelay, AnyCensus, AnyStream, More)
 ROUNDS_MAX: Final = 10_000
@@ -67,11 +108,31 @@ UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 BAD: Final = (BadMessage, DamagedRecord)
 
 
+class MemberShell(Protocol):
+    """The process around a member: the links to the others, the metadata log, the node's log."""
+
+    @property
+    def leader(self) -> str | None:
+        """The leader of the metadata log, as far as known."""
+
+    def backlog(self, peer: str) -> int:
+        """Bytes that wait for the peer's socket."""
+
+    def bad_frame(self, peer: str, why: str) -> None:
+        """The peer sent what no correct member sends, or what cannot be carried out here: its link ends."""
+
+    def silent(self, peer: str, silent_ms: int) -> None:
+        """Nothing has come from a living peer over its direct link for so long: the link may end."""
+
+    def log_event(self, event: str, facts: Mapping[str, Any]) -> None:
+        """A line about a queue's copies, its owner or a relayed link."""
+
+
 def _raised(_peer: str, error: Exception) -> NoReturn:
     raise error
 
 
-def _unheard(peer: str, why: str) -> NoReturn:
+def _no_link_owner(peer: str, why: str) -> NoReturn:
     raise AssertionError(f"nobody ends the link to {peer}: {why}")
 
 
@@ -79,17 +140,21 @@ class Hub:
     """The data channel of one node. `handlers` maps each type of head to the core that handles it.
 
     carry  called before frames are taken: those for relayed links join the frames of the relay's
-    bad    (peer, why): the peer said what no correct member says; whoever has the link ends it, with `unlink`
-    failed (peer, error): what it said, or this node to itself, raised here: a mistake of ours, which costs the link
+    bad    (peer, why): the peer sent what no correct member sends; the link's owner ends it, with `unlink`
+    failed (peer, error): its frame, or one of this node to itself, raised here: our mistake, which costs the link
     before called with each head before its handler, while this node owes something of the wiring (`arrears`)
     """
 
     def __init__(
-        self, name: str, applied: Callable[[], int], failed: Callable[[str, Exception], object] = _raised
+        self,
+        name: str,
+        applied: Callable[[], int],
+        bad: Callable[[str, str], object] = _no_link_owner,
+        failed: Callable[[str, Exception], object] = _raised,
     ) -> None:
         self.name = name
         self._applied = applied
-        self.bad: Callable[[str, str], object] = _unheard
+        self.bad = bad
         self.failed = failed
         self.carry: Callable[[], None] = lambda: None
         self.before: Callable[[Any], None] | None = None
@@ -232,8 +297,8 @@ class Hub:
         moved = bool(self._round)
         rounds = 0
         while self._round:
-            said, self._round = self._round, deque()
-            for head, payload in said:
+            frames, self._round = self._round, deque()
+            for head, payload in frames:
                 if self.before is not None:
                     self.before(head)
                 try:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -31,7 +32,7 @@ from msgspec.structs import replace
 from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import republished
 from clusterbroker.broker.content.properties import properties_of
-from clusterbroker.broker.node.origins import origin_of
+from clusterbroker.broker.node.dead_letters import origin_of
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.states import READY, UNACKED
@@ -127,16 +128,10 @@ class Inspection:
         """What came of it."""
         entity = self.queue.entity
         return Result(
-            owner=self._node.options.name,
-            queue_id=entity.queue_id,
-            life=life_of(entity),
-            looked_at=self._looked_at,
-            next=0 if self._exhausted else self._next_seq,
-            last=self._last,
-            done=self._done,
-            shown=tuple(self._shown),
+            owner=self._node.options.name, queue_id=entity.queue_id, life=life_of(entity), looked_at=self._looked_at,
+            next=0 if self._exhausted else self._next_seq, last=self._last, done=self._done, shown=tuple(self._shown),
             skipped={why: sorted(seqs) for why, seqs in self._skipped.items()},
-        )
+        )  # fmt: skip
 
     @property
     def _exhausted(self) -> bool:
@@ -462,49 +457,36 @@ class LongSearch:
         return None
 
 
+@dataclass(slots=True, eq=False)
 class Transfer:
-    """One message on its way to other queues.
+    """One message on its way to other queues."""
 
-    accepted    every target has it
-    """
-
-    __slots__ = ("_aside", "_inspection", "_targets", "accepted", "moves", "seq", "since_ms", "size")
-
-    def __init__(
-        self,
-        inspection: Inspection,
-        seq: int,
-        targets: tuple[QueueHandle, ...],
-        size: int,
-        *,
-        moves: bool,
-        since_ms: int,
-    ) -> None:
-        self._inspection = inspection
-        self._targets = targets
-        self._aside = False
-        self.accepted = False
-        self.moves = moves
-        self.seq = seq
-        self.since_ms = since_ms
-        self.size = size
+    inspection: Inspection
+    seq: int
+    targets: tuple[QueueHandle, ...]
+    size: int
+    moves: bool
+    since_ms: int
+    accepted: bool = False
+    """Every target has it."""
+    _aside: bool = False
 
     @property
     def here(self) -> bool:
         """Its queue is still this owner's."""
-        inspection = self._inspection
+        inspection = self.inspection
         queue = inspection.queue
         return inspection._node.queues.get(queue.entity.queue_id) is queue and not queue.deleted
 
     def begin(self, message: Message) -> None:
         """Publishes it. The answer may come at once."""
-        queue, node = self._inspection.queue, self._inspection._node
+        queue, node = self.inspection.queue, self.inspection._node
         if self.moves:
             self._aside = queue.ring.set_aside(self.seq)
             assert self._aside, "only what is ready is moved"
             queue.aside += 1
         ticket = Ticket(self.seq, self.seq, self._answered)
-        for target in self._targets:
+        for target in self.targets:
             if target.rejects and not target.accepts(message, node.now_ms):
                 ticket.rejected = True
                 continue
@@ -517,7 +499,7 @@ class Transfer:
         """It goes back to its place; the answer may come later."""
         if self._aside:
             self._aside = False
-            queue = self._inspection.queue
+            queue = self.inspection.queue
             queue.aside -= 1
             queue.ring.put_back(self.seq)
 
@@ -525,8 +507,8 @@ class Transfer:
         if not self.here:
             return  # its queue's next owner has it as it was
         # a queue that was deleted has answered all who waited, and kept nothing
-        self.accepted = not ticket.rejected and not all(target.deleted for target in self._targets)
-        queue = self._inspection.queue
+        self.accepted = not ticket.rejected and not all(target.deleted for target in self.targets)
+        queue = self.inspection.queue
         if self.moves and self.accepted:
             if not self._aside:  # it was given up
                 if not queue.ring.set_aside(self.seq):
@@ -537,7 +519,7 @@ class Transfer:
             queue.ring.settle(self.seq)
         else:
             self.give_up()
-        self._inspection.answered(self)
+        self.inspection.answered(self)
 
 
 def without_deaths(properties: Properties) -> Properties:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from clusterbroker.broker.amqp.errors import AmqpError
 from clusterbroker.cluster.wiring.entities import Queue, Segment
@@ -42,29 +42,15 @@ class Log(Protocol):
 class Silence:
     """A Log that says nothing; a mistake of ours goes on to whoever runs the node, and could not hear of it."""
 
-    def fault(self, peer: str, user: str, channel: int, error: AmqpError) -> None:
+    def fault(self, *_: Any, **__: Any) -> None:
         pass
 
-    def cut(self, peer: str, user: str, why: str) -> None:
-        pass
-
-    def refused(self, peer: str, user: str, mechanism: str, why: str) -> None:
-        pass
-
-    def unroutable(self, segment: Segment, rows: int) -> None:
-        pass
-
-    def begins_late(self, vhost: str, queue: str, offset: int) -> None:
-        pass
-
-    def alert(self, raised: bool, kind: str, subject: str, text: str) -> None:
-        pass
+    cut = refused = unroutable = begins_late = alert = fault
 
     def crashed(self, peer: str, error: BaseException) -> None:  # noqa: ARG002
         raise error
 
-    def link_crashed(self, peer: str, error: BaseException) -> None:  # noqa: ARG002
-        raise error
+    link_crashed = crashed
 
     def set_aside(self, queue: Queue, seq: int, error: Exception) -> None:  # noqa: ARG002
         raise error

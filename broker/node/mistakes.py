@@ -1,41 +1,142 @@
-"""The cost of a bug in replication, or in handling a member's message (decision 040).
+"""The cost of a bug: its queue, its client or its link; never the node.
 
-over a copy    it is given up and made anew, if another member has all of the queue; else the node begins again from its
-               written data
-over a link    it ends: half-done work is repeated on the next one. For messages of this node to itself, its
-               attachments to its own queues begin anew; that happens again and again only if nothing else helps
+    raised in                                                costs
+    a queue's turn, its commits, what it had read            the queue: it is set aside (`broker.queues.stumble`)
+    an answer to a channel (of the wiring, of a queue)       the client's connection, 541 (`ClientCore.crashed`)
+    a frame of another node, or what is said to one          the link: half-done work is repeated on the next one. For
+                                                             messages of this node to itself its attachments to its own
+                                                             queues begin anew; again and again only if nothing helps
+    replication of a queue                                   this node's copy, which is made anew if another member has
+                                                             all of the queue (decision 040); else the node begins again
+    the disk, the fold of the wiring                         the node, which begins again from what it has written
+
+A queue that is set aside is paused in the wiring, so that it is paused for its next owner and after a restart as well,
+and an operator sees it and resumes it where any paused queue is seen and resumed. So is the queue of staged rows, which
+has no name of its own. The cause stands beside the pause: whoever owns the queue next says it in its alerts.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from clusterbroker.broker.node.copy_care import CopyCare
-from clusterbroker.broker.node.damages import Damages
-from clusterbroker.broker.node.hub import Hub
-from clusterbroker.broker.node.ports import MemberCore, NodeCore
-from clusterbroker.broker.remote.remote_queues import RemoteQueues
+from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.stumble import Stumble
+from clusterbroker.broker.queues.subscription import Source
 from clusterbroker.cluster.ids import QueueId
+from clusterbroker.cluster.wiring.commands import PauseQueue
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 
+if TYPE_CHECKING:
+    from clusterbroker.broker.node.alerts import CopyCare
+    from clusterbroker.broker.node.clients import ClientCore
+    from clusterbroker.broker.node.damages import Damages
+    from clusterbroker.broker.node.hub import Hub
+    from clusterbroker.broker.node.ports import MemberCore, NodeCore
+    from clusterbroker.broker.remote.remote_queues import RemoteQueues
+
+    class Member(MemberCore, Protocol):
+        """The node's role in the cluster."""
+
+        care: CopyCare
+        hub: Hub
+        name: str
+        proxies: RemoteQueues
+
+        @property
+        def node(self) -> NodeCore: ...
+
+        def forget_copy(self, queue_id: int) -> None: ...
+
+
+ALERT: Final = "queue.paused_by_error"
+WHY_MAX: Final = 250
 OWN_MAX: Final = 20
 OWN_MS: Final = 10_000
 """With so many mistakes in so short a time over what a node says to itself, it begins again."""
-WHY_MAX: Final = 200
+COPY_WHY_MAX: Final = 200
 
 
-class Member(MemberCore, Protocol):
-    """The part of the node in a cluster."""
+class SettingAside:
+    """Of one node."""
 
-    care: CopyCare
-    hub: Hub
-    name: str
-    proxies: RemoteQueues
+    def __init__(self, node: NodeCore) -> None:
+        self._node = node
 
-    @property
-    def node(self) -> NodeCore: ...
+    def work(self, queue: Source, what: Callable[..., object], *given: Any) -> None:
+        """Does something of the queue's; what raises sets it aside."""
+        try:
+            what(*given)
+        except Exception as error:
+            self.stumbled(queue, error)
 
-    def forget_copy(self, queue_id: int) -> None: ...
+    def notify(self, client: ClientCore, what: Callable[..., object], *given: Any) -> None:
+        """Calls a client; what raises costs that client."""
+        try:
+            what(*given)
+        except Exception as error:
+            client.crashed(error)
+
+    def stumbled(self, queue: Source, error: Exception, seq: int = 0) -> None:
+        """Sets the queue aside; of one that is elsewhere this node can only say what happened."""
+        if not isinstance(queue, MessageLog):
+            self._node.log.set_aside(queue.entity, seq, error)
+            return
+        if queue.deleted or queue.broken:
+            return
+        if isinstance(error, Stumble):
+            seq = error.seq
+        node, entity = self._node, queue.entity
+        queue.set_aside(True)
+        cause = error.__cause__ if isinstance(error, Stumble) and error.__cause__ is not None else error
+        where = f"message {seq}" if seq else "its work"
+        why = f"{where} raised {type(cause).__name__}: {cause}"[:WHY_MAX].encode(errors="replace").decode()
+        node.log.set_aside(entity, seq, error)
+        self._alert(entity, why)
+        command = PauseQueue(vhost=entity.vhost, name=entity.name, paused=True, why=why, staging=entity.staging)
+        node.propose(command, lambda _: None)
+
+    def _alert(self, entity: QueueEntity, why: str) -> None:
+        which = "--staged " if entity.staging else ""
+        where = "" if entity.vhost == "/" else f" --vhost '{entity.vhost}'"
+        text = f"{why}; see the log, then: clusterbroker queues resume {which}'{entity.name}'{where}"
+        self._node.alerts.set(ALERT, subject(entity), text)
+
+    def began(self, queue: MessageLog) -> None:
+        """This node owns the queue from now on: what an earlier owner, or an earlier process, has met is told here."""
+        if queue.entity.paused and queue.entity.paused_why:
+            self._alert(queue.entity, queue.entity.paused_why)
+
+    def is_closed(self, queue: MessageLog) -> bool:
+        """Whether an operator may take nothing out of it now: its owner is about to change, or others have not said
+        what they hold. One that is set aside is open for that."""
+        if not queue.broken:
+            return queue.paused
+        part = self._node.part
+        serving = None if part is None else part.servings.queues.get(queue.entity.queue_id)
+        return serving is not None and not serving.answers
+
+    def resumed(self, queue: MessageLog) -> None:
+        """An operator wants it to try again."""
+        self.forget(queue)
+        if queue.entity.staging:
+            self._node.moving.anew(queue)
+        if not queue.broken:
+            return
+        queue.set_aside(False)
+        part = self._node.part
+        if part is not None:
+            part.servings.resumed(queue.entity.queue_id)
+
+    def forget(self, queue: MessageLog) -> None:
+        """It is deleted, or somebody else's now."""
+        self._node.alerts.clear(ALERT, subject(queue.entity))
+
+
+def subject(entity: QueueEntity) -> str:
+    """How an alert names a queue."""
+    return f"{'staged rows of ' if entity.staging else ''}{entity.name} ({entity.vhost})"
 
 
 class Mistakes:
@@ -60,7 +161,7 @@ class Mistakes:
         queue = node.queues.get(queue_id)
         if queue is not None and not queue.deleted:
             queue.set_aside(True)
-        what = f"its copying raised {type(error).__name__}: {error}"[:WHY_MAX]
+        what = f"its copying raised {type(error).__name__}: {error}"[:COPY_WHY_MAX]
         part.care.stumbled(entity, what)
 
         def alone() -> None:

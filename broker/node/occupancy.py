@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from clusterbroker.broker.node.requests import Occupied
+from clusterbroker.broker.node.messages import Occupied
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.hub import Hub
@@ -65,7 +65,7 @@ class Occupancy:
         """Connections, as far as this node knows."""
         return self.users[name] + sum(users[name] for _, users in self._elsewhere.values())
 
-    def told(self, peer: str, message: Occupied) -> None:
+    def received(self, peer: str, message: Occupied) -> None:
         """What another member has."""
         if message.whole or peer not in self._elsewhere:
             self._elsewhere[peer] = Counter(), Counter()
@@ -87,7 +87,7 @@ class OccupancyOfNodes:
         self._occupancy = occupancy
         self._map = cluster_map
         self._hub = hub
-        self._told: tuple[dict[str, int], dict[str, int]] = {}, {}
+        self._sent: tuple[dict[str, int], dict[str, int]] = {}, {}
         self._applied = 0  # up to which command limits were looked at
 
     def tick(self) -> None:
@@ -95,8 +95,8 @@ class OccupancyOfNodes:
         if not self._occupancy.moved and self._map.applied == self._applied:
             return
         self._occupancy.moved, self._applied = False, self._map.applied
-        before, self._told = self._told, self._limited()
-        vhosts, users = (_changed(old, new) for old, new in zip(before, self._told, strict=True))
+        before, self._sent = self._sent, self._limited()
+        vhosts, users = (_changed(old, new) for old, new in zip(before, self._sent, strict=True))
         if vhosts or users:
             for peer in tuple(self._hub.linked):
                 if peer != self._hub.name:
@@ -106,28 +106,20 @@ class OccupancyOfNodes:
                         self._hub.failed(peer, error)
 
     def _limited(self) -> tuple[dict[str, int], dict[str, int]]:
-        occupancy, map_ = self._occupancy, self._map
-        vhosts = {
-            name: count
-            for name, count in occupancy.vhosts.items()
-            if (map_.vhost_limits(name).connections_max or 0) > 0
-        }
-        users = {
-            name: count
-            for name, count in occupancy.users.items()
-            if (known := map_.user(name)) is not None and (known.limits.connections_max or 0) > 0
-        }
-        return vhosts, users
+        vhosts, users, view = self._occupancy.vhosts, self._occupancy.users, self._map
+        limited = {name: n for name, n in vhosts.items() if (view.vhost_limits(name).connections_max or 0) > 0}
+        known = ((name, count, view.user(name)) for name, count in users.items())
+        return limited, {name: n for name, n, user in known if user and (user.limits.connections_max or 0) > 0}
 
     def linked(self, peer: str) -> None:
-        if any(self._told):
-            self._hub.send(peer, Occupied(*self._told, whole=True))
+        if any(self._sent):
+            self._hub.send(peer, Occupied(*self._sent, whole=True))
 
     def unlinked(self, peer: str) -> None:
         self._occupancy.forgotten(peer)
 
     def received(self, peer: str, message: Occupied, _: memoryview) -> None:
-        self._occupancy.told(peer, message)
+        self._occupancy.received(peer, message)
 
 
 def _less(counted: Counter[str], name: str) -> None:

@@ -16,20 +16,19 @@ It owns nothing before its new incarnation is registered, and nothing after the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from clusterbroker.broker.node.alarms import MINORITY, AlarmsOfNodes
+from clusterbroker.broker.node.alerts import CopyCare
 from clusterbroker.broker.node.arrears import Arrears
-from clusterbroker.broker.node.copy_care import CopyCare
-from clusterbroker.broker.node.copying import Copying
+from clusterbroker.broker.node.backpressure import MINORITY, AlarmsOfNodes
 from clusterbroker.broker.node.failover import Failover
-from clusterbroker.broker.node.hub import Handler, Hub, Payload
+from clusterbroker.broker.node.hub import Handler, Hub, MemberShell, Payload
+from clusterbroker.broker.node.messages import HandOver, Occupied
 from clusterbroker.broker.node.mistakes import Mistakes
-from clusterbroker.broker.node.occupancy import OccupancyOfNodes
-from clusterbroker.broker.node.queue_factory import new_queue
-from clusterbroker.broker.node.records import Records
-from clusterbroker.broker.node.relaying import Relaying
-from clusterbroker.broker.node.requests import HandOver, Occupied
+from clusterbroker.broker.node.occupancy import Occupancy, OccupancyOfNodes
+from clusterbroker.broker.node.ports import NodeCore
+from clusterbroker.broker.node.queue_factory import FactoryNode, new_queue
+from clusterbroker.broker.node.relay import Relaying
 from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.remote import remote_queues as client_side
@@ -38,6 +37,7 @@ from clusterbroker.broker.remote.owned_queues import OwnedQueues
 from clusterbroker.broker.remote.remote_queues import RemoteQueues
 from clusterbroker.broker.remote.replies import Replies, Target
 from clusterbroker.broker.streams.messages import StreamAsk, StreamTold
+from clusterbroker.broker.streams.store import store_of
 from clusterbroker.cluster.ids import NodeId, QueueId
 from clusterbroker.cluster.wiring.changes import (
     CopyLost,
@@ -49,19 +49,22 @@ from clusterbroker.cluster.wiring.changes import (
 )
 from clusterbroker.cluster.wiring.entities import Member
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
-from clusterbroker.journal.record import GroupWriter
-from clusterbroker.replication import messages as m
+from clusterbroker.replication import messages as copies
+from clusterbroker.replication.copying import Copying
+from clusterbroker.replication.hand_overs import HAND_OVER_MS
 
 if TYPE_CHECKING:
     import msgspec
 
-    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.damages import Damages
     from clusterbroker.broker.node.effects import Group
+    from clusterbroker.broker.node.mistakes import SettingAside
+    from clusterbroker.broker.queues.handle import QueueHandle
+    from clusterbroker.broker.streams.streams import Streams
 
 ROOM_BYTES: Final = 8 << 20
 """So much may wait for a peer's socket before deliveries to it are held back."""
-HAND_OVER_MS: Final = 3000
-COPIES_TOLD: Final = {
+COPY_EVENTS: Final = {
     "caught_up": "replica.caught_up",
     "fell_behind": "replica.fell_behind",
     "refused": "replica.refused",
@@ -76,69 +79,71 @@ COPIES_TOLD: Final = {
 """Events of replication, as the log has them."""
 
 
+class MemberNode(NodeCore, FactoryNode, Protocol):
+    """The node, as its role in a cluster uses it (`core.Node`)."""
+
+    damages: Damages
+    occupancy: Occupancy
+    replies: Replies | None
+    reply_targets: dict[str, Target]
+    streams: Streams
+    throttled: bool
+
+    @property
+    def setting_aside(self) -> SettingAside: ...
+
+    def add_handle(self, entity: QueueEntity, handle: QueueHandle) -> None: ...
+
+    def add_queue(self, entity: QueueEntity, ring: Ring | None = None) -> None: ...
+
+    def forget_ring(self, ring: Ring) -> None: ...
+
+    def published(self, size: int) -> None: ...
+
+    def review_throttle(self) -> None: ...
+
+    def set_alarm(self, name: str, raised: bool) -> None: ...
+
+
 class Part:
-    """All of a node that a node which is alone does not have.
+    """All of a node that a node which is alone does not have."""
 
-    backlog    bytes that wait for a peer's socket, as the shell knows them
-    tell       where ownership is told: (event, facts), for the node's log
-    """
-
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: MemberNode, shell: MemberShell) -> None:
         self.node = node
+        self._shell = shell
         self.name = node.options.name
         self.registered = False
         """This incarnation is a member, alive in the map."""
         self.leased = False
         self.mistakes = Mistakes(self, node.damages)
-        self.hub = Hub(self.name, lambda: node.map.applied, self.mistakes.link)
+        self.hub = Hub(self.name, lambda: node.map.applied, shell.bad_frame, self.mistakes.link)
         self.arrears = Arrears(node, self._needed, self._owing)
         self.proxies = RemoteQueues(self, node.options.incarnation, lambda: self.arrears.owing, self.arrears.sooner)
         node.congested = self.proxies.congested
         self.servings = OwnedQueues(self, self._behind)
-        self.copying = Copying(
-            node,
-            self.hub,
-            self.name,
-            Records(),
-            registered=lambda: self.registered,
-            owing=self.arrears.owes,
-            freezing=self._freezing,
-            synced=self.servings.synced,
-            mistaken=self.mistakes.copy,
-            link_mistaken=self.mistakes.link,
-            on_event=self._copy_event,
+        self.copying: Copying[MessageLog, Ring] = Copying(
+            node, self, store_of, group_bytes=node.options.group_bytes_max, rate_bytes=node.options.copy_rate_bytes
         )
         self.care = CopyCare(self.name, node.alerts)
-        self.backlog: Callable[[str], int] = lambda _peer: 0
-        self.tell: Callable[[str, Mapping[str, Any]], None] = lambda _event, _facts: None
-        self.relaying = Relaying(
-            node, self.hub, self._link_begins, self._link_ends, lambda event, facts: self.tell(event, facts)
-        )
-        self.relay = self.relaying.relay
+        self.relay = Relaying(node, self.hub, shell, self._link_begins, self._link_ends).relay
         self.failover = Failover(node)
         self._members_changed = False
         self._storing = 0  # how many members hold messages
         self._full: dict[str, None] = {}
-        primary = self.copying.primary
-        self._handle((m.Append, m.SyncOffer, m.SyncBucket, m.SyncOver, m.Compare), self.copying.received)
-        self._handle(
-            (m.AppendAck, m.SyncWant, m.SyncDone, m.SyncRefused),
-            lambda peer, message, payload: primary.received(peer, message, payload, node.now_ms),
-        )
-        self._handle(self.servings.handles, self.servings.received)
-        self._handle(client_side.MESSAGES, self.proxies.received)
-        node.replies = self.replies = Replies(self, self._life_of)
-        self.hub.handlers.update(self.replies.handlers)
+        node.replies = self.replies = Replies(self, self._generation_of)
         self.alarms = AlarmsOfNodes(node, self.hub, self.proxies)
-        self._handle((Alarmed,), self.alarms.received)
-        self._handle((HandOver,), self._asked_to_hand_over)
         self.occupancy = OccupancyOfNodes(node.occupancy, node.map, self.hub)
-        self._handle((Occupied,), self.occupancy.received)
-        self._handle((StreamAsk,), node.streams.asked)
-        self._handle((StreamTold,), node.streams.answered)
-
-    def _handle(self, heads: Iterable[type], handler: Handler) -> None:
-        self.hub.handlers.update(dict.fromkeys(heads, handler))
+        handlers: tuple[tuple[Iterable[type], Handler], ...] = (
+            (copies.TO_BACKUP, self.copying.received), (copies.TO_OWNER, self.copying.received_as_owner),
+            (self.servings.handles, self.servings.received), (client_side.MESSAGES, self.proxies.received),
+            ((Alarmed,), self.alarms.received),
+            ((HandOver,), lambda _peer, message, _payload: self.hand_over(message.queue_id, message.to)),
+            ((Occupied,), self.occupancy.received), ((StreamAsk,), node.streams.asked),
+            ((StreamTold,), node.streams.answered),
+        )  # fmt: skip
+        for heads, handler in handlers:
+            self.hub.handlers.update(dict.fromkeys(heads, handler))
+        self.hub.handlers.update(self.replies.handlers)
 
     @property
     def incarnation(self) -> int:
@@ -149,7 +154,7 @@ class Part:
     def reply_targets(self) -> Mapping[str, Target]:
         return self.node.reply_targets
 
-    def _life_of(self, name: str) -> int | None:
+    def _generation_of(self, name: str) -> int | None:
         member = self.node.map.member(NodeId(name))
         return member.incarnation if member is not None and member.alive else None
 
@@ -165,8 +170,8 @@ class Part:
             self.servings.begin(queue, queue.ring.epoch, node.map.applied, {})
             return
         settings = node.map.effective(entity)
-        face = self.proxies.add(entity, settings, Ring(entity.queue_id, agenda=node.agenda, proxy=True))
-        node.add_face(entity, face)
+        handle = self.proxies.add(entity, settings, Ring(entity.queue_id, agenda=node.agenda, proxy=True))
+        node.add_handle(entity, handle)
         if ring is not None and self._holds(entity) and not entity.volatile:
             self.copying.replicas[entity.queue_id] = ring
             self.copying.from_disk[entity.queue_id] = None
@@ -213,9 +218,9 @@ class Part:
             before, queue.entity = queue.entity.in_sync, entity
             self.copying.primary.entity_changed(entity, self.node.map.min_in_sync(entity), self.node.now_ms)
             for name in (name for name in entity.in_sync if name not in before):
-                self._told("replica.in_sync", entity, node=name)
+                self._log_event("replica.in_sync", entity, node=name)
             for name in (name for name in before if name not in entity.in_sync):
-                self._told("replica.out_of_sync", entity, node=name)
+                self._log_event("replica.out_of_sync", entity, node=name)
 
     def minimum_changed(self, entity: QueueEntity) -> None:
         """The minimum of copies may be another one, of a replicated queue that this node owns."""
@@ -249,14 +254,15 @@ class Part:
 
     def _needed(self, queue_id: int) -> bool:
         """Whether a client of this node waits for the queue, or a commit."""
-        face = self.proxies.queues.get(queue_id)
-        return (face is not None and face.is_used()) or self.copying.primary.awaits(queue_id)
+        handle = self.proxies.queues.get(queue_id)
+        return (handle is not None and handle.is_used()) or self.copying.primary.awaits(queue_id)
 
     def _owing(self, begins: bool) -> None:
         self.hub.before = self.arrears.before if begins else None
         if not begins:
             owed = self.arrears
-            self.tell("wiring.in_slices", {"queues": owed.queues, "slices": owed.slices, "longest": owed.longest})
+            facts = {"queues": owed.queues, "slices": owed.slices, "longest": owed.longest}
+            self._shell.log_event("wiring.in_slices", facts)
 
     def _behind(self, peer: str, queue_id: int, what: Callable[[], None], sooner: bool) -> bool:
         if not self.arrears.owes(queue_id):
@@ -348,7 +354,7 @@ class Part:
         node.setting_aside.began(queue)
         self.servings.begin(queue, entity.epoch, moment.applied, {} if declared else moment.alive, synced=False)
         self.copying.take_over(queue, node.map.min_in_sync(entity), node.newest_group)
-        self._told("owner.began", entity)
+        self._log_event("owner.began", entity)
 
     def _step_down(self, queue: MessageLog) -> None:
         node, entity = self.node, queue.entity
@@ -369,15 +375,15 @@ class Part:
         if not queue.ring.volatile:
             node.touched[queue.ring] = None
         self.copying.keep(queue.ring)
-        self._told("owner.ended", entity, queue.ring.epoch)
+        self._log_event("owner.ended", entity, queue.ring.epoch)
 
-    def _copy_event(self, event: str, queue_id: int, node: str, why: str) -> None:
+    def copy_event(self, event: str, queue_id: int, node: str, why: str) -> None:
         entity = self.node.map.queue_by_id(QueueId(queue_id))
         if entity is not None:  # else it was deleted meanwhile
-            self.care.told(event, entity, node, why)
-            self._told(COPIES_TOLD[event], entity, node=node, why=why)
+            self.care.on_event(event, entity, node, why)
+            self._log_event(COPY_EVENTS[event], entity, node=node, why=why)
 
-    def _told(
+    def _log_event(
         self, event: str, entity: QueueEntity, epoch: int | None = None, node: str | None = None, why: str = ""
     ) -> None:
         facts: dict[str, Any] = {
@@ -388,11 +394,7 @@ class Part:
             facts["incarnation"] = self.incarnation
         if why:
             facts["why"] = why
-        self.tell(event, facts)
-
-    def replicates(self, queue: MessageLog) -> bool:
-        """Whether the queue's commits are the affair of `copying`."""
-        return queue.ring.replicated
+        self._shell.log_event(event, facts)
 
     # -- links and leases -------------------------------------------------------------------------------------
 
@@ -487,22 +489,12 @@ class Part:
 
     @property
     def next_wake_ms(self) -> int | None:
-        own_ms, copies_ms, proxies_ms = (
-            self.copying.primary.due_ms,
-            self.copying.backup.due_ms,
-            self.proxies.next_wake_ms,
-        )
+        own_ms, copies_ms = self.copying.primary.due_ms, self.copying.backup.due_ms
+        proxies_ms = self.proxies.next_wake_ms
         rests_ms = self.arrears.rests_until_ms if self.arrears.owing else None
         if own_ms is None and copies_ms is None and rests_ms is None:
             return proxies_ms  # as a rule, and asked several times a turn
         return min(due_ms for due_ms in (own_ms, copies_ms, proxies_ms, rests_ms) if due_ms is not None)
-
-    def may_write(self, queue: MessageLog) -> bool:
-        """Whether the queue's records may go into the next group: else it would be made for nothing."""
-        return self.copying.primary.may_write(queue.entity.queue_id)
-
-    def write(self, queue: MessageLog, writer: GroupWriter) -> bool:
-        return self.copying.write_own(queue, writer)
 
     def cut(self, group: int, now_ms: int) -> list[int]:
         queues = self.copying.cut(group, now_ms)
@@ -510,18 +502,6 @@ class Part:
             for queue_id in queues:  # it may wait for the copy of a member that has failed
                 self.arrears.sooner(queue_id)
         return queues
-
-    @property
-    def copies_wait(self) -> bool:
-        return self.copying.waits
-
-    @property
-    def copies_bytes(self) -> int:
-        """About so many bytes of copies wait for the next group."""
-        return self.copying.pending_bytes
-
-    def write_copies(self, writer: GroupWriter, group: int) -> bool:
-        return self.copying.write_copies(writer, group)
 
     def group_durable(self, group: Group, now_ms: int) -> None:
         for queue_id in group.replicated:
@@ -569,7 +549,8 @@ class Part:
     def room(self, node: str) -> int:
         if node == self.name:
             return ROOM_BYTES
-        room = ROOM_BYTES - self.backlog(node) - self.relay.backlog(node) - sum(map(len, self.hub.out.get(node, ())))
+        waiting = self._shell.backlog(node) + self.relay.backlog(node) + sum(map(len, self.hub.out.get(node, ())))
+        room = ROOM_BYTES - waiting
         if room <= 0:
             self._full[node] = None
         return max(0, room)
@@ -594,11 +575,17 @@ class Part:
             return False  # its next owner would have these messages again, and so would the queues that they went to
         return self.copying.primary.transfer(queue_id, NodeId(to), self.node.now_ms)
 
-    def _asked_to_hand_over(self, _peer: str, message: HandOver, _payload: memoryview) -> None:
-        self.hand_over(message.queue_id, message.to)
+    def freeze(self, queue_id: int) -> None:
+        self.servings.freeze(queue_id, self.node.now_ms + HAND_OVER_MS)
 
-    def _freezing(self, queue_id: int, frozen: bool) -> None:
-        if frozen:
-            self.servings.freeze(queue_id, self.node.now_ms + HAND_OVER_MS)
-        else:
-            self.servings.thaw(queue_id)
+    def thaw(self, queue_id: int) -> None:
+        self.servings.thaw(queue_id)
+
+    def synced(self, queue_id: int) -> None:
+        self.servings.synced(queue_id)
+
+    def owes(self, queue_id: int) -> bool:
+        return self.arrears.owes(queue_id)
+
+    def copy_stumbled(self, queue_id: int, error: Exception) -> None:
+        self.mistakes.copy(queue_id, error)

@@ -1,6 +1,6 @@
 """The node, and its part in a cluster, as those see them that need little of them.
 
-`core.Node`, `part.Part` and `copying.Copying` say what the attributes mean.
+`core.Node` and `part.Part` say what the attributes mean.
 """
 
 from __future__ import annotations
@@ -27,22 +27,8 @@ from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring.view import ClusterView
 from clusterbroker.journal.layout import Location
-from clusterbroker.journal.record import GroupWriter, Message
-
-
-class CopiesCore(Protocol):
-    """Copies of queues."""
-
-    replicas: dict[int, Ring]
-
-    @property
-    def volatile_bytes(self) -> int: ...
-
-    def begin_syncs_anew(self, queue_id: int) -> None: ...
-
-    def distrust(self, queue_id: int) -> object: ...
-
-    def known_committed(self, ring: Ring) -> int: ...
+from clusterbroker.journal.record import Message
+from clusterbroker.replication.copying import Copying
 
 
 class ArrearsCore(Protocol):
@@ -54,24 +40,15 @@ class ArrearsCore(Protocol):
 class MemberCore(Protocol):
     """The node's part in a cluster."""
 
+    copying: Copying[MessageLog, Ring]
     servings: OwnedQueues
 
     @property
     def arrears(self) -> ArrearsCore: ...
 
-    @property
-    def copying(self) -> CopiesCore: ...
-
-    @property
-    def copies_bytes(self) -> int: ...
-
     def minimum_changed(self, entity: QueueEntity) -> None: ...
 
     def owns(self, entity: QueueEntity) -> bool: ...
-
-    def replicates(self, queue: MessageLog) -> bool: ...
-
-    def write(self, queue: MessageLog, writer: GroupWriter) -> bool: ...
 
 
 class AsideCore(Protocol):

@@ -1,51 +1,39 @@
-"""Reactions of a node to each change of the wiring, in log order."""
+"""The node and the wiring: its reactions to each change, in log order, and the order of what it proposes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from clusterbroker.broker.node.churn import Churn
-from clusterbroker.broker.node.damages import Damages
-from clusterbroker.broker.node.log_clock import LogClock
-from clusterbroker.broker.node.ports import NodeCore
-from clusterbroker.broker.node.postponed import Postponed
-from clusterbroker.broker.node.setting_aside import SettingAside
 from clusterbroker.broker.node.vhost import VirtualHost
-from clusterbroker.broker.node.watching import Watching
-from clusterbroker.broker.queues.ring import Ring
-from clusterbroker.broker.streams.streams import Streams
 from clusterbroker.cluster.wiring import changes
-from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.commands import AnyCommand, Ending, Loosen
 from clusterbroker.cluster.wiring.exchange_rules import STAGING
+from clusterbroker.cluster.wiring.map import Applied
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.member import MemberRole
+    from clusterbroker.broker.node.counts import Churn
+    from clusterbroker.broker.node.log_clock import LogClock
+    from clusterbroker.broker.node.part import MemberNode, Part
+    from clusterbroker.broker.node.postponed import Postponed
+    from clusterbroker.broker.node.watching import Watching
+    from clusterbroker.broker.queues.ring import Ring
 
+    class ReactingNode(MemberNode, Protocol):
+        """The node."""
 
-class ReactingNode(NodeCore, Protocol):
-    """The node."""
+        authorization_generation: int
+        churn: Churn
+        exchange_count: int
+        log_clock: LogClock
+        postponed: Postponed
+        set_aside: dict[int, Ring]
+        watching: Watching
 
-    authorization_generation: int
-    churn: Churn
-    damages: Damages
-    exchange_count: int
-    log_clock: LogClock
-    postponed: Postponed
-    set_aside: dict[int, Ring]
-    streams: Streams
-    watching: Watching
+        @property
+        def part(self) -> Part | None: ...
 
-    @property
-    def part(self) -> MemberRole | None: ...
-
-    @property
-    def setting_aside(self) -> SettingAside: ...
-
-    def add_queue(self, entity: QueueEntity, ring: Ring | None = None) -> None: ...
-
-    def forget_ring(self, ring: Ring) -> None: ...
+    from clusterbroker.broker.node.ports import NodeCore
 
 
 def queue_declared(node: ReactingNode, change: changes.QueueDeclared) -> None:
@@ -97,12 +85,9 @@ def exchange_declared(node: ReactingNode, change: changes.ExchangeDeclared) -> N
     node.exchange_count += 1
     if exchange.name:
         node.vhosts[exchange.vhost].router.add_exchange(
-            exchange.name,
-            exchange.type,
-            exchange.arguments,
-            node.map.exchange_settings(exchange).alternate_exchange,
+            exchange.name, exchange.type, exchange.arguments, node.map.exchange_settings(exchange).alternate_exchange,
             exchange.internal,
-        )
+        )  # fmt: skip
 
 
 def exchange_deleted(node: ReactingNode, change: changes.ExchangeDeleted) -> None:
@@ -122,14 +107,6 @@ def segment_ended(node: ReactingNode, change: changes.SegmentEnded) -> None:
     node.moving.ended(change.segment)
 
 
-def bound(node: ReactingNode, change: changes.Bound) -> None:
-    node.vhosts[change.binding.vhost].bind(change.binding)
-
-
-def unbound(node: ReactingNode, change: changes.Unbound) -> None:
-    node.vhosts[change.binding.vhost].unbind(change.binding)
-
-
 def vhost_added(node: ReactingNode, change: changes.VhostAdded) -> None:
     node.vhosts[change.vhost] = VirtualHost(change.vhost, node.labour)
     node.watching.review(change.vhost)
@@ -139,62 +116,56 @@ def vhost_deleted(node: ReactingNode, change: changes.VhostDeleted) -> None:
     del node.vhosts[change.vhost]
     node.watching.review(change.vhost)
     for connection in tuple(node.clients.values()):
-        node.setting_aside.told(connection, connection.vhost_deleted, change.vhost)
-
-
-def policy_changed(node: ReactingNode, change: changes.PolicyChanged) -> None:
-    node.postponed.renewals.begin(change.vhost)
+        node.setting_aside.notify(connection, connection.vhost_deleted, change.vhost)
 
 
 def authorization_changed(node: ReactingNode, change: changes.UserChanged | changes.PermissionChanged) -> None:
     node.authorization_generation += 1
     for connection in tuple(node.clients.values()):
         if connection.user == change.user:
-            node.setting_aside.told(connection, connection.review_rights)
+            node.setting_aside.notify(connection, connection.review_rights)
 
 
-def time_passed(node: ReactingNode, change: changes.TimePassed) -> None:
-    node.log_clock.passed(change.time, node.now_ms)
-
-
-def nothing(node: ReactingNode, _: changes.Change) -> None:
-    pass
-
-
-def _part(name: str, node: ReactingNode, change: changes.Change) -> None:
-    """What concerns nodes in a cluster."""
-    if node.part is not None:
-        getattr(node.part, name)(change)
-
-
+OF_MEMBERS: Final = {
+    changes.MemberChanged: "member_changed",
+    changes.MemberForgotten: "member_forgotten",
+    changes.OwnerChanged: "owner_changed",
+    changes.InSyncChanged: "in_sync_changed",
+    changes.ReplicasChanged: "replicas_changed",
+    changes.CopyLost: "copy_lost",
+}
+"""What concerns nodes in a cluster, and the method of theirs."""
+WITHOUT: Final = {changes.ParameterChanged, changes.ImportChanged, changes.ProducerChanged}
+"""What changes nothing of a node."""
 REACTIONS: Final[dict[type, Callable[[ReactingNode, Any], None]]] = {
     changes.QueueDeclared: queue_declared,
     changes.QueueDeleted: queue_deleted,
     changes.QueuePaused: queue_paused,
     changes.ExchangeDeclared: exchange_declared,
     changes.ExchangeDeleted: exchange_deleted,
-    changes.Bound: bound,
-    changes.Unbound: unbound,
+    changes.Bound: lambda node, change: node.vhosts[change.binding.vhost].bind(change.binding),
+    changes.Unbound: lambda node, change: node.vhosts[change.binding.vhost].unbind(change.binding),
     changes.VhostAdded: vhost_added,
     changes.VhostChanged: lambda node, change: node.watching.review(change.vhost),
     changes.VhostDeleted: vhost_deleted,
-    changes.PolicyChanged: policy_changed,
+    changes.PolicyChanged: lambda node, change: node.postponed.renewals.begin(change.vhost),
     changes.UserChanged: authorization_changed,
     changes.PermissionChanged: authorization_changed,
-    changes.ParameterChanged: nothing,
-    changes.ImportChanged: nothing,
-    changes.MemberChanged: partial(_part, "member_changed"),
-    changes.MemberForgotten: partial(_part, "member_forgotten"),
-    changes.OwnerChanged: partial(_part, "owner_changed"),
-    changes.InSyncChanged: partial(_part, "in_sync_changed"),
-    changes.ReplicasChanged: partial(_part, "replicas_changed"),
-    changes.CopyLost: partial(_part, "copy_lost"),
     changes.SegmentOpened: segment_known,
     changes.SegmentCommitted: segment_known,
     changes.SegmentEnded: segment_ended,
-    changes.ProducerChanged: nothing,
-    changes.TimePassed: time_passed,
+    changes.TimePassed: lambda node, change: node.log_clock.passed(change.time, node.now_ms),
 }
+
+
+def react(node: ReactingNode, change: changes.Change) -> None:
+    """Carries out one change."""
+    kind = type(change)
+    if kind in OF_MEMBERS:
+        if node.part is not None:
+            getattr(node.part, OF_MEMBERS[kind])(change)
+    elif kind not in WITHOUT:
+        REACTIONS[kind](node, change)
 
 
 def carry_out(node: ReactingNode, happened: Sequence[changes.Change]) -> None:
@@ -207,3 +178,22 @@ def carry_out(node: ReactingNode, happened: Sequence[changes.Change]) -> None:
             node.react(change)
     if part is not None:
         part.changed()
+
+
+ROUNDS_MAX: Final = 10_000
+"""Who declares new things in a vhost that ends does not keep it alive."""
+
+
+def order(node: NodeCore, command: AnyCommand, done: Callable[[Applied], None]) -> None:
+    """Proposes it."""
+    if isinstance(command, Ending) and node.map.in_pieces(command):
+        ending = command
+        rounds = iter(range(ROUNDS_MAX))
+
+        def loosened(applied: Applied) -> None:
+            more = applied.ok and applied.result and next(rounds, None) is not None
+            node.proposals.append((Loosen(ending=ending), loosened) if more else (ending, done))
+
+        node.proposals.append((Loosen(ending=ending), loosened))
+    else:
+        node.proposals.append((command, done))

@@ -31,9 +31,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
 
-from clusterbroker.broker.node.relay_messages import (
+from clusterbroker.broker.node.hub import Hub, MemberShell, Payload
+from clusterbroker.broker.node.messages import (
     Passing,
     Reach,
     RelayAccept,
@@ -45,6 +47,9 @@ from clusterbroker.broker.node.relay_messages import (
 )
 from clusterbroker.cluster.link.frames import BadFrame, FrameReader
 from clusterbroker.replication.errors import BadMessage
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.node.ports import NodeCore
 
 APART_MS: Final = 500
 """A pair without a direct link for so long gets a relayed one."""
@@ -60,8 +65,6 @@ TOOK_BYTES: Final = 512 << 10
 """What was taken is told each time that it is so much more."""
 
 assert TOOK_BYTES + PIECE_BYTES < WINDOW_BYTES, "a sender who waits for room hears of some"
-
-Payload = bytes | bytearray | memoryview
 
 
 class RelayHost(Protocol):
@@ -99,51 +102,46 @@ class RelayHost(Protocol):
         """A mistake of ours over a peer, which costs the link with it."""
 
 
+@dataclass(slots=True, eq=False)
 class _End:
     """This node's end of a relayed link."""
 
-    __slots__ = ("acked", "number", "peer", "reader", "sent", "since_ms", "standing", "taken", "told", "via",
-                 "waiting", "waiting_bytes")  # fmt: skip
-
-    def __init__(self, peer: str, via: str, number: int, standing: bool, now_ms: int) -> None:
-        self.peer = peer
-        self.via = via
-        self.number = number
-        self.standing = standing
-        """False: RelayOpen is not answered yet."""
-        self.since_ms = now_ms
-        self.reader = FrameReader()
-        self.waiting: deque[memoryview] = deque()
-        self.waiting_bytes = 0
-        self.sent = self.acked = 0
-        """Bytes of the stream to the peer: sent, and taken by it."""
-        self.taken = self.told = 0
-        """Bytes of the stream from the peer: taken, and told so."""
+    peer: str
+    via: str
+    number: int
+    standing: bool
+    """False: RelayOpen is not answered yet."""
+    since_ms: int
+    reader: FrameReader = field(default_factory=FrameReader)
+    waiting: deque[memoryview] = field(default_factory=deque)
+    waiting_bytes: int = 0
+    sent: int = 0
+    acked: int = 0
+    """Bytes of the stream to the peer: sent, and taken by it."""
+    taken: int = 0
+    reported: int = 0
+    """Bytes of the stream from the peer: taken, and acknowledged so."""
 
 
 class _Route:
-    """What a relay knows of a link between two others."""
+    """A relay's account of a link between two others: bytes passed on, and taken by the other, by sender."""
 
     __slots__ = ("number", "passed", "took")
 
     def __init__(self, number: int, ends: tuple[str, str]) -> None:
         self.number = number
         self.passed = dict.fromkeys(ends, 0)
-        """Bytes passed on, by sender."""
         self.took = dict.fromkeys(ends, 0)
-        """Bytes that the other has taken, by sender."""
 
 
+@dataclass(slots=True)
 class _Apart:
     """A living member without a direct link."""
 
-    __slots__ = ("since_ms", "tried", "try_ms")
-
-    def __init__(self, now_ms: int) -> None:
-        self.since_ms = now_ms
-        self.try_ms = now_ms + APART_MS
-        self.tried: list[str] = []
-        """Relays that did not work since one last did."""
+    since_ms: int
+    try_ms: int
+    tried: list[str] = field(default_factory=list)
+    """Relays that did not work since one last did."""
 
 
 class Relay:
@@ -159,7 +157,7 @@ class Relay:
         self._apart: dict[str, _Apart] = {}
         self._ends: dict[str, _End] = {}
         self._routes: dict[tuple[str, str], _Route] = {}
-        self._tell_at_ms: int | None = None
+        self._reach_at_ms: int | None = None
 
     # -- what the node tells ----------------------------------------------------------------------------------
 
@@ -174,7 +172,9 @@ class Relay:
             if before.get(peer) != incarnation and peer in self._direct:
                 self._direct[peer] = now_ms
         self._apart = {
-            peer: self._apart.get(peer) or _Apart(now_ms) for peer in self._alive if peer not in self._direct
+            peer: self._apart.get(peer) or _Apart(now_ms, now_ms + APART_MS)
+            for peer in self._alive
+            if peer not in self._direct
         }
 
     def linked(self, peer: str) -> None:
@@ -183,19 +183,19 @@ class Relay:
         self._direct[peer] = self._host.now_ms
         self._direct = dict(sorted(self._direct.items()))
         self._apart.pop(peer, None)
-        self._tell_at_ms = self._host.now_ms
+        self._reach_at_ms = self._host.now_ms
 
     def unlinked(self, peer: str) -> None:
         """The direct link is gone, and so is all that went over it."""
         if self._direct.pop(peer, None) is None:
             return
         self._reach.pop(peer, None)
-        self._tell_at_ms = self._host.now_ms
+        self._reach_at_ms = self._host.now_ms
         if peer in self._alive:
-            self._apart[peer] = _Apart(self._host.now_ms)
+            self._apart[peer] = _Apart(self._host.now_ms, self._host.now_ms + APART_MS)
         for end in tuple(self._ends.values()):
             if end.via == peer:
-                self._end(end.peer, f"{peer} is not linked any more", tell=False)
+                self._end(end.peer, f"{peer} is not linked any more", notify=False)
         for pair, route in tuple(self._routes.items()):
             if peer in pair:
                 other = pair[0] if pair[1] == peer else pair[1]
@@ -208,11 +208,11 @@ class Relay:
 
     def tick(self, now_ms: int) -> None:
         """To be called every 50 ms, four times a second while `at_rest`."""
-        if self._tell_at_ms is None or now_ms >= self._tell_at_ms:
-            self._tell_reach(now_ms)
-        for peer, heard_ms in tuple(self._direct.items()):
-            if peer in self._alive and now_ms - heard_ms >= SILENT_MS:
-                self._for(peer, self._host.silent, peer, now_ms - heard_ms)
+        if self._reach_at_ms is None or now_ms >= self._reach_at_ms:
+            self._send_reach(now_ms)
+        for peer, reached_ms in tuple(self._direct.items()):
+            if peer in self._alive and now_ms - reached_ms >= SILENT_MS:
+                self._for(peer, self._host.silent, peer, now_ms - reached_ms)
         for end in tuple(self._ends.values()):
             if not end.standing and now_ms - end.since_ms >= ANSWER_MS:
                 self._for(end.peer, self._end, end.peer, "no answer")
@@ -230,8 +230,8 @@ class Relay:
             return False
         return True
 
-    def _tell_reach(self, now_ms: int) -> None:
-        self._tell_at_ms = now_ms + REACH_MS
+    def _send_reach(self, now_ms: int) -> None:
+        self._reach_at_ms = now_ms + REACH_MS
         reach = Reach(tuple(self._direct))
         for peer in tuple(self._direct):
             self._for(peer, self._host.send_direct, peer, reach)
@@ -250,8 +250,8 @@ class Relay:
 
     def carry(self) -> None:
         """To be called before frames are taken to the links: those for relayed links join the relay's."""
-        if self._tell_at_ms is not None and self._tell_at_ms <= self._host.now_ms:
-            self._tell_reach(self._host.now_ms)
+        if self._reach_at_ms is not None and self._reach_at_ms <= self._host.now_ms:
+            self._send_reach(self._host.now_ms)
         for end in tuple(self._ends.values()):
             if not end.standing:
                 continue
@@ -259,8 +259,8 @@ class Relay:
                 end.waiting.append(memoryview(frame))
                 end.waiting_bytes += len(frame)
             self._pump(end)
-            if end.taken - end.told >= TOOK_BYTES and self._host.held_bytes(end.peer) < WINDOW_BYTES:
-                end.told = end.taken
+            if end.taken - end.reported >= TOOK_BYTES and self._host.held_bytes(end.peer) < WINDOW_BYTES:
+                end.reported = end.taken
                 self._host.send_direct(end.via, RelayTook(self.name, end.peer, end.number, end.taken))
 
     def _pump(self, end: _End) -> None:
@@ -302,7 +302,7 @@ class Relay:
         via = untried[0]
         apart.tried.append(via)
         self._number += 1
-        self._ends[peer] = _End(peer, via, self._number, standing=False, now_ms=now_ms)
+        self._ends[peer] = _End(peer, via, self._number, standing=False, since_ms=now_ms)
         self._host.send_direct(via, RelayOpen(self.name, peer, self._number))
 
     def _stands(self, end: _End) -> None:
@@ -312,12 +312,12 @@ class Relay:
             apart.tried.clear()
         self._host.relayed(end.peer, end.number, end.via)
 
-    def _end(self, peer: str, why: str, tell: bool = True) -> None:
-        """`tell`: the other end must be told."""
+    def _end(self, peer: str, why: str, notify: bool = True) -> None:
+        """`notify`: the other end does not know."""
         end = self._ends.pop(peer, None)
         if end is None:
             return
-        if tell and end.via in self._direct:
+        if notify and end.via in self._direct:
             self._host.send_direct(end.via, RelayClose(self.name, peer, end.number, why))
         apart = self._apart.get(peer)
         if apart is not None:
@@ -355,7 +355,7 @@ class Relay:
             if not end.standing:
                 self._stands(end)
         elif isinstance(message, RelayClose):
-            self._end(peer, message.why, tell=False)
+            self._end(peer, message.why, notify=False)
         elif not end.standing:
             pass  # of an earlier link with the same number there is none, so this cannot be; it is not believed
         elif isinstance(message, RelayTook):
@@ -374,7 +374,7 @@ class Relay:
             self._refuse(via, message, "not now")
         else:
             self._end(peer, "a newer one took its place")
-            end = self._ends[peer] = _End(peer, via, message.number, standing=True, now_ms=self._host.now_ms)
+            end = self._ends[peer] = _End(peer, via, message.number, standing=True, since_ms=self._host.now_ms)
             self._host.send_direct(via, RelayAccept(self.name, peer, message.number))
             self._stands(end)
 
@@ -426,3 +426,55 @@ class Relay:
             if end in self._direct:
                 other = pair[0] if pair[1] == end else pair[1]
                 self._host.send_direct(end, RelayClose(other, end, route.number, why))
+
+
+class Relaying:
+    """What a node and its shell give the node's `Relay`."""
+
+    def __init__(
+        self, node: NodeCore, hub: Hub, shell: MemberShell, begins: Callable[[str, int], None],
+        ends: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._node = node
+        self._hub = hub
+        self._begins = begins
+        self._ends = ends
+        self._shell = shell
+        self.relay = Relay(hub.name, node.options.incarnation, self)
+        hub.carry = self.relay.carry
+        heads = (Reach, RelayOpen, RelayAccept, RelayClose, Relayed, RelayTook)
+        hub.handlers.update(dict.fromkeys(heads, self.relay.received))
+
+    @property
+    def now_ms(self) -> int:
+        return self._node.now_ms
+
+    @property
+    def leader(self) -> str | None:
+        return self._shell.leader
+
+    def send_direct(self, peer: str, head: RelayMessage, payload: Iterable[Payload] = ()) -> None:
+        self._hub.send(peer, head, payload)
+
+    def gathered(self, peer: str) -> Sequence[bytes]:
+        return self._hub.out.pop(peer, ())
+
+    def held_bytes(self, peer: str) -> int:
+        return self._hub.held_bytes.get(peer, 0)
+
+    def relayed(self, peer: str, number: int, via: str) -> None:
+        self._shell.log_event("link.relayed", {"peer": peer, "via": via})
+        self._begins(peer, number)
+
+    def frame(self, peer: str, index: int, head: memoryview, payload: memoryview) -> None:
+        self._hub.received(peer, index, head, payload)
+
+    def lost(self, peer: str, why: str) -> None:
+        self._shell.log_event("link.relay_ended", {"peer": peer, "why": why})
+        self._ends(peer)
+
+    def silent(self, peer: str, silent_ms: int) -> None:
+        self._shell.silent(peer, silent_ms)
+
+    def stumbled(self, peer: str, error: Exception) -> None:
+        self._hub.failed(peer, error)

@@ -160,7 +160,7 @@ class Spans:
             headers = dict(properties.headers or {})
             headers["traceparent"] = f"00-{context.trace_id:032x}-{span_id:016x}-01"
             properties = replace(properties, headers=headers)
-        self._tell(f"publish {exchange}", "server", context, span_id, began_ns, attributes)
+        self._emit(f"publish {exchange}", "server", context, span_id, began_ns, attributes)
         shown = with_properties(message, properties, message.flags | HAS_BCC | HAS_HEADERS)
         return shown, Commit(exchange, Context(context.trace_id, span_id), began_ns, attributes)
 
@@ -172,7 +172,7 @@ class Spans:
             failed = "a queue refused the message" if passed.rejected else ""
             for exchange, context, began_ns, about in commits:
                 attributes = about | {"messaging.operation.name": "commit"}
-                self._tell(f"commit {exchange}", "internal", context, self._id(64), began_ns, attributes, failed)
+                self._emit(f"commit {exchange}", "internal", context, self._id(64), began_ns, attributes, failed)
             answered(passed)
 
         ticket.on_done = done
@@ -191,7 +191,7 @@ class Spans:
             "clusterbroker.consumer_tag": delivery.consumer,
             "clusterbroker.redelivered": delivery.redelivered,
         }
-        self._tell(f"deliver {queue}", "producer", context, span_id, now_ns, attributes)
+        self._emit(f"deliver {queue}", "producer", context, span_id, now_ns, attributes)
         if delivery.unsettled:
             opened = delivery.channel.traced
             if opened is None:
@@ -201,11 +201,11 @@ class Spans:
     def settled(self, queue: str, outcome: str, context: Context, began_ns: int, about: Attributes) -> None:
         """A delivery came to its end."""
         attributes = about | {"messaging.operation.name": "settle", "clusterbroker.outcome": outcome}
-        self._tell(f"settle {queue}", "internal", context, self._id(64), began_ns, attributes)
+        self._emit(f"settle {queue}", "internal", context, self._id(64), began_ns, attributes)
 
     # -- what all have
 
-    def _tell(
+    def _emit(
         self, name: str, kind: str, context: Context, span_id: int, began_ns: int, attributes: Attributes,
         failed: str = "",
     ) -> None:  # fmt: skip
@@ -229,9 +229,9 @@ class Spans:
         if port.isdigit():
             about["network.peer.port"] = int(port)
         if properties.message_id is not None:
-            about["messaging.message.id"] = _told(properties.message_id)
+            about["messaging.message.id"] = _encodable(properties.message_id)
         if properties.correlation_id is not None:
-            about["messaging.message.conversation_id"] = _told(properties.correlation_id)
+            about["messaging.message.conversation_id"] = _encodable(properties.correlation_id)
         return about
 
     def _allowed(self) -> bool:
@@ -283,5 +283,5 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _told(text: str) -> str:
+def _encodable(text: str) -> str:
     return _text(str.__str__(text).encode("utf-8", "surrogateescape"))

@@ -36,7 +36,7 @@ REMEMBERED_S: Final = 60.0
 REMEMBERED_MAX: Final = 2_000
 
 Say = Callable[..., None]
-"""`NodeLog.say`: level, event, facts."""
+"""`NodeLog.emit`: level, event, facts."""
 
 
 class Tokens:

@@ -401,6 +401,20 @@ class MessageLog:
         """The first seq that a group commit may leave out because a consumer is about to acknowledge it; 0: none is."""
         return 0
 
+    def copy(self, seqs: Sequence[tuple[int, int]], bytes_max: int, then: Callable[[bytes], None]) -> None:
+        """Records for another copy, committed or not, of the first of those seqs that live (`replication.ports`)."""
+        ring = self.ring
+        wanted, absent = ring.copies_of(seqs, bytes_max)
+
+        def loaded(messages: Sequence[Message]) -> None:
+            found = {location[0]: message for location, message in zip(absent, messages, strict=True)}
+            then(ring.encode_emitted(wanted, found))
+
+        if absent:
+            self.host.fetch(self, absent, loaded)
+        else:
+            loaded(())
+
     # -- the turn ---------------------------------------------------------------------------------------------
 
     def turn(self, now_ms: int) -> None:

@@ -3,16 +3,15 @@
     {"at": "2026-11-21T23:10:00.123Z", "node": "a", "user": "guest", "from": "127.0.0.1", "via": "http",
      "what": "PUT /api/users/{user}", "on": {"user": "bob"}, "outcome": "done", "status": 201}
 
-Without a file they are lines of the node's log (event `audit`). With one they go there and nowhere else, from the
-node and from its management process alike: each line is one write at the end of the file, under a lock that both
-respect. A file beyond its size becomes FILE.1, and so on up to the configured number; then the oldest is removed.
+Without a file they are lines of the node's log (event `audit`). With one they go there only, from the node and from its
+management process alike: each line is one write at the end of the file, under a lock that both respect. A file beyond
+its size becomes FILE.1, and so on up to the configured number; then the oldest is removed.
 
-No line holds a password, a hash, a token or the body of a message: the callers hand in names and outcomes only. A
-refused client can repeat refusals at will, so they pass a bucket as in the log, and the next line that passes has the
-number of suppressed ones. Completed operations always pass.
+No line holds a password, a hash, a token or the body of a message: the callers hand in names and outcomes only. Clients
+can repeat refusals at will, so these pass a bucket as in the log; completed operations always pass.
 
-Writing happens on a thread of its own. A disk that hangs delays lines and no operation; beyond WAITING_MAX lines the
-newest are lost, with a report.
+A thread of its own writes. A hanging disk delays lines and no operation; beyond WAITING_MAX lines the newest are lost,
+with a report.
 """
 
 from __future__ import annotations
@@ -42,12 +41,10 @@ class AuditOptions:
 
     file: Path | None = None
     """JSON lines, mode 0640; None: the node's log."""
-
     file_bytes_max: int = 10 << 20
     """A file of this size makes room for a new one."""
-
     files_max: int = 5
-    """How many are kept, the one that grows included."""
+    """Number of files that are kept, the growing one included."""
 
 
 class Audit:
@@ -69,18 +66,18 @@ class Audit:
 
     def done(self, **facts: Any) -> None:
         """An operation that was carried out."""
-        self._tell({**facts, "outcome": "done"})
+        self._emit({**facts, "outcome": "done"})
 
     def refused(self, **facts: Any) -> None:
-        """An operation that was not. Whoever cannot sign in fills no bucket of those who can."""
+        """An operation that was refused. Refusals without a user have a bucket of their own."""
         bucket = self._buckets.setdefault(bool(facts.get("user")), Bucket(self._now_s()))
         if not bucket.passes(self._now_s()):
             return
         if bucket.held_back:
             facts["held_back"], bucket.held_back = bucket.held_back, 0
-        self._tell({**facts, "outcome": "refused"})
+        self._emit({**facts, "outcome": "refused"})
 
-    def _tell(self, facts: dict[str, Any]) -> None:
+    def _emit(self, facts: dict[str, Any]) -> None:
         facts = {name: _short(value) for name, value in facts.items()}
         if self._options.file is None:
             self._log.always("audit", **facts)
@@ -108,9 +105,9 @@ class Audit:
             lost, self._lost = self._lost, 0
             before, self._failed = self._failed, why
         if why and why != before:
-            self._log.say("error", "audit.failed", file=str(self._options.file), why=why)
+            self._log.emit("error", "audit.failed", file=str(self._options.file), why=why)
         if lost:
-            self._log.say("error", "audit.lost", file=str(self._options.file), lines=lost)
+            self._log.emit("error", "audit.lost", file=str(self._options.file), lines=lost)
 
     def close(self) -> None:
         """Returns when all lines are written."""
@@ -120,7 +117,7 @@ class Audit:
 
 
 def append(options: AuditOptions, line: bytes) -> None:
-    """Writes one line at the end of the file, whoever else writes there. Raises OSError."""
+    """Appends one line, atomically among processes. Raises OSError."""
     file = options.file
     assert file is not None, "there is a file to write to"
     lock = os.open(file.with_name(file.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

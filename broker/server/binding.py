@@ -55,14 +55,14 @@ RAFT: Final = "raft"
 
 
 class Listed(NamedTuple):
-    """What the identity says of a part."""
+    """The identity's entry for a part."""
 
     part_id: str
     starts: int
 
 
 class Found(NamedTuple):
-    """What is there of a part."""
+    """A part as found on the disk."""
 
     there: bool
     stamp: Stamp | None
@@ -88,16 +88,14 @@ class Verdict(enum.Enum):
 
 
 class Remedy(enum.Enum):
-    """What a start does about a part."""
-
     USE = "as it is, or made now"
     REBUILD = "set aside, and rebuilt from the other members"
     REFUSE = "the node does not start"
 
 
 def judge(disk_id: str, starts: int, listed: Listed | None, found: Found, lived: bool = False) -> Verdict:
-    """`disk_id`, `starts`, `listed`: what the identity says. `lived`: other parts show that this one was used, though
-    no release that stamps has listed it."""
+    """`disk_id`, `starts`, `listed`: of the identity. `lived`: other parts show that this one was used, though no
+    release that stamps has listed it."""
     if not found.there:
         return Verdict.MISSING if listed is not None or lived else Verdict.NEW
     stamp = found.stamp
@@ -111,8 +109,8 @@ def judge(disk_id: str, starts: int, listed: Listed | None, found: Found, lived:
 
 
 def remedy(part: str, verdict: Verdict, member: bool, others: bool) -> Remedy:
-    """`others`: this member knows of other members. What they have of a queue is looked at later, by the map: who may
-    have the only copy of anything does not give up its journal."""
+    """`others`: this member knows of other members. Their copies are compared later, by the map: a member that may have
+    the only copy of a queue does not give up its journal."""
     if not verdict.is_damage:
         return Remedy.USE
     if not member or verdict is Verdict.AHEAD or (part == RAFT and not others):
@@ -121,7 +119,7 @@ def remedy(part: str, verdict: Verdict, member: bool, others: bool) -> Remedy:
 
 
 def trouble(part: str, verdict: Verdict, starts: int, listed: Listed | None, found: Found) -> str:
-    """What is wrong, for a line that has named the directory."""
+    """The damage, for a line that has named the directory."""
     if verdict is Verdict.OLDER:
         assert found.stamp is not None, "a number was compared"
         assert listed is not None, "with another one"

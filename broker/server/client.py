@@ -1,11 +1,11 @@
 """One client's socket: bytes between asyncio and the connection's core (waits).
 
-All clients of a node read into one buffer: a read is taken apart before the next one begins, so an idle connection
-owns none. The decoder's rest (part of a frame) is copied to the front of the buffer just before a read.
+All clients of a node read into one buffer: a read is decoded before the next one begins, so an idle connection owns
+none. The decoder's rest (part of a frame) is copied to the front of the buffer just before a read.
 
-A connection that ends with words (connection.close, close-ok) lingers: the node closes its half of the stream and
-throws away further input, until the client has closed its half or the time is over. Closing at once would make the
-kernel answer unread bytes with a reset, and the client would lose the words.
+A connection that ends with a method (connection.close, close-ok) lingers: the node closes its half of the stream and
+discards further input, until the client has closed its half or the time is over. Closing at once would make the kernel
+answer unread bytes with a reset, and the client would lose the method.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import SocketCore
     from clusterbroker.broker.server.clock import Clock
-    from clusterbroker.broker.server.held import Held
+    from clusterbroker.broker.server.log import Held
 
 WRITE_HIGH_BYTES = 1 << 20
 LINGER_S = 3.0
@@ -32,7 +32,7 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class ReceiveBuffer:
-    """The memory that all sockets of a node are read into."""
+    """The memory that all sockets of a node read into."""
 
     __slots__ = ("size", "view")
 
@@ -42,7 +42,7 @@ class ReceiveBuffer:
 
 
 class ClientOwner(Protocol):
-    """The node that a client has come to."""
+    """The node of a client."""
 
     buffer: ReceiveBuffer
     clock: Clock
@@ -128,7 +128,7 @@ class Client(asyncio.BufferedProtocol):
     # -- to the socket ----------------------------------------------------------------------------------------
 
     def flush(self, connection: SocketCore, now_ms: int) -> None:
-        """Carries out what the core wants: bytes sent, reading or not, the end."""
+        """Carries out the core's wishes: bytes sent, reading or not, the end."""
         transport = self._transport
         out = connection.out
         if out.size and (not out.paused or connection.ending is not None):
@@ -166,7 +166,7 @@ class Client(asyncio.BufferedProtocol):
         else:
             transport.close()
 
-    # -- what an operator wants to know -----------------------------------------------------------------------
+    # -- for operators ----------------------------------------------------------------------------------------
 
     @property
     def own_address(self) -> tuple[str, int]:
@@ -182,12 +182,12 @@ class Client(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What waits for the socket."""
+        """Bytes that wait for the socket."""
         return int(self._transport.get_write_buffer_size())
 
     @property
     def untaken_bytes(self) -> int:
-        """What waits for the socket, and what the kernel holds that the client's machine has not acknowledged."""
+        """Bytes that wait for the socket, or in the kernel for an acknowledgement by the client's machine."""
         connection = self._transport.get_extra_info("socket")
         return self.unsent_bytes + (_unacknowledged_bytes(connection) if connection is not None else 0)
 
@@ -198,26 +198,26 @@ class Client(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def cut_off(self) -> None:
-        """As `abort`, and what the kernel holds for the client does not reach it either."""
+        """As `abort`, without the bytes that the kernel still holds for the client."""
         if self._transport is not None and (connection := self._transport.get_extra_info("socket")) is not None:
             with contextlib.suppress(OSError):
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.abort()
 
     def crashed(self, error: Exception) -> None:
-        """A mistake of ours costs this client its connection (541), and nobody else anything."""
+        """An error of the node's own costs this client its connection (541), and no other."""
         if self.connection is not None:
             self.connection.crashed(error)
 
 
 def cut_off_slow(clients: Iterable[Client]) -> None:
-    """The lease is over: who has not taken what was written is cut off, for that may be somebody else's by now."""
+    """The lease is over: clients with unread bytes are cut off, for these may be delivered elsewhere by now."""
     for client in [client for client in clients if client.untaken_bytes]:
         client.cut_off()
 
 
 def _unacknowledged_bytes(connection: socket.socket) -> int:
-    """Of a socket whose kernel tells; else 0."""
+    """0 where the kernel does not know."""
     held = bytearray(4)
     try:
         fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, held)

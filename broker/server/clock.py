@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 SLEW_DIVISOR = 10
 JUMP_NS = 1_000_000_000
-"""From here on a step of the wall clock is told."""
+"""From here on a step of the wall clock is reported."""
 
 
 class Clock:
@@ -22,9 +22,7 @@ class Clock:
     __slots__ = ("_error_ns", "_led_ns", "_monotonic_ns", "_offset_ns", "_wall_ns")
 
     def __init__(
-        self,
-        wall_ns: Callable[[], int] = time.time_ns,
-        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        self, wall_ns: Callable[[], int] = time.time_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns
     ) -> None:
         self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns
@@ -37,11 +35,11 @@ class Clock:
         return (self._monotonic_ns() + self._offset_ns) // 1_000_000
 
     def wall_ms(self) -> int:
-        """The wall clock as it is, which may jump: what others have dated is over by this one."""
+        """The wall clock as it is, jumps included: it ends what others have dated."""
         return self._wall_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        """Milliseconds since some moment; it never jumps, and stands still while the machine sleeps."""
+        """Milliseconds since some moment: without jumps, standing still while the machine sleeps."""
         return self._monotonic_ns() // 1_000_000
 
     def lead(self) -> float:

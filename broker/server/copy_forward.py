@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 
 from clusterbroker.broker.node.core import Node
@@ -24,25 +25,19 @@ SLICE = 500
 """Messages; about a millisecond when they are a replica's."""
 
 
+@dataclass
 class CopyForward:
-    def __init__(
-        self,
-        journal: Journal,
-        node: Node,
-        loop: asyncio.AbstractEventLoop,
-        schedule: Callable[[], None],
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        """`schedule()` asks for a turn: rings have something to write."""
-        self._journal = journal
-        self._node = node
-        self._loop = loop
-        self._schedule = schedule
-        self._damaged: dict[int, None] = {}
-        """Segments with damage: they stay, for what is damaged cannot be written again."""
-        self._fail = fail
-        self._segments: deque[int] = deque()
-        """To be emptied; the first one is under way."""
+    """`schedule()` asks for a turn: rings have something to write. `fail` gets the node's own errors."""
+
+    _journal: Journal
+    _node: Node
+    _loop: asyncio.AbstractEventLoop
+    _schedule: Callable[[], None]
+    _fail: Callable[[BaseException], None]
+    _damaged: dict[int, None] = field(default_factory=dict)
+    """Segments with damage stay: a damaged record cannot be written again."""
+    _segments: deque[int] = field(default_factory=deque)
+    """To be emptied; the first one is under way."""
 
     def checkpointed(self) -> None:
         """A checkpoint is durable."""
@@ -53,7 +48,6 @@ class CopyForward:
             self._next()
 
     def stop(self) -> None:
-        """The journal closes: nothing is asked of it any more."""
         self._segments.clear()
 
     def _next(self) -> None:

@@ -20,13 +20,13 @@ from clusterbroker.broker.content.properties import timestamp_of
 from clusterbroker.broker.fronts.amqp091.connection import Connection
 from clusterbroker.broker.fronts.amqp091.state import State
 from clusterbroker.broker.fronts.amqp091.subscription import Subscription
-from clusterbroker.broker.node.alerts import ALERTS_TOLD_MAX
+from clusterbroker.broker.node.alerts import ALERTS_SHOWN_MAX
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.states import LEASED
 from clusterbroker.broker.queues.subscription import Subscriptions
 from clusterbroker.broker.server.alarms import free_bytes, resident_bytes
-from clusterbroker.broker.server.certificates import shown
 from clusterbroker.broker.server.control.copying_operations import copying_facts
+from clusterbroker.broker.server.tls import shown
 from clusterbroker.broker.stats.rows import (
     FLUSH_BOUNDS_MS,
     AlertRow,
@@ -181,7 +181,7 @@ def node_row(shell: ServerPort, started_at_ms: int, lag_ms: float) -> NodeRow:
         queues_deleted=node.churn.queues_deleted,
         logins=(LoginTotals("amqp", node.churn.logins.succeeded, node.churn.logins.failed), *_logins_over_http(shell)),
         messages=node.churn.messages(
-            channel for connection in node.clients.values() for channel in connection.channels.values()
+            channel.totals for connection in node.clients.values() for channel in connection.channels.values()
         ),
         certificates=tuple(
             shown(listener.protocol, where.host, where.port, listener.tls)
@@ -196,7 +196,7 @@ def node_row(shell: ServerPort, started_at_ms: int, lag_ms: float) -> NodeRow:
         copies_sent_bytes=0 if node.part is None else node.part.copying.sent_bytes,
         copies_received_bytes=0 if node.part is None else node.part.copying.received_bytes,
         alerts=tuple(
-            AlertRow(one.kind, one.subject, one.text, one.since_ms) for one in islice(node.alerts, ALERTS_TOLD_MAX)
+            AlertRow(one.kind, one.subject, one.text, one.since_ms) for one in islice(node.alerts, ALERTS_SHOWN_MAX)
         ),
         alerts_count=len(node.alerts),
         loop_held=shell.held.count,

@@ -1,8 +1,8 @@
 """Requests to clients to move: when a node drains, leaves or stops (waits).
 
 A client without pending confirms goes at once. One with pending confirms is not read any more, and goes when it has
-them, or when PATIENCE_S are over: a queue that lacks copies may confirm nothing for hours. A node that may not speak
-has nothing to wait for.
+them, or after PATIENCE_S: a queue that lacks copies may confirm nothing for hours. A node without a lease waits for
+nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.node.redirect import DRAINED, moving_text
+from clusterbroker.broker.node.failover import DRAINED, moving_text
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import SocketCore
@@ -22,8 +22,8 @@ LOOK_S: Final = 0.005
 
 
 async def turn_clients_away(shell: ServerPort) -> None:
-    """This node drains: those who are here are asked to go, others may not come in. The management API's are none of
-    them: any member answers for all."""
+    """This node drains: its clients are asked to go, and others refused. Clients of the management API stay: any member
+    answers for all."""
     node = shell.node
     node.turns_away = True
     here = [one for one in node.clients.values() if one.is_open and not one.trusted]
@@ -31,7 +31,7 @@ async def turn_clients_away(shell: ServerPort) -> None:
 
 
 async def say_goodbye(shell: ServerPort, connections: Iterable[SocketCore], text: str) -> None:
-    """Returns when all of them have been told (320): their close-ok has not come yet."""
+    """Returns when all have been sent connection.close (320); their close-ok has not come yet."""
     end_s = shell.loop.time() + PATIENCE_S
     waiting = list(connections)
     for connection in waiting:

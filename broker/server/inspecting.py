@@ -1,12 +1,12 @@
-"""An operator's requests about single messages, on their way to the owner of the queue and back (waits).
+"""An operator's requests about single messages, on their way to the queue's leader and back (waits).
 
-Any member is asked; the owner answers. Who is asked finds the owner in the map, and asks again there when it was none
-any more, or not open yet, as long as nothing has been begun. Once something has, and no answer comes (the link is lost,
-the owner is gone), only a look is repeated; any other request may have been carried out.
+Any member takes a request. It finds the leader in the map, and again if that one is no leader any more or has the queue
+not open, as long as nothing has been begun. After that, without an answer (lost link, lost leader), only a browse is
+repeated; any other request may have been carried out.
 
-At most AT_ONCE_MAX are under way at an owner. Each is a walk in slices (`broker.node.inspecting`). They take turns, one
-slice of one of them at a time, and after each the loop has as long for everything else: so however many look, and for
-whatever, clients wait for one slice, and a node that is looked into goes on with half its power at least.
+At most AT_ONCE_MAX are under way at a leader. Each is a walk in slices (`broker.node.inspecting`). They take turns, one
+slice at a time, each followed by as much time for everything else: clients wait for one slice, and the node goes on
+with half its power at least.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from clusterbroker.broker.streams.stream import Stream
 from clusterbroker.cluster.ids import QueueId
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.member import MemberRole
+    from clusterbroker.broker.node.part import Part
     from clusterbroker.broker.server.ports import ServerPort
 
 PATIENCE_S: Final = 5.0
-"""So long somebody is looked for who owns the queue and has it open."""
+"""Time to find a leader that has the queue open."""
 ANSWER_S: Final = 25.0
 AGAIN_S: Final = 0.05
 LOOK_S: Final = 0.002
@@ -49,17 +49,20 @@ FULL_LINK: Final = "the link to the queue's leader is full: try again"
 
 
 class NotYet(Exception):
-    """Nothing has been begun, and it may be asked again."""
+    """Nothing has been begun: a retry is safe."""
 
 
 class Unanswered(Exception):
-    """It could not be done now; the text says why."""
+    """The request could not be carried out now; the text says why."""
+
+
+FAILURES: Final = {"not_yet": NotYet, "unanswered": Unanswered, "refused": Refused}
 
 
 class Inspector:
-    """One member's requests to owners, and its answers as one."""
+    """One member's requests to leaders, and its answers as one."""
 
-    def __init__(self, shell: ServerPort, part: MemberRole | None) -> None:
+    def __init__(self, shell: ServerPort, part: Part | None) -> None:
         self._shell = shell
         self._part = part
         self._ask = 0
@@ -71,7 +74,7 @@ class Inspector:
     # -- asking -----------------------------------------------------------------------------------------------
 
     async def ask(self, request: Request) -> Result:
-        """What came of it. Raises Refused, Unanswered."""
+        """Raises Refused, Unanswered."""
         loop = self._shell.loop
         end_s = loop.time() + PATIENCE_S
         while True:
@@ -110,20 +113,14 @@ class Inspector:
         finally:
             del self._asked[ask]
         answer, payload = answered.result()
-        match answer.outcome:
-            case "not_yet":
-                raise NotYet(answer.why)
-            case "unanswered":
-                raise Unanswered(answer.why)
-            case "refused":
-                raise Refused(answer.why)
+        if (failure := FAILURES.get(answer.outcome)) is not None:
+            raise failure(answer.why)
         try:
             return decode_result(payload)
         except ValueError as error:
             raise Unanswered(f"'{owner}' answered what this release does not know: {error}") from error
 
     def answered(self, peer: str, answer: InspectAnswer, payload: memoryview) -> None:
-        """An owner has."""
         asked = self._asked.get(answer.ask)
         if asked is not None and asked[0] == peer and not asked[1].done():
             asked[1].set_result((answer, bytes(payload)))
@@ -131,7 +128,6 @@ class Inspector:
     # -- answering --------------------------------------------------------------------------------------------
 
     def asked(self, peer: str, asked: InspectAsk, payload: memoryview) -> None:
-        """A member wants to know."""
         task = self._shell.loop.create_task(self._answer(peer, asked.ask, bytes(payload)))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
@@ -150,7 +146,7 @@ class Inspector:
             answer = InspectAnswer(ask, "unanswered", str(why))
         except (Refused, ValueError) as why:
             answer = InspectAnswer(ask, "refused", str(why))
-        except Exception as mistake:  # what cannot be looked at hurts no message
+        except Exception as mistake:  # a failed look hurts no message
             self._shell.log.crashed("inspection", mistake)
             answer = InspectAnswer(ask, "refused", "the broker made a mistake; see its log")
         part.send(peer, answer, (payload,))
@@ -192,7 +188,7 @@ class Inspector:
         return inspection.result
 
     async def _slice(self, inspection: Inspection) -> bool:
-        """One slice, and the time of others; whether another one may follow at once."""
+        """One slice, then as long for everything else; whether another one may follow at once."""
         shell, node = self._shell, self._shell.node
         node.now_ms = shell.clock.now_ms()
         began_s = shell.loop.time()

@@ -8,8 +8,7 @@ import resource
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from clusterbroker.broker.server.certificates import Chain, TlsOptions, tls_context
-from clusterbroker.broker.server.tls_door import TlsDoor
+from clusterbroker.broker.server.tls import Chain, TlsDoor
 from clusterbroker.cluster.link.door import listening_sockets
 
 BACKLOG = 4096
@@ -68,7 +67,7 @@ def _escaped(value: str) -> str:
 
 
 def raise_descriptor_limit() -> int:
-    """Lets the process have as many sockets as the system allows it; returns that number."""
+    """Raises the limit of open descriptors as far as the system allows; the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
@@ -86,8 +85,6 @@ def refused(protocol: str, where: Address, error: OSError) -> OSError:
 class Listener:
     """Listening sockets of one protocol ("amqp", "amqps")."""
 
-    __slots__ = ("_begin", "_server", "addresses", "protocol", "tls")
-
     def __init__(
         self,
         protocol: str,
@@ -98,15 +95,14 @@ class Listener:
     ) -> None:
         self.protocol = protocol
         self.tls = tls
-        """The certificate that clients are shown; None: no TLS."""
+        """The certificate for clients; None: no TLS."""
         self._server = server
         self._begin = begin
         self.addresses = [Address(*bound.getsockname()[:2]) for bound in sockets]
 
     @classmethod
     async def open(cls, protocol: str, where: Address, serve: Callable[[], asyncio.BaseProtocol]) -> Listener:
-        """Takes the address, and accepts nobody before `listen`. Raises OSError with the address in its text when it
-        cannot be had."""
+        """Takes the address, and accepts no client before `listen`. Raises OSError with the address in its text."""
         loop = asyncio.get_running_loop()
         try:
             server = await loop.create_server(
@@ -126,8 +122,8 @@ class Listener:
         room: Callable[[], int],
         turned_away: Callable[[str, str], None],
     ) -> Listener:
-        """As `open`. `room()`: so many may be connected besides those who are; `turned_away(peer, why)` hears of who is
-        not let in."""
+        """As `open`. `room()`: how many more connections there may be; `turned_away(peer, why)` for each one
+        refused."""
         try:
             sockets = await listening_sockets(where.host, where.port, begin=False)
         except OSError as error:
@@ -142,15 +138,12 @@ class Listener:
         return cls(protocol, door, sockets, begin, tls)
 
     async def listen(self) -> None:
-        """Clients may come. Raises OSError: another process that began meanwhile may have been quicker."""
+        """Accepts clients. Raises OSError: another process may have taken the address meanwhile."""
         try:
             await self._begin()
         except OSError as error:
             raise refused(self.protocol, self.addresses[0], error) from error
 
     def close(self) -> None:
-        """Accepts no more; those who are connected stay."""
+        """Accepts no more clients; connected ones stay."""
         self._server.close()
-
-
-__all__ = ["Address", "Listener", "TlsOptions", "address", "peer_identity", "raise_descriptor_limit", "tls_context"]

@@ -1,23 +1,34 @@
 """The node's log: one structured line per event, limited in number.
 
 Lines that clients can cause (a refused login, a broken frame, a dropped connection) pass a bucket per kind of event:
-a number at once, a number per second; suppressed lines are counted, and the count is in the next line that passes.
-Passwords, hashes and message bodies are in no line: the callers hand in names and reasons only.
+a number at once, a number per second; the next line that passes has the count of suppressed ones. No line holds a
+password, a hash or a message body: the callers hand in names and reasons only.
 
-`structured` writes JSON or console lines to stderr through structlog, which is imported with the first line, because
-importing it costs more time than an empty node needs to start. `library` goes to the `logging` logger
-"clusterbroker", for nodes inside another program's process.
+`structured` writes JSON or console lines to stderr through structlog, imported with the first line: the import takes
+longer than the start of an empty node. `library` goes to the `logging` logger "clusterbroker", for nodes inside another
+program's process.
+
+Strangers choose much of the text on a console: user names of refused logins, names of queues, a library's words about a
+request. Unprintable characters therefore never reach a line as they are (`broker.visible`), tracebacks included, whose
+texts would otherwise begin lines of their own.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import time
-from collections.abc import Callable
-from typing import Any, Final, TextIO
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from clusterbroker.broker.amqp.errors import AmqpError
+from clusterbroker.broker.visible import visible
 from clusterbroker.cluster.wiring.entities import Queue, Segment
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.node.clients import SocketCore
+    from clusterbroker.broker.node.core import Node
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 BURST: Final = 50
@@ -28,8 +39,8 @@ Sink = Callable[[str, str, dict[str, Any]], None]
 
 
 def structured(form: str, node: str = "", stream: TextIO | None = None) -> Sink:
-    """Lines on `stream`, else on stderr; `form` is "json" or "console". JSON lines name the node, for those of many are
-    collected."""
+    """Lines on `stream`, else on stderr; `form` is "json" or "console". JSON lines name the node, for collections of
+    several nodes' lines."""
     logger: Any = None
 
     def write(level: str, event: str, facts: dict[str, Any]) -> None:
@@ -48,10 +59,8 @@ def _structlog_logger(form: str, stream: TextIO | None) -> Any:
 
     import structlog
 
-    from clusterbroker.broker.server import console
-
     drawn: Any = (
-        structlog.processors.JSONRenderer(default=str) if form == "json" else console.renderer(sys.stderr.isatty())
+        structlog.processors.JSONRenderer(default=str) if form == "json" else console_renderer(sys.stderr.isatty())
     )
     # a logger of our own: nothing of the process's structlog configuration is touched
     return structlog.wrap_logger(
@@ -71,6 +80,33 @@ def _unchanged(_logger: Any, _method: str, event: Any) -> Any:
     return event
 
 
+def console_renderer(colors: bool) -> Any:
+    """The last of structlog's processors. Tracebacks have no local variables: passwords and hashes are among them."""
+    import structlog
+
+    drawn = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_traceback)
+
+    def render(logger: Any, method: str, event: Any) -> Any:
+        return drawn(logger, method, {_shown(name): _shown(value) for name, value in event.items()})
+
+    return render
+
+
+def _shown(value: Any) -> Any:
+    """Strings are written out; of other values structlog draws the repr, which has nothing but what prints."""
+    return visible(value) if isinstance(value, str) and not value.isprintable() else value
+
+
+def _traceback(out: TextIO, exc_info: Any) -> None:
+    """No line of it begins where lines of the log begin, whatever the exception's text is."""
+    import structlog
+
+    plain = io.StringIO()
+    structlog.dev.plain_traceback(plain, exc_info)
+    for line in plain.getvalue().strip().splitlines():
+        out.write(f"\n    {_shown(line)}")
+
+
 def library() -> Sink:
     logger = logging.getLogger("clusterbroker")
 
@@ -85,7 +121,7 @@ def library() -> Sink:
 
 
 class Bucket:
-    """So many at once, so many a second; what does not pass is counted."""
+    """BURST at once, PER_S each second; `held_back` counts the others."""
 
     __slots__ = ("at_s", "held_back", "tokens")
 
@@ -95,7 +131,7 @@ class Bucket:
         self.held_back = 0
 
     def passes(self, at_s: float) -> bool:
-        """Whether one more may pass now."""
+        """Whether one more passes now."""
         self.tokens = min(BURST, self.tokens + (at_s - self.at_s) * PER_S)
         self.at_s = at_s
         if self.tokens < 1:
@@ -106,7 +142,7 @@ class Bucket:
 
 
 class Libraries(logging.Handler):
-    """What libraries say, as lines of ours: so many and no more, for clients can cause them."""
+    """Lines of libraries as lines of the node, through a bucket, for clients can cause them."""
 
     def __init__(self, write: Sink, event: str) -> None:
         super().__init__(logging.WARNING)
@@ -124,9 +160,7 @@ class Libraries(logging.Handler):
 
 
 class NodeLog:
-    """`broker.node.core.Log`, and what the shells have to say."""
-
-    __slots__ = ("_buckets", "_level", "_now_s", "_write")
+    """`broker.node.log.Log`, and lines of the shells."""
 
     def __init__(self, write: Sink, level: str = "info", now_s: Callable[[], float] = time.monotonic) -> None:
         self._write = write
@@ -134,17 +168,16 @@ class NodeLog:
         self._now_s = now_s
         self._buckets: dict[str, Bucket] = {}
 
-    def tells(self, level: str) -> bool:
-        """Whether lines of this level are written."""
+    def writes(self, level: str) -> bool:
         return LEVELS[level] >= self._level
 
-    def say(self, level: str, event: str, **facts: Any) -> None:
-        """An event of the node itself; never held back."""
+    def emit(self, level: str, event: str, **facts: Any) -> None:
+        """An event of the node itself, never held back."""
         if LEVELS[level] >= self._level:
             self._write(level, event, facts)
 
     def always(self, event: str, **facts: Any) -> None:
-        """An event that is told at whatever level."""
+        """An event that is logged at any level."""
         self._write("info", event, facts)
 
     def _caused(self, level: str, event: str, facts: dict[str, Any]) -> None:
@@ -185,20 +218,19 @@ class NodeLog:
 
     def alert(self, raised: bool, kind: str, subject: str, text: str) -> None:
         if raised:
-            self.say("warning", "alert.raised", alert=kind, subject=subject, text=text)
+            self.emit("warning", "alert.raised", alert=kind, subject=subject, text=text)
         else:
-            self.say("info", "alert.cleared", alert=kind, subject=subject, text=text)
+            self.emit("info", "alert.cleared", alert=kind, subject=subject, text=text)
 
     def held(self, what: str, took_ms: int, facts: dict[str, Any]) -> None:
-        """The loop stood still for somebody."""
         self._caused("warning", "loop.held", {"what": what, "took_ms": took_ms, **facts})
 
     def turned_away(self, peer: str, why: str) -> None:
-        """A socket was closed before a word was said."""
+        """A socket was closed at once."""
         self._caused("warning", "client.turned_away", {"peer": peer, "why": why})
 
     def crashed(self, peer: str, error: BaseException) -> None:
-        """A mistake of ours while we served one client."""
+        """An error of the node's own while it served one client."""
         self._caused("error", "client.crashed", {"peer": peer, "exc_info": error})
 
     def link_crashed(self, peer: str, error: BaseException) -> None:
@@ -207,3 +239,49 @@ class NodeLog:
     def set_aside(self, queue: Queue, seq: int, error: Exception) -> None:
         facts = {"queue": queue.name, "vhost": queue.vhost, "seq": seq or None, "exc_info": error}
         self._write("error", "queue.set_aside", facts)
+
+
+HELD_MS: Final = 100
+
+
+class Held:
+    """Events that held the node's loop for HELD_MS or longer, by wall time; `count` of them since the start.
+
+    Every event of a client or another node is meant to be short (`broker.routing.labour`, `broker.queues.effort`). A
+    line names the others: the client whose bytes were read, the member with the frame, the queue with the longest turn,
+    or the cluster's event (a command of the metadata log, a link, a lease).
+    """
+
+    def __init__(self, log: NodeLog) -> None:
+        self._log = log
+        self.count = 0
+
+    def read(self, took_ms: int, connection: SocketCore) -> None:
+        if took_ms >= HELD_MS:
+            self._log_held("read", took_ms, peer=connection.peer, user=connection.user)
+
+    def frame(self, took_ms: int, peer: str) -> None:
+        if took_ms >= HELD_MS:
+            self._log_held("frame", took_ms, peer=peer)
+
+    def turn(self, took_ms: int, node: Node) -> None:
+        """`Node.longest` is the queue that took most of the turn."""
+        if took_ms >= HELD_MS:
+            queue, longest_ns = node.longest, node.longest_ns
+            facts = {}
+            if queue is not None:
+                facts = {"queue": queue.name, "vhost": queue.entity.vhost, "queue_ms": longest_ns // 1_000_000}
+            self._log_held("turn", took_ms, **facts)
+
+    @contextmanager
+    def event(self, what: str, **facts: Any) -> Iterator[None]:
+        """Around an event of the cluster: "wiring", "linked", "unlinked", "lease", "tick"."""
+        began_ns = time.monotonic_ns()
+        yield
+        took_ms = (time.monotonic_ns() - began_ns) // 1_000_000
+        if took_ms >= HELD_MS:
+            self._log_held(what, took_ms, **facts)
+
+    def _log_held(self, what: str, took_ms: int, **facts: Any) -> None:
+        self.count += 1
+        self._log.held(what, took_ms, facts)

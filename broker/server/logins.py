@@ -1,14 +1,13 @@
 """Sign-in over AMQP: passwords and tokens verified for the node's core, guesses throttled (waits).
 
-    token       by a way of its own: a signature is checked at once, and nobody guesses one
-    password    held up?  then refused after the time of a verification, without one (`broker.server.throttle`)
-                good?     a hash of another system is replaced (`broker.server.rehashing`)
-                wrong?    counted against the user at this address, and against the address
+    token       checked at once by its signature, which cannot be guessed
+    password    throttled  refused after the time of a verification, without one (`broker.server.credentials`)
+                good       a hash of another system is replaced
+                wrong      counted against the user at this address, and against the address
 
-Both come as the password of PLAIN or AMQPLAIN. Where tokens are accepted, a password in the form of one is treated as
-one and nothing else: three parts of base64 with dots between them, of which the first is a JSON object. The
-node's work as a user for its own management process is not held up: it has no address, and could give itself any
-password.
+Both come as the password of PLAIN or AMQPLAIN. Where tokens are accepted, a password in their form is treated as one
+and nothing else: three parts of base64 with dots between them, of which the first is a JSON object. The node's work as
+a user for its own management process is not throttled: it has no address, and could give itself any password.
 """
 
 from __future__ import annotations
@@ -21,9 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.node.effects import GOOD, WRONG, Check, Verdict
-from clusterbroker.broker.server.credentials import Credentials
-from clusterbroker.broker.server.rehashing import Order, Rehashing
-from clusterbroker.broker.server.throttle import Throttle, network
+from clusterbroker.broker.server.credentials import Credentials, Order, Rehashing, Throttle, network
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.options import ServerOptions
@@ -39,25 +36,25 @@ class Logins:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        told: Callable[[], None],
+        on_answer: Callable[[], None],
         order: Order,
         options: ServerOptions,
-        say: Callable[..., None],
+        emit: Callable[..., None],
     ) -> None:
-        """`told()` is called after an answer was given; `order`: for new hashes; `say`: as `NodeLog.say`."""
-        self.credentials = Credentials(loop, told)
+        """`on_answer()` is called after each answer; `order`: for new hashes; `emit`: as `NodeLog.emit`."""
+        self.credentials = Credentials(loop, on_answer)
         self._loop = loop
-        self._told = told
+        self._on_answer = on_answer
         self._throttle = Throttle()
         self._rehashing = Rehashing(order, self.credentials.remember, options.password_cost)
         self._leeway_s = 0
         self._tokens = None
         self._asking: set[asyncio.Task[None]] = set()
         if options.oauth2 is not None:
-            # who takes no tokens need not have what verifies them
+            # a node without tokens needs no library for them
             from clusterbroker.broker.oauth2.tokens import Tokens
 
-            self._tokens = Tokens(options.oauth2, time.time, say)
+            self._tokens = Tokens(options.oauth2, time.time, emit)
             self._leeway_s = options.oauth2.leeway_s
 
     def answer(self, checks: Iterable[Check]) -> None:
@@ -74,7 +71,7 @@ class Logins:
 
     def _password(self, check: Check) -> None:
         if self._held_up(check):
-            self._loop.call_later(self.credentials.took_s, self._tell, check, HELD_UP)
+            self._loop.call_later(self.credentials.took_s, self._answer, check, HELD_UP)
             return
         stored, algorithm = ("", "") if check.user is None else (check.user.password_hash, check.user.hash_algorithm)
         self.credentials.check(
@@ -114,16 +111,15 @@ class Logins:
         assert self._tokens is not None, "they are taken"
         try:
             token = await self._tokens.token(check.secret)
-            self._tell(check, Verdict(token=token, until_ms=int((token.expires_s + self._leeway_s) * 1000)))
+            self._answer(check, Verdict(token=token, until_ms=int((token.expires_s + self._leeway_s) * 1000)))
         except BadToken as bad:
-            self._tell(check, Verdict(f"token: {bad}"))
+            self._answer(check, Verdict(f"token: {bad}"))
 
-    def _tell(self, check: Check, verdict: Verdict) -> None:
+    def _answer(self, check: Check, verdict: Verdict) -> None:
         check.then(verdict)
-        self._told()
+        self._on_answer()
 
     def close(self) -> None:
-        """Nobody is answered any more."""
         for task in tuple(self._asking):
             task.cancel()
         self._rehashing.close()

@@ -1,14 +1,14 @@
 """The management process beside a node: its sockets, its start, its supervision, its end (waits).
 
-The node takes the HTTP addresses itself, so that one that stays in use is told before `ready`, and hands the listening
-sockets to the process. When the process ends by itself its node says so and starts another one, after 0.5 s and twice
-as long each time, 30 s at most; one that has lived for a minute begins that count anew. Clients that connect meanwhile
-wait in the sockets' backlog.
+The node takes the HTTP addresses itself, so that an address in use is reported before `ready`, and hands the listening
+sockets to the process. A process that ends by itself is logged and followed by another one, after 0.5 s and twice as
+long each time, 30 s at most; a life of a minute begins that count anew. Clients that connect meanwhile wait in the
+sockets' backlog.
 
-It lives as long as the node's process, not as one life of the node in its cluster: a node that is cut off begins again
-and waits for a majority, and meanwhile its operator is told what it last knew. `pause` and `begin` hand the watch from
-one event loop to the next. The process holds the other end of a socket, and ends when this end is closed, however
-this process came to its end.
+The process lives as long as the node's process, across incarnations of the node: a node that is cut off begins again
+and waits for a majority, and its operator reads meanwhile what was last known. `pause` and `begin` hand the watch from
+one event loop to the next. A socket pair, the lifeline, ties the two processes: each end reads end-of-file when the
+other process is over, however that came about, on any system.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import os
 import signal
 import socket
 import subprocess
@@ -24,24 +23,36 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from clusterbroker.broker.oauth2.options import OAuth2Options
+from clusterbroker.broker.server.audit import AuditOptions
 from clusterbroker.broker.server.control.private_socket import bound
 from clusterbroker.broker.server.listener import Address, refused
 from clusterbroker.broker.server.log import NodeLog
-from clusterbroker.broker.server.management_settings import Settings
-from clusterbroker.broker.server.options import ServerOptions
+from clusterbroker.broker.server.tls import TlsOptions
+from clusterbroker.cluster.link.door import bound_sockets
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.server.options import ServerOptions
 
 BACKLOG: Final = 1024
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 STEADY_S: Final = 60.0
 RELEASED_S: Final = 3.0
-"""So long an address may be in use: the process beside a node that was killed ends as soon as it hears of that."""
+"""So long an address may be in use: the process of a killed node ends soon after it."""
 AGAIN_S: Final = 0.05
 END_S: Final = 3.0
+"""So long a process may take to end, once it is asked to or has closed its lifeline; then it is killed."""
+LOOK_S: Final = 0.01
 LOCAL: Final = "http.sock"
 """For the operator on this machine, in the data directory."""
+PROXIES = ("127.0.0.1", "::1")
+"""A proxy on this machine is believed about its clients' addresses: else all of them would come from this machine.
+Without a setting any process there may claim them, and its gain is counted against itself (`broker.http.auth`)."""
 MODULE: Final = (sys.executable, "-m", "clusterbroker.broker.http.main")
 
 
@@ -51,8 +62,7 @@ class ManagementProcess:
     def __init__(
         self, node: str, directory: Path, log: NodeLog, words: Sequence[str] = (), command: Sequence[str] = MODULE
     ) -> None:
-        """`directory`: where `control.sock` is. `words`: what else it is told (`settings`). `command`: what is
-        started, for tests."""
+        """`directory`: that of `control.sock`. `words`: more arguments (`settings`). `command`: for tests."""
         self.addresses: tuple[Address, ...] = ()
         self.tls_addresses: tuple[Address, ...] = ()
         self.restarts = 0
@@ -66,7 +76,6 @@ class ManagementProcess:
         self._local: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: socket.socket | None = None
-        self._watched = -1  # a descriptor that can be read when the process has ended
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pause_s = FIRST_PAUSE_S
@@ -109,17 +118,17 @@ class ManagementProcess:
         self._loop = loop
         if self._local is None:  # not earlier: the directory may have been another node's
             self._open_door()
-        if self._process is None:
+        if self._lifeline is None:
             self._start()
         else:
-            loop.add_reader(self._watched, self._ended)
+            loop.add_reader(self._lifeline.fileno(), self._ends)
 
     def _open_door(self) -> None:
         try:
             self._local = bound(self._directory, LOCAL)
             self._local.listen(BACKLOG)
         except OSError as error:
-            self._log.say("error", "management.no_door", socket=str(self._directory / LOCAL), why=str(error))
+            self._log.emit("error", "management.no_door", socket=str(self._directory / LOCAL), why=str(error))
 
     def pause(self) -> None:
         """The loop is about to end; the process goes on."""
@@ -127,8 +136,8 @@ class ManagementProcess:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if loop is not None and self._watched >= 0:
-            loop.remove_reader(self._watched)
+        if loop is not None and self._lifeline is not None:
+            loop.remove_reader(self._lifeline.fileno())
 
     async def end(self) -> None:
         """Ends it and gives the addresses back. May be called again."""
@@ -139,25 +148,16 @@ class ManagementProcess:
             self._local = None
             (self._directory / LOCAL).unlink(missing_ok=True)
         if self._process is not None:
-            self._signal(signal.SIGTERM)
-            if not await self._gone():
-                self._signal(signal.SIGKILL)
+            self._process.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._over(), END_S)
+            self._process.kill()
             self._forget()
 
-    async def _gone(self) -> bool:
-        loop, gone = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._watched, gone.set)
-        try:
-            await asyncio.wait_for(gone.wait(), END_S)
-        except TimeoutError:
-            return False
-        finally:
-            loop.remove_reader(self._watched)
-        return True
-
-    def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError, OSError):
-            signal.pidfd_send_signal(self._watched, number)
+    async def _over(self) -> None:
+        assert self._process is not None, "it was asked to end"
+        while self._process.poll() is None:  # noqa: ASYNC110 - no event of its end exists on all systems
+            await asyncio.sleep(LOOK_S)
 
     def _start(self) -> None:
         self._timer = None
@@ -177,7 +177,7 @@ class ManagementProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(its.fileno(), *listening, *listening_tls, *doors),
-                start_new_session=True,  # what a terminal sends to the node is the node's affair
+                start_new_session=True,  # signals of a terminal are for the node
             )
         except OSError as error:
             own.close()
@@ -186,12 +186,24 @@ class ManagementProcess:
         finally:
             its.close()
         self._process, self._lifeline = process, own
-        self._watched = os.pidfd_open(process.pid)
-        self._loop.add_reader(self._watched, self._ended)
+        self._loop.add_reader(own.fileno(), self._ends)
 
-    def _ended(self) -> None:
-        assert self._loop is not None, "heard while it is watched"
-        self._loop.remove_reader(self._watched)
+    def _ends(self) -> None:
+        """The lifeline is closed at its other end: the process is over, or about to be."""
+        assert self._loop is not None, "read while it is watched"
+        assert self._lifeline is not None, "its end was read"
+        self._loop.remove_reader(self._lifeline.fileno())
+        self._reap(self._loop.time() + END_S)
+
+    def _reap(self, end_s: float) -> None:
+        self._timer = None
+        assert self._loop is not None, "reaped while it is watched"
+        assert self._process is not None, "it has not been waited for"
+        if self._process.poll() is None:
+            if self._loop.time() >= end_s:
+                self._process.kill()
+            self._timer = self._loop.call_later(LOOK_S, self._reap, end_s)
+            return
         code = self._forget()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         if self._loop.time() - self._begun_s >= STEADY_S:
@@ -201,63 +213,64 @@ class ManagementProcess:
     def _again(self, why: str) -> None:
         assert self._loop is not None, "started again while it is watched"
         self.restarts += 1
-        self._log.say("error", "management.ended", why=why, again_in_s=self._pause_s)
+        self._log.emit("error", "management.ended", why=why, again_in_s=self._pause_s)
         self._timer = self._loop.call_later(self._pause_s, self._start)
         self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
 
     def _forget(self) -> int:
-        """The process is over, or was told to end just now; its exit code."""
+        """The exit code of a process that is over, or was killed just now."""
         process, self._process = self._process, None
         assert process is not None, "there was one"
         code = process.wait()
         if self._lifeline is not None:
             self._lifeline.close()
             self._lifeline = None
-        os.close(self._watched)
-        self._watched = -1
         return code
 
 
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of a node for its management process, as JSON on a command line: no secrets, for it is visible."""
+
+    tls: TlsOptions | None = None
+    proxies: tuple[str, ...] | None = None
+    """None: PROXIES are believed as far as that takes rights away."""
+    oauth2: OAuth2Options | None = None
+    audit: AuditOptions = AuditOptions()
+
+    def written(self) -> str:
+        return msgspec.json.encode(self, enc_hook=str).decode()
+
+
+def read_settings(text: str) -> Settings:
+    """`Settings.written`, read. Raises msgspec.MsgspecError."""
+    return msgspec.json.decode(text, type=Settings, dec_hook=_path)
+
+
+def _path(kind: type, value: Any) -> Any:
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise NotImplementedError(f"a {kind.__name__} is not told")
+
+
 def settings(options: ServerOptions, log_format: str, log_level: str) -> list[str]:
-    """What the process has to know of its node's options: who may come from loopback only, what its TLS, its tokens and
-    its audit are, and how lines look."""
-    told = Settings(tls=options.https_tls, proxies=options.http_proxies, oauth2=options.oauth2, audit=options.audit)
+    """The process' arguments by its node's options: loopback users, TLS, tokens, audit, and the form of log lines."""
+    given = Settings(tls=options.https_tls, proxies=options.http_proxies, oauth2=options.oauth2, audit=options.audit)
     words = [f"--loopback-user={name}" for name in options.node.loopback_users]
     words += ["--password-cost", str(options.password_cost), "--log-format", log_format, "--log-level", log_level]
-    return [*words, "--settings", told.written()]
+    return [*words, "--settings", given.written()]
 
 
 def _released(where: Address) -> list[socket.socket]:
-    """As `_bound`, once nobody has the address any more. Waits, before there is a loop."""
+    """A listening socket for each address that the host has, once it is free. Waits, before there is a loop."""
     end_s = time.monotonic() + RELEASED_S
     while True:
         try:
-            return _bound(where)
+            found = socket.getaddrinfo(where.host or None, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            sockets = bound_sockets(found, where.port)
+            for one in sockets:
+                one.listen(BACKLOG)
+            return sockets
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() >= end_s:
                 raise
         time.sleep(AGAIN_S)
-
-
-def _bound(where: Address) -> list[socket.socket]:
-    """A listening socket for each address that the host has."""
-    infos = socket.getaddrinfo(where.host or None, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    made: list[socket.socket] = []
-    try:
-        for family, kind, protocol, _, place in dict.fromkeys(infos):
-            one = socket.socket(family, kind, protocol)
-            made.append(one)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            one.bind(place)
-            one.listen(BACKLOG)
-            one.setblocking(False)
-    except BaseException:
-        for one in made:
-            one.close()
-        raise
-    return made
-
-
-__all__ = ["ManagementProcess", "settings"]

@@ -12,21 +12,22 @@ from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.oauth2.options import OAuth2Options
 from clusterbroker.broker.server.alarms import AlarmOptions
 from clusterbroker.broker.server.audit import AuditOptions
-from clusterbroker.broker.server.listener import Address, TlsOptions
+from clusterbroker.broker.server.listener import Address
+from clusterbroker.broker.server.tls import TlsOptions
 from clusterbroker.journal.options import JournalOptions
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.span_options import SpanOptions
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
-"""What a node may be called."""
+"""Names of nodes."""
 
 
 class Definitions(Protocol):
-    """Definitions that a process brings along (`broker.boot_definitions`)."""
+    """Definitions to import at a start (`broker.boot_definitions`)."""
 
     async def bring_in(self, shell: Any) -> None:
-        """Returns when all of them are there, or are refused. Raises what ends the node meanwhile."""
+        """Returns when all are imported, or refused. Raises the error that ends the node meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,29 +35,22 @@ class ClusterOptions:
     """A node's place among others."""
 
     listen: Address
-    """Where other nodes are spoken to, TCP and UDP."""
-
+    """Address for other nodes, TCP and UDP."""
     peers: tuple[tuple[str, str, bool], ...]
     """(name, HOST:PORT, is a witness) of the founding members by name, this node included."""
-
     secret_file: Path | None = None
     """The join secret; None: the user's own file."""
-
     dial: Mapping[str, str] = field(default_factory=dict)
     """Where to dial a member instead of at its address."""
-
     advertised_amqp: tuple[str, ...] = ()
-    """What clients are told of this node's AMQP addresses; empty: the listeners' own."""
-
+    """This node's AMQP addresses for clients; empty: the listeners' own."""
     cut_off_s: float = 10.0
     """How long clients are kept without a lease."""
-
     founds: bool = True
     """Whether an empty data directory becomes that of a founding member, as `peers` says; else it is refused."""
-
     joins: tuple[str, ...] = ()
-    """Cluster addresses of members that are asked to take a node with an empty data directory, which is then not
-    refused; one that `founds` asks once, and founds when nobody takes it. Empty: nobody is asked."""
+    """Cluster addresses of members to ask to take a node with an empty data directory, which is then not refused. A
+    node that `founds` asks once, and founds when none takes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,81 +58,59 @@ class ServerOptions:
     """A node as a process sees it; the limits of its core are in `node`."""
 
     data_dir: Path | None = None
-    """Where wiring and messages are kept; None: in memory only, gone with the process."""
-
+    """Directory of metadata and messages; None: in memory only."""
     amqp: tuple[Address, ...] = (Address("127.0.0.1", 5672),)
-    """Where plain AMQP is spoken."""
-
+    """Addresses of plain AMQP."""
     amqps: tuple[Address, ...] = ()
-    """Where AMQP inside TLS is spoken; needs `tls`."""
-
+    """Addresses of AMQP inside TLS; needs `tls`."""
     tls: TlsOptions | None = None
     """Certificates for `amqps`."""
-
     node: NodeOptions = field(default_factory=NodeOptions)
     """Limits and times of the core. Its incarnation is replaced at start by the stored count of starts."""
-
     journal: JournalOptions = field(default_factory=JournalOptions)
     """Sizes and times of the journal."""
-
     alarms: AlarmOptions = field(default_factory=AlarmOptions)
     """When publishers have to wait."""
-
     receive_buffer_bytes: int = 512 << 10
     """Size of the one buffer that all sockets are read into; raised to twice the frame size if it is less."""
-
     turn_bytes_max: int = 1 << 20
-    """So many bytes may be read before the node works on them, whatever else is ready to be read."""
-
+    """Bytes that may be read before the node works on them, whatever else is ready to be read."""
     stop_grace_s: float = 3.0
     """How long clients may take to answer connection.close when the node stops."""
-
     default_user: str = "guest"
-    """Made when there is no user at all, with all permissions in "/". Empty: none is made."""
+    """Made for a broker that never had a user, with all permissions in "/". Empty: none is made."""
 
     # the field's known default, and only valid from loopback
     default_password: str = field(default="guest", repr=False)
     """Of the default user."""
-
     password_cost: int = 14
     """Base-2 logarithm of scrypt's n for passwords hashed by this node."""
-
     cluster: ClusterOptions | None = None
     """None: a node that is alone."""
-
     drain_ends_at_start: bool = False
-    """A member that was drained takes queues and clients again when its process starts."""
-
+    """A drained member takes queues and clients again when its process starts."""
     http: tuple[Address, ...] = ()
-    """Where the management API is served: `broker.server.management` takes the addresses, the node only tells them."""
-
+    """Addresses of the management API, taken by `broker.server.management`; the node only reports them."""
     https: tuple[Address, ...] = ()
-    """Where it is served inside TLS; needs `tls`."""
-
+    """Its addresses inside TLS; needs `tls`."""
     http_client_certificate: Literal["none", "required"] = "none"
     """Whether clients of `https` must show a certificate that `tls` trusts."""
-
     http_proxies: tuple[str, ...] | None = None
-    """Addresses of proxies that are believed what they say of their clients; None: as `management_settings` says."""
+    """Addresses of proxies that are believed about their clients; None: as `management.PROXIES`."""
 
     oauth2: OAuth2Options | None = None
-    """Whose tokens are taken, over AMQP and HTTP; None: nobody's."""
+    """The authority whose tokens are accepted, over AMQP and HTTP; None: none."""
 
     audit: AuditOptions = field(default_factory=AuditOptions)
-    """Where administrative operations are told."""
-
+    """Log of administrative operations."""
     spans: SpanOptions | None = None
-    """Where spans of sampled messages are sent; None: there are none."""
-
+    """Receiver of spans of sampled messages; None: there are none."""
     definitions: Definitions | None = None
-    """Brought into the wiring at the start; None: nothing is."""
-
+    """Imported at the start."""
     control: bool = True
     """Whether the node serves `control.sock`, for commands and for its management process."""
-
     control_dir: Path | None = None
     """Where; None: in the data directory, if there is one."""
-
     management: bool = False
     """Whether a management process stands beside the node."""
 

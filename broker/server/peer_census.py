@@ -18,7 +18,7 @@ from clusterbroker.broker.stats.peer_messages import (
 )
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.member import MemberRole
+    from clusterbroker.broker.node.part import Part
     from clusterbroker.broker.server.inspecting import Inspector
     from clusterbroker.broker.server.ports import ServerPort
     from clusterbroker.broker.server.sampling import Sampling
@@ -31,7 +31,7 @@ Told = Callable[[bytes, bool], None]
 class PeerCensus:
     """One member's questions to the others, and its answers."""
 
-    def __init__(self, shell: ServerPort, part: MemberRole) -> None:
+    def __init__(self, shell: ServerPort, part: Part) -> None:
         self._shell = shell
         self._part = part
         self._ask = 0

@@ -1,12 +1,12 @@
 """Queues from the journal's content: the listener of `Journal.recover`.
 
-The wiring is read first and gives the existing queues. The journal's content of a deleted queue is passed over, and
-the journal is told to forget it. Content of a queue that the wiring does not know at all is *set aside*: a wiring log
-that went back, or a deletion that is no longer remembered, must not cost messages. It is folded like any other
-queue's and goes into the next checkpoint, so that it is whole when the wiring knows the queue again, at a later
-start; its segments are pinned (`Journal.pin`), because nobody copies it forward; and an alert names it.
+The metadata log is read first and gives the existing queues. Content of a deleted queue is passed over, and the journal
+forgets it. Content of a queue that the log does not know at all is *set aside*: a log that went back, or a deletion
+that is no longer remembered, must not cost messages. It is folded like any other queue's and goes into the next
+checkpoint, so that it is whole when a later start knows the queue again; its segments are pinned (`Journal.pin`),
+because nothing copies it forward; and an alert names it.
 
-A node that starts: `recovered(node, journal).adopt_into(node)`, when its part in a cluster, if it has one, is there.
+At a start: `recovered(node, journal).adopt_into(node)`, after the node has its role in a cluster, if any.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from clusterbroker.journal.salvage import Care
 
 PRIORITY_MAX: Final = 255
 SEGMENT_BYTES: Final = 64 << 20
-"""Of a stream's files, as long as nobody knows its settings."""
+"""Of a stream's files while its settings are unknown."""
 
 Find = Callable[[QueueId], Queue | None]
 Deleted = Callable[[QueueId], bool]
@@ -58,7 +58,7 @@ class Recovery:
         self.damaged: dict[int, dict[int, str]] = {}
         self.begun_again: dict[int, str] = {}
 
-    # -- what a start makes of damage (journal.salvage.Care)
+    # -- damage at a start (journal.salvage.Care)
 
     def knows(self, queue_id: int) -> bool:
         return queue_id in self.rings or self._find(QueueId(queue_id)) is not None
@@ -80,8 +80,7 @@ class Recovery:
     # -- what the journal remembers (journal.replay.RecoverySink)
 
     def _tail_ring(self, queue_id: int) -> Ring | None:
-        ring = self._ring(queue_id)
-        if ring is not None:
+        if (ring := self._ring(queue_id)) is not None:
             self.changed.add(queue_id)
         return ring
 
@@ -99,8 +98,7 @@ class Recovery:
         return ring
 
     def meta(self, queue_id: int, meta: dict[str, Any]) -> None:
-        ring = self._ring(queue_id)
-        if ring is not None:
+        if (ring := self._ring(queue_id)) is not None:
             ring.epoch = meta.get("epoch", ring.epoch)
             ring.restore_state(QueueState.of_meta(meta))
             if queue_id in self.unknown and "files" in meta:
@@ -113,30 +111,22 @@ class Recovery:
             self._committed[queue_id] = meta.get("committed", 0)
 
     def run(self, queue_id: int, first_seq: int, entries: bytes) -> None:
-        ring = self._ring(queue_id)
-        if ring is not None:
+        if (ring := self._ring(queue_id)) is not None:
             ring.restore_run(first_seq, entries)
             if queue_id in self.unknown:
                 self.pinned.update(memoryview(entries).cast("I")[1::RUN_WORDS])
 
     def enqueued(self, queue_id: int, segment: int, record: Record) -> None:
-        ring = self._tail_ring(queue_id)
-        if ring is not None:
+        if (ring := self._tail_ring(queue_id)) is not None:
             ring.restore(
-                record.seq,
-                segment,
-                record.offset,
-                record.length,
-                record.body_length,
-                record.priority,
+                record.seq, segment, record.offset, record.length, record.body_length, record.priority,
                 record.delivery_count,
-            )
+            )  # fmt: skip
             if queue_id in self.unknown:
                 self.pinned.add(segment)
 
     def settled(self, queue_id: int, ranges: tuple[tuple[int, int], ...]) -> None:
-        ring = self._tail_ring(queue_id)
-        if ring is not None:
+        if (ring := self._tail_ring(queue_id)) is not None:
             ring.restore_settled(ranges)
 
     def reserved(self, queue_id: int, upto: int) -> None:
@@ -145,40 +135,35 @@ class Recovery:
             self._ends[queue_id] = next_seq, max(reserved, upto)
 
     def counted(self, queue_id: int, seq: int, delivery_count: int) -> None:
-        ring = self._tail_ring(queue_id)
-        if ring is not None:
+        if (ring := self._tail_ring(queue_id)) is not None:
             ring.restore_count(seq, delivery_count)
 
     def dead(self, queue_id: int, seq: int, mark: int) -> None:
-        ring = self._tail_ring(queue_id)
-        if ring is not None:
+        if (ring := self._tail_ring(queue_id)) is not None:
             ring.restore_dead(seq, mark)
 
     def cut(self, queue_id: int, from_seq: int) -> None:
-        ring = self._tail_ring(queue_id)
-        if ring is not None:
+        if (ring := self._tail_ring(queue_id)) is not None:
             ring.cut(from_seq)
             next_seq, reserved = self._ends.get(queue_id, (1, 0))
             self._ends[queue_id] = min(next_seq, from_seq), reserved
             self._committed[queue_id] = min(self._committed.get(queue_id, 0), from_seq)
 
     def set_attribute(self, queue_id: int, name: bytes, upto: int) -> None:
-        ring = self._tail_ring(queue_id)
-        if ring is not None:
+        if (ring := self._tail_ring(queue_id)) is not None:
             ring.restore_attribute(name, upto)
 
     def began(self, queue_id: int, epoch: int, first_seq: int) -> None:
-        ring = self._tail_ring(queue_id)
-        if ring is not None:
+        if (ring := self._tail_ring(queue_id)) is not None:
             ring.restore_epoch(epoch, first_seq)
 
     def finish(self) -> None:
-        """The log is folded."""
+        """After the last record of the log."""
         for queue_id, ring in self.rings.items():
             ring.restore_end(*self._ends.get(queue_id, (1, 0)))
 
     def adopt_into(self, node: Node) -> None:
-        """The node is what the wiring says, with these messages."""
+        """Gives the node its queues by the map, with these messages."""
         node.set_aside = {queue_id: self.rings[queue_id] for queue_id in sorted(self.unknown)}
         node.adopt(self.rings)
         if node.part is not None:
@@ -190,15 +175,13 @@ class Recovery:
 
 
 class Recoverable(Protocol):
-    """A journal."""
-
     def recover(self, sink: RecoverySink, settled: Callable[[], object] = ..., care: Care | None = ...) -> object: ...
 
 
 def recovered(node: Node, journal: Recoverable, settled: Callable[[Recovery], object] | None = None) -> Recovery:
-    """What the journal remembers of the queues of the node's map. A member of a cluster holds copies, until the wiring
-    says after its registration which of them it owns. `settled`: see Journal.recover; with it, damage that names its
-    queue does not end the start. Raises DamagedJournal."""
+    """The journal's content for the queues of the node's map. A member holds copies, until the metadata log says after
+    its registration which of them it leads. `settled`: see Journal.recover; with it, damage that names its queue does
+    not end the start. Raises DamagedJournal."""
     member = node.part is not None
     recovery = Recovery(
         node.map.queue_by_id,

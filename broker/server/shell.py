@@ -4,7 +4,7 @@ Every event (a read of a socket, an answer of the disk, a timer) is handed to th
 soon, which is a turn of the node (`broker.node.driver`) with this process around it.
 
 A bug costs its own part: a client its connection, a queue its turns, another node its link
-(`broker.node.setting_aside`). One outside of these (a disk that fails, the wiring's fold) ends the node: its memory
+(`broker.node.mistakes`). One outside of these (a disk that fails, the wiring's fold) ends the node: its memory
 may be wrong, its written data is not.
 """
 
@@ -23,28 +23,23 @@ from clusterbroker.broker.node.clients import Accepted, SocketCore
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.driver import Driver, Proposal
 from clusterbroker.broker.node.effects import Check, Group, Load, StreamLoad
-from clusterbroker.broker.node.redirect import moving_text
+from clusterbroker.broker.node.failover import moving_text
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
-from clusterbroker.broker.server.alarms import Alarms
-from clusterbroker.broker.server.apart import Apart
+from clusterbroker.broker.server.alarms import Alarms, watch_disk
 from clusterbroker.broker.server.client import Client, ReceiveBuffer, peer_name
 from clusterbroker.broker.server.clock import Clock
 from clusterbroker.broker.server.control.server import ControlSocket
 from clusterbroker.broker.server.copy_forward import CopyForward
-from clusterbroker.broker.server.endings import Restart
-from clusterbroker.broker.server.expiry import Upkeep
-from clusterbroker.broker.server.first_user import first_user
+from clusterbroker.broker.server.endings import Restart, proposed
 from clusterbroker.broker.server.goodbye import say_goodbye
-from clusterbroker.broker.server.held import Held
-from clusterbroker.broker.server.imports import Imports
-from clusterbroker.broker.server.listener import Listener, peer_identity, tls_context
-from clusterbroker.broker.server.log import NodeLog
+from clusterbroker.broker.server.listener import Listener, peer_identity
+from clusterbroker.broker.server.log import Held, NodeLog
 from clusterbroker.broker.server.logins import Logins
 from clusterbroker.broker.server.options import ServerOptions
-from clusterbroker.broker.server.scrub import Scrub
-from clusterbroker.broker.server.slow_disk import watch_disk
+from clusterbroker.broker.server.scrub import Apart, Scrub
 from clusterbroker.broker.server.storage import Storage
-from clusterbroker.broker.server.tracing import begin_spans
+from clusterbroker.broker.server.tls import Chain
+from clusterbroker.broker.server.upkeep import Imports, Upkeep, first_user
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.journal.errors import DamagedJournal, JournalFailed
 from clusterbroker.journal.journal import Journal
@@ -52,8 +47,8 @@ from clusterbroker.journal.record import DamagedRecord, GroupWriter, Message
 from clusterbroker.journal.stream_catalogue import NOTHING, Taken
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.cluster_shell import ClusterShell
     from clusterbroker.broker.server.inspecting import Inspector
+    from clusterbroker.broker.server.member.cluster_shell import ClusterShell
     from clusterbroker.broker.stats.inspection import Request, Result
 
 TICK_S = 0.5
@@ -62,7 +57,7 @@ GOODBYE_S = 1.0
 TICK_SLICE = 500
 JUMPED = "the wall clock was set, or the machine slept: this node's time follows by a tenth of the time that passes"
 CALM_BYTES = 16 << 10
-"""Of clients and other nodes in one turn: with less the loop may be held up for one quick flush."""
+"""Bytes of clients and other nodes in one turn: with fewer the loop may be held up for one quick flush."""
 
 
 class NodeShell:
@@ -94,7 +89,7 @@ class NodeShell:
         self.held = Held(log)
         self.started = False
         self.retired = asyncio.Event()
-        """The node has left its cluster: whoever waits for `ended` stops it."""
+        """The node has left its cluster, and is to be stopped."""
         self._lingering: dict[Client, float] = {}
         self._scheduled = False
         self._received = self._turn_bytes = 0
@@ -117,30 +112,31 @@ class NodeShell:
         self.loop = asyncio.get_running_loop()
         self.ended = self.loop.create_future()
         options = self.options
-        tls = tls_context(options.tls) if options.tls is not None and options.amqps else None
+        tls = Chain(options.tls) if options.tls is not None and options.amqps else None
         self.storage = Storage.open(
             options, self.loop.call_soon_threadsafe, self._journal_state, self.fail, self.loop.add_reader
         )
-        self.storage.tell(self.log)
+        self.storage.log_findings(self.log)
         try:
-            self.logins = Logins(self.loop, self.schedule, self.propose, options, self.log.say)
+            self.logins = Logins(self.loop, self.schedule, self.propose, options, self.log.emit)
             self.alarms = Alarms(options.alarms, options.data_dir, self._alarm_changed)
-            for where in options.amqp:  # an address that cannot be had ends a start before others hear of it
+            for where in options.amqp:  # an address in use ends a start before other members notice it
                 self.listeners.append(await Listener.open("amqp", where, partial(Client, self)))
             for where in options.amqps:
                 assert tls is not None, "the configuration wants certificates for amqps"
                 opened = Listener.open_tls("amqps", where, partial(Client, self), tls, self._room, self.log.turned_away)
                 self.listeners.append(await opened)
             if options.cluster is not None:
-                from clusterbroker.broker.server.cluster_shell import ClusterShell  # each start would wait for it
+                # a single node's start would wait for it
+                from clusterbroker.broker.server.member.cluster_shell import ClusterShell
 
-                assert options.data_dir is not None, "a member of a cluster keeps what it is told"
+                assert options.data_dir is not None, "a member of a cluster has a directory"
                 self.cluster = ClusterShell(self, options.data_dir)
-                await self._open_control()  # it may have to wait for others, and says so
+                await self._open_control()  # `status` shows what a start waits for
                 await self.cluster.open()
                 self.storage.order_by(self.cluster.raft, self.cluster.incarnation)
             try:
-                self.node = self.storage.recover(self.log, self.clock.now_ms())
+                self.node = self.storage.recover(self.log, self.clock.now_ms(), self.cluster)
             except DamagedJournal as damage:
                 ending = damage if self.cluster is None else await self.cluster.give_up_copies(damage)
                 raise ending from None
@@ -150,12 +146,15 @@ class NodeShell:
                 self._apart = Apart(journal, self.node, self.schedule, self.fail)
                 self.scrub = Scrub(journal, self.node, self.loop, self.schedule, self.fail)
                 self.scrub.begin()
+                watch_disk(journal.flushes, self.node.alerts, str(options.data_dir), self.loop, self.ended)
             self.node.stopwatch = time.monotonic_ns
-            self._end_spans = begin_spans(options.spans, self.node)
+            if options.spans is not None:
+                from clusterbroker.broker.server.spans import begin  # the extra `otel`, and half a second of imports
+
+                self._end_spans = begin(options.spans, self.node).close
             self.storage.wiring.listen(self._applied)
             Imports(self)
             Upkeep(self)
-            watch_disk(self)
             if self.cluster is not None:
                 await self.cluster.join_node(self.node, self._urls())
             self.node.damages.found_at_start(self.storage.hurt)
@@ -184,7 +183,7 @@ class NodeShell:
 
     @property
     def waits_for(self) -> str:
-        """While it starts: for whom or what."""
+        """What a start waits for."""
         return self.cluster.waits if self.cluster is not None else "for its disk"
 
     def _urls(self) -> tuple[str, ...]:
@@ -200,18 +199,16 @@ class NodeShell:
         for reading in (self._copy_forward, self.scrub):
             if reading is not None:
                 reading.stop()
-        self.accepting = False
-        for listener in self.listeners:
-            listener.close()
+        self._accept_no_more()
         failed = self.ended.done()
         if not failed:
             why = self._elsewhere("broker forced connection closure with reason 'shutdown'")
             await say_goodbye(self, tuple(self.clients), why)
             self.run_turn()
-            await self._wait(lambda: not self.clients, self.options.stop_grace_s)
+            await self._no_clients(self.options.stop_grace_s)
         for client in tuple(self.clients.values()):
             client.abort()
-        await self._wait(lambda: not self.clients, 1.0)
+        await self._no_clients(1.0)
         if not self.ended.done():
             self.run_turn()
             await self.storage.settle(self.node, self.run_turn)
@@ -221,21 +218,22 @@ class NodeShell:
         if not self.ended.done():
             self.ended.set_result(None)
 
-    async def _wait(self, reached: Callable[[], bool], timeout_s: float) -> bool:
-        """Polls: this is the way out, and what is waited for comes within milliseconds or not at all."""
+    def _accept_no_more(self) -> None:
+        self.accepting = False
+        for listener in self.listeners:
+            listener.close()
+
+    async def _no_clients(self, timeout_s: float) -> None:
+        """Polls until all clients are gone, which takes milliseconds or for ever."""
         end_s = self.loop.time() + timeout_s
-        while not reached():
-            if self.loop.time() >= end_s:
-                return False
+        while self.clients and self.loop.time() < end_s:  # noqa: ASYNC110 - they may never go
             await asyncio.sleep(0.002)
-        return True
 
     async def _close(self) -> None:
         self._stopped = True
         for timer in (*self._timers.values(), *((self._wake,) if self._wake else ())):
             timer.cancel()
-        for listener in self.listeners:
-            listener.close()
+        self._accept_no_more()
         if self.control is not None:
             await self.control.close()
         if hasattr(self, "logins"):
@@ -248,23 +246,22 @@ class NodeShell:
         await self.loop.run_in_executor(None, self._end_spans)
 
     def fail(self, error: BaseException) -> None:
-        """The node cannot go on; whoever waits for `ended` stops it."""
+        """The node cannot go on, and is to be stopped."""
         if self.ended.done():
             return
         if isinstance(error, Restart):
-            self.log.say("warning", "node.restarts", why=str(error))
+            self.log.emit("warning", "node.restarts", why=str(error))
             self._turn_out(str(error))
         else:
-            self.log.say("critical", "node.failed", error=str(error), exc_info=error)
-        self.accepting = False
+            self.log.emit("critical", "node.failed", error=str(error), exc_info=error)
         self.ended.set_result(error)
-        for listener in self.listeners:
-            listener.close()
+        self._accept_no_more()
         for client in tuple(self.clients.values()):
             client.abort()
 
     def _turn_out(self, why: str) -> None:
-        """Clients are told, and nothing else: what waited for their sockets may be somebody else's by now."""
+        """Sends the clients the reason and nothing else: what waited for their sockets may be delivered elsewhere by
+        now."""
         for connection, client in tuple(self.clients.items()):
             with contextlib.suppress(Exception):
                 connection.out.take()
@@ -275,20 +272,13 @@ class NodeShell:
         return moving_text(why, self.node.map, self.options.node.name)
 
     async def propose(self, command: Any) -> Applied:
-        """Orders a command and waits for its outcome."""
-        applied: asyncio.Future[Applied] = self.loop.create_future()
-
-        def done(outcome: Applied) -> None:
-            if not applied.done():
-                applied.set_result(outcome)
-
-        self.storage.wiring.propose(command, done)
-        outcome = await applied
+        """The outcome of a command."""
+        outcome = await proposed(self.storage.wiring, command)
         self.schedule()
         return outcome
 
     async def inspect(self, request: Request) -> Result:
-        """What comes of a request about single messages, at the queue's owner. Raises Refused, Unanswered."""
+        """The result of a request about single messages, from the queue's leader. Raises Refused, Unanswered."""
         if self.cluster is not None:
             return await self.cluster.census.inspector.ask(request)
         if self._inspector is None:
@@ -327,7 +317,7 @@ class NodeShell:
         return self.options.node.connections_max - len(self.clients)
 
     def received(self, size: int) -> None:
-        """So many bytes came, from a client or another node: what they ask for is done in a turn, if anything is."""
+        """Bytes came from a client or another node: a turn follows, if there is anything to do."""
         self._received += size
         if self._received >= self.options.turn_bytes_max:
             self.run_turn()
@@ -344,7 +334,7 @@ class NodeShell:
         self.schedule()
 
     def lingers(self, client: Client, time_s: float) -> None:
-        """The client has been told the end and has so long to go."""
+        """The client has been sent the end, and has so long to go."""
         self._lingering[client] = self.loop.time() + time_s
 
     # -- the turn ---------------------------------------------------------------------------------------------
@@ -386,7 +376,7 @@ class NodeShell:
 
     @property
     def rests(self) -> bool:
-        """A turn would do no more than pass frames on to their links."""
+        """A turn would only pass frames on to their links."""
         return self.node.at_rest and self.node.next_wake_ms == self._wake_ms
 
     @property
@@ -395,12 +385,12 @@ class NodeShell:
         return self.cluster is None or self.cluster.may_speak()
 
     def lease_changed(self) -> None:
-        """Without a lease clients hear nothing, and nothing that they say is listened to."""
+        """Without a lease nothing is sent to clients, and nothing read from them is carried out."""
         if self.control is not None:
             self.control.lease_changed()
         self.schedule()
 
-    def heard(self, peer: str, index: int, head: memoryview, payload: memoryview) -> None:
+    def receive_frame(self, peer: str, index: int, head: memoryview, payload: memoryview) -> None:
         """A frame of another node."""
         assert self.cluster is not None, "others speak to members only"
         part = self.node.part
@@ -423,7 +413,7 @@ class NodeShell:
 
     def order(self, proposals: Sequence[Proposal]) -> None:
         for command, done in proposals:
-            self.storage.wiring.propose(command, partial(self._told, done))
+            self.storage.wiring.propose(command, partial(self._ordered, done))
 
     def read(self, loads: Sequence[Load | StreamLoad]) -> None:
         journal = self.storage.journal
@@ -463,7 +453,7 @@ class NodeShell:
     def send(self, now_ms: int) -> None:
         sending = self.node.sending
         clients = self.clients
-        # what is marked anew meanwhile belongs to the next turn
+        # clients marked anew meanwhile belong to the next turn
         for connection in tuple(sending):
             del sending[connection]
             client = clients.get(connection)
@@ -477,9 +467,9 @@ class NodeShell:
         if self.cluster is not None:
             self.cluster.exchange()
 
-    # -- what comes of it
+    # -- results
 
-    def _told(self, done: Callable[[Applied], None], applied: Applied) -> None:
+    def _ordered(self, done: Callable[[Applied], None], applied: Applied) -> None:
         try:
             done(applied)
         except Exception as error:
@@ -487,7 +477,7 @@ class NodeShell:
         self.schedule()
 
     def _applied(self, applied: Applied) -> None:
-        """The wiring log's listener: comes before the proposer's `done`."""
+        """The metadata log's listener, called before the proposer's `done`."""
         try:
             with self.held.event("wiring", command=type(applied.command).__name__, changes=len(applied.changes)):
                 self.node.apply(applied.changes)
@@ -545,7 +535,7 @@ class NodeShell:
     def _tick(self) -> None:
         """Heartbeats and deadlines of all connections, a slice at a time, so that many do not hold up the loop."""
         if jumped_s := self.clock.lead():
-            self.log.say("warning", "clock.jumped", by_s=round(jumped_s, 3), what=JUMPED)
+            self.log.emit("warning", "clock.jumped", by_s=round(jumped_s, 3), what=JUMPED)
         now_s = self.loop.time()
         for client in [client for client, end_s in self._lingering.items() if end_s <= now_s]:
             del self._lingering[client]
@@ -579,7 +569,7 @@ class NodeShell:
         self._again(self.options.alarms.interval_s, self._check_alarms)
 
     def _alarm_changed(self, name: str, raised: bool, reason: str) -> None:
-        self.log.say("warning", "alarm.raised" if raised else "alarm.cleared", alarm=name, reason=reason)
+        self.log.emit("warning", "alarm.raised" if raised else "alarm.cleared", alarm=name, reason=reason)
         self.node.set_alarm(name, raised)
         self.schedule()
 
@@ -587,7 +577,7 @@ class NodeShell:
         if state == "failed":
             self.fail(JournalFailed(detail))
             return
-        self.log.say("error" if state == "full" else "info", "journal." + state, detail=detail)
+        self.log.emit("error" if state == "full" else "info", "journal." + state, detail=detail)
         if not self._stopped:  # perhaps before there was a node
             self.alarms.set("disk", "journal full", state == "full")
 

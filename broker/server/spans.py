@@ -35,7 +35,7 @@ KINDS: Final = {"server": SpanKind.SERVER, "producer": SpanKind.PRODUCER, "inter
 
 
 class SpanSender:
-    """Of one node: what its `Spans` are told by and tell (`broker.node.spans.World`)."""
+    """The world of a node's `Spans` (`broker.node.spans.World`)."""
 
     def __init__(self, options: SpanOptions, node: str) -> None:
         self._resource = Resource.create(
@@ -71,7 +71,7 @@ class SpanSender:
         )
 
     def close(self) -> None:
-        """Sends what is left. Blocks, CLOSE_S at most: a receiver that hangs does not hold up the end of a node."""
+        """Sends the rest. Blocks for CLOSE_S at most: a hanging receiver does not hold up the node's end."""
         ending = threading.Thread(target=self._processor.shutdown, name="spans-end", daemon=True)
         ending.start()
         ending.join(CLOSE_S)

@@ -1,15 +1,14 @@
 """Storage of a node between two starts: opened, read and closed in the right order (waits).
 
     DIR/lock            taken by the process that uses the directory
-    DIR/identity        node, number of the last start, and parts (identity.py)
-    DIR/wiring/         the wiring log of a node that is alone (cluster.local_log)
+    DIR/identity        node, number of the last start, and parts (directory.py)
+    DIR/wiring/         the metadata log of a node that is alone (cluster.local_log)
     DIR/raft/           that of a cluster's member (cluster.raft)
     DIR/journal/        the messages (journal.journal)
 
-Wiring and journal are stamped and listed after both were read, before any contact (binding.py); a member's Raft log
-earlier, before it is opened (raft_directory.py).
-
-Without a directory everything is in memory, and no queue is journaled.
+Metadata log and journal are stamped and listed after both were read, before any contact (binding.py); a member's Raft
+log earlier, before it is opened (member/raft_directory.py). Without a directory everything is in memory, and no queue
+is journaled.
 """
 
 from __future__ import annotations
@@ -27,11 +26,9 @@ from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.damages import Hurt
 from clusterbroker.broker.node.log import Log
 from clusterbroker.broker.server.binding import JOURNAL, NOTHING, RAFT, WIRING, Found
-from clusterbroker.broker.server.damage import is_marked, set_aside
-from clusterbroker.broker.server.identity import DamagedIdentity
+from clusterbroker.broker.server.directory import WHAT_TO_DO, DamagedDirectory, DamagedIdentity, Parts, put_aside
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.options import ServerOptions
-from clusterbroker.broker.server.parts import WHAT_TO_DO, DamagedDirectory, Parts, put_aside
 from clusterbroker.broker.server.recovery import Recovery, recovered
 from clusterbroker.cluster.errors import DiskFull, LogFailure
 from clusterbroker.cluster.ids import index_of
@@ -44,32 +41,18 @@ from clusterbroker.journal.stamp import Stamp
 from clusterbroker.journal.writer import Watch
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.node.hub import MemberShell
     from clusterbroker.cluster.raft.raft_log import RaftLog
 
 SETTLE_S = 30.0
 HURT_MAX = 5_000
-"""Damage of more queues than this is the journal's: no command names so many."""
+"""With more damaged queues the journal itself counts as damaged: no command names so many."""
 
 CallSoon = Callable[[Callable[[], object]], object]
 
 
 class Storage:
     """`wiring` is always there; `journal` is None when everything is in memory."""
-
-    __slots__ = (
-        "_checkpointing",
-        "_damage",
-        "_identity_aside",
-        "_lock",
-        "_options",
-        "_settled",
-        "aside",
-        "hurt",
-        "incarnation",
-        "journal",
-        "parts",
-        "wiring",
-    )
 
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
@@ -78,11 +61,11 @@ class Storage:
         self._damage: DamagedJournal | None = None
         self._settled = False  # the index knows all that was written
         self.aside: Path | None = None
-        """Where a damaged journal was put at this start."""
-        self._identity_aside: tuple[str, Path] | None = None  # what was wrong with it, and where it is now
+        """New path of a damaged journal."""
+        self._identity_aside: tuple[str, Path] | None = None  # (its damage, its new path)
         self.incarnation = 1
         self.hurt = Hurt({}, {})
-        """What was wrong with single queues at this start."""
+        """Damage of single queues."""
         self.parts: Parts
         self.journal: Journal | None = None
         self.wiring: LocalLog | MemoryWiringLog | RaftLog
@@ -109,7 +92,7 @@ class Storage:
         may_begin = options.cluster is None or options.cluster.founds or bool(options.cluster.joins)
         if not may_begin:
             # brings Raft along, which only members have
-            from clusterbroker.broker.server.raft_directory import must_not_found
+            from clusterbroker.broker.server.member.raft_directory import must_not_found
 
             with contextlib.suppress(DamagedIdentity):
                 must_not_found(Parts(directory))  # before anything is made, the directory included
@@ -124,11 +107,13 @@ class Storage:
                 log = partial(LocalLog, directory / "wiring", call_soon=call_soon, on_failure=on_wiring_failure)
                 self._open_alone(log, opened)
             else:
+                from clusterbroker.broker.server.member.damage import set_aside
+
                 self.aside = set_aside(directory)
                 try:
                     self._open_journal(opened)
                 except DamagedJournal as damage:
-                    self._damage = damage  # what becomes of it, the wiring decides
+                    self._damage = damage  # the metadata log decides on the remedy
             self.incarnation = self.parts.number
         except BaseException:
             self.close()
@@ -143,14 +128,13 @@ class Storage:
             self._identity_aside = str(damage), put_aside(directory / "identity")
             return Parts(directory)
 
-    def tell(self, log: NodeLog) -> None:
-        """What this start has found, and set aside."""
+    def log_findings(self, log: NodeLog) -> None:
         if self._identity_aside is not None:
             why, aside = self._identity_aside
-            log.say("error", "identity.set_aside", why=why, aside=str(aside))
+            log.emit("error", "identity.set_aside", why=why, aside=str(aside))
 
     def _open_alone(self, log: Callable[[], LocalLog], opened: Callable[[], Journal]) -> None:
-        """Of a node that nobody can rebuild. Nothing is made before it is known that nothing is missing."""
+        """A node without other members. Nothing is made before all parts are known to be there."""
         parts = self.parts
         directory = parts.directory
         if (directory / "raft").exists() or parts.identity.cluster_id:
@@ -167,8 +151,9 @@ class Storage:
         parts.check(JOURNAL, Found(True, journal.index.stamp))
 
     def _look(self, *environments: Path) -> None:
-        """Where a file is shorter than it says, or behind an end that was not in order, or a start that came to no end:
-        what kills this one is told by the next. Raises DamagedDirectory, DamagedJournal, OSError."""
+        """Reads the environments in a process of its own, if a file is shorter than it should be, or the last start did
+        not end in order: a file that kills its reader is then found. Raises DamagedDirectory, DamagedJournal,
+        OSError."""
         if self.parts.identity.stopped and all(map(fits, environments)):
             with contextlib.suppress(OSError):
                 self.parts.begins()
@@ -183,6 +168,8 @@ class Storage:
         """A member's. Raises DamagedJournal, with nothing made or changed."""
         parts = self.parts
         directory = parts.directory / "journal"
+        from clusterbroker.broker.server.member.damage import is_marked
+
         lost = is_marked(parts.directory)  # it was given up, and is another one from now on
         if not parts.is_there(JOURNAL) and not lost:
             used = parts.identity.starts > 0 and RAFT not in parts.identity.parts and parts.is_there(RAFT)
@@ -198,23 +185,22 @@ class Storage:
             raise DamagedJournal(directory, "", None, what)
 
     def _is_begun_anew(self, stamp: Stamp | None) -> bool:
-        """Of a journal that is marked as lost: whether this is what was begun in its place. A crash may have come after
-        its stamp, and before the identity listed it in the place of the one that was set aside."""
+        """Whether a journal that is marked as lost is already the new one: a crash may have come between its stamp and
+        its listing in place of the one set aside."""
         known = self.parts.identity
         return stamp is None or (stamp.disk_id == known.disk_id and stamp.starts >= known.starts)
 
     @property
     def watched(self) -> int | None:
-        """The descriptor that was given to `watch`; the owner stops watching it before `close`."""
+        """The descriptor given to `watch`; the owner stops watching it before `close`."""
         return None if self.journal is None else self.journal.watched
 
     def order_by(self, wiring: RaftLog, incarnation: int) -> None:
-        """The wiring is a cluster's."""
         self.wiring = wiring
         self.incarnation = incarnation
 
-    def recover(self, log: Log, now_ms: int) -> Node:
-        """The node as it was, with everything that was kept. Blocks. Raises DamagedJournal."""
+    def recover(self, log: Log, now_ms: int, member: MemberShell | None) -> Node:
+        """The node with all that was kept. Blocks. Raises DamagedJournal."""
         if self._damage is not None:
             raise self._damage
         options = replace(self._options.node, incarnation=self.incarnation)
@@ -226,10 +212,10 @@ class Storage:
             node.adopt({})
             return node
         node.files_streams = True
-        if self._options.cluster is not None:
+        if member is not None:
             from clusterbroker.broker.node.part import Part  # its imports would slow down every start
 
-            node.part = Part(node)
+            node.part = Part(node, member)
         recovery = recovered(node, journal, partial(self._settled_by, journal))
         recovery.adopt_into(node)
         if recovery.unknown:
@@ -240,7 +226,7 @@ class Storage:
         return node
 
     def _settled_by(self, journal: Journal, recovery: Recovery) -> None:
-        """All is read, but for these damages. Raises DamagedJournal when they are too many, and what `_bind` raises."""
+        """All is read but these damages. Raises DamagedJournal for too many, and the errors of `_bind`."""
         hurt = {**recovery.damaged, **recovery.begun_again}
         if len(hurt) > HURT_MAX:
             what = f"{len(hurt)} queues are damaged, the first is {min(hurt):#x}"
@@ -263,7 +249,7 @@ class Storage:
             )
 
     def _bind(self, journal: Journal) -> None:
-        """What was read is what this node goes on with. Raises JournalFull, DiskFull, OSError and the like."""
+        """Binds the parts that were read to this start. Raises JournalFull, DiskFull, OSError and the like."""
         try:
             self._stamp_and_list(journal)
         except (JournalFull, DiskFull, OSError):
@@ -281,7 +267,7 @@ class Storage:
         parts.list_parts(stamps)
 
     def checkpoint(self, node: Node, then: Callable[[], object]) -> None:
-        """To be called while no group is under way: what the queues hold is then what the log says up to its end."""
+        """To be called while no group is under way: the queues then hold exactly what the log says."""
         journal = self.journal
         assert journal is not None, "only a journal has checkpoints"
         assert journal.idle, "a group under way is neither in the runs nor behind the position"
@@ -298,10 +284,8 @@ class Storage:
         journal.checkpoint(runs, metas, forgotten, journal.position, done, filings)
 
     async def settle(self, node: Node, run_turn: Callable[[], object], timeout_s: float = SETTLE_S) -> bool:
-        """Waits until all is written, and takes a last checkpoint: the next start has nothing to replay.
-
-        False when the disk did not answer in time (it is full, or gone): what was acknowledged is safe anyway.
-        """
+        """Waits until all is written, and takes a last checkpoint: the next start has nothing to replay. False: the
+        disk did not answer in time (full, or gone); what was acknowledged is safe anyway."""
         journal = self.journal
         if journal is None:
             return True
@@ -324,7 +308,7 @@ class Storage:
         return True
 
     def close(self) -> None:
-        """Blocks until the threads of both logs are through."""
+        """Blocks until the threads of both logs have ended."""
         if self.journal is not None:
             journal, self.journal = self.journal, None
             journal.close()

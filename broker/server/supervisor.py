@@ -16,22 +16,22 @@ from collections.abc import Mapping
 
 
 class Supervisor:
-    """Nobody when the environment names none."""
-
-    __slots__ = ("_pulse_s", "_socket", "_where")
+    """Without NOTIFY_SOCKET in the environment nothing is sent."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ, pid: int | None = None) -> None:
         where = environment.get("NOTIFY_SOCKET", "")
         self._where = "\0" + where[1:] if where.startswith("@") else where  # "@": Linux's sockets without a file
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) if where else None
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if where else None
+        if self._socket is not None:
+            self._socket.setblocking(False)
         self._pulse_s = 0.0
         meant = environment.get("WATCHDOG_PID", "")
         asked = environment.get("WATCHDOG_USEC", "")
         if asked.isdecimal() and meant in ("", str(pid or os.getpid())):
             self._pulse_s = int(asked) / 2e6
 
-    def tell(self, *lines: str) -> bool:
-        """Whether somebody took it."""
+    def notify(self, *lines: str) -> bool:
+        """Whether the supervisor took it."""
         if self._socket is None:
             return False
         try:
@@ -43,5 +43,5 @@ class Supervisor:
     def pulse(self, loop: asyncio.AbstractEventLoop) -> None:
         """From now on, as long as this loop turns."""
         if self._pulse_s > 0 and self._socket is not None:
-            self.tell("WATCHDOG=1")  # one that is not taken costs nothing: the next one comes in time
+            self.notify("WATCHDOG=1")  # one that is not taken costs nothing: the next one comes in time
             loop.call_later(self._pulse_s, self.pulse, loop)

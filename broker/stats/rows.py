@@ -180,7 +180,7 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     copies_received_bytes: int = 0
     """Total of records received for copies that this node keeps."""
     alerts: tuple[AlertRow, ...] = ()
-    """The oldest ALERTS_TOLD_MAX of them."""
+    """The oldest ALERTS_SHOWN_MAX of them."""
     alerts_count: int = 0
     """All of them."""
     loop_held: int = 0

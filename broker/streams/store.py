@@ -13,7 +13,7 @@ from typing import Any
 from clusterbroker.broker.queues.ring import Ring, digest_of
 from clusterbroker.broker.queues.states import BUCKET_SEQS
 from clusterbroker.journal.ranges import Range, merged
-from clusterbroker.replication.store import ReplicaStore
+from clusterbroker.replication.ports import ReplicaStore
 
 WORD = (1 << 64) - 1
 

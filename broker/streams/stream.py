@@ -247,9 +247,9 @@ class Stream(MessageLog):
             self.host.read_stream(self, wish._replace(seq=seq, end=end), then)
         return True
 
-    def copy(self, ranges: Sequence[tuple[int, int]], bytes_max: int, then: Callable[[bytes], None]) -> None:
-        """Records for another copy, committed or not: the first of those seqs that there are, without a gap."""
-        for first, last in ranges:
+    def copy(self, seqs: Sequence[tuple[int, int]], bytes_max: int, then: Callable[[bytes], None]) -> None:
+        """As a queue, without a gap."""
+        for first, last in seqs:
             if self._take(Wish(first, last + 1, SEQ_END, bytes_max), lambda taken: then(taken.records)):
                 return
         then(b"")

@@ -1,8 +1,8 @@
 """What nodes write into their logs about ownership, read back.
 
 A node logs one line for each change, before it acts as the new role says. When many queues change at once, those after
-the first 50 of an event within a second are lines of level debug, and come later (`broker/server/log_batch.py`): a
-trial of more queues reads logs of level debug.
+the first 50 of an event within a second are lines of level debug, and come later
+(`broker/server/member/log_batch.py`): a trial of more queues reads logs of level debug.
 
     owner.began      queue vhost queue_id epoch node incarnation      it may hand out and confirm from now on
     owner.ended      queue vhost queue_id epoch node incarnation      it does so no more

@@ -13,9 +13,9 @@ import asyncio
 import socket
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 PAUSE_S: Final = 0.2
 BACKLOG: Final = 128
@@ -140,11 +140,17 @@ class Door(ABC):
 
 
 async def listening_sockets(host: str, port: int, begin: bool = True) -> list[socket.socket]:
-    """One socket per address of the host; an empty host is all addresses. Not `begin`: they have the address, and
-    listen later."""
-    found = await asyncio.get_running_loop().getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
+    """As `bound_sockets`, without waiting for a resolver; they listen, unless not to `begin` yet."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets = bound_sockets(found, port)
+    for one in sockets if begin else ():
+        one.listen(BACKLOG)
+    return sockets
+
+
+def bound_sockets(found: Sequence[Any], port: int) -> list[socket.socket]:
+    """One socket per address that `getaddrinfo` found; all have the same port. Raises OSError."""
     sockets: list[socket.socket] = []
     try:
         for family, _, _, _, address in dict.fromkeys(found):
@@ -155,8 +161,6 @@ async def listening_sockets(host: str, port: int, begin: bool = True) -> list[so
                 listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             # a port that the system chose for the first address serves the others as well
             listening.bind((address[0], sockets[0].getsockname()[1] if len(sockets) > 1 else port, *address[2:]))
-            if begin:
-                listening.listen(BACKLOG)
             listening.setblocking(False)
     except OSError:
         for listening in sockets:

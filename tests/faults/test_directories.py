@@ -19,7 +19,7 @@ from typing import Any
 import pika
 import pytest
 
-from clusterbroker.broker.server.identity import stored
+from clusterbroker.broker.server.directory import stored
 from clusterbroker.broker.trial.nodes import LocalCluster
 from clusterbroker.cluster.log_store import LogStore
 from clusterbroker.journal.index import Index

@@ -17,8 +17,8 @@ import msgspec
 import pika
 import pytest
 
-from clusterbroker.broker.server.addresses import FORMAT as MEMBERS_FORMAT
-from clusterbroker.broker.server.identity import FORMAT as IDENTITY_FORMAT
+from clusterbroker.broker.server.directory import FORMAT as IDENTITY_FORMAT
+from clusterbroker.broker.server.member.addresses import FORMAT as MEMBERS_FORMAT
 from clusterbroker.cluster import log_store
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.log_store import LogStore

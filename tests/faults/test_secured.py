@@ -24,7 +24,7 @@ from cryptography import x509
 from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, ConnectionClosedByBroker
 
 from clusterbroker.broker.server.control.client import ask
-from clusterbroker.broker.server.throttle import FAILURES_MAX
+from clusterbroker.broker.server.credentials import FAILURES_MAX
 from clusterbroker.broker.trial.nodes import free_port
 from tests.authority import Authority
 from tests.conftest import RunningNode

@@ -23,8 +23,7 @@ from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import new_message
 from clusterbroker.broker.fronts.amqp091.delivery import Ledger
 from clusterbroker.broker.fronts.amqp091.subscription import Subscription
-from clusterbroker.broker.node.alarms import MINORITY
-from clusterbroker.broker.node.backpressure import Backpressure
+from clusterbroker.broker.node.backpressure import MINORITY, Backpressure
 from clusterbroker.broker.node.clients import Accepted
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.counts import ChannelCounts

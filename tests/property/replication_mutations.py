@@ -11,9 +11,8 @@ from clusterbroker.replication.backup import Backup
 from clusterbroker.replication.copies import Owned, State
 from clusterbroker.replication.following import Following, Link
 from clusterbroker.replication.messages import LATER, OTHER, AppendAck, SyncOffer, SyncRefused
+from clusterbroker.replication.ports import Replica, ReplicaStore
 from clusterbroker.replication.primary import Primary
-from clusterbroker.replication.replica import Replica
-from clusterbroker.replication.store import ReplicaStore
 
 if TYPE_CHECKING:
     from tests.property.replication_world import World

@@ -14,7 +14,7 @@ from clusterbroker.cluster.wiring.commands import InSyncProposal
 from clusterbroker.cluster.wiring.entities import Queue
 from clusterbroker.journal import ranges
 from clusterbroker.replication.messages import AppendAck, Range, SyncDone, SyncRefused, SyncWant
-from clusterbroker.replication.replica import Replica
+from clusterbroker.replication.ports import Replica
 from tests.property.replication_parts import CONTROL, Records, Ring, pack, unpack
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ class Events:
 
 
 class Records:
-    """The RecordMaker of the model."""
+    """`replication.records.Records` of the model."""
 
     def cut(self, queue_id: int, epoch: int, from_seq: int) -> bytes:
         return pack(("CUT", from_seq))

@@ -207,6 +207,16 @@ def stale_links_count() -> None:
     patch(Primary, "unlinked", make)
 
 
+# -- copies in the node's groups
+
+
+@mutation("a copy's records count as durable with a group that was made before them")
+def portion_too_early() -> None:
+    from clusterbroker.replication.copying import Copying
+
+    patch(Copying, "_last_group", lambda _: property(lambda self: self._node.newest_group))
+
+
 # -- the backup's side
 
 

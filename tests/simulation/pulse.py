@@ -1,7 +1,7 @@
 """A simulated node's beats beside its lease: contact, words for the beats of others, and whom it gives up.
 
-What `cluster.liveness.pulse`, `broker.server.liveness` and `broker.server.probes` do with threads, sockets and tasks,
-over the real Contact, Hearing and Verdicts.
+What `cluster.liveness.pulse`, `broker.server.member.liveness` and `broker.server.member.liveness` do with threads,
+sockets and tasks, over the real Contact, Hearing and Verdicts.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Pulse:
         """Somebody has heard a beat of this node."""
         site = self._site
         if incarnation == site.keeper.incarnation and self.contact.confirmed(peer, seq, site.boot_s()):
-            site.wake()
+            site.loop.wake()
 
     # -- who is given up
 

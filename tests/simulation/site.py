@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from clusterbroker.broker.node.core import Group, Node
-from clusterbroker.broker.node.driver import Driver, Proposal
-from clusterbroker.broker.node.effects import GOOD, WRONG, StreamLoad
+from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.log import Silence
 from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.node.part import Part
-from clusterbroker.broker.server.copy_forward import CopyForward
 from clusterbroker.broker.server.recovery import recovered
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import Incarnation, NodeId
@@ -27,13 +24,12 @@ from clusterbroker.cluster.liveness.lease import LeaseKeeper, LeaseOptions, Leas
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.journal.errors import DamagedJournal
-from clusterbroker.journal.record import DamagedRecord, GroupWriter
-from clusterbroker.journal.stream_catalogue import NOTHING
 from tests.simulation.checkers.history import Mistake
 from tests.simulation.directory import Directory
+from tests.simulation.loop import Loop
+from tests.simulation.machine import Machine
 from tests.simulation.network import BEATS, CONTROL, DATA
 from tests.simulation.pulse import Pulse
-from tests.simulation.real_journal import RealJournal
 from tests.simulation.sim_journal import SimJournal
 from tests.simulation.sockets import Socket
 
@@ -48,9 +44,7 @@ STUCK_S = 1.0
 """A flush that takes longer is a stuck disk: the node stops beating."""
 LIVES_MAX = 1_000_000
 """No member begins so often: who takes the name of one that has left has other lives, and does not get its answers."""
-TURN_S = 0.0002
 LEASE_S = LeaseOptions().lease_s
-EPOCH_MS = 1_700_000_000_000
 
 
 class Silent(Silence):
@@ -79,23 +73,13 @@ class Silent(Silence):
         self.faults.append(why)
 
 
-class Site:
+class Site(Machine):
     """`life` counts processes, fenced ones included; what belongs to an earlier one finds nobody."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
-        rng = world.schedule.rng
-        self.rate = 1 + rng.uniform(-0.015, 0.015)
-        self.boot_offset_s = rng.uniform(0, 1000)
-        self._paused_s: float | None = None
-        """Since when its machine is paused."""
-        self._stood_s = 0.0
-        """So long its machine has been paused, all in all."""
-        self._loop_clock = (self.boot_s(), self.boot_s(), 1.0)
-        self.woke_s = float("-inf")
-        """When its machine went on after a pause that no clock shows, by its own clock."""
-        self._clock = (0.0, EPOCH_MS + rng.uniform(-2000, 2000), self.rate)
+        super().__init__(world.schedule)
         self.disks: int
         self.journal: SimJournal
         self.directory: Directory
@@ -116,8 +100,6 @@ class Site:
         self.data_links: dict[str, int] = {}
         self.wiring: Any = None
         self._backlog: deque[tuple[int, Callable[..., object], tuple[Any, ...]]] = deque()
-        self._turn_due = False
-        self._wake_s: float | None = None
         self._beats = 0
         self._applies = False
         """A command was applied, and the node is told what it changed."""
@@ -126,10 +108,7 @@ class Site:
         self._journals = 0
         self._gives_up = False
         """Its journal is damaged: it has asked whether the others have all of it."""
-        self._group: Group | None = None
-        self._later_due = False
-        self._submitted_s: float | None = None
-        self._copy_forward: CopyForward | None = None
+        self.loop = Loop(self)
         self.format()
 
     def format(self) -> None:
@@ -143,42 +122,6 @@ class Site:
     @property
     def disk_id(self) -> str:
         return f"{self.name}-{self.disks}"
-
-    # -- clocks
-
-    def boot_s(self) -> float:
-        """The clock of leases and contact, which nobody slews (cluster.liveness.clocks). In a machine that is paused it
-        stands still."""
-        now_s = self.world.schedule.now_s if self._paused_s is None else self._paused_s
-        return self.boot_offset_s + (now_s - self._stood_s) * self.rate
-
-    def loop_s(self) -> float:
-        """CLOCK_MONOTONIC: slewed with the wall clock."""
-        since_s, then_s, rate = self._loop_clock
-        return then_s + (self.boot_s() - since_s) * rate
-
-    def slew(self, rate: float) -> None:
-        """chrony: the machine's clocks go at this rate, but for the raw one."""
-        self._loop_clock = (self.boot_s(), self.loop_s(), rate)
-
-    def now_ms(self) -> int:
-        """The node's time: it may be led to another, it never leaps."""
-        since_s, then_ms, rate = self._clock
-        return int(then_ms + (self.world.schedule.now_s - since_s) * 1000 * rate)
-
-    def wall_ms(self) -> int:
-        """The machine's wall clock."""
-        return self.now_ms()
-
-    def set_clock(self, wall_ms: int) -> None:
-        """The machine starts with this time."""
-        self._clock = (self.world.schedule.now_s, wall_ms, self.rate)
-
-    def lead_clock(self, rate: float) -> None:
-        """The wall clock was set: the node's time follows it at this rate."""
-        since_s, then_ms, old = self._clock
-        now_s = self.world.schedule.now_s
-        self._clock = (now_s, then_ms + (now_s - since_s) * 1000 * old, rate)
 
     # -- the process
 
@@ -206,7 +149,7 @@ class Site:
         member = self.world.newest_map.member(NodeId(self.name))
         failed = member is None or not member.alive or member.incarnation != self.incarnation
         awake_s = self.boot_s() - self.woke_s
-        doubtful = self._paused_s is not None or awake_s < self.pulse.contact.rely_s
+        doubtful = self.stands_still or awake_s < self.pulse.contact.rely_s
         relies = failed and awake_s < LEASE_S and self.boot_s() < self.pulse.contact.until
         return self.may_speak and not doubtful and not relies
 
@@ -261,12 +204,10 @@ class Site:
     def _end(self) -> None:
         self.life += 1
         self.paused_until_s = None
-        self._wake_machine()
+        self.wake_machine()
         self._backlog.clear()
         self.node = None
-        self._wake_s = None
-        self._group, self._submitted_s, self._copy_forward = None, None, None
-        self._later_due = False
+        self.loop.end()
         self.unread.clear()
         sockets, self.sockets = self.sockets, {}
         for socket in sockets.values():
@@ -362,27 +303,22 @@ class Site:
         """SIGSTOP, SIGCONT; or the whole machine: then its clocks stand still."""
         if self.up and self.paused_until_s is None:
             self.paused_until_s = self.world.schedule.now_s + span_s
-            self._paused_s = self.world.schedule.now_s if machine else None
+            if machine:
+                self.stand_still()
             self.world.schedule.after(span_s, self._resume, self.life)
 
     def _resume(self, life: int) -> None:
         if life != self.life or self.paused_until_s is None:
             return
         self.paused_until_s = None
-        self._wake_machine()
+        self.wake_machine()
         while self._backlog and self.paused_until_s is None:
             then, call, arguments = self._backlog.popleft()
             if then == self.life:
                 self._do(call, arguments)
                 if self.node is not None and self.world.schedule.rng.random() < 0.1:  # it works while it reads
-                    self._turn()
-        self.wake()
-
-    def _wake_machine(self) -> None:
-        if self._paused_s is not None:
-            self._stood_s += self.world.schedule.now_s - self._paused_s
-            self._paused_s = None
-            self.woke_s = self.boot_s()
+                    self.loop.turn()
+        self.loop.wake()
 
     def do(self, life: int, call: Callable[..., object], *arguments: Any) -> None:
         """Something happens to this process, if it is still the same."""
@@ -398,7 +334,7 @@ class Site:
         if node is not None:
             node.now_ms = self.now_ms()
         call(*arguments)
-        self.wake()
+        self.loop.wake()
 
     # -- links
 
@@ -514,8 +450,8 @@ class Site:
         try:
             node = self.node = Node(options, self.wiring.map, self.journal.use, self.log, entropy=chance.randbytes)
             node.now_ms = self.now_ms()
-            self.driver = Driver(node, self, self.now_ms)
-            node.part = part = Part(node)
+            self.loop.begin(node)
+            node.part = part = Part(node, self.world.shell_of(self))
             if self.life % 2:  # as with thousands of queues: what a command changes is carried out one by one
                 part.arrears.at_once, part.arrears.slice = 0, 1
                 node.postponed.renewals.at_once, node.postponed.renewals.slice = 0, 1
@@ -527,8 +463,7 @@ class Site:
             self.journal.close()
             self._give_up_copies()
             return
-        if isinstance(self.journal, RealJournal):
-            self._copy_forward = self._copies_forward(self.journal, node)
+        self.loop.forward(node)
         self.directory.bind_journal(self.journal)
         self.world.checkers.recovered(self, recovery.rings)
         recovery.adopt_into(node)
@@ -558,7 +493,7 @@ class Site:
         if self._asking and self._beats % 2 == 0:
             self.wiring.beat(0, self._beats)
         if self._beats % 2 == 0:
-            stuck = self._submitted_s is not None and self.world.schedule.now_s - self._submitted_s > STUCK_S
+            stuck = self.loop.submitted_s is not None and self.world.schedule.now_s - self.loop.submitted_s > STUCK_S
             if not stuck and self.node is not None and self.part.registered:
                 self.keeper.sent(self._beats, now_s)
                 self.wiring.beat(self.incarnation, self._beats, self.pulse.sent(self._beats))
@@ -580,153 +515,3 @@ class Site:
             leased = self.leased()
             self.part.lease(leased)
             self.node.set_alarm("minority", not leased)
-
-    # -- turns
-
-    def wake(self, delay_s: float = TURN_S) -> None:
-        if not self._turn_due and self.up:
-            self._turn_due = True
-            self.world.schedule.after(delay_s, self._due)
-
-    def _due(self) -> None:
-        self._turn_due = False
-        if self.node is not None and self.up and self.paused_until_s is None:  # else its end brings one
-            self.node.now_ms = self.now_ms()
-            self._turn()
-
-    def _turn(self) -> None:
-        node = self.node
-        if node is None:
-            return
-        schedule = self.world.schedule
-        self._turn_due = True  # what happens in here needs no other turn
-        for socket in tuple(self.unread):
-            socket.feed()
-        again = self.driver.turn(node.now_ms)
-        if node.wants_group_now and schedule.rng.random() < 0.02:
-            self.world.checkpoint(self)
-        self._turn_due = False
-        if again:
-            self.wake()
-        wake_ms = node.next_wake_ms
-        if wake_ms is not None:
-            self.world.checkers.wakes(self, wake_ms)
-            self._wake_at(max(0.0005, (wake_ms - node.now_ms) / 1000))
-
-    # -- the world of a turn (`driver.World`)
-
-    def order(self, proposals: Sequence[Proposal]) -> None:
-        for command, done in proposals:
-            self.wiring.propose(command, done)
-
-    def read(self, loads: Sequence[Any]) -> None:
-        for load in loads:
-            longer_s = self.journal.delay_s  # the reader's thread is there before what it reads goes away
-            if isinstance(load, StreamLoad):
-                content = self._read_stream(load)
-                longer_s += self.world.on_stream_read(self)
-            else:
-                content = self.journal.read(load.queue_id, load.locations)
-            self.world.schedule.after(0.0005 + longer_s, self.do, self.life, self._loaded, self.node, load, content)
-
-    def verify(self, checks: Sequence[Any]) -> None:
-        for check in checks:
-            check.then(GOOD if check.user is not None and check.secret == b"guest" else WRONG)
-
-    def file(self) -> None:
-        """Checkpoints come by chance, after a turn."""
-
-    def submit(self, writer: GroupWriter, group: Group) -> None:
-        journal, node = self.journal, self.node
-        assert node is not None, "a node persists"
-        journal.submit(writer, group.sync, node.now_ms)
-        self.world.checkers.submitted(self, group.number, journal.last)
-        self._group, self._submitted_s = group, self.world.schedule.now_s
-        delay_s = 0.0003 + self.world.schedule.rng.random() * 0.002 + journal.delay_s
-        self.world.schedule.after(delay_s, self.do, self.life, self._complete)
-
-    def later(self, delay_ms: int) -> None:
-        if not self._later_due:
-            self._later_due = True
-            self.world.schedule.after(delay_ms / 1000, self.do, self.life, self._later)
-
-    def _later(self) -> None:
-        self._later_due = False
-
-    def send(self, now_ms: int) -> None:
-        """The gate: without lease and contact nothing is written to clients (`may_speak`)."""
-        node = self.node
-        assert node is not None, "a node flushes"
-        for connection in tuple(node.sending):
-            del node.sending[connection]
-            socket = self.sockets.get(connection)
-            if socket is not None:
-                socket.flush()
-
-    def exchange(self) -> None:
-        for peer, frames in self.part.hub.take().items():
-            # else it has not heard yet that the link is gone
-            if self.world.network.sessions.get((DATA, self.name, peer)) == self.data_links.get(peer):
-                self.world.network.send(DATA, self.name, peer, frames)
-
-    # -- what comes of it
-
-    def _wake_at(self, delay_s: float) -> None:
-        at_s = self.world.schedule.now_s + delay_s
-        if self._wake_s is None or at_s < self._wake_s - 1e-4:
-            self._wake_s = at_s
-            self.world.schedule.at(at_s, self._woken, at_s)
-
-    def _woken(self, at_s: float) -> None:
-        if at_s == self._wake_s:  # else another time took its place
-            self._wake_s = None
-            self.wake(0)
-
-    def _loaded(self, node: Node, load: Any, content: Any) -> None:
-        """As `broker.server.apart` does it, if something cannot be read."""
-        if node is not self.node or not load.wanted():
-            return
-        if isinstance(content, DamagedRecord):
-            self.world.schedule.counts["damaged reads of streams"] += 1
-            node.damages.found(load.queue_id, (), content.args[1])
-            return
-        if isinstance(load, StreamLoad) or None not in content:
-            node.loaded(load, content)
-            return
-        self.world.schedule.counts["damaged reads"] += 1
-        damaged = [seq for (seq, *_), message in zip(load.locations, content, strict=True) if message is None]
-        node.damages.found(load.queue_id, damaged, "bits were flipped", lambda: load.unread(content))
-
-    def _read_stream(self, load: StreamLoad) -> Any:
-        """Where it is now, as the loop says it."""
-        part, streams = load.part(), self.journal.streams
-        assert streams is not None, "a stream's files are read where there are some"
-        return streams.take(load.queue_id, part, load.wish) if part is not None else NOTHING
-
-    # -- the disk
-
-    def _copies_forward(self, journal: RealJournal, node: Node) -> CopyForward:
-        """As the shell does it, whose loop this is."""
-        return CopyForward(journal.inner, node, self, self.wake, self.log.crashed_forward)  # type: ignore[arg-type]
-
-    def call_soon(self, call: Callable[..., object], *arguments: Any) -> None:
-        self.world.schedule.after(0.0005, self.do, self.life, call, *arguments)
-
-    def checkpointed(self) -> None:
-        """A checkpoint is durable; thin segments are copied forward."""
-        if self._copy_forward is not None:
-            self._copy_forward.checkpointed()
-            self.call_soon(self._read_forward)
-
-    def _read_forward(self) -> None:
-        journal = self.journal
-        assert isinstance(journal, RealJournal), "models are not copied forward"
-        if journal.checkpoint is None and journal.inner.checkpointing.run():  # else the checkpoint's end does it
-            self.world.schedule.counts["segments read to be copied forward"] += 1
-            self.call_soon(self._read_forward)
-
-    def _complete(self) -> None:
-        self.journal.complete_group()
-        group, self._group, self._submitted_s = self._group, None, None
-        assert group is not None and self.node is not None, "a group is under way"  # noqa: PT018
-        self.node.group_committed(group, self.node.now_ms)

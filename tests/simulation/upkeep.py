@@ -1,4 +1,4 @@
-"""As `broker.server.expiry`: whoever orders the wiring says how time passes in it, and ends what is over.
+"""As `broker.server.upkeep`: whoever orders the wiring says how time passes in it, and ends what is over.
 
 The wiring log of most seeds has no member that orders it (`atomic_log`); then one of the members does this, until it is
 gone.

@@ -20,13 +20,14 @@ from tests.simulation.checkers import Checkers, Violation
 from tests.simulation.clients import Actor, Churner, Declarer, Pioneer
 from tests.simulation.consumers import Consumer, Poller
 from tests.simulation.leases import LeaseReader
+from tests.simulation.machine import EPOCH_MS
 from tests.simulation.network import CONTROL, DATA, Network
 from tests.simulation.publishers import Insister, NamedPublisher, Publisher, Route, Transaction, Transactor
 from tests.simulation.raft_wiring import RaftControl, RaftWiring
 from tests.simulation.real_journal import RealJournal
 from tests.simulation.schedule import Schedule
 from tests.simulation.sim_journal import SimJournal
-from tests.simulation.site import EPOCH_MS, Site
+from tests.simulation.site import Site
 from tests.simulation.streams import StreamReader
 from tests.simulation.upkeep import Upkeep
 from tests.simulation.workload import FEATURES, KEPT, PIPELINE, PIPELINE_SHARE, PLAIN, TARGETS, Kind
@@ -44,6 +45,33 @@ REAL_SHARE = 0.1
 """So long a member that left stays for its vote."""
 UNEXPECTED = (501, 502, 503, 504, 505, 530, 540, 541)
 """Codes with which no client of these may be closed."""
+
+
+class SiteShell:
+    """The process around a simulated member (MemberShell)."""
+
+    leader = None
+
+    def __init__(self, world: World, site: Site) -> None:
+        self._world = world
+        self._site = site
+
+    def backlog(self, _peer: str) -> int:
+        return 0
+
+    def bad_frame(self, peer: str, why: str) -> None:
+        if "wiring index" not in why:
+            raise Violation(f"frames: {self._site.name} ends its link to {peer}: {why}")
+        self._world.schedule.counts["waited in vain"] += 1
+        self._world.network.reset(DATA, self._site.name, peer)
+
+    def silent(self, peer: str, silent_ms: int) -> None:
+        """No link is dead here."""
+
+    def log_event(self, event: str, facts: Any) -> None:
+        self._world.schedule.counts[event] += 1
+        if event == "owner.began":
+            self._world.checkers.began(self._site, facts["queue_id"], facts["epoch"])
 
 
 class World:
@@ -337,16 +365,14 @@ class World:
             member is None or member.disk_id != site.disk_id or member.incarnation <= site.journal.lost_before
         )
 
+    def shell_of(self, site: Site) -> SiteShell:
+        """The shell of a new node's role."""
+        return SiteShell(self, site)
+
     def observe(self, site: Site) -> None:
         """Shows the checkers what a new node does."""
         part = site.part
 
-        def told(event: str, facts: Any) -> None:
-            self.schedule.counts[event] += 1
-            if event == "owner.began":
-                self.checkers.began(site, facts["queue_id"], facts["epoch"])
-
-        part.tell = told
         copying = part.copying
         committed, first_sync_complete = copying.committed, copying.first_sync_complete
 
@@ -364,14 +390,7 @@ class World:
             self.on_sent(site, peer, head)
             return send(peer, head, payload)
 
-        def bad(peer: str, why: str) -> None:
-            if "wiring index" not in why:
-                raise Violation(f"frames: {site.name} ends its link to {peer}: {why}")
-            self.schedule.counts["waited in vain"] += 1
-            self.network.reset(DATA, site.name, peer)
-
         part.hub.send = sent  # type: ignore[method-assign]
-        part.hub.bad = bad
         copying.committed = observed  # type: ignore[method-assign]
         copying.first_sync_complete = complete  # type: ignore[method-assign]
 
@@ -389,4 +408,4 @@ class World:
     def _checkpointed(self, site: Site) -> None:
         if site.journal.checkpoint is not None:
             site.journal.complete_checkpoint()
-            site.checkpointed()
+            site.loop.checkpointed()

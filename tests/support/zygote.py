@@ -36,7 +36,7 @@ PR_SET_CHILD_SUBREAPER: Final = 36
 IMPORTED: Final = (
     "asyncio", "uvloop", "rich.table", "clusterbroker.broker.cli.main", "clusterbroker.broker.cli.start",
     "clusterbroker.broker.cli.target", "clusterbroker.broker.config", "clusterbroker.broker.server.shell",
-    "clusterbroker.broker.server.cluster_shell", "clusterbroker.broker.server.management",
+    "clusterbroker.broker.server.member.cluster_shell", "clusterbroker.broker.server.management",
 )  # fmt: skip
 """What nodes and commands import at their start."""
 

@@ -42,8 +42,7 @@ from clusterbroker.broker.fronts.amqp091.dividing import look, take
 from clusterbroker.broker.fronts.amqp091.handlers import HANDLERS
 from clusterbroker.broker.fronts.amqp091.reply_codes import amqp_error
 from clusterbroker.broker.fronts.amqp091.state import State
-from clusterbroker.broker.node.alarms import MINORITY
-from clusterbroker.broker.node.backpressure import Backpressure
+from clusterbroker.broker.node.backpressure import MINORITY, Backpressure
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from clusterbroker.broker.amqp.fields import decode_fields
 from clusterbroker.broker.fronts.amqp091.ports import ConnectionCore
 from clusterbroker.broker.fronts.amqp091.state import State
 from clusterbroker.broker.node.effects import Check, Verdict
-from clusterbroker.broker.node.redirect import addresses
+from clusterbroker.broker.node.failover import addresses
 from clusterbroker.broker.version import VERSION
 
 if TYPE_CHECKING:

@@ -22,10 +22,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.node.requests import HandOver
+from clusterbroker.broker.node.messages import HandOver
 from clusterbroker.broker.server.control.operations import Facts, Refused
 from clusterbroker.broker.server.goodbye import turn_clients_away
-from clusterbroker.broker.server.leaving import LEAVE_MAX_S, LEAVE_S, about_loss, leave, need_somebody_else, progress
 from clusterbroker.cluster.errors import queue_text
 from clusterbroker.cluster.ids import NodeId, QueueId
 from clusterbroker.cluster.wiring import commands as c
@@ -244,6 +243,8 @@ async def _force_owner(shell: ServerPort, asked: Facts) -> Facts:
 
 
 async def _drain(shell: ServerPort, asked: Facts) -> Facts:
+    from clusterbroker.broker.server.member.leaving import need_somebody_else  # a node that is alone has no use for it
+
     cluster = _cluster(shell)
     if asked.get("undo"):
         await _order_drained(cluster, False)
@@ -262,6 +263,8 @@ async def _order_drained(cluster: ClusterPort, draining: bool) -> None:
 
 
 async def _leave(shell: ServerPort, asked: Facts) -> Facts:
+    from clusterbroker.broker.server.member.leaving import LEAVE_MAX_S, LEAVE_S, about_loss, leave
+
     cluster, name = _cluster(shell), asked.get("member")
     accept_loss = asked.get("accept_loss") is True
     if name is None or name == cluster.name:
@@ -285,6 +288,8 @@ async def _leave(shell: ServerPort, asked: Facts) -> Facts:
 
 
 async def _leave_progress(shell: ServerPort, _: Facts) -> Facts:
+    from clusterbroker.broker.server.member.leaving import progress
+
     return progress(shell.node.map, NodeId(_cluster(shell).name))
 
 

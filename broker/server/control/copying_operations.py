@@ -1,4 +1,4 @@
-"""Operations of a running node about copying to it (waits): replication/rate.py bounds it.
+"""Operations of a running node about copying to it (waits): replication/pacing.py bounds it.
 
     copying                     how many copies are being brought up to date, how much came in, what bounds it
     copying.set rate_bytes      bytes per second until the node ends; None: as configured, 0: as fast as it goes

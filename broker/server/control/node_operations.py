@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict
 
-from clusterbroker.broker.node.alerts import ALERTS_TOLD_MAX
-from clusterbroker.broker.server.certificates import Chain, reload_all
+from clusterbroker.broker.node.alerts import ALERTS_SHOWN_MAX
 from clusterbroker.broker.server.control.cluster_operations import facts as cluster_facts
 from clusterbroker.broker.server.control.copying_operations import copying_facts
 from clusterbroker.broker.server.control.operations import Facts, Refused
+from clusterbroker.broker.server.tls import Chain, reload_all
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ServerPort
@@ -53,7 +53,7 @@ def reload_certificates(shell: ServerPort) -> list[str]:
     """Here and in the management process. What went wrong here, one line for each file; there it is logged."""
     if shell.control is not None:
         shell.control.reload()
-    return reload_all(chains(shell), shell.log.say)
+    return reload_all(chains(shell), shell.log.emit)
 
 
 async def _certificates_reload(shell: ServerPort, _: Facts) -> Facts:
@@ -88,7 +88,7 @@ async def _status(shell: ServerPort, _: Facts) -> Facts:
         "messages_ready": sum(queue.ready for queue in queues),
         "messages_unacknowledged": sum(queue.ring.unacked for queue in queues),
         "alarms": list(shell.alarms.raised),
-        "alerts": [asdict(alert) for alert in islice(node.alerts, ALERTS_TOLD_MAX)],
+        "alerts": [asdict(alert) for alert in islice(node.alerts, ALERTS_SHOWN_MAX)],
         "alerts_count": len(node.alerts),
         "scrub": _scrub(shell),
         **copying_facts(shell),

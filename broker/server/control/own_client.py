@@ -40,8 +40,7 @@ from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import new_message
 from clusterbroker.broker.fronts.amqp091.declaring import clean
 from clusterbroker.broker.fronts.amqp091.reply_codes import Refused, amqp_error
-from clusterbroker.broker.node.alarms import MINORITY
-from clusterbroker.broker.node.backpressure import Backpressure
+from clusterbroker.broker.node.backpressure import MINORITY, Backpressure
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.queues.handle import QueueHandle

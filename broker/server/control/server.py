@@ -169,7 +169,7 @@ class ControlLine(asyncio.Protocol):
     def cut(self, why: str) -> None:
         """Ends the line; `why` is for the log."""
         if why:
-            self._shell.log.say("warning", "management.cut", why=why)
+            self._shell.log.emit("warning", "management.cut", why=why)
         self._transport.abort()
 
     def end(self) -> None:

@@ -26,8 +26,9 @@ from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.oauth2.options import OAuth2Options
 from clusterbroker.broker.server.alarms import AlarmOptions
 from clusterbroker.broker.server.audit import AuditOptions
-from clusterbroker.broker.server.listener import Address, TlsOptions
+from clusterbroker.broker.server.listener import Address
 from clusterbroker.broker.server.options import ServerOptions
+from clusterbroker.broker.server.tls import TlsOptions
 from clusterbroker.journal.options import JournalOptions
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -42,7 +43,7 @@ fcntl.fcntl = full
 
 
 def no_proc(event, arguments):
-    if event in ("open", "os.listdir", "os.scandir", "socket.bind") and "/proc" in str(arguments):
+    if event in ("open", "os.listdir", "os.scandir", "socket.bind") and "/proc/" in str(arguments):
         raise FileNotFoundError(errno.ENOENT, "no such file", "/proc")
 
 
@@ -68,6 +69,47 @@ for _ in range(2):
 assert bool(asked) == bool(where), "what is kept is flushed"
 print("lived")
 """
+
+
+MANAGED = """
+import json, os, signal, sys, time, urllib.request
+from clusterbroker import Broker
+
+assert not hasattr(os, "pidfd_open"), "taken away by sitecustomize"
+os.environ.update(NOTIFY_SOCKET=sys.argv[2], WATCHDOG_USEC="1000000")
+from clusterbroker.broker.server.supervisor import Supervisor
+assert not Supervisor().notify("READY=1"), "nobody listens, which is no error"
+
+
+def ask(url):
+    request = urllib.request.Request(f"{url}/api/overview", headers={"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)["node"]
+
+
+with Broker(data_dir=sys.argv[1], http=True) as broker:
+    name, beside = ask(broker.http_url), broker._beside
+    first = beside.pid
+    os.kill(first, signal.SIGKILL)
+    assert ask(broker.http_url) == name, "another one answers: the connection waits in the backlog"
+    assert beside.restarts == 1 and beside.pid != first
+    last = beside.pid
+try:
+    os.kill(last, 0)
+except ProcessLookupError:
+    print("lived")
+"""
+
+
+def test_a_management_process_is_watched_where_there_is_less(tmp_path: Path) -> None:
+    """The node and its management process, each in an interpreter without these."""
+    (tmp_path / "sitecustomize.py").write_text(LESS)
+    environment = {"PATH": os.defpath, "PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", MANAGED, str(tmp_path / "data"), str(tmp_path / "notify")],
+        capture_output=True, text=True, check=False, timeout=120, env=environment,
+    )  # fmt: skip
+    assert done.stdout == "lived\n", done.stderr[-4000:]
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["in memory", "with a directory"])

@@ -22,7 +22,7 @@ from clusterbroker.replication.messages import (
     SyncWant,
 )
 from clusterbroker.replication.pacing import PAUSE_MAX_MS
-from clusterbroker.replication.replica import Replica
+from clusterbroker.replication.ports import Replica
 from tests.property.replication_parts import Record, Records, Ring, pack, unpack
 
 DAMAGED: Record = ("DAMAGED",)

@@ -111,6 +111,16 @@ def test_what_was_taken_over_must_be_durable_here(host: Host) -> None:
     assert primary.may_write(1)
 
 
+def test_the_group_that_it_waits_for_may_not_have_been_cut_yet(host: Host) -> None:
+    """The beginning of a copy waits in a portion: what was taken over is durable with that group, and at once."""
+    primary = owner(host, after_group=7)
+    primary.take_over(entity(queue_id=2, in_sync=("a",)), Ring(), 1, 1)
+    primary.group_cut(7, [(2, b"records")], 10)
+    primary.group_durable(7, 11)
+    assert ("committed", 2, 7) in host.heard
+    assert ("first_sync_complete", 1) in host.heard, "the look every 50 ms is not needed for it"
+
+
 def test_a_group_is_committed_when_disk_and_members_have_it(host: Host) -> None:
     primary = owner(host, synced="bc")
     primary.group_cut(1, [(1, b"records")], 10)

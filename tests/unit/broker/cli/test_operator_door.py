@@ -10,8 +10,8 @@ import pytest
 
 from clusterbroker.broker.cli.exit_codes import FAILED, UNREACHABLE
 from clusterbroker.broker.embedded import Broker
-from clusterbroker.broker.server import identity
 from clusterbroker.broker.server.control.operations import WIRING
+from clusterbroker.broker.server.directory import make
 
 WORDS = {
     "user.add": ("users", "add", "bob", "s3cret"),
@@ -90,7 +90,7 @@ def test_who_was_deleted_does_not_come_back(stopped: Path, invoke: Any) -> None:
 
 
 def test_a_stopped_member_is_not_changed(tmp_path: Path, invoke: Any) -> None:
-    identity.make(tmp_path, "a", "a cluster")
+    make(tmp_path, "a", "a cluster")
     before = files(tmp_path)
     for do in ("user.list", "user.add"):
         done = invoke(*WORDS[do], "--data-dir", str(tmp_path))

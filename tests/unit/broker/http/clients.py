@@ -12,7 +12,7 @@ from clusterbroker.broker.http.app import create_app
 from clusterbroker.broker.http.middleware.audit import PEER
 from clusterbroker.broker.http.operations import OrderError
 from clusterbroker.broker.server.audit import Audit
-from clusterbroker.broker.server.management_settings import PROXIES
+from clusterbroker.broker.server.management import PROXIES
 from clusterbroker.broker.stats.as_user import AsUser, Outcome
 from clusterbroker.cluster.errors import Unavailable, WiringError
 from clusterbroker.cluster.passwords import COST_CHEAP

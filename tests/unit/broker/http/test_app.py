@@ -321,7 +321,7 @@ def run(code: str) -> str:
 def test_a_node_imports_nothing_of_http() -> None:
     code = (
         "import sys; from clusterbroker.broker import embedded; from clusterbroker.broker.cli import main, start\n"
-        "from clusterbroker.broker.server import cluster_shell, shell\n"
+        "from clusterbroker.broker.server import shell\nfrom clusterbroker.broker.server.member import cluster_shell\n"
         "print([m for m in sys.modules if m.split('.')[0] in ('fastapi', 'starlette', 'uvicorn', 'prometheus_client')"
         " or m.startswith(('clusterbroker.broker.http', 'clusterbroker.broker.management'))])"
     )

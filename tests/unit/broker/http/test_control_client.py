@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from clusterbroker.broker.http import control_client
 from clusterbroker.broker.http.control_client import ControlClient, NotDone
 from clusterbroker.broker.management.replica import Replica
-from clusterbroker.broker.server import counting, imports
+from clusterbroker.broker.server import counting, upkeep
 from clusterbroker.broker.server.alarms import AlarmOptions
 from clusterbroker.broker.server.control import protocol as m
 from clusterbroker.broker.server.listener import Address
@@ -162,7 +162,7 @@ async def test_an_import_that_meets_others_begins_anew(beside: Beside) -> None:
 
 
 async def test_an_import_that_nobody_goes_on_with_is_dropped(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imports, "ABANDONED_S", 0.2)
+    monkeypatch.setattr(upkeep, "ABANDONED_S", 0.2)
     await asyncio.wait_for(beside.client.ready.wait(), 60)
     other = c.ImportDefinitions(import_id="other", number=0, commands=(c.AddVhost(name="v"),), last=False)
     assert await beside.client.order(other) is None

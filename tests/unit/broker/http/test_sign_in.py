@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from clusterbroker.broker.http.auth import is_own_name
-from clusterbroker.broker.server.throttle import FAILURES_MAX, FAILURES_OF_ADDRESS_MAX
+from clusterbroker.broker.server.credentials import FAILURES_MAX, FAILURES_OF_ADDRESS_MAX
 from clusterbroker.broker.stats import rows
 from clusterbroker.cluster import passwords
 from clusterbroker.cluster.ids import NodeId

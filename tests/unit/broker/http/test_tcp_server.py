@@ -16,7 +16,7 @@ from cryptography import x509
 from clusterbroker.broker.http import tcp_server
 from clusterbroker.broker.http.middleware.audit import PEER
 from clusterbroker.broker.http.tcp_server import TcpServer
-from clusterbroker.broker.server.certificates import Chain, TlsOptions
+from clusterbroker.broker.server.tls import Chain, TlsOptions
 from tests.authority import Authority
 from tests.unit.broker.server.server_support import until
 

@@ -63,9 +63,7 @@ class Site(World):
         node = self.node = Node(options, self.map, self.journal.use, self.story, entropy=entropy())
         node.now_ms = self.now_ms
         self.driver = Driver(node, self, lambda: self.now_ms, lazy_ms=0)
-        node.part = part = Part(node)
-        part.tell = lambda event, facts: self.events.append((event, dict(facts)))
-        part.hub.bad = lambda peer, why: self.cluster.bad(self.name, peer, why)
+        node.part = part = Part(node, self)
         recovered(node, self.journal).adopt_into(node)
         part.linked(self.name, 0)
         part.lease(True)
@@ -84,6 +82,22 @@ class Site(World):
         self.journal.crash(min(kept, self.journal.unsynced))
         self.group, self.loads, self.checks = None, [], []
         self.alive = False
+
+    # -- the shell of its role (MemberShell)
+
+    leader = None
+
+    def backlog(self, peer: str) -> int:
+        return 0
+
+    def bad_frame(self, peer: str, why: str) -> None:
+        self.cluster.bad(self.name, peer, why)
+
+    def silent(self, peer: str, silent_ms: int) -> None:
+        """No link is dead here."""
+
+    def log_event(self, event: str, facts: Any) -> None:
+        self.events.append((event, dict(facts)))
 
     # -- the wiring
 

@@ -28,15 +28,6 @@ def test_an_alert_is_told_once_and_keeps_its_time() -> None:
     assert not len(alerts)
 
 
-def test_all_of_a_kind_end_together() -> None:
-    alerts = Alerts(Silence(), lambda: 0)
-    alerts.set("a.b", "1", "")
-    alerts.set("a.b", "2", "")
-    alerts.set("c.d", "1", "")
-    alerts.clear_kind("a.b")
-    assert [one.kind for one in alerts] == ["c.d"]
-
-
 def test_more_than_are_kept_are_counted() -> None:
     alerts = Alerts(Silence(), lambda: 0)
     for number in range(ALERTS_MAX + 3):

@@ -185,7 +185,7 @@ def test_a_frame_settles_its_queue_and_no_other() -> None:
 def test_whatever_names_queues_is_understood() -> None:
     """A frame of a kind that is new may name queues in a way of its own."""
     assert HEADS is not None
-    from clusterbroker.broker.node.requests import AnyRequest
+    from clusterbroker.broker.node.messages import AnyRequest
     from clusterbroker.broker.remote.messages import AnyProxy
     from clusterbroker.broker.stats.peer_messages import AnyCensus
     from clusterbroker.broker.streams.messages import AnyStream

@@ -8,20 +8,19 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.node import copying
-from clusterbroker.broker.node.copying import Copying
 from clusterbroker.broker.node.hub import Hub
+from clusterbroker.broker.node.messages import Occupied, Reach
 from clusterbroker.broker.node.relay import Relay
-from clusterbroker.broker.node.relay_messages import Reach
-from clusterbroker.broker.node.requests import Occupied
 from clusterbroker.broker.remote.outbox import Outbox
 from clusterbroker.broker.remote.remote_queue import RemoteQueue
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.replication import copying
 from clusterbroker.replication.backup import Backup
+from clusterbroker.replication.copying import Copying
 from tests.unit.broker.fronts.amqp091.harness import Client
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.node.places import declared, drained
-from tests.unit.broker.node.test_setting_aside import mistaken
+from tests.unit.broker.node.test_mistakes import mistaken
 
 
 def cluster_of(**arguments: Any) -> tuple[Cluster, Site, Client]:

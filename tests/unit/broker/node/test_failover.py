@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from clusterbroker.broker.node.failover import body, events
-from clusterbroker.broker.node.redirect import DRAINED, TEXT_BYTES_MAX, addresses, hosts, moving_text
+from clusterbroker.broker.node.failover import DRAINED, TEXT_BYTES_MAX, addresses, body, events, hosts, moving_text
 from tests.unit.cluster.cluster_world import ClusterWorld
 
 

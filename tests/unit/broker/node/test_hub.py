@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbroker.broker.node.hub import Hub
-from clusterbroker.broker.node.long_frames import PIECE_BYTES
+from clusterbroker.broker.node.hub import PIECE_BYTES, Hub
 from clusterbroker.broker.remote.messages import Reply
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.node.messages import Occupied
 from clusterbroker.broker.node.occupancy import Occupancy
-from clusterbroker.broker.node.requests import Occupied
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.entities import UserLimits
 from tests.unit.broker.fronts.amqp091.harness import HEADER, Client
@@ -103,11 +103,11 @@ def test_nothing_is_kept_of_whom_nobody_is_left() -> None:
     occupancy.channel_began("u")
     occupancy.channel_ended("u")
     occupancy.left("v", "u")
-    occupancy.told("b", Occupied({"v": 3}, {"u": 2}))
+    occupancy.received("b", Occupied({"v": 3}, {"u": 2}))
     assert (occupancy.of_vhost("v"), occupancy.of_user("u"), occupancy.of_user("w")) == (3, 2, 0)
-    occupancy.told("b", Occupied({"v": 0}, {}))
+    occupancy.received("b", Occupied({"v": 0}, {}))
     assert (occupancy.of_vhost("v"), occupancy.of_user("u")) == (0, 2)
-    occupancy.told("b", Occupied({}, {}, whole=True))
+    occupancy.received("b", Occupied({}, {}, whole=True))
     assert occupancy.of_user("u") == 0
     assert (dict(occupancy.vhosts), dict(occupancy.users), dict(occupancy.channels_of_user)) == ({}, {}, {})
     assert all(not counted for counted in occupancy._elsewhere["b"])

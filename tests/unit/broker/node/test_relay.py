@@ -10,6 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterbroker.broker.node.messages import (
+    Reach,
+    RelayAccept,
+    RelayClose,
+    Relayed,
+    RelayMessage,
+    RelayOpen,
+    RelayTook,
+)
 from clusterbroker.broker.node.relay import (
     ANSWER_MS,
     APART_MS,
@@ -19,15 +28,6 @@ from clusterbroker.broker.node.relay import (
     SILENT_MS,
     WINDOW_BYTES,
     Relay,
-)
-from clusterbroker.broker.node.relay_messages import (
-    Reach,
-    RelayAccept,
-    RelayClose,
-    Relayed,
-    RelayMessage,
-    RelayOpen,
-    RelayTook,
 )
 from clusterbroker.cluster.link.frames import HEADER, encode
 from clusterbroker.replication.errors import BadMessage

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from clusterbroker.broker.server import addresses
 from clusterbroker.broker.server.binding import JOURNAL
-from clusterbroker.broker.server.parts import Parts
-from clusterbroker.broker.server.raft_directory import RaftDirectory
+from clusterbroker.broker.server.directory import Parts
+from clusterbroker.broker.server.member import addresses
+from clusterbroker.broker.server.member.raft_directory import RaftDirectory
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.raft import identity as raft_identity
 from clusterbroker.cluster.raft.disk import FileDisk

@@ -12,7 +12,8 @@ from server_support import Peer, until
 
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.node.options import NodeOptions
-from clusterbroker.broker.server.listener import Address, TlsOptions, address, peer_identity, raise_descriptor_limit
+from clusterbroker.broker.server.listener import Address, address, peer_identity, raise_descriptor_limit
+from clusterbroker.broker.server.tls import TlsOptions
 from tests.authority import Authority
 
 
@@ -74,7 +75,7 @@ async def open_tls(shell: Any, authority: Authority, certificate: str | None) ->
 async def test_handshakes_that_never_come_count_as_connections(
     start: Any, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusterbroker.broker.server.tls_door.PATIENCE_S", 0.0)
+    monkeypatch.setattr("clusterbroker.broker.server.tls.PATIENCE_S", 0.0)
     node = NodeOptions(connections_max=5)
     shell = await start(amqps=(Address("127.0.0.1", 0),), tls=TlsOptions(authority["node"]), node=node)
     listener = next(each for each in shell.listeners if each.protocol == "amqps")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+from typing import Any
 
 import pytest
-from server_support import Lines
+from server_support import Lines, until
 
+from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.errors import connection_forced, internal_error, not_found
-from clusterbroker.broker.server.log import BURST, NodeLog, library, structured
+from clusterbroker.broker.server import log as log_module
+from clusterbroker.broker.server.counting import node_row
+from clusterbroker.broker.server.log import BURST, Held, NodeLog, library, structured
 
 
 def test_a_flood_is_held_back_and_counted() -> None:
@@ -31,7 +35,7 @@ def test_a_flood_is_held_back_and_counted() -> None:
 def test_levels() -> None:
     lines = Lines()
     log = NodeLog(lines, "warning")
-    log.say("info", "quiet")
+    log.emit("info", "quiet")
     log.fault("p:1", "u", 1, connection_forced("bye"))
     log.fault("p:1", "u", 1, not_found("no queue"))
     log.fault("p:1", "u", 1, internal_error("ours"))
@@ -52,9 +56,9 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
 def test_json_lines_name_their_node(capsys: pytest.CaptureFixture[str]) -> None:
     """Lines of a cluster are collected in one place (operator b8)."""
     log = NodeLog(structured("json", "a"))
-    log.say("info", "cluster.lease", text="lost")
-    log.say("info", "replica.in_sync", node="b")
-    NodeLog(structured("console", "a")).say("info", "cluster.lease", text="lost")
+    log.emit("info", "cluster.lease", text="lost")
+    log.emit("info", "replica.in_sync", node="b")
+    NodeLog(structured("console", "a")).emit("info", "cluster.lease", text="lost")
     *lines, console = capsys.readouterr().err.splitlines()
     lease, copy = map(json.loads, lines)
     assert (lease["node"], "logged_by" in lease) == ("a", False)
@@ -87,5 +91,55 @@ def test_nothing_that_a_stranger_says_drives_the_terminal(name: str, capsys: pyt
 
 def test_into_the_logging_of_a_library(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "clusterbroker"):
-        NodeLog(library()).say("info", "node.ready", name="n")
+        NodeLog(library()).emit("info", "node.ready", name="n")
     assert caplog.messages == ["node.ready name='n'"]
+
+
+def test_what_is_short_is_not_told() -> None:
+    lines = Lines()
+    seen = Held(NodeLog(lines, "debug"))
+    seen.frame(log_module.HELD_MS - 1, "b")
+    assert (seen.count, lines.lines) == (0, [])
+    seen.frame(log_module.HELD_MS, "b")
+    assert seen.count == 1
+    assert lines.lines == [("warning", "loop.held", {"what": "frame", "took_ms": 100, "peer": "b"})]
+
+
+def test_what_happens_to_the_cluster_is_measured_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = Lines()
+    seen = Held(NodeLog(lines, "debug"))
+    clock = iter((0, 99_999_999, 1_000_000_000, 1_100_000_000))
+    monkeypatch.setattr(log_module.time, "monotonic_ns", lambda: next(clock))
+    with seen.event("unlinked", peer="b"):
+        pass
+    assert (seen.count, lines.lines) == (0, [])
+    with seen.event("wiring", command="FailNode", changes=10_000):
+        pass
+    monkeypatch.undo()
+    assert seen.count == 1
+    assert lines.lines == [
+        ("warning", "loop.held", {"what": "wiring", "took_ms": 100, "command": "FailNode", "changes": 10_000})
+    ]
+
+
+async def test_reads_and_turns_name_who_held_the_loop(
+    start: Any, connect: Any, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = await start()
+    peer = await connect(shell)
+    await peer.open()
+    peer.send(1, methods.QueueDeclare(queue="slow", durable=True))
+    await peer.receive()
+    monkeypatch.setattr(log_module, "HELD_MS", 0)
+    peer.publish("slow", b"x")
+    told = lambda what: [facts for _, event, facts in lines.lines if event == "loop.held" and facts["what"] == what]  # noqa: E731
+    await until(lambda: any(facts.get("queue") == "slow" for facts in told("turn")))
+    monkeypatch.undo()
+    (facts, *_) = [facts for facts in told("turn") if "queue" in facts]
+    assert facts["vhost"] == "/"
+    assert facts["queue_ms"] <= facts["took_ms"] + 1
+    (facts, *_) = told("read")
+    assert facts["user"] == "guest"
+    assert facts["peer"].startswith("127.0.0.1:")
+    assert shell.held.count >= 2
+    assert node_row(shell, 0, 0.0).loop_held == shell.held.count

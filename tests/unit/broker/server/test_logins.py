@@ -15,9 +15,9 @@ from server_support import until
 
 from clusterbroker.broker.node.effects import GOOD, WRONG, Check, Verdict
 from clusterbroker.broker.server import credentials
+from clusterbroker.broker.server.credentials import FAILURES_MAX, FAILURES_OF_ADDRESS_MAX
 from clusterbroker.broker.server.logins import HELD_UP, Logins
 from clusterbroker.broker.server.options import ServerOptions
-from clusterbroker.broker.server.throttle import FAILURES_MAX, FAILURES_OF_ADDRESS_MAX
 from clusterbroker.cluster import passwords
 from clusterbroker.cluster.wiring.commands import PutUser
 from clusterbroker.cluster.wiring.entities import User

@@ -18,11 +18,10 @@ from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.oauth2.options import OAuth2Options
 from clusterbroker.broker.server import management
 from clusterbroker.broker.server.audit import AuditOptions
-from clusterbroker.broker.server.certificates import TlsOptions
 from clusterbroker.broker.server.listener import Address
 from clusterbroker.broker.server.log import NodeLog
-from clusterbroker.broker.server.management import ManagementProcess, settings
-from clusterbroker.broker.server.management_settings import Settings, read
+from clusterbroker.broker.server.management import ManagementProcess, Settings, read_settings, settings
+from clusterbroker.broker.server.tls import TlsOptions
 
 ANY = (Address("127.0.0.1", 0),)
 SERVES = """
@@ -177,7 +176,7 @@ def test_it_is_told_the_settings_of_its_node() -> None:
     assert words[:2] == ["--loopback-user=guest", "--loopback-user=-x"]
     assert words[2:8] == ["--password-cost", "9", "--log-format", "json", "--log-level", "warning"]
     assert words[8] == "--settings"
-    assert read(words[9]) == Settings()
+    assert read_settings(words[9]) == Settings()
 
 
 def test_what_it_is_told_of_tls_tokens_and_audit_is_what_was_set() -> None:
@@ -190,12 +189,12 @@ def test_what_it_is_told_of_tls_tokens_and_audit_is_what_was_set() -> None:
         oauth2=OAuth2Options("mq", keys_file=Path("/keys.json"), algorithms=("ES256",)),
         audit=AuditOptions(Path("/audit.log"), 4096, 2),
     )
-    told = read(settings(options, "json", "warning")[-1])
+    told = read_settings(settings(options, "json", "warning")[-1])
     assert told.tls == replace(tls, client_certificate="none", authorities=None), "clients of HTTP are not asked"
     assert (told.proxies, told.oauth2, told.audit) == (options.http_proxies, options.oauth2, options.audit)
     asking = replace(options, http_client_certificate="required")
-    assert read(settings(asking, "json", "warning")[-1]).tls == tls
-    assert read(settings(replace(options, https=()), "json", "warning")[-1]).tls is None
+    assert read_settings(settings(asking, "json", "warning")[-1]).tls == tls
+    assert read_settings(settings(replace(options, https=()), "json", "warning")[-1]).tls is None
 
 
 def test_an_address_in_use_is_one_line(tmp_path: Path, lines: Lines) -> None:

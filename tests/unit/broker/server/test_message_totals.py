@@ -121,7 +121,7 @@ def test_a_nodes_totals_outlive_its_channels(world: World) -> None:
     alice.publish("", "q", b"2", channel=2)
 
     def told() -> int:
-        channels = (one for connection in world.node.clients.values() for one in connection.channels.values())
+        channels = (one.totals for connection in world.node.clients.values() for one in connection.channels.values())
         return world.node.churn.messages(channels).publish
 
     assert told() == 2

@@ -9,9 +9,9 @@ import pytest
 from member_directory import FOUNDERS, member
 
 from clusterbroker.broker.server.binding import JOURNAL, Found
-from clusterbroker.broker.server.damage import LOST, mark, set_aside
+from clusterbroker.broker.server.directory import Parts
+from clusterbroker.broker.server.member.damage import LOST, mark, set_aside
 from clusterbroker.broker.server.options import ServerOptions
-from clusterbroker.broker.server.parts import Parts
 from clusterbroker.broker.server.storage import Storage
 from clusterbroker.cluster.ids import Incarnation
 from clusterbroker.journal.errors import DamagedJournal

@@ -23,7 +23,7 @@ def systemd(tmp_path: Path) -> Iterator[socket.socket]:
 
 def test_lines_are_one_datagram(systemd: socket.socket) -> None:
     supervisor = Supervisor({"NOTIFY_SOCKET": systemd.getsockname()})
-    assert supervisor.tell("READY=1", "STATUS=clients are accepted")
+    assert supervisor.notify("READY=1", "STATUS=clients are accepted")
     assert systemd.recv(4096) == b"READY=1\nSTATUS=clients are accepted"
 
 
@@ -32,13 +32,13 @@ def test_sockets_without_a_file() -> None:
         listening.bind("")  # the kernel chooses an abstract name
         listening.settimeout(60)
         name = listening.getsockname()
-        assert Supervisor({"NOTIFY_SOCKET": "@" + name[1:].decode()}).tell("STOPPING=1")
+        assert Supervisor({"NOTIFY_SOCKET": "@" + name[1:].decode()}).notify("STOPPING=1")
         assert listening.recv(4096) == b"STOPPING=1"
 
 
 def test_who_is_not_there_costs_nothing(tmp_path: Path) -> None:
-    assert not Supervisor({}).tell("READY=1")
-    assert not Supervisor({"NOTIFY_SOCKET": str(tmp_path / "nothing")}).tell("READY=1")
+    assert not Supervisor({}).notify("READY=1")
+    assert not Supervisor({"NOTIFY_SOCKET": str(tmp_path / "nothing")}).notify("READY=1")
 
 
 async def test_a_loop_that_turns_says_so_again_and_again(systemd: socket.socket) -> None:

@@ -11,7 +11,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from clusterbroker.broker.node.records import Records
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.server.recovery import Recovery
 from clusterbroker.broker.streams.past import Past
@@ -19,6 +18,7 @@ from clusterbroker.journal.journal import Journal
 from clusterbroker.journal.options import JournalOptions
 from clusterbroker.journal.record import Message, RecordBuffer, read_records
 from clusterbroker.journal.stream_catalogue import StreamFile, Taken, Wish
+from clusterbroker.replication.records import Records
 from tests.unit.journal.journal_bench import Loop
 
 QUEUE = 7

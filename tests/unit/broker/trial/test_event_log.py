@@ -11,9 +11,9 @@ from clusterbroker.broker.trial.event_log import OWNER_BEGAN, read
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_what_a_node_writes_is_read(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     log = NodeLog(structured(form))
-    log.say("info", "node.ready", name="a")
-    log.say("info", OWNER_BEGAN, queue="my queue", vhost="/", queue_id=12, epoch=3, node="a", incarnation=2)
-    log.say("info", "owner.ended", queue="q", vhost="/", queue_id=12, epoch=3, node="a", incarnation=2)
+    log.emit("info", "node.ready", name="a")
+    log.emit("info", OWNER_BEGAN, queue="my queue", vhost="/", queue_id=12, epoch=3, node="a", incarnation=2)
+    log.emit("info", "owner.ended", queue="q", vhost="/", queue_id=12, epoch=3, node="a", incarnation=2)
     lines = list(read(capsys.readouterr().err.splitlines()))
     assert [line.event for line in lines] == ["owner.began", "owner.ended"]
     facts = lines[0]

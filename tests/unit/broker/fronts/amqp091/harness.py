@@ -226,7 +226,7 @@ class World:
         loads, self.loads = self.loads, []
         for load, messages in loads:
             damaged = [where[0] for where, found in zip(load.locations, messages, strict=True) if found is None]
-            if damaged:  # as broker.server.apart, which has read them one by one
+            if damaged:  # as broker.server.scrub, which has read them one by one
                 self.node.damages.found(load.queue_id, damaged, "a test", partial(load.unread, messages))
             else:
                 self.node.loaded(load, messages)
@@ -284,7 +284,7 @@ class World:
     # -- time
 
     def pass_time(self) -> None:
-        """As broker.server.expiry, with a wall clock that is right."""
+        """As broker.server.upkeep, with a wall clock that is right."""
         lived_ms = self.wiring.map.time.lived_ms
         self.wiring.propose(c.PassTime(after_ms=lived_ms, lived_ms=lived_ms + 1, wall_ms=self.now_ms))
 
