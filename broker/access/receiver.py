@@ -1,18 +1,23 @@
-"""Consumers of one session: how they come to their queues, and what they leave behind."""
+"""What one session receives: single messages, consumers and how they come to their queues, and what they leave."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from clusterbroker.broker.access.errors import Refusal, access_refused
-from clusterbroker.broker.queues.handle import GONE, QueueHandle
+from clusterbroker.broker.access.errors import Refusal, access_refused, not_implemented, resource_locked
+from clusterbroker.broker.queues.handle import GONE, QueueHandle, Taken
 from clusterbroker.broker.queues.subscription import LocalConsumer, Source
+from clusterbroker.broker.queues.watch import Delivery
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
+from clusterbroker.cluster.wiring.stream_settings import STREAM
+from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
+    from clusterbroker.broker.access.questions import Question
     from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.counts import ChannelCounts
 
 RETURNS_AT_ONCE: Final = 5_000
 RETURN_STEPS: Final = 6
@@ -31,6 +36,91 @@ class Consumer(LocalConsumer, Protocol):
     @property
     def reads_to_an_end(self) -> bool:
         """The broker cancels it when it has had everything: so whatever else ends it must be told otherwise."""
+
+
+class Getting(Protocol):
+    """A session that takes single messages."""
+
+    @property
+    def access(self) -> Authorization: ...
+
+    @property
+    def counts(self) -> ChannelCounts: ...
+
+    def hold(self, queue: QueueHandle, seq: int | None) -> int:
+        """The tag of the next delivery. The session holds `seq` of the queue until it is settled; None: it holds
+        nothing."""
+
+
+class Got(NamedTuple):
+    """A message that was taken from a queue."""
+
+    message: Message
+    redelivered: bool
+    tag: int
+    """Of the session."""
+    remaining: int
+    """Messages ready behind it."""
+
+
+def get(
+    session: Getting, name: str, question: Question, then: Callable[[Got | None], None], *, settled: bool,
+    operation: str = "get",
+) -> None:  # fmt: skip
+    """Takes the head of a queue, which may be at another node (amqp-rules 5.5: basic.get). `then(None)`: nothing is
+    ready. `settled`: the message leaves the queue at once. `operation`: the request's name in refusals. Raises Refusal;
+    what the owner refuses goes to the question."""
+    access = session.access
+    access.check("read", "queue", name)
+    queue, node, vhost = access.queue(name), access.node, access.vhost.name
+    if queue.settings.queue_type == STREAM:
+        raise not_implemented(f"{operation} not supported by stream '{name}' in vhost '{vhost}'")
+    if queue.settings.single_active_consumer and queue.settings.queue_type == "quorum":
+        raise resource_locked(
+            f"cannot obtain access to locked queue '{name}' in vhost '{vhost}'. {operation} operations are not "
+            "supported by quorum queues with single active consumer"
+        )
+
+    @question.answers
+    def taken(answer: Taken | str | None) -> None:
+        if not question.awaits():
+            if isinstance(answer, tuple):
+                queue.requeue(answer[0], False)
+        elif isinstance(answer, str):
+            question.refuse(access_refused(f"queue '{name}' in vhost '{vhost}' {answer}"))
+        elif answer is None:
+            session.counts.get_empty += 1
+            queue.ring.got_empty += 1
+            then(None)
+        else:
+            then(_got(session, queue, answer, settled))
+
+    question.ask(queue)
+    queue.get(node.now_ms, taken, no_ack=settled)
+
+
+def _got(session: Getting, queue: QueueHandle, answer: Taken, settled: bool) -> Got:
+    seq, message, redelivered, count = answer
+    access, counts = session.access, session.counts
+    try:
+        message = queue.shown(seq, message, redelivered, count)
+    except Exception as error:
+        queue.requeue(seq, False)
+        access.node.stumbled(queue, error)
+        raise
+    counts.redelivered += redelivered
+    if settled:
+        counts.get_no_ack += 1
+        queue.ring.got_no_ack += 1
+        tag = session.hold(queue, None)
+        queue.settle(seq)
+    else:
+        counts.got += 1
+        queue.ring.got += 1
+        tag = session.hold(queue, seq)
+    if (watch := access.node.watches.get(access.vhost.name)) is not None:
+        watch.delivered(Delivery(session, queue.name, "", tag, message, redelivered, not settled))
+    return Got(message, redelivered, tag, queue.ready)
 
 
 def attach(

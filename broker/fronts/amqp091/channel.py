@@ -276,7 +276,15 @@ class Channel:
             ack=counts.ack,
         )
 
-    # -- what its publisher asks (`broker.access.publisher.Session`)
+    # -- what access asks of a session
+
+    def hold(self, queue: QueueHandle, seq: int | None) -> int:
+        """The tag of a basic.get's delivery, which is held unless `seq` is None."""
+        if seq is None:
+            return self.ledger.skip()
+        if self.getter is None or self.getter.ring is not queue.ring:
+            self.getter = BasicConsumer(queue.ring, self.ledger, b"\0", False, 0)
+        return self.ledger.add(self.getter, seq, self.connection.node.now_ms)
 
     def returned(self, messages: Sequence[Message]) -> None:
         """amqp-rules 5.4: the return comes before the ack."""

@@ -10,25 +10,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.errors import Refusal
-from clusterbroker.broker.access.receiver import attach, give_back
+from clusterbroker.broker.access.receiver import Got, attach, get, give_back
 from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.codec import Acked
-from clusterbroker.broker.amqp.errors import (
-    access_refused,
-    not_allowed,
-    not_implemented,
-    precondition_failed,
-    resource_locked,
-)
+from clusterbroker.broker.amqp.errors import not_allowed, not_implemented, precondition_failed
 from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.fronts.amqp091 import stream_consuming
 from clusterbroker.broker.fronts.amqp091.declaring import clean
-from clusterbroker.broker.fronts.amqp091.delivery import BasicConsumer
 from clusterbroker.broker.fronts.amqp091.leases import boolean, reader
 from clusterbroker.broker.fronts.amqp091.subscription import Subscription
-from clusterbroker.broker.queues.handle import Taken
-from clusterbroker.broker.queues.watch import Delivery
 from clusterbroker.cluster.wiring.stream_settings import STREAM
 
 if TYPE_CHECKING:
@@ -215,61 +206,16 @@ def _cancel(channel: Channel, method: methods.BasicCancel) -> None:
 
 
 def _get(channel: Channel, method: methods.BasicGet) -> None:
-    name = channel.queue_name(clean(method.queue))
-    channel.access.check("read", "queue", name)
-    queue = channel.access.queue(name)
-    if queue.settings.queue_type == STREAM:
-        # amqp-rules 5.1: 540 connection
-        raise not_implemented(f"basic.get not supported by stream '{name}' in vhost '{channel.vhost_name}'")
-    if queue.settings.single_active_consumer and queue.settings.queue_type == "quorum":
-        # amqp-rules 5.1
-        raise resource_locked(
-            f"cannot obtain access to locked queue '{name}' in vhost '{channel.vhost_name}'. basic.get operations are "
-            "not supported by quorum queues with single active consumer"
-        )
-    node = channel.connection.node
-    channel.ask(queue, method)
-
-    @channel.answers
-    def taken(answer: Taken | str | None) -> None:
-        if not channel.awaits():
-            if isinstance(answer, tuple):
-                queue.requeue(answer[0], False)
-            return
-        if isinstance(answer, str):
-            channel.refuse(access_refused(f"queue '{name}' in vhost '{channel.vhost_name}' {answer}"), method)
-            return
-        if answer is None:
-            channel.counts.get_empty += 1
-            queue.ring.got_empty += 1
+    def taken(got: Got | None) -> None:
+        if got is None:
             channel.send(methods.BasicGetEmpty())
         else:
-            seq, message, redelivered, count = answer
-            try:
-                message = queue.shown(seq, message, redelivered, count)
-            except Exception as error:
-                queue.requeue(seq, False)
-                node.stumbled(queue, error)
-                raise
-            channel.counts.redelivered += redelivered
-            if method.no_ack:
-                channel.counts.get_no_ack += 1
-                queue.ring.got_no_ack += 1
-                tag = channel.ledger.skip()
-                queue.settle(seq)
-            else:
-                channel.counts.got += 1
-                queue.ring.got += 1
-                if channel.getter is None or channel.getter.ring is not queue.ring:
-                    channel.getter = BasicConsumer(queue.ring, channel.ledger, b"\0", False, 0)
-                tag = channel.ledger.add(channel.getter, seq, node.now_ms)
-            if node.watches and (watch := node.watches.get(channel.vhost_name)) is not None:
-                watch.delivered(Delivery(channel, name, "", tag, message, redelivered, not method.no_ack))
-            channel.connection.out.get_ok(channel.number, tag, redelivered, message, queue.ready)
-            node.sending[channel.connection] = None
+            channel.connection.out.get_ok(channel.number, got.tag, got.redelivered, got.message, got.remaining)
+            channel.want_send()
         channel.resume()
 
-    queue.get(node.now_ms, taken, no_ack=method.no_ack)
+    name, question = channel.queue_name(clean(method.queue)), channel.question(method)
+    get(channel, name, question, taken, settled=method.no_ack, operation="basic.get")
 
 
 HANDLERS: Final[dict[type[Method], Callable[[Channel, Any], None]]] = {
