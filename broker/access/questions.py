@@ -17,11 +17,15 @@ and the declaration makes a new one. It waits for LOCKED_MS at most: a node that
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from clusterbroker.broker.access.errors import Refusal, internal_error, not_found
-from clusterbroker.broker.queues.handle import UNANSWERED_MS, QueueHandle
+from clusterbroker.broker.queues.handle import UNANSWERED_MS
+from clusterbroker.broker.queues.subscription import Source
 from clusterbroker.cluster.errors import Unavailable, WiringError
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.access.authorization import Authorization
 
 OWNERLESS_MS: Final = 10_000
 LOCKED_MS: Final = 3000
@@ -30,7 +34,7 @@ LOCKED_MS: Final = 3000
 class Asked(NamedTuple):
     """What a session waits for."""
 
-    queue: QueueHandle
+    queue: Source
     request: Any
     """The session's own."""
     lasting: bool
@@ -59,7 +63,7 @@ class Question(Protocol):
     """A request of a session that waits for answers, of the wiring or of a queue's owner."""
 
     def ask(
-        self, queue: QueueHandle, withdraw: Callable[[], None] | None = None, instead: Callable[[], None] | None = None
+        self, queue: Source, withdraw: Callable[[], None] | None = None, instead: Callable[[], None] | None = None
     ) -> None:
         """The owner of a queue is asked, which may be another node, or none (`Asked`)."""
 
@@ -73,7 +77,86 @@ class Question(Protocol):
         """`then` for a later call: what it raises costs this client, not the caller."""
 
 
-def ownerless(queue: QueueHandle) -> Refusal | None:
+class Client(Protocol):
+    """The core of a client (`broker.node.clients.ClientCore`) whose session goes on while it waits."""
+
+    @property
+    def access(self) -> Authorization: ...
+
+    @property
+    def deadlines(self) -> list[Callable[[int], bool]]:
+        """Called about twice a second with the time; True: it is over."""
+
+    @property
+    def ending(self) -> str | None:
+        """None: it lives."""
+
+    def refuse(self, error: Refusal | WiringError | Unavailable) -> None:
+        """The answer is an error."""
+
+    def crashed(self, error: Exception) -> None:
+        """The broker made a mistake: this client ends."""
+
+
+class Pending:
+    """A `Question` of a session that parks nothing and may have many of them open."""
+
+    __slots__ = ("_asked", "_client", "_over")
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._asked: Asked | None = None
+        self._over = False
+
+    def ask(
+        self, queue: Source, withdraw: Callable[[], None] | None = None, instead: Callable[[], None] | None = None
+    ) -> None:
+        self._asked = Asked(queue, None, False, self._client.access.node.now_ms, withdraw, instead)
+        self._client.deadlines.append(self._overdue)
+
+    def _overdue(self, now_ms: int) -> bool:
+        asked = self._asked
+        if asked is None:
+            return True
+        if self.closing:
+            self.resume()
+        else:
+            self.answers(review)(self, asked, now_ms)
+        if self._over and asked.withdraw is not None:
+            asked.withdraw()
+        return self._asked is None
+
+    def awaits(self) -> bool:
+        self._asked = None
+        return not self._over and not self.closing
+
+    def answers(self, then: Callable[..., None]) -> Callable[..., None]:
+        def guarded(*values: Any) -> None:
+            try:
+                then(*values)
+            except Refusal as error:
+                self.refuse(error)
+            except Exception as error:
+                self._client.crashed(error)
+
+        return guarded
+
+    # -- as `review` sees it
+
+    @property
+    def closing(self) -> bool:
+        return self._client.ending is not None
+
+    def resume(self) -> None:
+        self._asked, self._over = None, True
+
+    def refuse(self, error: Refusal | WiringError | Unavailable, request: None = None) -> None:
+        assert request is None, "there is one request"
+        self.resume()
+        self._client.refuse(error)
+
+
+def ownerless(queue: Source) -> Refusal | None:
     """The refusal for a queue that nobody owns now: all copies that might are away."""
     entity = queue.entity
     if entity.owner is not None or not entity.replicas:

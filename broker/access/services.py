@@ -134,7 +134,7 @@ class Request:
         self._session.requests -= 1
         ticket = self._ticket
         if ticket is not None and refused:
-            ticket.rejected = True
+            ticket.reject("", str(outcome.get("reason", "")))
         self.answers(_reply)(self.access, self._properties, outcome, ticket)
         if ticket is not None:
             ticket.pass_()

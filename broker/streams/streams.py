@@ -16,7 +16,6 @@ import msgspec
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.ring import Ring
-from clusterbroker.broker.queues.subscription import LocalConsumer
 from clusterbroker.broker.streams.messages import LEAVE, StreamAsk, StreamTold
 from clusterbroker.broker.streams.stream import Stream
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
@@ -58,10 +57,9 @@ class Host(Protocol):
 
 
 class Reader(Protocol):
-    """One consumer (`reader.Reader`)."""
+    """One consumer's (`broker.access.readers.StreamReader`)."""
 
     asking: int
-    deleted: bool
 
     @property
     def number(self) -> int: ...
@@ -72,14 +70,11 @@ class Reader(Protocol):
     @property
     def ring(self) -> Ring: ...
 
-    @property
-    def subscription(self) -> LocalConsumer: ...
-
     def changed(self) -> bool:
         """The stream has another owner or life; whether the reader can go on."""
 
     def ended(self) -> None:
-        """The stream is gone."""
+        """The stream is gone: closes it."""
 
 
 class Open(NamedTuple):
@@ -117,8 +112,6 @@ class Streams:
 
     def close(self, reader: Reader) -> None:
         """It is over: nothing more comes to it. May be said again."""
-        reader.deleted = True
-        reader.subscription.credit.active = False
         queue_id = reader.entity.queue_id
         readers = self._readers.get(queue_id, {})
         if readers.pop(reader.number, None) is None:
@@ -191,14 +184,12 @@ class Streams:
             if one.late is not None:
                 one.late()
         for reader in tuple(self._readers.get(queue_id, {}).values()):
-            self.close(reader)
             reader.ended()
 
     def owner_changed(self, entity: QueueEntity) -> None:
         """By the map. A reader of another life ends: its offsets mean other messages now."""
         for reader in tuple(self._readers.get(entity.queue_id, {}).values()):
             if not reader.changed():
-                self.close(reader)
                 reader.ended()
         self._ask_again(lambda one: one.ask.queue_id == entity.queue_id)
 

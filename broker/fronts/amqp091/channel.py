@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from clusterbroker.broker.access.errors import Kind, Refusal
+from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.publisher import Publisher
 from clusterbroker.broker.access.questions import Asked, review
-from clusterbroker.broker.access.receiver import give_back, let_go
+from clusterbroker.broker.access.receiver import detach_replies, give_back, let_go
 from clusterbroker.broker.access.timeouts import check_timeouts
 from clusterbroker.broker.access.transaction import Transaction
 from clusterbroker.broker.amqp import methods
@@ -43,6 +43,7 @@ from clusterbroker.broker.fronts.amqp091.subscription import Subscription
 from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.subscription import Source
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Traced
 from clusterbroker.broker.stats.totals import MessageTotals
@@ -152,7 +153,7 @@ class Channel:
 
     def ask(
         self,
-        queue: QueueHandle,
+        queue: Source,
         method: Method,
         withdraw: Callable[[], None] | None = None,
         instead: Callable[[], None] | None = None,
@@ -358,9 +359,9 @@ class Channel:
         text = f"delivery acknowledgement on channel {self.number} timed out. Timeout value used: {limit_ms} ms"
         self.fail(precondition_failed(text))
 
-    def failed(self, kind: Kind, text: str) -> None:
+    def failed(self, refusal: Refusal) -> None:
         """A consumer cannot go on: closes the channel."""
-        self.fail(amqp_error(Refusal(kind, text)))
+        self.answers(self.fail)(amqp_error(refusal))
 
     def reply(self, message: Any) -> None:
         """Direct reply-to: the message goes straight to this channel's reply consumer."""
@@ -398,9 +399,7 @@ class Channel:
         give_back(node, self.ledger.drain(), requeue=True, counted=counted, until=until)
         if self.traced is not None:
             self.traced.settled(0, True, "closed")
-        if self.reply_key:
-            node.reply_targets.pop(self.reply_key, None)
-            self.reply_key = ""
+        detach_replies(self)
         self.confirms = None
         node.confirming.pop(self, None)
 
@@ -436,7 +435,7 @@ class Question:
         self.awaits = channel.awaits
 
     def ask(
-        self, queue: QueueHandle, withdraw: Callable[[], None] | None = None, instead: Callable[[], None] | None = None
+        self, queue: Source, withdraw: Callable[[], None] | None = None, instead: Callable[[], None] | None = None
     ) -> None:
         self.channel.ask(queue, self._method, withdraw, instead)
 
