@@ -74,16 +74,13 @@ def _who(request: Request) -> tuple[str, str, str]:
 def _say(
     request: Request, word: Acquire | Settle | Release | End, outcome: str, right: PermissionKind = "read"
 ) -> None:
-    access, name = request.access, request.text("queue")
-    vhost, now_ms = access.vhost, access.node.now_ms
-    access.check(right, "queue", name)
-    queue = vhost.queues.get(name)
+    access, queue = request.access, request.queue(right)
+    now_ms = access.node.now_ms
     if queue is None:
-        request.refuse(404, f"no queue '{name}' in vhost '{vhost.name}'")
         return
     access.check_exclusive(queue)
     if queue.settings.queue_type == STREAM:
-        request.refuse(406, f"stream '{name}' in vhost '{vhost.name}' is read by offsets, and not leased")
+        request.refuse(406, f"stream '{queue.name}' in vhost '{access.vhost.name}' is read by offsets, and not leased")
         return
 
     def told(answer: LeaseAnswer, _: bytes) -> None:

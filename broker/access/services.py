@@ -30,6 +30,8 @@ from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
+    from clusterbroker.broker.queues.handle import QueueHandle
+    from clusterbroker.cluster.wiring.authorization import PermissionKind
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 """Direct reply-to: the address of a session itself, in place of a queue."""
@@ -125,6 +127,15 @@ class Request:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise self.invalid(f"'{name}' must be an integer of {low} to {high}")
         return value
+
+    def queue(self, right: PermissionKind = "read") -> QueueHandle | None:
+        """The queue of field "queue", for which the user has the right; None: there is none, and it is refused."""
+        name, access = self.text("queue"), self.access
+        access.check(right, "queue", name)
+        queue: QueueHandle | None = access.vhost.queues.get(name)
+        if queue is None:
+            self.refuse(404, access.no_queue(name).text)
+        return queue
 
     def answer(self, outcome: Mapping[str, Any], refused: bool = False) -> None:
         """Says it to who asked, then confirms; `refused`: with a nack."""

@@ -20,14 +20,9 @@ NAME_BYTES_MAX: Final = 200
 
 def _asked_for(request: Request) -> QueueHandle | None:
     """The stream, which may be read; None: the request is refused."""
-    name = request.text("queue")
-    access = request.access
-    access.check("read", "queue", name)
-    queue: QueueHandle | None = access.vhost.queues.get(name)
-    if queue is None:
-        request.refuse(404, f"no queue '{name}' in vhost '{access.vhost.name}'")
-    elif queue.settings.queue_type != STREAM:
-        request.refuse(406, f"queue '{name}' in vhost '{access.vhost.name}' is no stream")
+    queue = request.queue()
+    if queue is not None and queue.settings.queue_type != STREAM:
+        request.refuse(406, f"queue '{queue.name}' in vhost '{request.access.vhost.name}' is no stream")
         return None
     return queue
 
@@ -37,7 +32,7 @@ def _late(request: Request, queue: QueueHandle) -> Callable[[], None]:
 
     def refuse() -> None:
         if queue.deleted:
-            request.refuse(404, f"no queue '{queue.name}' in vhost '{request.access.vhost.name}'")
+            request.refuse(404, request.access.no_queue(queue.name).text)
         else:
             request.refuse(503, "unavailable, may be repeated")
 

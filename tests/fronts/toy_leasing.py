@@ -1,7 +1,7 @@
 """The toy with leases: requests to the broker's own exchanges, and readers of what is leased.
 
-    ASK <exchange> <key> <JSON>                      -> TOLD <JSON>
-    LEASE <queue> <name> <first> <end> <limit>       -> ON <queue>, then MSG as of SUB; END when all of it was delivered
+ASK <exchange> <key> <JSON>                      -> TOLD <JSON>
+LEASE <queue> <name> <first> <end> <limit>       -> ON <queue>, then MSG as of SUB; END when all of it was delivered
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The arguments of basic.consume: README and docs/leases.md say what each means."""
+"""The arguments of basic.consume: README and docs/leases.md have their meaning."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ ARGUMENTS: Final = frozenset({
     "x-cancel-on-ha-failover", "x-lease", "x-priority", "x-queue-seq", "x-stream-chunks", "x-stream-count",
     "x-stream-end", "x-stream-exact", "x-stream-offset",
 })  # fmt: skip
-"""What means something, here or to RabbitMQ. A channel may have thousands of consumers, each for as long as it likes,
-and no alarm stops them: so nothing else that a client says is kept of them."""
+"""Arguments with a meaning, here or in RabbitMQ. No others are kept: a channel may have thousands of consumers, and no
+alarm ends them."""
 ARGUMENT_LENGTH_MAX: Final = 255
 ROOM_MAX: Final = 2**31
 """Of a consumer without a limit."""
@@ -37,10 +37,7 @@ class Holder(Protocol):
 
 
 class Subscription:
-    """A consumer of a channel (`broker.queues.subscription.LocalConsumer`).
-
-    `credit` is what `dispatch` sees of it.
-    """
+    """A consumer of a channel (`broker.access.receiver.Consumer`). `credit`: its part in `dispatch`."""
 
     __slots__ = ("arguments", "credit", "exclusive", "holder", "no_ack", "order", "queue", "tag")
     node = ""
@@ -64,7 +61,7 @@ class Subscription:
         self.no_ack = no_ack
         self.exclusive = exclusive
         self.arguments = {name: value for name, value in arguments.items() if _kept(name, value)}
-        self.order = (0, "", 0)  # the queue says when
+        self.order = (0, "", 0)  # set by the queue
         raw = tag.encode()
         self.credit = BasicConsumer(queue.ring, ledger, bytes((len(raw),)) + raw, no_ack, prefetch, priority, self)
 
