@@ -47,11 +47,8 @@ REPLY_KEY: Final = REPLY_TO.encode() + b"."
 class Session(Protocol):
     """The session that publishes."""
 
-    @property
-    def access(self) -> Authorization: ...
-
-    @property
-    def counts(self) -> ChannelCounts: ...
+    access: Authorization
+    counts: ChannelCounts
 
     def returned(self, messages: Sequence[Message]) -> None:
         """No queue gets these, which were mandatory."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from clusterbroker.broker.access.errors import (
@@ -48,25 +48,24 @@ class Consumer(ReadingConsumer, Protocol):
         """The broker cancels it when it has had everything: any other end is an error for its client."""
 
 
+class Consuming(Protocol):
+    @property
+    def consumers(self) -> Sized: ...
+
+
 class Attaching(Protocol):
     """A session that consumes."""
 
-    @property
-    def access(self) -> Authorization: ...
-
-    @property
-    def deadlines(self) -> list[Callable[[int], bool]]:
-        """Called about twice a second with the time; True: it is over."""
+    access: Authorization
+    deadlines: list[Callable[[int], bool]]
+    """Called about twice a second with the time; True: it is over."""
 
 
 class Getting(Protocol):
     """A session that takes single messages."""
 
-    @property
-    def access(self) -> Authorization: ...
-
-    @property
-    def counts(self) -> ChannelCounts: ...
+    access: Authorization
+    counts: ChannelCounts
 
     def hold(self, queue: QueueHandle, seq: int | None) -> int:
         """The tag of the next delivery. The session holds `seq` of the queue until it is settled; None: it holds
@@ -144,9 +143,10 @@ def _got(session: Getting, queue: QueueHandle, answer: Taken, settled: bool) -> 
     return Got(message, redelivered, tag, queue.ready)
 
 
-def readable(access: Authorization, name: str, consumers: int) -> QueueHandle:
-    """The queue for one more consumer of a client that has so many, and may read there (`check`). Raises Refusal."""
-    if access.node.low_on_memory and consumers >= CONSUMERS_IN_NEED_MAX:
+def readable(access: Authorization, name: str, sessions: Iterable[Consuming]) -> QueueHandle:
+    """The queue for one more consumer of a client with these sessions, which may read there (`check`). Raises
+    Refusal."""
+    if access.node.low_on_memory and sum(len(one.consumers) for one in sessions) >= CONSUMERS_IN_NEED_MAX:
         access.check_memory(f"consume from queue '{name}' with a consumer more")
     return access.queue(name)
 

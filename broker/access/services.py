@@ -43,31 +43,23 @@ OPEN_MAX: Final = 256
 class Requester(Protocol):
     """The session that a request came from."""
 
+    access: Authorization
+    counts: ChannelCounts
+    deadlines: list[Callable[[int], bool]]
+    """Called about twice a second with the time; True: it is over."""
+    reply_key: str
+    """Its own address, in place of REPLY_TO; empty: it has none."""
     requests: int
-    """That are not answered."""
-
-    @property
-    def access(self) -> Authorization: ...
-
-    @property
-    def reply_key(self) -> str:
-        """Its own address, in place of REPLY_TO; empty: it has none."""
+    """Those that are not answered."""
 
     @property
     def is_transactional(self) -> bool: ...
 
-    @property
-    def counts(self) -> ChannelCounts: ...
-
-    @property
-    def deadlines(self) -> list[Callable[[int], bool]]:
-        """Called about twice a second with the time; True: it is over."""
-
     def ticket(self, count: int) -> Ticket | None:
-        """For the next publishes; None: nobody is told."""
+        """For the next publishes; None: without confirms."""
 
     def answers(self, then: Callable[..., None]) -> Callable[..., None]:
-        """`then` for a later call: what it raises costs this client, not the caller."""
+        """`then` as a callback for later: an error in it ends this client, and no caller."""
 
 
 class Request:

@@ -136,7 +136,7 @@ class Toy:
 
     def _subscribe(self, name: str, limit: str, start: str = "next") -> None:
         self.access.check("read", "queue", name)
-        queue = readable(self.access, name, len(self.consumers))
+        queue = readable(self.access, name, (self,))
         if queue.settings.queue_type == STREAM:
             self._attach(StreamReader(self.access, queue, int(start) if start.isdigit() else start), name, int(limit))
         else:

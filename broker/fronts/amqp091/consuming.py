@@ -82,7 +82,7 @@ def _recover(channel: Channel, method: methods.BasicRecover) -> None:
     if channel.traced is not None:
         channel.traced.settled(0, True, "requeue")
     give_back(channel.connection.node, channel.ledger.drain(), requeue=True, counted=False)
-    if isinstance(method, methods.BasicRecover):
+    if isinstance(method, methods.BasicRecover):  # not basic.recover-async
         channel.send(methods.BasicRecoverOk())
 
 
@@ -111,10 +111,6 @@ def _flow(channel: Channel, method: methods.ChannelFlow) -> None:
     channel.send(methods.ChannelFlowOk(True))
 
 
-def _consumers(channel: Channel) -> int:
-    return len(channel.consumers)
-
-
 def _consume(channel: Channel, method: methods.BasicConsume) -> None:
     connection = channel.connection
     access, node = channel.access, connection.node
@@ -129,7 +125,7 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
     limit = node.options.consumers_per_channel_max
     if len(channel.consumers) >= limit:
         raise not_allowed(f"reached maximum ({limit}) of consumers per channel")
-    queue = readable(access, name, sum(map(_consumers, connection.channels.values())))
+    queue = readable(access, name, connection.channels.values())
     arguments = ConsumeArguments(tag, method.arguments)
     source: QueueHandle | RangeReader = queue
     priority, shift, number = 0, 0, b""
