@@ -61,7 +61,7 @@ class Authorization:
 
     @property
     def principal(self) -> str:
-        """The user's name where accounts and users of tokens are told apart: what is theirs stays theirs."""
+        """The user's name, distinct for an account and a token's user of the same name."""
         return principal(self.user, self.by_token)
 
     @property

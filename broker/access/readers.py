@@ -263,11 +263,11 @@ class StreamReader(RangeReader):
         count = CHUNK_COUNT if self.chunks else min(room, DELIVERED_COUNT)
         size = CHUNK_BYTES if self.chunks else DELIVERED_BYTES
         self.asking = self._node.streams.ask(
-            self._queue, READ, self._told, reader=self.number, seq=self.next + 1, end=self.end + 1, count_max=count,
+            self._queue, READ, self._came, reader=self.number, seq=self.next + 1, end=self.end + 1, count_max=count,
             bytes_max=size,
         )  # fmt: skip
 
-    def _told(self, told: StreamTold, records: bytes | memoryview) -> None:
+    def _came(self, told: StreamTold, records: bytes | memoryview) -> None:
         self.asking = 0
         consumer, now_ms = self.consumer, self._node.now_ms
         if consumer is None or not consumer.credit.active:
@@ -283,7 +283,7 @@ class StreamReader(RangeReader):
     def _gone(self, offset: int, first: int) -> Refusal:
         return precondition_failed(f"offset {offset} of {self._where} is gone, the first is {first}")
 
-    # -- what its node tells (`broker.streams.streams.Reader`)
+    # -- events of its node (`broker.streams.streams.Reader`)
 
     def changed(self) -> bool:
         return self._life == self.entity.gap_epoch

@@ -1,7 +1,4 @@
-"""amq.stream: where a stream begins and ends, and how far its readers say that they are.
-
-Readers keep their place themselves: what they store here is for who looks at their lag.
-"""
+"""amq.stream: where a stream begins and ends, and stored offsets of its readers, for displays of their lag."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ def offsets(request: Request) -> None:
         return
     life = life_of(queue.entity)
 
-    def told(found: StreamTold, _: bytes | memoryview) -> None:
+    def answered(found: StreamTold, _: bytes | memoryview) -> None:
         request.answer(
             {
                 "outcome": "offsets",
@@ -62,7 +59,7 @@ def offsets(request: Request) -> None:
             }
         )
 
-    request.access.node.streams.ask(queue, FIND, told, _late(request, queue), since_ms=since_ms)
+    request.access.node.streams.ask(queue, FIND, answered, _late(request, queue), since_ms=since_ms)
 
 
 def store(request: Request) -> None:
@@ -82,14 +79,14 @@ def store(request: Request) -> None:
         request.refuse(410, f"{where} is not the one that the offset is of")
         return
 
-    def told(found: StreamTold, _: bytes | memoryview) -> None:
+    def answered(found: StreamTold, _: bytes | memoryview) -> None:
         if found.refused:
             request.refuse(406, found.refused)
         else:
             request.answer({"outcome": "stored", "life": now, "offset": offset})
 
     streams, place = request.access.node.streams, 0 if offset is None else offset + 1
-    streams.ask(queue, STORE, told, _late(request, queue), name=name, place=place)
+    streams.ask(queue, STORE, answered, _late(request, queue), name=name, place=place)
 
 
 def stored(request: Request) -> None:
@@ -101,18 +98,11 @@ def stored(request: Request) -> None:
         return
     life = life_of(queue.entity)
 
-    def told(found: StreamTold, _: bytes | memoryview) -> None:
-        said = sorted(found.readers)
-        request.answer(
-            {
-                "outcome": "stored",
-                "life": life,
-                "next": found.next - 1,
-                "readers": [{"name": name, "offset": seq - 1, "lag": found.next - seq} for name, seq in said],
-            }
-        )
+    def answered(found: StreamTold, _: bytes | memoryview) -> None:
+        readers = [{"name": name, "offset": seq - 1, "lag": found.next - seq} for name, seq in sorted(found.readers)]
+        request.answer({"outcome": "stored", "life": life, "next": found.next - 1, "readers": readers})
 
-    request.access.node.streams.ask(queue, STORED, told, _late(request, queue))
+    request.access.node.streams.ask(queue, STORED, answered, _late(request, queue))
 
 
 AMQ_STREAM: Final = Service(needs_write=False, handlers={"offsets": offsets, "store": store, "stored": stored})
