@@ -6,6 +6,7 @@ the place of the last one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal
 
 from clusterbroker.broker.access.errors import Refusal, access_refused, not_found, precondition_failed, resource_locked
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.vhost import VirtualHost
     from clusterbroker.broker.queues.handle import QueueHandle
 
+Verdicts = dict[tuple[str, ...], tuple[int, bool]]
+"""Arguments of the question -> generation of the permissions, and the verdict."""
 VERDICTS_MAX: Final = 4096
 TOPIC_VERDICTS_MAX: Final = 1024
 """Remembered verdicts of one connection: on resources, and on routing keys."""
@@ -36,8 +39,8 @@ class Authorization:
         self.user = user
         self.rights = rights
         self.until_ms = until_ms
-        self._verdicts: dict[tuple[str, str], tuple[int, bool]] = {}
-        self._topics: dict[tuple[str, str, str], tuple[int, bool]] = {}
+        self._verdicts: Verdicts = {}
+        self._topics: Verdicts = {}
 
     @property
     def entered(self) -> VirtualHost | None:
@@ -58,7 +61,7 @@ class Authorization:
 
     @property
     def principal(self) -> str:
-        """The user's name where accounts and users of tokens are told apart: what is theirs stays theirs."""
+        """The user's name, distinct for an account and a token's user of the same name."""
         return principal(self.user, self.by_token)
 
     @property
@@ -67,14 +70,7 @@ class Authorization:
 
     def check(self, kind: PermissionKind, sort: Literal["queue", "exchange"], resource: str) -> None:
         """Refuses unless the user may (amqp-rules 5.3). The default exchange is ""."""
-        generation = self.node.authorization_generation
-        known = self._verdicts.get((kind, resource))
-        if known is None or known[0] != generation:
-            known = (generation, self.rights.allowed(self.vhost.name, kind, resource))
-            if len(self._verdicts) >= VERDICTS_MAX:
-                self._verdicts.clear()
-            self._verdicts[(kind, resource)] = known
-        if not known[1]:
+        if not self._remembered(self._verdicts, VERDICTS_MAX, self.rights.allowed, kind, resource):
             raise access_refused(
                 f"{kind} access to {sort} '{resource or 'amq.default'}' in vhost '{self.vhost.name}' refused for user "
                 f"'{self.user}'"
@@ -86,18 +82,21 @@ class Authorization:
         vhost = self.vhost
         if vhost.router.exchange_type(exchange) != "topic":
             return
-        generation = self.node.authorization_generation
-        known = self._topics.get((kind, exchange, key))
-        if known is None or known[0] != generation:
-            known = (generation, self.rights.topic_allowed(vhost.name, kind, exchange, key))
-            if len(self._topics) >= TOPIC_VERDICTS_MAX:
-                self._topics.clear()
-            self._topics[(kind, exchange, key)] = known
-        if not known[1]:
+        if not self._remembered(self._topics, TOPIC_VERDICTS_MAX, self.rights.topic_allowed, kind, exchange, key):
             raise access_refused(
                 f"{kind} access to topic '{key}' in exchange '{exchange}' in vhost '{vhost.name}' refused for user "
                 f"'{self.user}'"
             )
+
+    def _remembered(self, verdicts: Verdicts, most: int, find: Callable[..., bool], *asked: str) -> bool:
+        generation = self.node.authorization_generation
+        known = verdicts.get(asked)
+        if known is None or known[0] != generation:
+            known = (generation, find(self.vhost.name, *asked))
+            if len(verdicts) >= most:
+                verdicts.clear()
+            verdicts[asked] = known
+        return known[1]
 
     def queue(self, name: str) -> QueueHandle:
         """Refuses when there is none, or when it is exclusive to another connection."""

@@ -33,36 +33,36 @@ SEQ_MAX: Final = 2**56
 ROWS_DEFAULT: Final = 10_000
 BYTES_DEFAULT: Final = 64 << 20
 ANSWER_MS: Final = 20_000
-"""So long the queue's owner may take to answer, or to be replaced; then the word may be repeated."""
+"""So long the queue's owner may take to answer, or to be replaced; then the request may be repeated."""
 
 
 def _take(request: Request) -> None:
     request.only("queue", "name", "run", "life", "from", "rows_max", "bytes_max", "ttl_ms")
     start = 0 if request.body.get("from") is None else request.integer("from", 0, SEQ_MAX)
-    word = Acquire(
+    wanted = Acquire(
         *_who(request),
         start,
         request.integer("rows_max", 1, ROWS_MAX, ROWS_DEFAULT),
         request.integer("bytes_max", 1, BYTES_MAX, BYTES_DEFAULT),
         request.integer("ttl_ms", TTL_MS_MIN, TTL_MS_MAX, TTL_MS_DEFAULT),
     )
-    _say(request, word, "leased")
+    _ask(request, wanted, "leased")
 
 
 def _settle(request: Request) -> None:
     request.only("queue", "name", "run", "life", "upto")
-    _say(request, Settle(*_who(request), request.integer("upto", 0, SEQ_MAX)), "settled")
+    _ask(request, Settle(*_who(request), request.integer("upto", 0, SEQ_MAX)), "settled")
 
 
 def _release(request: Request) -> None:
     request.only("queue", "name", "run", "life")
-    _say(request, Release(*_who(request)), "released")
+    _ask(request, Release(*_who(request)), "released")
 
 
 def _end(request: Request) -> None:
     request.only("queue", "name")
     name = "" if request.body.get("name") is None else request.text("name", NAME_BYTES_MAX)
-    _say(request, End(name), "ended", "configure")
+    _ask(request, End(name), "ended", "configure")
 
 
 def _who(request: Request) -> tuple[str, str, str]:
@@ -71,29 +71,26 @@ def _who(request: Request) -> tuple[str, str, str]:
     return request.text("name", NAME_BYTES_MAX), request.text("run", RUN_BYTES_MAX), life
 
 
-def _say(
-    request: Request, word: Acquire | Settle | Release | End, outcome: str, right: PermissionKind = "read"
+def _ask(
+    request: Request, wanted: Acquire | Settle | Release | End, outcome: str, right: PermissionKind = "read"
 ) -> None:
-    access, name = request.access, request.text("queue")
-    vhost, now_ms = access.vhost, access.node.now_ms
-    access.check(right, "queue", name)
-    queue = vhost.queues.get(name)
+    access, queue = request.access, request.queue(right)
+    now_ms = access.node.now_ms
     if queue is None:
-        request.refuse(404, f"no queue '{name}' in vhost '{vhost.name}'")
         return
     access.check_exclusive(queue)
     if queue.settings.queue_type == STREAM:
-        request.refuse(406, f"stream '{name}' in vhost '{vhost.name}' is read by offsets, and not leased")
+        request.refuse(406, f"stream '{queue.name}' in vhost '{access.vhost.name}' is read by offsets, and not leased")
         return
 
-    def told(answer: LeaseAnswer, _: bytes) -> None:
+    def answered(answer: LeaseAnswer, _: bytes) -> None:
         if answer.code:
             request.refuse(answer.code, answer.reason)
         else:
             request.answer({"outcome": outcome, "life": answer.generation, **_range(answer, outcome)})
 
     request.patient(now_ms + ANSWER_MS)
-    queue.lease(word, told, now_ms)
+    queue.lease(wanted, answered, now_ms)
 
 
 def _range(answer: LeaseAnswer, outcome: str) -> dict[str, Any]:

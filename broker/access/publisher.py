@@ -4,8 +4,9 @@ A route is remembered per address until the wiring or a permission changes, so n
 checked again for the usual batch. Order of checks (amqp-rules 5.1, 5.4): permission, exchange, internal, topic
 permission; then returns, before the ticket passes.
 
-The outcome of a publish is its ticket's: accepted by all queues when it passes, or `rejected` by one of them. A queue
-that may refuse (`QueueHandle.rejects`) decides for each message, so each needs a ticket of its own.
+The outcome of a publish is its ticket's (`Ticket.outcome`): accepted by all queues, rejected by one of them, or
+released, for there is no queue to go to; with the reason, and the queue that refused. A queue that may refuse
+(`QueueHandle.rejects`) decides for each message, so each needs a ticket of its own.
 
 A producer that numbers its messages (`Named`: a name, and a number rising from 1) may publish one again, over another
 connection, node or day: each queue stores a number once, and confirms the repeat when the original is safe. A message
@@ -46,11 +47,8 @@ REPLY_KEY: Final = REPLY_TO.encode() + b"."
 class Session(Protocol):
     """The session that publishes."""
 
-    @property
-    def access(self) -> Authorization: ...
-
-    @property
-    def counts(self) -> ChannelCounts: ...
+    access: Authorization
+    counts: ChannelCounts
 
     def returned(self, messages: Sequence[Message]) -> None:
         """No queue gets these, which were mandatory."""
@@ -197,11 +195,11 @@ class Publisher:
                 if queue.takes(messages, node.now_ms):
                     queue.publish(messages, ticket, node.now_ms)
                 elif ticket is not None:
-                    ticket.rejected = True
+                    ticket.reject(queue.name)
             elif queue.rejects:
                 accepted = [message for message in messages if _accepted(queue, message, ticket, node.now_ms)]
                 if ticket is not None and len(accepted) < len(messages):
-                    ticket.rejected = True
+                    ticket.reject(queue.name)
             else:
                 queue.publish(messages, ticket, node.now_ms)
             journaled += queue.ring.journaled
@@ -219,6 +217,8 @@ class Publisher:
         exchange.publish_in += count
         exchange.publish_out += count * len(route.targets)
         if not route.targets and not _is_direct_reply(route, messages):
+            if ticket is not None and route.onward is None:  # a segment that takes no rows any more accepts them
+                ticket.release()
             if mandatory:
                 session.returned(messages)
                 own.return_unroutable += count
@@ -251,7 +251,7 @@ def _put_named(queue: QueueHandle, message: Message, ticket: Ticket | None, name
     if not queue.rejects or queue.accepts(message, now_ms, named):
         queue.publish_named(*named, message, ticket, now_ms)
     elif ticket is not None:
-        ticket.rejected = True
+        ticket.reject(queue.name)
 
 
 def _accepted(queue: QueueHandle, message: Message, ticket: Ticket | None, now_ms: int) -> bool:

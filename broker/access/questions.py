@@ -1,45 +1,49 @@
-"""A session that waits for the answer of a queue's owner does not wait for ever (amqp-rules 5.1).
+"""Requests that wait for the answer of a queue's owner, and their time-outs (amqp-rules 5.1).
 
-An owner that dies has a successor within seconds, which is asked again. But a queue all of whose copies are away has no
-owner, perhaps for hours: then the client hears their names (404), as of a RabbitMQ queue whose home node is down,
-after a time that is long enough for nodes that are restarted together. What is answered later finds the session closed,
-and goes back to the queue; a consumer that nobody waits for any more is taken back, or an auto-delete queue would end
-with it. Only a purge, and a deletion that asks whether it may be, are carried out when they are answered: they are
-refused at once, or not at all. 541 says that nothing is known: there was an owner, and no answer; then they are not
-asked any more, for the queue may have new messages by the time that it answers (`broker.remote.questions`).
+An owner that dies has a successor within seconds, which is asked again. A queue all of whose copies are away has no
+owner, perhaps for hours: after OWNERLESS_MS, long enough for nodes that are restarted together, the refusal names them
+(not_found, as of a RabbitMQ queue whose home node is down). A later answer goes back to the queue; a consumer that is
+not wanted any more is withdrawn, or an auto-delete queue would end with it. Only a purge and a conditional deletion are
+carried out anyway: they are refused at once, or not at all. internal_error means that the outcome is unknown: there was
+an owner, and no answer; they are not asked again, for the queue may have new messages (`broker.remote.questions`).
 
-An exclusive queue ends with its connection. A client of a node that is lost comes to another one sooner than the loss
-is known, and declares it again; 405, which tells it that somebody else has the queue, would be wrong. So the queue's
-node is asked first: when it answers, it lives, and the declaration gets its 405; when it is failed, the queue is gone,
-and the declaration makes a new one. It waits for LOCKED_MS at most: a node that stands still is failed sooner.
+An exclusive queue ends with its connection. A client of a lost node declares it again at another one, sooner than the
+loss is known, and resource_locked would be wrong. So the queue's node is asked first, for LOCKED_MS at most: when it
+answers, it lives, and the declaration is refused; when it is failed, the queue is gone, and is made anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from clusterbroker.broker.access.errors import Refusal, internal_error, not_found
-from clusterbroker.broker.queues.handle import UNANSWERED_MS, QueueHandle
+from clusterbroker.broker.queues.handle import UNANSWERED_MS
+from clusterbroker.broker.queues.subscription import Source
 from clusterbroker.cluster.errors import Unavailable, WiringError
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.access.authorization import Authorization
 
 OWNERLESS_MS: Final = 10_000
 LOCKED_MS: Final = 3000
 
 
 class Asked(NamedTuple):
-    """What a session waits for."""
+    """A request without an answer yet.
 
-    queue: QueueHandle
+    request   the session's own
+    lasting   the owner carries it out even when the session has ended
+    withdraw  takes it back when the session ends
+    instead   called when there is no answer after LOCKED_MS
+    """
+
+    queue: Source
     request: Any
-    """The session's own."""
     lasting: bool
-    """The owner carries it out also when nobody waits for its answer any more."""
     since_ms: int
     withdraw: Callable[[], None] | None
-    """Takes the question back when the session ends."""
     instead: Callable[[], None] | None = None
-    """What is done when there is no answer after LOCKED_MS."""
 
 
 class Waiting(Protocol):
@@ -59,7 +63,7 @@ class Question(Protocol):
     """A request of a session that waits for answers, of the wiring or of a queue's owner."""
 
     def ask(
-        self, queue: QueueHandle, withdraw: Callable[[], None] | None = None, instead: Callable[[], None] | None = None
+        self, queue: Source, withdraw: Callable[[], None] | None = None, instead: Callable[[], None] | None = None
     ) -> None:
         """The owner of a queue is asked, which may be another node, or none (`Asked`)."""
 
@@ -73,7 +77,81 @@ class Question(Protocol):
         """`then` for a later call: what it raises costs this client, not the caller."""
 
 
-def ownerless(queue: QueueHandle) -> Refusal | None:
+class Client(Protocol):
+    """The core of a client (`broker.node.clients.ClientCore`) whose session goes on while it waits."""
+
+    access: Authorization
+    deadlines: list[Callable[[int], bool]]
+    """Called about twice a second with the time; True: it is over."""
+    ending: str | None
+    """None: it lives."""
+
+    def refuse(self, error: Refusal | WiringError | Unavailable) -> None:
+        """The answer is an error."""
+
+    def crashed(self, error: Exception) -> None:
+        """The broker made a mistake: this client ends."""
+
+
+class Pending:
+    """A `Question` of a session that parks nothing and may have many of them open."""
+
+    __slots__ = ("_asked", "_client", "_over")
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._asked: Asked | None = None
+        self._over = False
+
+    def ask(
+        self, queue: Source, withdraw: Callable[[], None] | None = None, instead: Callable[[], None] | None = None
+    ) -> None:
+        self._asked = Asked(queue, None, False, self._client.access.node.now_ms, withdraw, instead)
+        self._client.deadlines.append(self._overdue)
+
+    def _overdue(self, now_ms: int) -> bool:
+        asked = self._asked
+        if asked is None:
+            return True
+        if self.closing:
+            self.resume()
+        else:
+            self.answers(review)(self, asked, now_ms)
+        if self._over and asked.withdraw is not None:
+            asked.withdraw()
+        return self._asked is None
+
+    def awaits(self) -> bool:
+        self._asked = None
+        return not self._over and not self.closing
+
+    def answers(self, then: Callable[..., None]) -> Callable[..., None]:
+        def guarded(*values: Any) -> None:
+            try:
+                then(*values)
+            except Refusal as error:
+                self.refuse(error)
+            except Exception as error:
+                self._client.crashed(error)
+
+        return guarded
+
+    # -- as `review` sees it
+
+    @property
+    def closing(self) -> bool:
+        return self._client.ending is not None
+
+    def resume(self) -> None:
+        self._asked, self._over = None, True
+
+    def refuse(self, error: Refusal | WiringError | Unavailable, request: None = None) -> None:
+        assert request is None, "there is one request"
+        self.resume()
+        self._client.refuse(error)
+
+
+def ownerless(queue: Source) -> Refusal | None:
     """The refusal for a queue that nobody owns now: all copies that might are away."""
     entity = queue.entity
     if entity.owner is not None or not entity.replicas:

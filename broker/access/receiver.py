@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from clusterbroker.broker.access.errors import Refusal, access_refused, not_implemented, resource_locked
+from clusterbroker.broker.access.errors import (
+    Refusal,
+    access_refused,
+    not_implemented,
+    precondition_failed,
+    resource_locked,
+)
+from clusterbroker.broker.access.readers import RangeReader, ReadingConsumer
+from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.queues.handle import GONE, QueueHandle, Taken
-from clusterbroker.broker.queues.subscription import LocalConsumer, Source
+from clusterbroker.broker.queues.subscription import Source
 from clusterbroker.broker.queues.watch import Delivery
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
 from clusterbroker.cluster.wiring.stream_settings import STREAM
@@ -24,9 +32,11 @@ RETURN_STEPS: Final = 6
 """A delivery that returns to its queue; of many sessions that end together as many return at once as of one."""
 CONSUMER_STEPS: Final = 20
 """A consumer that goes."""
+CONSUMERS_IN_NEED_MAX: Final = 1000
+"""Consumers of a client while the node's memory is low: they are what makes room, and a few do."""
 
 
-class Consumer(LocalConsumer, Protocol):
+class Consumer(ReadingConsumer, Protocol):
     """A consumer of a session."""
 
     @property
@@ -35,17 +45,27 @@ class Consumer(LocalConsumer, Protocol):
 
     @property
     def reads_to_an_end(self) -> bool:
-        """The broker cancels it when it has had everything: so whatever else ends it must be told otherwise."""
+        """The broker cancels it when it has had everything: any other end is an error for its client."""
+
+
+class Consuming(Protocol):
+    @property
+    def consumers(self) -> Sized: ...
+
+
+class Attaching(Protocol):
+    """A session that consumes."""
+
+    access: Authorization
+    deadlines: list[Callable[[int], bool]]
+    """Called about twice a second with the time; True: it is over."""
 
 
 class Getting(Protocol):
     """A session that takes single messages."""
 
-    @property
-    def access(self) -> Authorization: ...
-
-    @property
-    def counts(self) -> ChannelCounts: ...
+    access: Authorization
+    counts: ChannelCounts
 
     def hold(self, queue: QueueHandle, seq: int | None) -> int:
         """The tag of the next delivery. The session holds `seq` of the queue until it is settled; None: it holds
@@ -123,21 +143,72 @@ def _got(session: Getting, queue: QueueHandle, answer: Taken, settled: bool) -> 
     return Got(message, redelivered, tag, queue.ready)
 
 
+def readable(access: Authorization, name: str, sessions: Iterable[Consuming]) -> QueueHandle:
+    """The queue for one more consumer of a client with these sessions, which may read there (`check`). Raises
+    Refusal."""
+    if access.node.low_on_memory and sum(len(one.consumers) for one in sessions) >= CONSUMERS_IN_NEED_MAX:
+        access.check_memory(f"consume from queue '{name}' with a consumer more")
+    return access.queue(name)
+
+
 def attach(
-    access: Authorization, queue: QueueHandle, consumer: Consumer, then: Callable[[Refusal | None], None]
-) -> None:
-    """Asks the owner of the queue, which may be read (`Authorization.check`). `then(None)`: deliveries follow. A
-    session that does not want the consumer any more by then has to unsubscribe it."""
+    session: Attaching, source: QueueHandle | RangeReader, consumer: Consumer, question: Question,
+    then: Callable[[bool], None],
+) -> None:  # fmt: skip
+    """A consumer comes to its source: a queue, a stream or a lease (`readers`). `then(changed)`: deliveries follow;
+    `changed`: rights did while the owner was asked, so the session has to review them. Raises Refusal; what the owner
+    refuses goes to the question."""
+    access, node = session.access, session.access.node
+    generation, rights = node.authorization_generation, access.rights
+    if isinstance(source, RangeReader):
+        source.check(consumer)
+        session.deadlines.append(source.overdue)
 
-    def subscribed(refused: str) -> None:
-        if refused == GONE:
-            then(access.no_queue(queue.name))
+    @question.answers
+    def subscribed(refused: str | Refusal) -> None:
+        if not question.awaits():
+            if not refused:
+                source.unsubscribe(consumer, node.now_ms)
+        elif isinstance(refused, Refusal):
+            question.refuse(refused)
+        elif refused == GONE:
+            question.refuse(access.no_queue(source.name))
         elif refused:
-            then(access_refused(f"queue '{queue.name}' in vhost '{access.vhost.name}' {refused}"))
+            question.refuse(access_refused(f"queue '{source.name}' in vhost '{access.vhost.name}' {refused}"))
         else:
-            then(None)
+            then(node.authorization_generation != generation or access.rights is not rights)
 
-    queue.subscribe(consumer, access.node.now_ms, subscribed)
+    question.ask(source, lambda: source.unsubscribe(consumer, node.now_ms))
+    source.subscribe(consumer, node.now_ms, subscribed)
+
+
+class Replying(Protocol):
+    """A session with an address of its own."""
+
+    access: Authorization
+    reply_key: str
+    """"": it has none yet."""
+
+    @property
+    def vhost_name(self) -> str: ...
+
+    def reply(self, message: Message) -> None:
+        """A message to its address: settled, delivered at most once."""
+
+
+def attach_replies(session: Replying) -> None:
+    """Gives the session the address of its direct replies: one for each (amqp-rules 5.1). Raises Refusal."""
+    if session.reply_key:
+        raise precondition_failed("reply consumer already set")
+    node = session.access.node
+    session.reply_key = f"{REPLY_TO}.{node.secret_name()}"
+    node.reply_targets[session.reply_key] = session
+
+
+def detach_replies(session: Replying) -> None:
+    """The address ends, if there is one."""
+    session.access.node.reply_targets.pop(session.reply_key, None)
+    session.reply_key = ""
 
 
 def give_back(

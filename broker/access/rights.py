@@ -1,11 +1,9 @@
-"""What a connection's user may do, and where that is written.
+"""The rights of a connection's user.
 
-    an account    its permissions in the cluster map, as they are at the moment that they are asked
-    a token       its scopes (`broker.oauth2.scopes.Grants`), until another token takes its place or it is over
+    an account    its present permissions in the cluster map
+    a token       its scopes (`broker.oauth2.scopes.Grants`), until it expires or another one takes its place
 
-Both answer the same questions, so nothing that is asked on a channel knows which of them it asks. A token's user is the
-authority's: an account of the same name has nothing to do with it, but for the limits that an operator set for the
-name.
+A token's user is the authority's: an account of the same name is another one, but its limits hold for both.
 """
 
 from __future__ import annotations
@@ -19,11 +17,9 @@ if TYPE_CHECKING:
 
 
 class Rights(Protocol):
-    """All that is asked."""
-
     @property
     def tags(self) -> tuple[str, ...]:
-        """`impersonator` matters here: it may publish in the name of others."""
+        """`impersonator`: it may publish in the name of others."""
 
     def enters(self, vhost: str) -> bool:
         """Whether it may open a connection to the vhost."""
@@ -36,7 +32,7 @@ class Rights(Protocol):
 
 
 class AccountRights:
-    """Those of a user of the broker. One that is deleted may do nothing, until its connection is closed."""
+    """Of a user of the broker. A deleted one has none, until its connection is closed."""
 
     __slots__ = ("_map", "_user")
 
@@ -46,18 +42,14 @@ class AccountRights:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Its tags."""
         known = self._map.user(self._user)
         return () if known is None else known.tags
 
     def enters(self, vhost: str) -> bool:
-        """Whether it has a permission there, be it for nothing."""
         return self._map.permission(self._user, vhost) is not None
 
     def allowed(self, vhost: str, kind: PermissionKind, resource: str) -> bool:
-        """Whether the permission's pattern matches."""
         return self._map.allowed(self._user, vhost, kind, resource)
 
     def topic_allowed(self, vhost: str, kind: TopicPermissionKind, exchange: str, routing_key: str) -> bool:
-        """Whether the topic permission's pattern matches, if there is one."""
         return self._map.topic_allowed(self._user, vhost, kind, exchange, routing_key)

@@ -30,6 +30,8 @@ from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
+    from clusterbroker.broker.queues.handle import QueueHandle
+    from clusterbroker.cluster.wiring.authorization import PermissionKind
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 """Direct reply-to: the address of a session itself, in place of a queue."""
@@ -41,31 +43,23 @@ OPEN_MAX: Final = 256
 class Requester(Protocol):
     """The session that a request came from."""
 
+    access: Authorization
+    counts: ChannelCounts
+    deadlines: list[Callable[[int], bool]]
+    """Called about twice a second with the time; True: it is over."""
+    reply_key: str
+    """Its own address, in place of REPLY_TO; empty: it has none."""
     requests: int
-    """That are not answered."""
-
-    @property
-    def access(self) -> Authorization: ...
-
-    @property
-    def reply_key(self) -> str:
-        """Its own address, in place of REPLY_TO; empty: it has none."""
+    """Those that are not answered."""
 
     @property
     def is_transactional(self) -> bool: ...
 
-    @property
-    def counts(self) -> ChannelCounts: ...
-
-    @property
-    def deadlines(self) -> list[Callable[[int], bool]]:
-        """Called about twice a second with the time; True: it is over."""
-
     def ticket(self, count: int) -> Ticket | None:
-        """For the next publishes; None: nobody is told."""
+        """For the next publishes; None: without confirms."""
 
     def answers(self, then: Callable[..., None]) -> Callable[..., None]:
-        """`then` for a later call: what it raises costs this client, not the caller."""
+        """`then` as a callback for later: an error in it ends this client, and no caller."""
 
 
 class Request:
@@ -126,6 +120,15 @@ class Request:
             raise self.invalid(f"'{name}' must be an integer of {low} to {high}")
         return value
 
+    def queue(self, right: PermissionKind = "read") -> QueueHandle | None:
+        """The queue of field "queue", for which the user has the right; None: there is none, and it is refused."""
+        name, access = self.text("queue"), self.access
+        access.check(right, "queue", name)
+        queue: QueueHandle | None = access.vhost.queues.get(name)
+        if queue is None:
+            self.refuse(404, access.no_queue(name).text)
+        return queue
+
     def answer(self, outcome: Mapping[str, Any], refused: bool = False) -> None:
         """Says it to who asked, then confirms; `refused`: with a nack."""
         if self._answered:
@@ -134,7 +137,7 @@ class Request:
         self._session.requests -= 1
         ticket = self._ticket
         if ticket is not None and refused:
-            ticket.rejected = True
+            ticket.reject("", str(outcome.get("reason", "")))
         self.answers(_reply)(self.access, self._properties, outcome, ticket)
         if ticket is not None:
             ticket.pass_()

@@ -1,7 +1,4 @@
-"""amq.stream: where a stream begins and ends, and how far its readers say that they are.
-
-Readers keep their place themselves: what they store here is for who looks at their lag.
-"""
+"""amq.stream: where a stream begins and ends, and stored offsets of its readers, for displays of their lag."""
 
 from __future__ import annotations
 
@@ -20,14 +17,9 @@ NAME_BYTES_MAX: Final = 200
 
 def _asked_for(request: Request) -> QueueHandle | None:
     """The stream, which may be read; None: the request is refused."""
-    name = request.text("queue")
-    access = request.access
-    access.check("read", "queue", name)
-    queue: QueueHandle | None = access.vhost.queues.get(name)
-    if queue is None:
-        request.refuse(404, f"no queue '{name}' in vhost '{access.vhost.name}'")
-    elif queue.settings.queue_type != STREAM:
-        request.refuse(406, f"queue '{name}' in vhost '{access.vhost.name}' is no stream")
+    queue = request.queue()
+    if queue is not None and queue.settings.queue_type != STREAM:
+        request.refuse(406, f"queue '{queue.name}' in vhost '{request.access.vhost.name}' is no stream")
         return None
     return queue
 
@@ -37,7 +29,7 @@ def _late(request: Request, queue: QueueHandle) -> Callable[[], None]:
 
     def refuse() -> None:
         if queue.deleted:
-            request.refuse(404, f"no queue '{queue.name}' in vhost '{request.access.vhost.name}'")
+            request.refuse(404, request.access.no_queue(queue.name).text)
         else:
             request.refuse(503, "unavailable, may be repeated")
 
@@ -54,7 +46,7 @@ def offsets(request: Request) -> None:
         return
     life = life_of(queue.entity)
 
-    def told(found: StreamTold, _: bytes | memoryview) -> None:
+    def answered(found: StreamTold, _: bytes | memoryview) -> None:
         request.answer(
             {
                 "outcome": "offsets",
@@ -67,7 +59,7 @@ def offsets(request: Request) -> None:
             }
         )
 
-    request.access.node.streams.ask(queue, FIND, told, _late(request, queue), since_ms=since_ms)
+    request.access.node.streams.ask(queue, FIND, answered, _late(request, queue), since_ms=since_ms)
 
 
 def store(request: Request) -> None:
@@ -87,14 +79,14 @@ def store(request: Request) -> None:
         request.refuse(410, f"{where} is not the one that the offset is of")
         return
 
-    def told(found: StreamTold, _: bytes | memoryview) -> None:
+    def answered(found: StreamTold, _: bytes | memoryview) -> None:
         if found.refused:
             request.refuse(406, found.refused)
         else:
             request.answer({"outcome": "stored", "life": now, "offset": offset})
 
     streams, place = request.access.node.streams, 0 if offset is None else offset + 1
-    streams.ask(queue, STORE, told, _late(request, queue), name=name, place=place)
+    streams.ask(queue, STORE, answered, _late(request, queue), name=name, place=place)
 
 
 def stored(request: Request) -> None:
@@ -106,18 +98,11 @@ def stored(request: Request) -> None:
         return
     life = life_of(queue.entity)
 
-    def told(found: StreamTold, _: bytes | memoryview) -> None:
-        said = sorted(found.readers)
-        request.answer(
-            {
-                "outcome": "stored",
-                "life": life,
-                "next": found.next - 1,
-                "readers": [{"name": name, "offset": seq - 1, "lag": found.next - seq} for name, seq in said],
-            }
-        )
+    def answered(found: StreamTold, _: bytes | memoryview) -> None:
+        readers = [{"name": name, "offset": seq - 1, "lag": found.next - seq} for name, seq in sorted(found.readers)]
+        request.answer({"outcome": "stored", "life": life, "next": found.next - 1, "readers": readers})
 
-    request.access.node.streams.ask(queue, STORED, told, _late(request, queue))
+    request.access.node.streams.ask(queue, STORED, answered, _late(request, queue))
 
 
 AMQ_STREAM: Final = Service(needs_write=False, handlers={"offsets": offsets, "store": store, "stored": stored})

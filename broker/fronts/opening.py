@@ -14,7 +14,7 @@ from clusterbroker.broker.node.core import Node
 OUT_BYTES: Final = 8192
 
 Front = Callable[[Node, Accepted], ClientCore]
-"""Makes the core of a socket whose client speaks its protocol."""
+"""Makes the core of a connection in its protocol."""
 
 
 class Fronts:

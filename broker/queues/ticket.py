@@ -1,14 +1,34 @@
 """A publisher's receipt: neighbouring publishes of one channel that wait for their queues' answers together.
 
 A queue answers through its commit watermark: it keeps (seq, ticket) and passes the ticket once all below seq is
-decided. No message has bookkeeping of its own. When the last queue has passed, `on_done` hears of it; what that
-means (basic.ack, basic.nack, tx.commit-ok) is the session's affair.
+decided. No message has bookkeeping of its own. When the last queue has passed, `on_done` gets the ticket with its
+outcome (AMQP 1.0, 3.4); its meaning in a protocol (basic.ack, basic.nack, tx.commit-ok) is the session's affair.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from enum import Enum
+from typing import Final, NamedTuple, Protocol
+
+FULL: Final = "queue is full"
+UNROUTABLE: Final = "no queue for the routing key"
+
+
+class Outcome(Enum):
+    ACCEPTED = "accepted"
+    """All queues of the route have the messages."""
+    REJECTED = "rejected"
+    """A queue refused at least one of the messages; others of the route may have it."""
+    RELEASED = "released"
+    """The route leads to no queue."""
+
+
+class Refused(NamedTuple):
+    """Why a publish was not accepted. `queue`: name of the first that refused; "" when no queue did."""
+
+    reason: str
+    queue: str = ""
 
 
 class Counts(Protocol):
@@ -22,10 +42,11 @@ class Ticket:
 
     waits     queues, and other conditions, that have not answered yet
     rejected  a queue refused at least one of the messages (overflow reject-publish)
+    refused   the first refusal, where it is known
     counts    of the exchange that they were published to
     """
 
-    __slots__ = ("counts", "first", "last", "on_done", "rejected", "waits")
+    __slots__ = ("counts", "first", "last", "on_done", "refused", "rejected", "waits")
 
     def __init__(self, first: int, last: int, on_done: Callable[[Ticket], None]) -> None:
         self.first = first
@@ -33,11 +54,28 @@ class Ticket:
         self.on_done = on_done
         self.waits = 1  # the publish itself: passed when all queues have been asked
         self.rejected = False
+        self.refused: Refused | None = None
         self.counts: Counts | None = None
 
     @property
     def done(self) -> bool:
         return self.waits == 0
+
+    @property
+    def outcome(self) -> Outcome:
+        """Of a ticket that is done."""
+        if self.rejected:
+            return Outcome.REJECTED
+        return Outcome.ACCEPTED if self.refused is None else Outcome.RELEASED
+
+    def reject(self, queue: str, reason: str = FULL) -> None:
+        """A queue does not take a message."""
+        self.rejected = True
+        self.refused = self.refused or Refused(reason, queue)
+
+    def release(self) -> None:
+        """No queue gets the messages."""
+        self.refused = Refused(UNROUTABLE)
 
     def hold(self) -> None:
         self.waits += 1

@@ -72,11 +72,12 @@ class Entry:
         self.size = size_of(messages)
         self.refused = False
 
-    def answer(self) -> None:
+    def answer(self, queue: str) -> None:
         if self.commit is not None:
             self.commit.answered(self.refused)
         if self.ticket is not None:
-            self.ticket.rejected = self.ticket.rejected or self.refused
+            if self.refused:
+                self.ticket.reject(queue)
             self.ticket.pass_()
 
 
@@ -87,9 +88,11 @@ class Backlog:
     sent    number of the last message that was ever sent to an owner
     """
 
-    __slots__ = ("_accepted", "_again", "_sent", "_waiting", "_waiting_bytes", "next_number", "sent", "size")
+    __slots__ = ("_accepted", "_again", "_queue", "_sent", "_waiting", "_waiting_bytes", "next_number", "sent", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, queue: str) -> None:
+        """`queue`: its name."""
+        self._queue = queue
         self.next_number = 1
         self.sent = 0
         self.size = 0
@@ -212,7 +215,7 @@ class Backlog:
             entry = self._sent.popleft()
             self.size -= entry.size
             outbox.in_flight_bytes -= entry.size
-            entry.answer()
+            entry.answer(self._queue)
         return before - self.size
 
     def drop(self, outbox: Outbox | None) -> int:
@@ -223,5 +226,5 @@ class Backlog:
         waiting, self._waiting = self._waiting, ()
         for entry in waiting:
             entry.refused = False
-            entry.answer()
+            entry.answer(self._queue)
         return size

@@ -132,7 +132,7 @@ class RemoteQueue:
         self._busy: dict[Line, None] = {}  # those whose credit may change without a delivery
         self._by_subscription: dict[LocalConsumer, Line] = {}
         self._cancels: list[int] = []  # consumers whose end the owner does not know in this attachment
-        self._backlog = Backlog()
+        self._backlog = Backlog(entity.name)
         self._settlements = Settlements()
         self._questions = Questions()
         self._watch: Watch | None = None

@@ -275,7 +275,7 @@ def channel_row(connection_id: str, channel: Channel) -> ChannelRow:
         state="closing" if channel.closing else "running",
         consumers=len(channel.consumers),
         unacknowledged=channel.ledger.unacked,
-        unconfirmed=0 if channel.confirms is None else channel.confirms.unsaid,
+        unconfirmed=0 if channel.confirms is None else channel.confirms.unconfirmed,
         uncommitted=0 if staged is None else sum(len(messages) for _, messages, _, _ in staged.publishes),
         acks_uncommitted=0 if staged is None else sum(len(entries) for entries, _ in staged.settles),
         messages=channel.totals,

@@ -1,4 +1,4 @@
-"""What who reads a stream and its owner say to each other: heads of frames; records follow as payload.
+"""Requests of a stream's readers to its owner, and the answers: heads of frames; records follow as payload.
 
 Reading changes nothing, and what is stored may be stored again, so a question that was lost with a link or an owner is
 asked again, and an answer that comes twice is passed over. The owner remembers of a reader only what it waits for, and
@@ -18,7 +18,7 @@ READ = 0  # records from `seq` on; answered when there are any
 FIND = 1  # where it begins and ends, and the first message that is not older than `since_ms`
 LEAVE = 2  # this reader is gone; not answered
 STORE = 3  # a reader named `name` goes on at `place` (0: forget it)
-STORED = 4  # what all of them have said
+STORED = 4  # all stored places
 
 
 class StreamMessage(msgspec.Struct, frozen=True, array_like=True):

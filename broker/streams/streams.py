@@ -3,7 +3,7 @@
 A question goes to the owner that the map names, which may be this node, and stays open until it is answered: after a
 change of owner, or with a new link, it is asked again. A node that is alone asks its own queues without a word in
 between. An answer counts if its question is open, of this start of this node, and of the epoch that the map has: what
-another owner said late is asked again.
+another owner answers late is asked again.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import msgspec
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.ring import Ring
-from clusterbroker.broker.queues.subscription import LocalConsumer
 from clusterbroker.broker.streams.messages import LEAVE, StreamAsk, StreamTold
 from clusterbroker.broker.streams.stream import Stream
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.replication.errors import BadMessage
 
 Then = Callable[[StreamTold, bytes | memoryview], None]
+Late = Callable[[], None]
 UNANSWERED_MS: Final = 20_000
 
 
@@ -58,10 +58,9 @@ class Host(Protocol):
 
 
 class Reader(Protocol):
-    """One consumer (`reader.Reader`)."""
+    """One consumer's (`broker.access.readers.StreamReader`)."""
 
     asking: int
-    deleted: bool
 
     @property
     def number(self) -> int: ...
@@ -72,24 +71,21 @@ class Reader(Protocol):
     @property
     def ring(self) -> Ring: ...
 
-    @property
-    def subscription(self) -> LocalConsumer: ...
-
     def changed(self) -> bool:
         """The stream has another owner or life; whether the reader can go on."""
 
     def ended(self) -> None:
-        """The stream is gone."""
+        """The stream is gone: closes it."""
 
 
 class Open(NamedTuple):
     """A question that is not answered."""
 
-    face: QueueHandle
+    queue: QueueHandle
     ask: StreamAsk
     then: Then
     due_ms: int
-    late: Callable[[], None] | None
+    late: Late | None
     """Called instead of `then` when there is no answer by `due_ms`."""
 
 
@@ -116,9 +112,7 @@ class Streams:
         reader.ring.mark()
 
     def close(self, reader: Reader) -> None:
-        """It is over: nothing more comes to it. May be said again."""
-        reader.deleted = True
-        reader.subscription.credit.active = False
+        """It reads no more. Idempotent."""
         queue_id = reader.entity.queue_id
         readers = self._readers.get(queue_id, {})
         if readers.pop(reader.number, None) is None:
@@ -130,14 +124,14 @@ class Streams:
 
     # -- questions
 
-    def ask(self, face: QueueHandle, what: int, then: Then, late: Callable[[], None] | None = None, **wish: Any) -> int:
+    def ask(self, queue: QueueHandle, what: int, then: Then, late: Late | None = None, **wish: Any) -> int:
         """Asks the owner; `then` is called with its answer, in a later turn. Returns the request's number."""
         self._requests += 1
-        request, entity = self._requests, face.entity
+        request, entity = self._requests, queue.entity
         ask = StreamAsk(
             entity.queue_id, entity.epoch, request, wish.pop("reader", 0), what, incarnation=self._incarnation, **wish
         )
-        self._open[request] = Open(face, ask, then, self.host.now_ms + UNANSWERED_MS, late)
+        self._open[request] = Open(queue, ask, then, self.host.now_ms + UNANSWERED_MS, late)
         self._say(ask, entity)
         return request
 
@@ -156,13 +150,13 @@ class Streams:
             return
         if told.incarnation != self._incarnation or told.asked != one.ask.seq:
             return  # a start before has asked it
-        entity = one.face.entity
+        entity = one.queue.entity
         if told.epoch != entity.epoch or (peer and entity.owner != peer):
             return  # it has been asked again
         del self._open[told.request]
         one.then(told, records)
 
-    # -- what the node hears
+    # -- events of the node
 
     def asked(self, peer: str, ask: StreamAsk, _: memoryview) -> None:
         """A question of a node, this one included."""
@@ -191,14 +185,12 @@ class Streams:
             if one.late is not None:
                 one.late()
         for reader in tuple(self._readers.get(queue_id, {}).values()):
-            self.close(reader)
             reader.ended()
 
     def owner_changed(self, entity: QueueEntity) -> None:
         """By the map. A reader of another life ends: its offsets mean other messages now."""
         for reader in tuple(self._readers.get(entity.queue_id, {}).values()):
             if not reader.changed():
-                self.close(reader)
                 reader.ended()
         self._ask_again(lambda one: one.ask.queue_id == entity.queue_id)
 
@@ -206,7 +198,7 @@ class Streams:
         """A new link to an owner: what was asked over the one before may be lost. Nor does the peer wait for what it
         has asked over that one."""
         self.unlinked(peer)
-        self._ask_again(lambda one: one.face.entity.owner == peer)
+        self._ask_again(lambda one: one.queue.entity.owner == peer)
 
     def unlinked(self, peer: str) -> None:
         """What its readers wait for is asked again when there is a link."""
@@ -217,13 +209,13 @@ class Streams:
     def _ask_again(self, concerned: Callable[[Open], bool]) -> None:
         for request, one in tuple(self._open.items()):
             if concerned(one):
-                entity = one.face.entity
+                entity = one.queue.entity
                 ask = msgspec.structs.replace(one.ask, epoch=entity.epoch)
                 self._open[request] = one._replace(ask=ask)
                 self._say(ask, entity)
 
     def tick(self, now_ms: int) -> None:
-        """Who waits for an answer only so long hears that there is none."""
+        """Ends questions with a time limit."""
         for request, one in tuple(self._open.items()):
             if one.late is not None and now_ms >= one.due_ms:
                 del self._open[request]

@@ -1,4 +1,4 @@
-"""What is told of a producer, over AMQP and HTTP alike."""
+"""The status of a producer, over AMQP and HTTP alike."""
 
 from __future__ import annotations
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import struct
 
 from clusterbroker.broker.amqp.codec import OutBuffer
+from clusterbroker.broker.queues.ticket import Outcome
+
+WORDS = {Outcome.ACCEPTED: b"OK", Outcome.REJECTED: b"FULL", Outcome.RELEASED: b"NO"}
+"""Of a publish."""
 
 
 class Lines:
@@ -24,9 +28,19 @@ class Lines:
         return self.frames.paused
 
     def add(self, *words: object) -> None:
+        self._convert()
+        self._add(*words)
+
+    def _add(self, *words: object) -> None:
         self._lines.append(b" ".join(word if isinstance(word, bytes) else str(word).encode() for word in words) + b"\n")
 
     def take(self) -> bytes:
+        self._convert()
+        lines, self._lines = self._lines, []
+        return b"".join(lines)
+
+    def _convert(self) -> None:
+        """Deliveries up to here become lines."""
         data, at, tag, redelivered = bytes(self.frames.take()), 0, 0, 0
         while at < len(data):
             kind, _, size = struct.unpack_from(">BHI", data, at)
@@ -35,6 +49,4 @@ class Lines:
             if kind == 1:
                 tag, redelivered = struct.unpack_from(">QB", payload, 5 + payload[4])
             elif kind == 3 or not any(payload[4:12]):
-                self.add(b"MSG", tag, redelivered, payload if kind == 3 else b"")
-        lines, self._lines = self._lines, []
-        return b"".join(lines)
+                self._add(b"MSG", tag, redelivered, payload if kind == 3 else b"")

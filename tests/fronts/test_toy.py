@@ -50,13 +50,25 @@ def test_a_confirm_waits_for_the_disk() -> None:
     assert toy.say() == ["OK 1"]
 
 
+def test_a_publish_is_accepted_rejected_or_released() -> None:
+    cluster = Cluster("a", "b", "c")
+    rabbit = cluster["a"].client()
+    rabbit.declare("q", x_max_length=1, x_overflow="reject-publish")
+    owner = cluster.queue("q").owner
+    for name in sorted("abc", key=lambda name: name == owner):
+        toy = ToyClient(cluster[name]).enter()
+        said = toy.say("PUB 1 q a", "PUB 2 q b", "PUB 3 nowhere c") + toy.say()
+        assert sorted(said) == ["FULL 2 q", "NO 3", "OK 1"], "the second finds it full"
+        assert rabbit.ask(m.QueuePurge(queue="q")).message_count == 1
+
+
 def test_rights_limits_and_exclusive_owners_hold() -> None:
     world = World()
     rabbit = world.client()
     rabbit.declare("q", x_max_length=1, x_overflow="reject-publish")
     rabbit.ask(m.QueueDeclare(queue="mine", exclusive=True))
     assert ToyClient(world).say("TOY guest wrong /") == ["ERR access_refused login"]
-    assert ToyClient(world).enter().say("PUB 1 q a", "PUB 2 q b") == ["NO 2", "OK 1"]
+    assert ToyClient(world).enter().say("PUB 1 q a", "PUB 2 q b") == ["FULL 2 q", "OK 1"]
     assert ToyClient(world).enter().say("SUB none 1") == ["ERR not_found no queue 'none' in vhost '/'"]
     assert ToyClient(world).enter().say("SUB mine 1")[0].startswith("ERR resource_locked cannot obtain exclusive")
     reader = ToyClient(world).enter("eve", "eve")

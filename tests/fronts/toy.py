@@ -1,8 +1,9 @@
 """A second protocol beside 0-9-1, in lines of text: what a front needs of the node, and no more.
 
     TOY <user> <password> <vhost>    -> READY
-    PUB <number> <queue> <body>      -> OK <number> when the queue has it, NO <number> when it refuses or is missing
-    SUB <queue> <limit>              -> ON <queue>, then MSG <tag> <redelivered> <body> for each delivery
+    PUB <number> <queue> <body>      -> OK <number> (accepted), FULL <number> <queue> (rejected), NO <number> (released)
+    SUB <queue> <limit> [<start>]    -> ON <queue>, then MSG <tag> <redelivered> <body> for each delivery; of a stream
+                                     from `start` on: first, last, next or an offset
     ACK <tag>                        the delivery is settled
 
 A refusal is answered ERR <kind> <text>, and ends the connection. Bodies have no line breaks. A connection is its own
@@ -11,12 +12,15 @@ only session. Deliveries leave the ring as frames of 0-9-1, which `Lines` turns 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from clusterbroker.broker.access.authorization import Authorization
 from clusterbroker.broker.access.errors import Refusal, access_refused, precondition_failed
 from clusterbroker.broker.access.publisher import Publisher
-from clusterbroker.broker.access.receiver import attach, give_back, let_go
+from clusterbroker.broker.access.questions import Pending
+from clusterbroker.broker.access.readers import StreamReader
+from clusterbroker.broker.access.receiver import attach, give_back, let_go, readable
 from clusterbroker.broker.access.rights import AccountRights
 from clusterbroker.broker.access.sign_in import Outcome, by_secret, enter, leave
 from clusterbroker.broker.amqp.properties import Properties
@@ -29,8 +33,8 @@ from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.stats.totals import MessageTotals
-from clusterbroker.journal.record import Message
-from tests.fronts.lines import Lines
+from clusterbroker.cluster.wiring.stream_settings import STREAM
+from tests.fronts.lines import WORDS, Lines
 
 FIRST = b"TOY "
 LASTING = Properties(delivery_mode=2)
@@ -45,13 +49,10 @@ class Toy:
 
     def __init__(self, node: Node, accepted: Accepted) -> None:
         self.node = node
-        self.id = node.connection_id()
-        self.peer = accepted.peer
+        self.id, self.peer = node.connection_id(), accepted.peer
         self.trusted, self.loopback = False, accepted.loopback
-        self.out = Lines()
-        self.reading = True
+        self.out, self.undecoded, self.reading = Lines(), b"", True
         self.ending: str | None = None
-        self.undecoded = b""
         self.is_open = self.dismissed = False
         self.access = Authorization(node, self.id, "", AccountRights(node.map, ""))
         self.backpressure = Backpressure(node, self)
@@ -60,6 +61,7 @@ class Toy:
         self.connection = self
         self.ledger = Ledger(1, self.out.frames)
         self.consumers: dict[str, Subscription] = {}
+        self.deadlines: list[Callable[[int], bool]] = []
         self.publisher = Publisher(self)
         self._unconfirmed = 0
         node.clients[self.id] = self
@@ -84,7 +86,7 @@ class Toy:
             try:
                 self._do(*line.split(b" ", 1))
             except Refusal as refusal:
-                self._close(refusal.kind, refusal.text)
+                self.refuse(refusal)
 
     def _do(self, word: bytes, rest: bytes = b"") -> None:
         if word + b" " == FIRST:
@@ -92,11 +94,9 @@ class Toy:
         elif not self.is_open:
             raise access_refused("TOY comes first")
         elif word == b"PUB":
-            number, queue, body = rest.split(b" ", 2)
-            self._publish(int(number), queue.decode(), body)
+            self._publish(*rest.split(b" ", 2))
         elif word == b"SUB":
-            queue_name, limit = rest.decode().split(" ")
-            self._subscribe(queue_name, int(limit))
+            self._subscribe(*rest.decode().split(" "))
         elif word != b"ACK" or self.ledger.ack([int(rest) * 2]):
             raise precondition_failed(f"{word.decode()} {rest.decode()} means nothing")
 
@@ -109,7 +109,7 @@ class Toy:
             try:
                 enter(self.access, vhost, self.trusted)
             except Refusal as refusal:
-                self._close(refusal.kind, refusal.text)
+                self.refuse(refusal)
                 return
             self.publisher = Publisher(self)
             self.is_open = True
@@ -117,43 +117,46 @@ class Toy:
             self.review_reading()
 
         self.reading = False
-        wanted = lambda: self.ending is None and not self.is_open  # noqa: E731
-        by_secret(self.node, self, user, password.encode(), "TOY", wanted, answered)
+        by_secret(self.node, self, user, password.encode(), "TOY", lambda: self.ending is None, answered)
 
-    def _publish(self, number: int, queue: str, body: bytes) -> None:
+    def _publish(self, given: bytes, address: bytes, body: bytes) -> None:
+        number, queue = int(given), address.decode()
         if not self.backpressure.publishes:
             self.backpressure.begin()
         message = new_message("", queue, LASTING, body, self.node.now_ms)
-        route = self.publisher.find(queue.encode(), "", queue)
+        route = self.publisher.find(address, "", queue)
 
         def done(ticket: Ticket) -> None:
             self._unconfirmed -= 1
-            self._say(b"NO" if ticket.rejected or not route.targets else b"OK", number)
+            self._say(WORDS[ticket.outcome], number, *([ticket.refused.queue] if ticket.rejected else []))
 
         self._unconfirmed += 1
         self.publisher.publish(route, (message,), False, Ticket(number, number, done))
 
-    def _subscribe(self, name: str, limit: int) -> None:
+    def _subscribe(self, name: str, limit: str, start: str = "next") -> None:
         self.access.check("read", "queue", name)
-        queue = self.access.queue(name)
+        queue = readable(self.access, name, (self,))
+        if queue.settings.queue_type == STREAM:
+            self._attach(StreamReader(self.access, queue, int(start) if start.isdigit() else start), name, int(limit))
+        else:
+            self._attach(queue, name, int(limit))
+
+    def _attach(self, source: Any, name: str, limit: int) -> None:
+        def attached(_: bool) -> None:
+            self.consumers[name] = consumer
+            self._say(b"ON", name)
+            self.review_rights()
+
         consumer = Subscription(
-            self, self.ledger, queue, name, no_ack=False, exclusive=False, prefetch=limit, priority=0, arguments={}
+            self, self.ledger, source, name, no_ack=False, exclusive=False, prefetch=limit, priority=0, arguments={}
         )
-
-        def attached(refusal: Refusal | None) -> None:
-            if refusal is not None:
-                self._close(refusal.kind, refusal.text)
-            elif self.ending is not None:
-                queue.unsubscribe(consumer, self.node.now_ms)
-            else:
-                self.consumers[name] = consumer
-                self._say(b"ON", name)
-
-        attach(self.access, queue, consumer, attached)
+        attach(self, source, consumer, Pending(self), attached)
 
     # -- what publisher and consumers ask
 
-    def returned(self, messages: Sequence[Message]) -> None: ...
+    def _nothing(self, *_: object) -> None: ...
+
+    returned = flush_confirms = give_up_partial = sent = _nothing
 
     def in_turns(self, step: Callable[[], bool]) -> None:
         if not step():
@@ -161,6 +164,11 @@ class Toy:
 
     def cancelled(self, subscription: Subscription) -> None:
         self.force_close(f"queue '{subscription.tag}' is gone")
+
+    def refuse(self, refusal: Any) -> None:
+        self._close(refusal.kind, refusal.text)
+
+    failed = refuse
 
     def want_send(self) -> None:
         self.node.sending[self] = None
@@ -198,13 +206,8 @@ class Toy:
         for consumer in self.consumers.values():
             consumer.queue.ring.mark()
 
-    def flush_confirms(self) -> None: ...
-
-    def give_up_partial(self) -> None: ...
-
-    def sent(self, now_ms: int) -> None: ...
-
-    def tick(self, now_ms: int, wall_ms: int = 0) -> None: ...
+    def tick(self, now_ms: int, wall_ms: int = 0) -> None:
+        self.deadlines = [overdue for overdue in self.deadlines if not overdue(now_ms)]
 
     # -- the end
 
@@ -218,6 +221,10 @@ class Toy:
 
     def force_close(self, text: str) -> None:
         self._close("closed", text)
+
+    def _close(self, kind: str, text: str) -> None:
+        self._say(b"ERR", kind, text)
+        self._end("flush")
 
     def crashed(self, error: Exception) -> None:
         self.node.log.crashed(self.peer, error)
@@ -233,10 +240,6 @@ class Toy:
     def _say(self, *words: object) -> None:
         self.out.add(*words)
         self.want_send()
-
-    def _close(self, kind: str, text: str) -> None:
-        self._say(b"ERR", kind, text)
-        self._end("flush")
 
     def _end(self, how: str) -> None:
         self.ending, self.reading, self.ledger.flowing = how, False, False

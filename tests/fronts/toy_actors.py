@@ -59,10 +59,10 @@ class ToySocket(Socket):
             return [(0, m.ConnectionClose(320, rest.decode(), 0, 0))]
         if word == b"READY":
             return []
-        return [(1, m.BasicConsumeOk("c") if word == b"ON" else _CONFIRMS[word](int(rest), False))]
+        return [(1, m.BasicConsumeOk("c") if word == b"ON" else _CONFIRMS[word](int(rest.split(b" ")[0]), False))]
 
 
-_CONFIRMS: dict[bytes, Any] = {b"OK": m.BasicAck, b"NO": m.BasicNack}
+_CONFIRMS: dict[bytes, Any] = {b"OK": m.BasicAck, b"FULL": m.BasicNack, b"NO": m.BasicNack}
 
 
 class ToyPublisher(Publisher):

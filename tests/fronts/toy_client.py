@@ -15,10 +15,10 @@ FRONTS = Fronts({HEADER_0_9_1: open_connection, HEADER_0_9: open_connection, FIR
 class ToyClient:
     """Speaks lines. `ended` is how the server ended the connection, None while it lives."""
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: Any, fronts: Fronts = FRONTS) -> None:
         self.world = world
         accepted = Accepted("192.0.2.9:7", True, world.now_ms)
-        self.core: Any = Opening(world.node, accepted, FRONTS, self._become)
+        self.core: Any = Opening(world.node, accepted, fronts, self._become)
         self.ended: str | None = None
         self.unsent = b""
         self._heard: list[str] = []

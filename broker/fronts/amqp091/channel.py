@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from clusterbroker.broker.access.errors import Kind, Refusal
+from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.publisher import Publisher
 from clusterbroker.broker.access.questions import Asked, review
-from clusterbroker.broker.access.receiver import give_back, let_go
+from clusterbroker.broker.access.receiver import detach_replies, give_back, let_go
 from clusterbroker.broker.access.timeouts import check_timeouts
 from clusterbroker.broker.access.transaction import Transaction
 from clusterbroker.broker.amqp import methods
@@ -43,6 +43,7 @@ from clusterbroker.broker.fronts.amqp091.subscription import Subscription
 from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.subscription import Source
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Traced
 from clusterbroker.broker.stats.totals import MessageTotals
@@ -51,11 +52,11 @@ from clusterbroker.journal.record import Message
 NO_ROUTE: Final = 312
 NO_ROUTE_TEXT: Final = b"NO_ROUTE"
 LASTING: Final = (methods.QueueDelete, methods.QueuePurge)
-"""What an owner carries out also when nobody waits for its answer any more."""
+"""Requests that a queue's owner carries out even when the channel has ended meanwhile."""
 CLOSE: Final = b"\x00\x14\x00\x28"
 CLOSE_OK: Final = b"\x00\x14\x00\x29"
 REPLY_BYTES_MAX: Final = 32 << 20
-"""So much may wait for a socket before direct replies are dropped: they come from others, whom nothing holds back."""
+"""Bytes in the output buffer from which on direct replies are dropped: no flow control holds back their publishers."""
 
 
 class Channel:
@@ -80,7 +81,7 @@ class Channel:
         self.deadlines: list[Callable[[int], bool]] = []
         """Who waits for others: asked about twice a second whether it has waited for too long; True: it is over."""
         self.deletes: tuple[int, list[methods.BasicCancel]] | None = None
-        """The id of the queue that is being deleted here, and what its consumers here are told after the answer."""
+        """Id of the queue that is being deleted here, and basic.cancel of its consumers here, sent after delete-ok."""
         self.getter: BasicConsumer | None = None
         """Of the last basic.get: very many deliveries of one queue share it."""
         self.opened = False
@@ -150,20 +151,6 @@ class Channel:
         assert self.parked is None, "a channel is parked once"
         self.parked = deque()
 
-    def ask(
-        self,
-        queue: QueueHandle,
-        method: Method,
-        withdraw: Callable[[], None] | None = None,
-        instead: Callable[[], None] | None = None,
-    ) -> None:
-        """The channel waits for an answer of the queue, whose owner may be another node, or none; parked or not yet.
-        `withdraw` takes the question back when the channel ends before the answer."""
-        if self.parked is None:
-            self.park()
-        now_ms = self.connection.node.now_ms
-        self.asked = Asked(queue, method, isinstance(method, LASTING), now_ms, withdraw, instead)
-
     def question(self, method: Method) -> Question:
         return Question(self, method)
 
@@ -197,11 +184,11 @@ class Channel:
         self.connection.review_reading()
 
     def answers(self, then: Callable[..., None]) -> Callable[..., None]:
-        """`then` for whoever answers this channel later: what it raises costs this client, not who answers."""
+        """`then` as a callback for later: an error in it ends this client's channel or connection, and no caller."""
 
-        def told(*given: Any) -> None:
+        def guarded(*values: Any) -> None:
             try:
-                then(*given)
+                then(*values)
             except (ChannelError, ConnectionFault, Refusal) as error:
                 known = amqp_error(error) if isinstance(error, Refusal) else error
                 if isinstance(known, ConnectionFault):
@@ -213,7 +200,7 @@ class Channel:
             except Exception as error:
                 self.connection.crashed(error)
 
-        return told
+        return guarded
 
     def awaits(self) -> bool:
         """Whether an answer to what parked the channel is still of use. If not, the channel goes on without it."""
@@ -233,8 +220,8 @@ class Channel:
 
     @property
     def owed(self) -> bool:
-        """The client waits for an answer, or for confirms."""
-        return self.asked is not None or (self.confirms is not None and self.confirms.unsaid > 0)
+        """The client waits for a reply, or for confirms."""
+        return self.asked is not None or (self.confirms is not None and self.confirms.unconfirmed > 0)
 
     # -- output -----------------------------------------------------------------------------------------------
 
@@ -246,7 +233,7 @@ class Channel:
         self.connection.node.sending[self.connection] = None
 
     def want_flush(self) -> None:
-        """There are confirms to say."""
+        """There are confirms to send."""
         self.connection.node.confirming[self] = None
 
     def flush_confirms(self) -> None:
@@ -338,8 +325,8 @@ class Channel:
                 self.cancelled(subscription)
 
     def cancelled(self, subscription: Subscription) -> None:
-        """The broker ended a consumer: clients that can are told (amqp-rules 5.5), but by a channel that deletes the
-        queue only after the answer, for which the client waits."""
+        """The broker ended a consumer: basic.cancel for clients with that capability (amqp-rules 5.5); of a queue that
+        this channel deletes after delete-ok, for which the client waits."""
         self.consumers.pop(subscription.tag, None)
         if self.connection.channels.get(self.number) is not self:
             return  # its connection has ended
@@ -358,9 +345,9 @@ class Channel:
         text = f"delivery acknowledgement on channel {self.number} timed out. Timeout value used: {limit_ms} ms"
         self.fail(precondition_failed(text))
 
-    def failed(self, kind: Kind, text: str) -> None:
+    def failed(self, refusal: Refusal) -> None:
         """A consumer cannot go on: closes the channel."""
-        self.fail(amqp_error(Refusal(kind, text)))
+        self.answers(self.fail)(amqp_error(refusal))
 
     def reply(self, message: Any) -> None:
         """Direct reply-to: the message goes straight to this channel's reply consumer."""
@@ -381,8 +368,8 @@ class Channel:
         self.send(methods.ChannelClose(int(error.code), error.reply_text, error.class_id, error.method_id))
 
     def end(self, counted: bool, until: int | None = None) -> None:
-        """Gives back all that the channel held: amqp-rules 5.5, closing requeues what is unacknowledged. `until`: with
-        other channels; what is left of that when the node has done so much (`Labour.done`) is done in later turns."""
+        """Gives back all that the channel held: amqp-rules 5.5, closing requeues what is unacknowledged. `until`: what
+        is left when the node has done so much (`Labour.done`) is done in later turns."""
         node = self.connection.node
         if self.asked is not None and self.asked.withdraw is not None:
             withdraw, self.asked = self.asked.withdraw, self.asked._replace(withdraw=None)
@@ -398,9 +385,7 @@ class Channel:
         give_back(node, self.ledger.drain(), requeue=True, counted=counted, until=until)
         if self.traced is not None:
             self.traced.settled(0, True, "closed")
-        if self.reply_key:
-            node.reply_targets.pop(self.reply_key, None)
-            self.reply_key = ""
+        detach_replies(self)
         self.confirms = None
         node.confirming.pop(self, None)
 
@@ -409,8 +394,8 @@ class Channel:
             self.connection.channel_gone(self)
 
     def tick(self, now_ms: int, until: int) -> bool:
-        """amqp-rules, last section: who holds a message, or waits, for too long is stopped. Raises ConnectionFault.
-        False: the node has done what is to be done at once (`until`, of `Labour.done`), and there may be more."""
+        """Time-outs of requests and deliveries (amqp-rules, last section). Raises ConnectionFault. False: the node has
+        done `until` (`Labour.done`), and more may be late."""
         if self.asked is not None:
             asked = self.asked
             try:
@@ -436,9 +421,13 @@ class Question:
         self.awaits = channel.awaits
 
     def ask(
-        self, queue: QueueHandle, withdraw: Callable[[], None] | None = None, instead: Callable[[], None] | None = None
+        self, queue: Source, withdraw: Callable[[], None] | None = None, instead: Callable[[], None] | None = None
     ) -> None:
-        self.channel.ask(queue, self._method, withdraw, instead)
+        channel, method = self.channel, self._method
+        if channel.parked is None:
+            channel.park()
+        now_ms, lasting = channel.connection.node.now_ms, isinstance(method, LASTING)
+        channel.asked = Asked(queue, method, lasting, now_ms, withdraw, instead)
 
     def refuse(self, error: Refused) -> None:
         self.channel.refuse(error, self._method)

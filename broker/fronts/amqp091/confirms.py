@@ -16,10 +16,7 @@ from clusterbroker.broker.queues.ticket import Ticket
 
 
 class Confirms:
-    """The confirm state of a channel.
-
-    `on_ready` is called once when there is something to say; `flush` says it.
-    """
+    """The confirm state of a channel. `on_ready` is called once when there is something to send; `flush` sends it."""
 
     __slots__ = ("_on_ready", "_open", "_ready", "next")
 
@@ -30,7 +27,7 @@ class Confirms:
         self._ready = False
 
     @property
-    def unsaid(self) -> int:
+    def unconfirmed(self) -> int:
         """Publishes that wait for their confirm, about: those behind the first that waits."""
         return self.next - self._open[0].first if self._open else 0
 
@@ -47,7 +44,7 @@ class Confirms:
             self._on_ready()
 
     def flush(self, out: OutBuffer, channel: int) -> int:
-        """Says what is to be said; how many publishes it confirmed."""
+        """Sends what is due; how many publishes it acked."""
         self._ready = False
         confirmed = 0
         queue = self._open
@@ -72,12 +69,12 @@ class Confirms:
                 if not ticket.done:
                     waiting.append(ticket)
                     continue
-                say = out.nack if ticket.rejected else out.ack
+                answer = out.nack if ticket.rejected else out.ack
                 if not ticket.rejected:
                     confirmed += (count := ticket.last - ticket.first + 1)
                     if ticket.counts is not None:
                         ticket.counts.confirm += count
                 for tag in range(ticket.first, ticket.last + 1):
-                    say(channel, tag, False)
+                    answer(channel, tag, False)
             self._open = waiting
         return confirmed

@@ -57,7 +57,7 @@ HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 TICK_MS: Final = 250
 """Half of the time between two ticks: a heartbeat is rather early than late."""
 REQUEST_BYTES: Final = 2 << 20
-"""Contents that are not whole yet, of who may be no publisher: a lease is taken and settled by such, alarm or not."""
+"""Incomplete contents of a connection that counts as no publisher: requests for leases need that, alarm or not."""
 PARKED_BYTES_MAX: Final = 1 << 20
 """Of events that wait in parked channels; then the socket is not read. An event counts at least 1 KiB."""
 
@@ -72,7 +72,7 @@ class Connection:
     trusted = False
 
     __slots__ = (
-        "_blocked_told", "_closed_at_ms", "_held", "_last_heard_ms", "_last_sent_ms",
+        "_blocked_sent", "_closed_at_ms", "_held", "_last_heard_ms", "_last_sent_ms",
         "access", "backpressure", "capabilities", "channel_max", "channels", "checks_secret", "client_properties",
         "decoder", "dismissed", "divided", "ending", "exclusive_queues", "heartbeat_s", "id", "looks", "loopback",
         "mechanism", "node", "opened_at_ms", "out", "parked_bytes", "partial_bytes", "paused_since_ms", "peer",
@@ -91,7 +91,7 @@ class Connection:
         self.out = OutBuffer(FRAME_MIN_BYTES)
         self.channels: dict[int, Channel] = {}
         self.reading = True
-        self.dismissed = False  # nothing more is taken from it, for it will be told to go (`dismiss`)
+        self.dismissed = False  # nothing more is read: it is about to be closed (`dismiss`)
         self.ending: str | None = None
         self.access = Authorization(node, self.id, "", AccountRights(node.map, ""))
         self.mechanism = ""
@@ -111,7 +111,7 @@ class Connection:
         self.checks_secret = False
         self.opened_at_ms = now_ms
         self.paused_since_ms = 0
-        self._blocked_told = False
+        self._blocked_sent = False
         self._closed_at_ms = 0
         self._last_heard_ms = self._last_sent_ms = now_ms
         node.clients[self.id] = self
@@ -151,8 +151,8 @@ class Connection:
             self.node.sending[self] = None
 
     def _holds(self, partial_bytes: int) -> None:
-        """Contents that are not whole yet take memory as publishes do: who has more than requests to the broker need
-        waits for alarms, too, and all of them together are bounded."""
+        """Incomplete contents take memory as publishes do: a connection with more than requests need waits for alarms,
+        too, and the sum of all is bounded."""
         self.node.partial_bytes += partial_bytes - self.partial_bytes
         self.partial_bytes = partial_bytes
         if partial_bytes > REQUEST_BYTES and not self.backpressure.publishes:
@@ -271,7 +271,7 @@ class Connection:
         return self.peer_identity is not None
 
     def authenticated(self, access: Authorization) -> None:
-        """The handshake knows who it is."""
+        """The login was accepted."""
         self.access = access
         options = self.node.options
         self.state = State.TUNE
@@ -283,7 +283,7 @@ class Connection:
         self.review_reading()
 
     def refused(self, text: str) -> None:
-        """amqp-rules 5.1: a refused login is told only to clients that asked to be told."""
+        """amqp-rules 5.1: connection.close for a refused login only with capability authentication_failure_close."""
         if self.capabilities.get("authentication_failure_close") is True:
             self.fail(AmqpError(ReplyCode.ACCESS_REFUSED, text))
         else:
@@ -328,7 +328,7 @@ class Connection:
             self._end("flush")  # the byte stream can no longer be read: there is no close-ok to wait for
 
     def crashed(self, error: Exception) -> None:
-        """A mistake of ours costs this client its connection (541), and nobody else anything."""
+        """An error of the broker: closes this connection (541), and no other."""
         self.node.log.crashed(self.peer, error)
         try:
             if self.state in (State.CLOSING, State.CLOSED):
@@ -419,7 +419,7 @@ class Connection:
         self.review_rights()
 
     def review_rights(self) -> None:
-        """The user or its permissions changed. One that is deleted is nobody, also if the same name comes again."""
+        """The user or its permissions changed. A deleted user's connection ends, even if the name is used again."""
         if not self.access.by_token and self.node.map.user(self.user) is None:
             self.force_close(f"user '{self.user}' is deleted")
             return
@@ -460,8 +460,8 @@ class Connection:
         """amqp-rules 5.2: connection.blocked goes once to publishing connections, unblocked when all alarms clear."""
         alarms = self.backpressure.alarms
         blocked = bool(alarms)
-        if blocked != self._blocked_told and self.state is State.OPEN:
-            self._blocked_told = blocked
+        if blocked != self._blocked_sent and self.state is State.OPEN:
+            self._blocked_sent = blocked
             if self.capabilities.get("connection.blocked") is True:
                 if blocked:
                     self.send(0, methods.ConnectionBlocked("low on " + " and ".join(alarms)))
@@ -474,10 +474,8 @@ class Connection:
         self.review_reading()
 
     def review_reading(self) -> None:
-        """Whether the socket should be read: not while blocked, checked, behind, or deaf itself.
-
-        Without a majority nobody is: what a client says would be carried out by wiring that may be of the past.
-        """
+        """Whether the socket should be read: not while blocked, in CHECKING, with a backlog or a full output buffer.
+        Nor without a majority: commands would act on metadata that may be stale."""
         blocked = self.backpressure.holds or self.dismissed or MINORITY in self.node.alarms
         reading = (
             not (blocked and self.state is State.OPEN)
@@ -492,8 +490,8 @@ class Connection:
             self.node.sending[self] = None
 
     def tick(self, now_ms: int, wall_ms: int = 0) -> None:
-        """Heartbeats and deadlines; called about twice a second. `wall_ms`: the wall clock, which a token's end is
-        told by; 0: the node's own does."""
+        """Heartbeats and deadlines; called about twice a second. `wall_ms`: the wall clock, for the expiry of a token;
+        0: the node's own."""
         options = self.node.options
         if self.decoder.heard:
             self.decoder.heard = False
@@ -536,7 +534,7 @@ _HANDLERS: Final[dict[State, tuple[type[Method], Callable[[Connection, Any], Non
     State.VHOST: (methods.ConnectionOpen, Connection._open),
     State.OPEN: (methods.ConnectionUpdateSecret, Connection._update_secret),
 }
-"""What may be said on channel 0 in each state, beside connection.close."""
+"""The legal method on channel 0 in each state, beside connection.close."""
 
 
 def open_connection(node: Node, accepted: Accepted) -> Connection:

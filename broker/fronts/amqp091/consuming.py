@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.access.errors import Refusal
-from clusterbroker.broker.access.receiver import Got, attach, get, give_back
+from clusterbroker.broker.access.readers import RangeReader
+from clusterbroker.broker.access.receiver import Got, attach, attach_replies, detach_replies, get, give_back, readable
 from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.codec import Acked
 from clusterbroker.broker.amqp.errors import not_allowed, not_implemented, precondition_failed
 from clusterbroker.broker.amqp.layout import Method
-from clusterbroker.broker.fronts.amqp091 import stream_consuming
+from clusterbroker.broker.fronts.amqp091.consume_arguments import ConsumeArguments
 from clusterbroker.broker.fronts.amqp091.declaring import clean
-from clusterbroker.broker.fronts.amqp091.leases import boolean, reader
 from clusterbroker.broker.fronts.amqp091.subscription import Subscription
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.cluster.wiring.stream_settings import STREAM
 
 if TYPE_CHECKING:
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
 
 QUEUE_SEQ: Final = b"\x0bx-queue-seq"
-"""The header with a message's number in its queue, for consumers that ask for it, as a short string on the wire."""
-
-CONSUMERS_IN_NEED_MAX: Final = 1000
-"""Consumers of a connection while the node's memory is low: they are what makes room, and a few do."""
+STREAM_OFFSET: Final = b"\x0fx-stream-offset"
+"""Headers with a message's number, for consumers that ask for it, as short strings on the wire."""
 
 
 def ack(channel: Channel, event: Acked) -> None:
@@ -84,7 +82,7 @@ def _recover(channel: Channel, method: methods.BasicRecover) -> None:
     if channel.traced is not None:
         channel.traced.settled(0, True, "requeue")
     give_back(channel.connection.node, channel.ledger.drain(), requeue=True, counted=False)
-    if isinstance(method, methods.BasicRecover):
+    if isinstance(method, methods.BasicRecover):  # not basic.recover-async
         channel.send(methods.BasicRecoverOk())
 
 
@@ -113,94 +111,74 @@ def _flow(channel: Channel, method: methods.ChannelFlow) -> None:
     channel.send(methods.ChannelFlowOk(True))
 
 
-def _consumers(channel: Channel) -> int:
-    return len(channel.consumers)
-
-
 def _consume(channel: Channel, method: methods.BasicConsume) -> None:
     connection = channel.connection
-    node = connection.node
+    access, node = channel.access, connection.node
     tag = method.consumer_tag or f"amq.ctag-{node.unique()}"
     if method.queue == REPLY_TO:
         _consume_replies(channel, method, tag)
         return
     name = channel.queue_name(clean(method.queue))
-    channel.access.check("read", "queue", name)
+    access.check("read", "queue", name)
     if tag in channel.consumers:
         raise not_allowed(f"attempt to reuse consumer tag '{tag}'")
     limit = node.options.consumers_per_channel_max
     if len(channel.consumers) >= limit:
         raise not_allowed(f"reached maximum ({limit}) of consumers per channel")
-    if node.low_on_memory and sum(map(_consumers, connection.channels.values())) >= CONSUMERS_IN_NEED_MAX:
-        channel.access.check_memory(f"consume from queue '{name}' with a consumer more")
-    queue: Any = channel.access.queue(name)
+    queue = readable(access, name, connection.channels.values())
+    arguments = ConsumeArguments(tag, method.arguments)
+    source: QueueHandle | RangeReader = queue
+    priority, shift, number = 0, 0, b""
     if queue.settings.queue_type == STREAM:
-        stream_consuming.consume(channel, method, queue, tag)
-        return
-    if "x-lease" in method.arguments:
-        queue = reader(channel, method, tag, queue)
-    priority = method.arguments.get("x-priority", 0)
-    if not isinstance(priority, int) or isinstance(priority, bool):
-        raise precondition_failed(f"invalid arg 'x-priority' for consumer '{tag}': expected an integer")
+        source, number, shift = arguments.stream(access, queue), STREAM_OFFSET, -1
+    else:
+        if "x-lease" in method.arguments:
+            source, number = arguments.lease(access, queue), QUEUE_SEQ
+        priority = arguments.priority()
+        if arguments.flag("x-queue-seq"):
+            number = QUEUE_SEQ
     subscription = Subscription(
         channel,
         channel.ledger,
-        queue,
+        source,
         tag,
         no_ack=method.no_ack,
         exclusive=method.exclusive,
         prefetch=channel.prefetch,
-        priority=max(-(2**31), min(2**31 - 1, int(priority))),
+        priority=priority,
         arguments=method.arguments,
     )
-    if boolean(method, tag, "x-queue-seq") or "x-lease" in method.arguments:
-        subscription.credit.numbered = QUEUE_SEQ
+    subscription.credit.numbered, subscription.credit.shift = number, shift
 
-    @channel.answers
-    def attached(refusal: Refusal | None) -> None:
-        if not channel.awaits():
-            if refusal is None:
-                queue.unsubscribe(subscription, node.now_ms)
-            return
-        if refusal is not None:
-            channel.refuse(refusal, method)
-            return
+    def attached(changed: bool) -> None:
         channel.consumers[tag] = subscription
         if not method.nowait:
             channel.send(methods.BasicConsumeOk(tag))
-        if node.authorization_generation != generation or channel.access.rights is not rights:
-            channel.review_rights()  # they changed while the owner was asked
+        if changed:
+            channel.review_rights()
         channel.resume()
 
-    generation, rights = node.authorization_generation, channel.access.rights
-    channel.ask(queue, method, lambda: queue.unsubscribe(subscription, node.now_ms))
-    attach(channel.access, queue, subscription, attached)
+    attach(channel, source, subscription, channel.question(method), attached)
 
 
 def _consume_replies(channel: Channel, method: methods.BasicConsume, tag: str) -> None:
     """amqp-rules 5.1: one per channel, without acknowledgements."""
     if not method.no_ack:
         raise precondition_failed("reply consumer cannot acknowledge")
-    if channel.reply_key:
-        raise precondition_failed("reply consumer already set")
-    node = channel.connection.node
-    channel.reply_key = f"{REPLY_TO}.{node.secret_name()}"
+    attach_replies(channel)
     raw = tag.encode()
     channel.reply_tag = bytes((len(raw),)) + raw
-    node.reply_targets[channel.reply_key] = channel
     if not method.nowait:
         channel.send(methods.BasicConsumeOk(tag))
 
 
 def _cancel(channel: Channel, method: methods.BasicCancel) -> None:
     tag = method.consumer_tag
-    node = channel.connection.node
     subscription = channel.consumers.pop(tag, None)
     if subscription is not None:
-        subscription.queue.unsubscribe(subscription, node.now_ms)
+        subscription.queue.unsubscribe(subscription, channel.connection.node.now_ms)
     elif channel.reply_key and channel.reply_tag[1:] == tag.encode():
-        node.reply_targets.pop(channel.reply_key, None)
-        channel.reply_key = ""
+        detach_replies(channel)
     if not method.nowait:
         channel.send(methods.BasicCancelOk(tag))
 

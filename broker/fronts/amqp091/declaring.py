@@ -11,9 +11,19 @@ from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.errors import access_refused
 from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.cluster.wiring.commands import AnyCommand
+from clusterbroker.cluster.wiring.entities import DestinationKind
 
 if TYPE_CHECKING:
     from clusterbroker.broker.fronts.amqp091.channel import Channel
+
+
+_Binding = methods.ExchangeBind | methods.ExchangeUnbind | methods.QueueBind | methods.QueueUnbind
+_BINDINGS: Final[dict[type, tuple[Callable[..., AnyCommand], DestinationKind, Method]]] = {
+    methods.ExchangeBind: (Admin.bind, "exchange", methods.ExchangeBindOk()),
+    methods.ExchangeUnbind: (Admin.unbind, "exchange", methods.ExchangeUnbindOk()),
+    methods.QueueBind: (Admin.bind, "queue", methods.QueueBindOk()),
+    methods.QueueUnbind: (Admin.unbind, "queue", methods.QueueUnbindOk()),
+}
 
 
 def clean(name: str) -> str:
@@ -23,7 +33,7 @@ def clean(name: str) -> str:
 
 def _answer(channel: Channel, method: Any, reply: Method) -> None:
     """The parked channel goes on."""
-    if not method.nowait:
+    if not getattr(method, "nowait", False):  # queue.unbind has none
         channel.send(reply)
     channel.resume()
 
@@ -62,37 +72,17 @@ def _exchange_delete(channel: Channel, method: methods.ExchangeDelete) -> None:
     _order(channel, command, method, methods.ExchangeDeleteOk())
 
 
-def _exchange_bind(channel: Channel, method: methods.ExchangeBind) -> None:
-    source, destination = clean(method.source), clean(method.destination)
-    command = Admin(channel.access).bind(source, destination, "exchange", method.routing_key, method.arguments)
-    _order(channel, command, method, methods.ExchangeBindOk())
-
-
-def _exchange_unbind(channel: Channel, method: methods.ExchangeUnbind) -> None:
-    source, destination = clean(method.source), clean(method.destination)
-    command = Admin(channel.access).unbind(source, destination, "exchange", method.routing_key, method.arguments)
-    _order(channel, command, method, methods.ExchangeUnbindOk())
-
-
-def _queue_bind(channel: Channel, method: methods.QueueBind) -> None:
-    name, key = channel.queue_name(clean(method.queue)), method.routing_key
-    if not method.queue and not key:
-        key = name  # amqp-rules 5.3: bind with both empty uses the queue's name as key
-    command = Admin(channel.access).bind(clean(method.exchange), name, "queue", key, method.arguments)
-    _order(channel, command, method, methods.QueueBindOk())
-
-
-def _queue_unbind(channel: Channel, method: methods.QueueUnbind) -> None:
-    name = channel.queue_name(clean(method.queue))
-    admin, question = Admin(channel.access), channel.question(method)
-    command = admin.unbind(clean(method.exchange), name, "queue", method.routing_key, method.arguments)
-
-    def unbound(_: object) -> None:
-        channel.send(methods.QueueUnbindOk())
-        channel.resume()
-
-    channel.park()
-    admin.order(command, question, unbound)
+def _bind(channel: Channel, method: _Binding) -> None:
+    """exchange.bind, exchange.unbind, queue.bind and queue.unbind."""
+    admin, key = Admin(channel.access), method.routing_key
+    if isinstance(method, methods.QueueBind | methods.QueueUnbind):
+        source, destination = clean(method.exchange), channel.queue_name(clean(method.queue))
+        if isinstance(method, methods.QueueBind) and not method.queue and not key:
+            key = destination  # amqp-rules 5.3: bind with both empty uses the queue's name as key
+    else:
+        source, destination = clean(method.source), clean(method.destination)
+    ordered, to, reply = _BINDINGS[type(method)]
+    _order(channel, ordered(admin, source, destination, to, key, method.arguments), method, reply)
 
 
 def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
@@ -121,14 +111,14 @@ def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
         exclusive=method.exclusive,
         server_named=server_named,
     )
-    # said before the answer: a connection that is lost meanwhile must end the queue as well
+    # before the reply: a connection that is lost meanwhile must end the queue as well
     connection.exclusive_queues = connection.exclusive_queues or method.exclusive
     channel.park()
     admin.order_queue(command, question, declared)
 
 
 def _seek_requester(channel: Channel, method: methods.QueueDeclare, name: str) -> None:
-    """Direct reply-to: a passive declare tells whether the one who waits for the reply is still there."""
+    """Direct reply-to: a passive declare finds out whether the requester is still there."""
 
     @channel.answers
     def found(there: bool) -> None:
@@ -180,11 +170,11 @@ def _queue_delete(channel: Channel, method: methods.QueueDelete) -> None:
 HANDLERS: Final[dict[type[Method], Callable[[Channel, Any], None]]] = {
     methods.ExchangeDeclare: _exchange_declare,
     methods.ExchangeDelete: _exchange_delete,
-    methods.ExchangeBind: _exchange_bind,
-    methods.ExchangeUnbind: _exchange_unbind,
+    methods.ExchangeBind: _bind,
+    methods.ExchangeUnbind: _bind,
     methods.QueueDeclare: _queue_declare,
-    methods.QueueBind: _queue_bind,
-    methods.QueueUnbind: _queue_unbind,
+    methods.QueueBind: _bind,
+    methods.QueueUnbind: _bind,
     methods.QueuePurge: _queue_purge,
     methods.QueueDelete: _queue_delete,
 }

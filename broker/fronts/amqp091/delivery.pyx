@@ -1,6 +1,6 @@
-# What the queue hands to a consumer of a channel; `tests/model/delivery.py` explains each name.
+# Deliveries of a queue to a consumer of a channel; `tests/model/delivery.py` explains each name.
 #
-# The queue (ring) knows a `Taker`; all that is said in 0-9-1 is here. A channel's deliveries are kept by tag as a
+# The queue (ring) knows a `Taker`; basic.deliver is written here. A channel's deliveries are kept by tag as a
 # ring keeps messages by seq: in an array, found by a search whose first guess is exact unless entries are missing.
 cimport cython
 from cpython.ref cimport PyObject

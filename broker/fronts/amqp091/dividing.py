@@ -1,9 +1,8 @@
-"""What one read brings, or a channel has waiting, is handled a part at a time when it is much work.
+"""Events of one read, or of a parked channel, are handled in portions when they are much work.
 
-A read is a few hundred kilobytes, and so are thousands of publishes; each may look for a route of its own, or go to
-thousands of queues; and one frame may return all that a channel holds. While they are handled nobody else is served. So
-after STEPS_AT_ONCE (`broker.routing.labour`) the rest waits for the node's next turn, in its order, and the connection
-is not read before. A batch whose messages alone are so much is divided, too.
+A read has thousands of publishes, each with a route of its own or to thousands of queues, and one frame may return all
+deliveries of a channel; no other client is served meanwhile. After STEPS_AT_ONCE (`broker.routing.labour`) the rest
+waits in its order for the node's next turn, and the connection is not read before. A long batch is divided, too.
 """
 
 from __future__ import annotations

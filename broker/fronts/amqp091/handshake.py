@@ -1,4 +1,4 @@
-"""The SASL mechanisms of 0-9-1, and what a handshake settles (`broker.access.sign_in` says who comes in).
+"""The SASL mechanisms of 0-9-1, and what a handshake negotiates (`broker.access.sign_in` has the rules of login).
 
     PLAIN      authorization id NUL user NUL password (RFC 4616); the authorization id is ignored
     AMQPLAIN   a field table without its length: LOGIN, PASSWORD

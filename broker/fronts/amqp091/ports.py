@@ -17,7 +17,7 @@ from clusterbroker.broker.node.vhost import VirtualHost
 
 
 class ConnectionCore(ClientCore, Protocol):
-    """`connection.Connection`, which says what its attributes mean."""
+    """`connection.Connection`, which explains its attributes."""
 
     access: Authorization
     capabilities: dict[str, Any]

@@ -1,4 +1,4 @@
-"""The states of a connection; connection.py says how they follow each other."""
+"""The states of a connection; connection.py has their order."""
 
 from __future__ import annotations
 

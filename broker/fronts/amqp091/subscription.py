@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+from clusterbroker.broker.access.errors import Refusal
+from clusterbroker.broker.access.readers import RangeReader
 from clusterbroker.broker.fronts.amqp091.delivery import BasicConsumer, Ledger
 from clusterbroker.broker.queues.subscription import Source
 from clusterbroker.broker.queues.watch import Delivery, Watch
@@ -14,9 +16,11 @@ ARGUMENTS: Final = frozenset({
     "x-cancel-on-ha-failover", "x-lease", "x-priority", "x-queue-seq", "x-stream-chunks", "x-stream-count",
     "x-stream-end", "x-stream-exact", "x-stream-offset",
 })  # fmt: skip
-"""What means something, here or to RabbitMQ. A channel may have thousands of consumers, each for as long as it likes,
-and no alarm stops them: so nothing else that a client says is kept of them."""
+"""Arguments with a meaning, here or in RabbitMQ. No others are kept: a channel may have thousands of consumers, and no
+alarm ends them."""
 ARGUMENT_LENGTH_MAX: Final = 255
+ROOM_MAX: Final = 2**31
+"""Of a consumer without a limit."""
 
 
 class Holder(Protocol):
@@ -25,15 +29,15 @@ class Holder(Protocol):
     def cancelled(self, subscription: Subscription) -> None:
         """The broker ended the subscription (the queue went, or the consumer took too long)."""
 
+    def failed(self, refusal: Refusal) -> None:
+        """The broker cannot go on with the subscription."""
+
     def want_send(self) -> None:
         """Deliveries wait in the channel's output buffer."""
 
 
 class Subscription:
-    """A consumer of a channel (`broker.queues.subscription.LocalConsumer`).
-
-    `credit` is what `dispatch` sees of it.
-    """
+    """A consumer of a channel (`broker.access.receiver.Consumer`). `credit`: its part in `dispatch`."""
 
     __slots__ = ("arguments", "credit", "exclusive", "holder", "no_ack", "order", "queue", "tag")
     node = ""
@@ -57,7 +61,7 @@ class Subscription:
         self.no_ack = no_ack
         self.exclusive = exclusive
         self.arguments = {name: value for name, value in arguments.items() if _kept(name, value)}
-        self.order = (0, "", 0)  # the queue says when
+        self.order = (0, "", 0)  # set by the queue
         raw = tag.encode()
         self.credit = BasicConsumer(queue.ring, ledger, bytes((len(raw),)) + raw, no_ack, prefetch, priority, self)
 
@@ -70,9 +74,37 @@ class Subscription:
         return self.credit.unacked
 
     @property
+    def limit(self) -> int:
+        return self.credit.prefetch
+
+    @property
+    def is_limited(self) -> bool:
+        return self.credit.prefetch > 0 or self.credit.ledger.prefetch > 0
+
+    @property
+    def session_held(self) -> int:
+        return self.credit.ledger.unacked
+
+    @property
+    def room(self) -> int:
+        credit, ledger = self.credit, self.credit.ledger
+        if not credit.active or not ledger.flowing or not ledger.out.writable:
+            return 0
+        room = credit.prefetch - credit.unacked if credit.prefetch else ROOM_MAX
+        return max(0, min(room, ledger.prefetch - ledger.unacked) if ledger.prefetch else room)
+
+    @property
     def reads_to_an_end(self) -> bool:
-        """The broker cancels it when it has had everything: so whatever else ends it must be told otherwise."""
-        return "x-stream-end" in self.arguments
+        return isinstance(self.queue, RangeReader) and self.queue.reads_to_an_end
+
+    def hand(self, seq: int, message: Message, now_ms: int) -> None:
+        credit, ledger = self.credit, self.credit.ledger
+        if ledger.flowing:
+            ledger.out.deliver(ledger.number, credit.tag, ledger.add(credit, seq, now_ms), False, message)
+            credit.delivered += 1
+
+    def failed(self, refusal: Refusal) -> None:
+        self.holder.failed(refusal)
 
     def flush(self) -> None:
         if self.credit.ledger.out.size:

@@ -44,6 +44,7 @@ from clusterbroker.broker.node.backpressure import MINORITY, Backpressure
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.subscription import Source
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Traced
 from clusterbroker.broker.routing.router import Route
@@ -295,7 +296,7 @@ class OwnClient:
         self._told |= json.loads(message.body)
 
     def ask(
-        self, queue: QueueHandle, withdraw: Callable[[], None] | None = None, instead: Callable[[], None] | None = None
+        self, queue: Source, withdraw: Callable[[], None] | None = None, instead: Callable[[], None] | None = None
     ) -> None:
         self._asked = Asked(queue, None, self._lasting, self.node.now_ms, withdraw, instead)
 

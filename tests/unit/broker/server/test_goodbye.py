@@ -24,7 +24,7 @@ async def publishing(shell: Any, peer: Peer) -> Any:
     peer.publish("q", b"x" * 1000, COUNT)
     (connection,) = shell.node.clients.values()
     async with asyncio.timeout(10):
-        while not connection.channels[1].confirms.unsaid:  # noqa: ASYNC110 - each turn of the loop counts
+        while not connection.channels[1].confirms.unconfirmed:  # noqa: ASYNC110 - each turn of the loop counts
             await asyncio.sleep(0)
     return connection
 

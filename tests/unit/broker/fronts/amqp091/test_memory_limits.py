@@ -125,7 +125,7 @@ def test_of_a_consumers_arguments_those_are_kept_that_mean_something() -> None:
 
 
 def test_while_memory_is_low_a_connection_has_only_so_many_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusterbroker.broker.fronts.amqp091.consuming.CONSUMERS_IN_NEED_MAX", 3)
+    monkeypatch.setattr("clusterbroker.broker.access.receiver.CONSUMERS_IN_NEED_MAX", 3)
     world = World()
     client = world.client(channels=2)
     client.declare("q")
