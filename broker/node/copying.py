@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clusterbroker.broker.node.pending import Pending, Portions
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.states import BUCKET_SEQS
 from clusterbroker.broker.streams.store import store_of
@@ -123,7 +123,7 @@ class Copying:
 
     # -- own queues -------------------------------------------------------------------------------------------
 
-    def take_over(self, queue: MessageLog, min_in_sync: int, after_group: int) -> None:
+    def take_over(self, queue: LocalQueue, min_in_sync: int, after_group: int) -> None:
         """The queue is this node's from now on; `queue.ring` stands as it was folded."""
         entity = queue.entity
         if entity.queue_id in self._beginnings:
@@ -196,7 +196,7 @@ class Copying:
             self.backup.stop(queue_id)
         self.distrusted[queue_id] = ring or self.distrusted.get(queue_id)
 
-    def write_own(self, queue: MessageLog, writer: GroupWriter) -> bool:
+    def write_own(self, queue: LocalQueue, writer: GroupWriter) -> bool:
         """The queue's records into the group that is being made; whether somebody waits for the disk."""
         queue_id, ring = queue.entity.queue_id, queue.ring
         if not self.primary.may_write(queue_id):

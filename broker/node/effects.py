@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.cluster.wiring.entities import User
 from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
@@ -45,7 +45,7 @@ class Group(NamedTuple):
     """A group commit under way: what `group_committed` needs to know of it."""
 
     number: int
-    queues: list[tuple[MessageLog, int]]
+    queues: list[tuple[LocalQueue, int]]
     """(queue, watermark it reaches) of queues that need no other copy."""
     replicated: list[int]
     """Queue ids whose commit waits for other copies as well."""

@@ -17,7 +17,7 @@ from clusterbroker.broker.node.occupancy import OccupancyOfNodes
 from clusterbroker.broker.node.ports import MemberCore, NodeCore
 from clusterbroker.broker.node.relay import Relay
 from clusterbroker.broker.node.relaying import Relaying
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.remote.remote_queues import RemoteQueues
 from clusterbroker.cluster.wiring import changes
@@ -89,7 +89,7 @@ class MemberRole(MemberCore, Protocol):
     @property
     def copies_wait(self) -> bool: ...
 
-    def may_write(self, queue: MessageLog) -> bool: ...
+    def may_write(self, queue: LocalQueue) -> bool: ...
 
     def cut(self, group: int, now_ms: int) -> list[int]: ...
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from clusterbroker.broker.node.effects import Load, StreamLoad
-from clusterbroker.broker.queues.log import Loaded, MessageLog
+from clusterbroker.broker.queues.local_queue import Loaded, LocalQueue
 from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
 from clusterbroker.journal.stream_catalogue import Taken, Wish
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.ports import NodeCore
 
 
-def load(node: NodeCore, queue: MessageLog, locations: list[Location], loaded: Loaded) -> None:
+def load(node: NodeCore, queue: LocalQueue, locations: list[Location], loaded: Loaded) -> None:
     """For the queue itself."""
 
     def read(messages: Sequence[Message]) -> None:
@@ -31,7 +31,7 @@ def load(node: NodeCore, queue: MessageLog, locations: list[Location], loaded: L
 
 def fetch(
     node: NodeCore,
-    queue: MessageLog,
+    queue: LocalQueue,
     locations: Sequence[Location],
     then: Callable[[Sequence[Message]], None],
     otherwise: Callable[[], None] = lambda: None,
@@ -53,7 +53,7 @@ def fetch(
     )  # fmt: skip
 
 
-def read_stream(node: NodeCore, queue: MessageLog, wish: Wish, then: Callable[[Taken], None]) -> None:
+def read_stream(node: NodeCore, queue: LocalQueue, wish: Wish, then: Callable[[Taken], None]) -> None:
     """Records of a stream that are not in its ring; `then` is not called when the queue goes away."""
 
     def loaded(taken: Taken) -> None:

@@ -30,7 +30,7 @@ from clusterbroker.broker.node.queue_factory import new_queue
 from clusterbroker.broker.node.records import Records
 from clusterbroker.broker.node.relaying import Relaying
 from clusterbroker.broker.node.requests import HandOver, Occupied
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.remote import remote_queues as client_side
 from clusterbroker.broker.remote.messages import Alarmed
@@ -350,7 +350,7 @@ class Part:
         self.copying.take_over(queue, node.map.min_in_sync(entity), node.newest_group)
         self._told("owner.began", entity)
 
-    def _step_down(self, queue: MessageLog) -> None:
+    def _step_down(self, queue: LocalQueue) -> None:
         node, entity = self.node, queue.entity
         node.moving.lose(queue)
         self.care.ended(entity)
@@ -390,7 +390,7 @@ class Part:
             facts["why"] = why
         self.tell(event, facts)
 
-    def replicates(self, queue: MessageLog) -> bool:
+    def replicates(self, queue: LocalQueue) -> bool:
         """Whether the queue's commits are the affair of `copying`."""
         return queue.ring.replicated
 
@@ -491,11 +491,11 @@ class Part:
             return proxies_ms  # as a rule, and asked several times a turn
         return min(due_ms for due_ms in (own_ms, copies_ms, proxies_ms, rests_ms) if due_ms is not None)
 
-    def may_write(self, queue: MessageLog) -> bool:
+    def may_write(self, queue: LocalQueue) -> bool:
         """Whether the queue's records may go into the next group: else it would be made for nothing."""
         return self.copying.primary.may_write(queue.entity.queue_id)
 
-    def write(self, queue: MessageLog, writer: GroupWriter) -> bool:
+    def write(self, queue: LocalQueue, writer: GroupWriter) -> bool:
         return self.copying.write_own(queue, writer)
 
     def cut(self, group: int, now_ms: int) -> list[int]:
@@ -541,7 +541,7 @@ class Part:
     def hurry(self, queue_id: int) -> None:
         self.copying.primary.hurry(queue_id, self.node.now_ms)
 
-    def stumbled(self, queue: MessageLog, error: Exception) -> None:
+    def stumbled(self, queue: LocalQueue, error: Exception) -> None:
         self.node.stumbled(queue, error)
 
     def soon(self, goes_on: Callable[[], None]) -> None:

@@ -16,7 +16,7 @@ from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.node.vhost import VirtualHost
 from clusterbroker.broker.queues.effort import Effort
 from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.remote.owned_queues import OwnedQueues
 from clusterbroker.broker.routing.labour import Labour
@@ -69,9 +69,9 @@ class MemberCore(Protocol):
 
     def owns(self, entity: QueueEntity) -> bool: ...
 
-    def replicates(self, queue: MessageLog) -> bool: ...
+    def replicates(self, queue: LocalQueue) -> bool: ...
 
-    def write(self, queue: MessageLog, writer: GroupWriter) -> bool: ...
+    def write(self, queue: LocalQueue, writer: GroupWriter) -> bool: ...
 
 
 class AsideCore(Protocol):
@@ -97,13 +97,13 @@ class NodeCore(Protocol):
     now_ms: int
     options: NodeOptions
     proposals: list[tuple[AnyCommand, Callable[[Applied], None]]]
-    queues: dict[int, MessageLog]
+    queues: dict[int, LocalQueue]
     stopwatch: Callable[[], int]
     touched: dict[Ring, None]
     unwritten_bytes: int
     urgent: bool
     vhosts: dict[str, VirtualHost]
-    writes: dict[MessageLog, None]
+    writes: dict[LocalQueue, None]
 
     @property
     def newest_group(self) -> int: ...
@@ -115,7 +115,7 @@ class NodeCore(Protocol):
     def setting_aside(self) -> AsideCore: ...
 
     def fetch(
-        self, queue: MessageLog, locations: Sequence[Location], then: Callable[[Sequence[Message]], None],
+        self, queue: LocalQueue, locations: Sequence[Location], then: Callable[[Sequence[Message]], None],
         otherwise: Callable[[], None] = ...,
     ) -> None: ...  # fmt: skip
 
@@ -128,4 +128,4 @@ class NodeCore(Protocol):
 
     def soon(self, goes_on: Callable[[], None]) -> None: ...
 
-    def write(self, queue: MessageLog) -> None: ...
+    def write(self, queue: LocalQueue) -> None: ...
