@@ -185,7 +185,7 @@ def _nameless(place: DataDirectory, line: _Line) -> str:
 
 def _message_json(stored: StoredMessage, body: bool) -> dict[str, Any]:
     entry, message, file = stored
-    properties, headers = properties_of(message.header)
+    properties, headers = properties_of(message)
     found: dict[str, Any] = {
         "seq": entry.seq,
         "exchange": plain(message.exchange),
@@ -259,7 +259,7 @@ def _inspect_table(messages: Iterator[StoredMessage], body: bool) -> None:
 
 def _inspect_row(stored: StoredMessage, body: bool) -> list[str | Text]:
     entry, message, file = stored
-    properties, headers = properties_of(message.header)
+    properties, headers = properties_of(message)
     shown = [f"{name}={value}" for name, value in properties.items()]
     if headers is not None:
         shown.append(f"headers={json.dumps(headers, ensure_ascii=False)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterbroker.broker.content.message import key_of, republished
+from clusterbroker.broker.content.message import died
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.dead_lettering.death import Reason, dead_letter_keys, death, is_cycle
 from clusterbroker.broker.queues.handle import QueueHandle
@@ -89,4 +89,4 @@ class DeadLetters:
         if not route.targets:
             return None
         targets = [target for target in route.targets if not is_cycle(dead.headers, target.name)]
-        return republished(message, exchange, key_of(keys[0]), dead, self._node.now_ms), targets
+        return died(message, exchange, keys[0], dead, self._node.now_ms), targets

@@ -347,6 +347,7 @@ class Inspection:
                 payload=payload,
                 payload_bytes=len(body),
                 time_ms=content.time_ms,
+                format=content.format,
             )
         )
 

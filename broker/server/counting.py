@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from clusterbroker.broker.content.properties import timestamp_of
+from clusterbroker.broker.content.formats import UnknownFormatError
+from clusterbroker.broker.content.properties import property_of
 from clusterbroker.broker.fronts.amqp091.connection import Connection
 from clusterbroker.broker.fronts.amqp091.state import State
 from clusterbroker.broker.fronts.amqp091.subscription import Subscription
@@ -409,8 +410,11 @@ def _kept(ring: Ring) -> bool:
 
 
 def _stamped(head: Message | None) -> int | None:
-    """The property `timestamp` of a message."""
-    return None if head is None else timestamp_of(head)
+    """The property `timestamp` of a message, if this release can read it."""
+    try:
+        return None if head is None else property_of(head, "timestamp")
+    except UnknownFormatError:
+        return None
 
 
 def _exclusive(consumers: Subscriptions) -> str | None:

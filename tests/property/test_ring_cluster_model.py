@@ -131,7 +131,8 @@ class Half:
     def records(self, first: int, count: int, priority: int) -> bytes:
         buffer = self.record.RecordBuffer()
         for n in range(count):
-            message = self.record.Message(b"\x00\x01q", b"\x00\x00<%d>" % (first + n), 2, n & 1, priority, 5, -1)
+            body, message_format = b"<%d>" % (first + n), first + n & 255
+            message = self.record.Message(b"\x00\x01q", b"\x00\x00" + body, 2, n & 1, priority, 5, -1, message_format)
             buffer.enqueue(QUEUE_ID, 0, n, message, 0, False)
         data: bytes = buffer.take()
         return data
@@ -199,7 +200,7 @@ class RingCluster(RuleBasedStateMachine):
             ring = half.nodes[self.owner].ring
             count, why = half.module.dispatch(ring, half.takers, 0, limit)
             sent = [half.record.read_records(taker.out.take()) for taker in half.takers]
-            seen = [[(seq, again, count, m.payload) for seq, m, count, again in one] for one in sent]
+            seen = [[(seq, again, count, m.payload, m.format) for seq, m, count, again in one] for one in sent]
             return count, why, seen
 
         _, _, sent = self.both(act)
@@ -294,7 +295,7 @@ class RingCluster(RuleBasedStateMachine):
             found = {place[0]: node.message(place) for place in absent}
             data, end, absent = node.ring.read_leased(first, upto, 1000, 1 << 20, found)
             records = half.record.read_records(data)
-            return end, absent, [(seq, m.payload, count, again) for seq, m, count, again in records]
+            return end, absent, [(seq, m.payload, m.format, count, again) for seq, m, count, again in records]
 
         for _ in range(2):
             end, absent, records = self.both(read)

@@ -22,6 +22,7 @@ from clusterbroker.broker.amqp.errors import (
     resource_locked,
 )
 from clusterbroker.broker.amqp.layout import Method
+from clusterbroker.broker.content.formats import BASIC, translate
 from clusterbroker.broker.fronts.amqp091 import stream_consuming
 from clusterbroker.broker.fronts.amqp091.declaring import clean
 from clusterbroker.broker.fronts.amqp091.delivery import BasicConsumer
@@ -246,7 +247,7 @@ def _get(channel: Channel, method: methods.BasicGet) -> None:
         else:
             seq, message, redelivered, count = answer
             try:
-                message = queue.shown(seq, message, redelivered, count)
+                message = translate(queue.shown(seq, message, redelivered, count), BASIC)
             except Exception as error:
                 queue.requeue(seq, False)
                 node.stumbled(queue, error)

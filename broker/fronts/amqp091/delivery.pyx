@@ -11,6 +11,12 @@ from clusterbroker.broker.amqp.codec cimport Acked, OutBuffer, with_number
 from clusterbroker.broker.queues.ring cimport Taker, acknowledge
 from clusterbroker.journal.record cimport Message
 
+from clusterbroker.broker.content.formats import translate
+from clusterbroker.broker.queues.stumble import Stumble
+
+cdef enum:
+    BASIC = 0  # broker/content/formats.py
+
 cdef uint64_t NONE = 0xFFFFFFFFFFFFFFFF
 
 cdef class Ledger
@@ -55,6 +61,8 @@ cdef class BasicConsumer(Taker):
     cdef int hand(self, uint64_t seq, Message message, bint redelivered, uint16_t delivery_count,
                   int64_t now_ms) except -1:
         cdef uint64_t tag
+        if message.format != BASIC:
+            message = in_basic(self, seq, message)
         if self.no_ack:
             tag = self.ledger.next_tag
             self.ledger.next_tag = tag + 1
@@ -67,6 +75,15 @@ cdef class BasicConsumer(Taker):
         if redelivered:
             self.ledger.redelivered += 1
         return self.no_ack
+
+
+cdef Message in_basic(BasicConsumer consumer, uint64_t seq, Message message):
+    # a message that cannot be read here returns to its place, and the queue is told over which it stumbled
+    try:
+        return <Message?>translate(message, BASIC)
+    except Exception as error:
+        consumer.ring.requeue(seq, False)
+        raise Stumble(seq) from error
 
 
 cdef struct delivery:
