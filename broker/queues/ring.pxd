@@ -10,11 +10,15 @@ cdef class Taker:
     cdef public int64_t priority
     cdef public object owner
     cdef public uint64_t delivered
+    # link credit: `delivered` may rise to it (AMQP 1.0, 2.6.7: delivery-count + link-credit, without its wrap)
+    cdef public uint64_t limit
 
     # whether it may be handed one more message
     cdef bint credit(self) noexcept
     # whether it may be handed anything at all, though it have no credit
     cdef bint flows(self) noexcept
+    # how many more it may be handed, whatever its socket takes
+    cdef int64_t space(self) noexcept
     # takes a message, which is valid for the call; 1: it is settled with that
     cdef int hand(self, uint64_t seq, Message message, bint redelivered, uint16_t delivery_count,
                   int64_t now_ms) except -1

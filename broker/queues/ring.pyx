@@ -80,6 +80,7 @@ cdef enum:
 
 cdef uint64_t NONE = 0xFFFFFFFFFFFFFFFF
 cdef int64_t TTL_MS_MAX = 0x7FFFFFFFFFFFFFFF
+cdef int64_t ROOM_MAX = 0x7FFFFFFFFFFFFFFF
 cdef uint64_t SEQ_MASK = (<uint64_t>1 << SEQ_BITS) - 1
 
 cdef struct slot:

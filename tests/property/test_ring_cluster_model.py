@@ -193,6 +193,17 @@ class RingCluster(RuleBasedStateMachine):
 
         assert self.both(act)[1] == count
 
+    @rule(which=st.integers(0, 1), credit=st.sampled_from([0, 1, 1 << 40]))
+    def credit(self, which: int, credit: int) -> None:
+        """A node's consumer may have so many more."""
+
+        def grant(half: Half) -> Any:
+            taker = half.takers[which]
+            taker.limit = taker.delivered + credit
+            return taker.has_credit, taker.room
+
+        self.both(grant)
+
     @rule(limit=st.sampled_from([1, 5, 1 << 20]))
     def dispatch(self, limit: int) -> None:
         def act(half: Half) -> Any:
@@ -205,7 +216,7 @@ class RingCluster(RuleBasedStateMachine):
 
         _, _, sent = self.both(act)
         for holder, records in zip((1, 254), sent, strict=True):
-            for seq, again, _, _ in records:
+            for seq, again, *_ in records:
                 assert seq not in self.held, "a message is at one node"
                 assert again or seq not in self.seen, "a second hand-out says so"
                 assert seq < self.owners(lambda ring: ring.committed), "only what all have is handed out"

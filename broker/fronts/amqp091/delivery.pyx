@@ -47,7 +47,7 @@ cdef class BasicConsumer(Taker):
     cdef bint credit(self) noexcept:
         if not self.active or not self.ledger.flowing or self.ledger.out.paused or (
             self.ledger.out.size >= self.ledger.out.size_max
-        ):
+        ) or self.delivered >= self.limit:
             return False
         if self.no_ack:
             return True
@@ -57,6 +57,24 @@ cdef class BasicConsumer(Taker):
 
     cdef bint flows(self) noexcept:
         return self.active and self.ledger.flowing
+
+    cdef int64_t space(self) noexcept:
+        cdef int64_t room = Taker.space(self)
+        if self.no_ack:
+            return room
+        if self.prefetch:
+            room = min(room, max(<int64_t>0, <int64_t>self.prefetch - <int64_t>self.unacked))
+        if self.ledger.prefetch:
+            room = min(room, max(<int64_t>0, <int64_t>self.ledger.prefetch - <int64_t>self.ledger.unacked))
+        return room
+
+    @property
+    def writable(self) -> bool:
+        return self.ledger.flowing and self.ledger.out.writable
+
+    @property
+    def shared(self) -> bool:
+        return self.ledger.prefetch != 0
 
     cdef int hand(self, uint64_t seq, Message message, bint redelivered, uint16_t delivery_count,
                   int64_t now_ms) except -1:
