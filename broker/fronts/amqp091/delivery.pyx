@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t, uint16_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 
 from clusterbroker.broker.amqp.codec cimport Acked, OutBuffer, with_number
-from clusterbroker.broker.queues.ring cimport Taker, acknowledge
+from clusterbroker.broker.queues.ring cimport Taker, acknowledge, row_from
 from clusterbroker.journal.record cimport Message
 
 from clusterbroker.broker.content.formats import translate
@@ -222,29 +222,12 @@ cdef class Ledger:
         return self.next_tag - 1
 
     cdef delivery *find(self, uint64_t tag) noexcept:
-        # NULL when the tag is not outstanding; see the ring's shelf_at
-        cdef size_t low = self.first, high = self.end, middle
-        cdef uint64_t above, below
+        # NULL when the tag is not outstanding
+        cdef size_t at = row_from(self.entries, sizeof(delivery), self.first, self.end, tag)
         cdef delivery *entry
-        if low == high:
+        if at == self.end:
             return NULL
-        high -= 1
-        if tag < self.entries[low].tag or tag > self.entries[high].tag:
-            return NULL
-        above = tag - self.entries[low].tag
-        below = self.entries[high].tag - tag
-        middle = high
-        if above < high - low:
-            high = low + above
-        if below < middle - low:
-            low = middle - below
-        while low < high:
-            middle = (low + high) >> 1
-            if self.entries[middle].tag < tag:
-                low = middle + 1
-            else:
-                high = middle
-        entry = &self.entries[low]
+        entry = &self.entries[at]
         return entry if entry.tag == tag and entry.consumer != NULL else NULL
 
     cdef inline void remove(self, delivery *entry) noexcept:

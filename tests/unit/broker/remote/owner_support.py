@@ -322,3 +322,14 @@ class Stage:
 
     def bodies_at(self, node: str) -> list[bytes]:
         return [body for _, _, body, _ in self.delivered(node)]
+
+
+def handed_out(count: int = 3, **arguments: object) -> Stage:
+    """Messages 1 to count are at a consumer of "b"; "c" has a consumer that would take them."""
+    stage = Stage(**arguments)
+    stage.attach("b", consumers=[head()])
+    stage.publish("b", 1, *(b"%d" % number for number in range(1, count + 1)))
+    stage.commit()
+    assert [entry[:2] + entry[3:] for entry in stage.delivered("b")] == [(1, n, False) for n in range(1, count + 1)]
+    stage.attach("c", consumers=[head()])
+    return stage
