@@ -110,7 +110,7 @@ class Others(Protocol):
 
 
 class RemoteQueue:
-    """The face (`broker.queues.handle`) of one queue at this node."""
+    """The handle (`broker.queues.handle`) of one queue at a node that does not own it."""
 
     __slots__ = (
         "_backlog", "_busy", "_by_subscription", "_cancels", "_lines", "_questions", "_settlements", "_watch",
