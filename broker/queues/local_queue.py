@@ -7,7 +7,7 @@ answers readers. Everything that they want from the world they ask of their `Hos
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -15,13 +15,11 @@ from typing import Any, Protocol
 from clusterbroker.broker.queues.attributes import MOVED
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.effort import Effort
-from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY, CommitPart, Moved, Taken
-from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
+from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY, CommitPart, Moved, QueueHandle, Taken
 from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer, Member, Subscriptions, tell_ended
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.layout import Location
@@ -110,8 +108,8 @@ class Host(Protocol):
         """Propose the queue's deletion: it is auto-delete or expired and unused."""
 
 
-class LocalQueue(ABC):
-    """Entity (what was declared), settings (policy applied) and log.
+class LocalQueue(QueueHandle):
+    """Entity (what was declared), settings (policy applied) and log. A handle that answers at once.
 
     ring        of the log
     paused      nothing is handed out, expires or is dropped: others have not said what they hold
@@ -128,6 +126,10 @@ class LocalQueue(ABC):
         "aside", "broken", "deleted", "entity", "halted", "host", "last_used_ms", "listener", "log", "paused",
         "replicated", "ring", "sealed", "settings", "subscriptions", "wake_ms",
     )  # fmt: skip
+    deleted: bool
+    entity: QueueEntity
+    ring: Ring
+    settings: QueueSettings
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
         self.entity = entity
@@ -184,19 +186,6 @@ class LocalQueue(ABC):
 
     # -- publishing -------------------------------------------------------------------------------------------
 
-    @property
-    @abstractmethod
-    def rejects(self) -> bool:
-        """Whether each message must be asked for by `accepts` first."""
-
-    @abstractmethod
-    def accepts(self, message: Message, now_ms: int, named: tuple[bytes, int] | None = None) -> bool:
-        """reject-publish: whether there is room for one more, or it is here already; what is refused may die."""
-
-    @abstractmethod
-    def takes(self, messages: Sequence[Message], now_ms: int) -> bool:
-        """As `accepts`, for all of these messages or none; what is refused is no dead letter."""
-
     @abstractmethod
     def has_room(self, now_ms: int, more: int = 1, more_bytes: int = 1) -> bool:
         """Whether there is room for so much more (amqp-rules 5.6: the length counts ready only)."""
@@ -215,10 +204,6 @@ class LocalQueue(ABC):
         """A message dies before it was ready. Only where `kills`."""
 
     @abstractmethod
-    def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
-        """Appends the messages; the ticket, if any, is held until they are committed."""
-
-    @abstractmethod
     def publish_records(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
         """Appends the messages of ENQ records, which another node has sent, and holds the ticket; how many they are."""
 
@@ -233,10 +218,6 @@ class LocalQueue(ABC):
             self.publish((message,), ticket, now_ms)
         elif ticket is not None:
             self.log.promise(ticket)
-
-    @abstractmethod
-    def accept_dead_letter(self, message: Message) -> None:
-        """The queue does its part in its own turn: chains of queues must not nest."""
 
     # -- transactions: all that belongs together, or nothing --------------------------------------------------
     #
@@ -399,18 +380,10 @@ class LocalQueue(ABC):
         """Why nobody may consume: one reader has all of it. Empty: that is not so."""
 
     @abstractmethod
-    def subscribe(self, subscription: LocalConsumer, now_ms: int, then: Callable[[str], None]) -> None:
-        """See `QueueHandle`."""
-
-    @abstractmethod
     def get(
         self, now_ms: int, then: Callable[[Taken | str | None], None], credit: Any = None, *, no_ack: bool = False
     ) -> None:
         """See `QueueHandle`; with `credit`, a Taker, the message is delivered to that, and `then` hears None."""
-
-    @abstractmethod
-    def lease(self, request: LeaseRequest, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
-        """See `QueueHandle`."""
 
     def add_consumer(self, member: Member, now_ms: int) -> None:
         """Of any node."""
@@ -431,14 +404,6 @@ class LocalQueue(ABC):
     def limits_changed(self, subscription: LocalConsumer) -> None:
         subscription.credit.ring.mark()
 
-    @abstractmethod
-    def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
-        """The message of a basic.get as its client shall see it."""
-
-    @abstractmethod
-    def watch(self, watch: Watch | None) -> None:
-        """Who looks at what is handed to consumers of this node from now on; None: nobody."""
-
     def settle(self, seq: int, held: bool = False) -> None:
         if not self.deleted:
             self.ring.settle(seq, held)
@@ -447,14 +412,6 @@ class LocalQueue(ABC):
     @abstractmethod
     def reject(self, seq: int, at_once: bool = False) -> None:
         """basic.reject or basic.nack without requeue; `at_once`: in a transaction."""
-
-    @abstractmethod
-    def requeue(self, seq: int, counted: bool) -> None:
-        """The message returns to its place; `counted`: the consumer failed at it (replication.md 6.9)."""
-
-    @abstractmethod
-    def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
-        """Calls `then` when these unacknowledged messages are in memory, if a rejection makes them dead letters."""
 
     # -- as a whole -------------------------------------------------------------------------------------------
 
