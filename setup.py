@@ -26,6 +26,7 @@ COMPILED = (  # the longest first
     "clusterbroker.broker.fronts.amqp091.delivery",
     "clusterbroker.pipeline.records",
     "clusterbroker.broker.transactions.rows",
+    "clusterbroker.broker.content.headers",
     "clusterbroker.journal.walk",
 )
 DEPENDS = {"clusterbroker.journal.record": ["clusterbroker/journal/commit_thread.h"]}

@@ -16,7 +16,7 @@
         8  u8   kind      (below)
         9  u8   flags     ENQ: the message's flags; SET: the cause; DEAD: the reason
        10  u8   priority  ENQ only
-       11  u8   0
+       11  u8   format    ENQ: what the header and the body are encoded in (broker/content/formats.py); else 0
        12  u32  epoch of the queue's owner
        16  u64  queue id
        24  u64  seq

@@ -13,6 +13,7 @@ cdef class Message:
     cdef readonly uint32_t header_length
     cdef readonly uint8_t flags
     cdef readonly uint8_t priority
+    cdef readonly uint8_t format
     cdef readonly int64_t time_ms
     cdef readonly int64_t ttl_ms
 
@@ -37,7 +38,7 @@ cdef inline const uint8_t *payload_start(Message message) noexcept:
 
 # The quick way to make a message: no argument tuple, no __init__.
 cdef Message make_message(bytes address, bytes payload, uint32_t header_length, uint8_t flags, uint8_t priority,
-                          int64_t time_ms, int64_t ttl_ms)
+                          int64_t time_ms, int64_t ttl_ms, uint8_t format)
 
 
 cdef class GroupWriter:
@@ -75,6 +76,7 @@ cdef struct record_view:
     uint8_t kind
     uint8_t flags
     uint8_t priority
+    uint8_t format  # ENQ
     uint32_t epoch
     uint64_t queue_id
     uint64_t seq

@@ -15,6 +15,7 @@ class Message:
     priority: int
     time_ms: int
     ttl_ms: int
+    format: int
     def __init__(
         self,
         address: bytes,
@@ -24,6 +25,7 @@ class Message:
         priority: int = 0,
         time_ms: int = 0,
         ttl_ms: int = -1,
+        format: int = 0,
     ) -> None: ...
     @property
     def exchange(self) -> bytes: ...

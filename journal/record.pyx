@@ -151,7 +151,7 @@ cdef extern from *:
     #pragma pack(push, 1)
     typedef struct { uint32_t magic, crc, length, records; uint64_t lsn, time_ms; } group_head;
     typedef struct {
-        uint32_t length, crc; uint8_t kind, flags, priority, zero; uint32_t epoch; uint64_t queue_id, seq;
+        uint32_t length, crc; uint8_t kind, flags, priority, format; uint32_t epoch; uint64_t queue_id, seq;
     } record_head;
     typedef struct { uint64_t time_ms; int64_t ttl_ms; uint16_t address, delivery_count; uint32_t header; } enq_head;
     #pragma pack(pop)
@@ -196,7 +196,7 @@ cdef extern from *:
         uint8_t kind
         uint8_t flags
         uint8_t priority
-        uint8_t zero
+        uint8_t format
         uint32_t epoch
         uint64_t queue_id
         uint64_t seq
@@ -276,7 +276,7 @@ cdef class Message:
     """One published message."""
 
     def __init__(self, bytes address not None, bytes payload not None, uint32_t header_length, uint8_t flags=0,
-                 uint8_t priority=0, int64_t time_ms=0, int64_t ttl_ms=-1):
+                 uint8_t priority=0, int64_t time_ms=0, int64_t ttl_ms=-1, uint8_t format=0):
         self.address = address
         self.payload = payload
         self.header_length = header_length
@@ -284,6 +284,7 @@ cdef class Message:
         self.priority = priority
         self.time_ms = time_ms
         self.ttl_ms = ttl_ms
+        self.format = format
 
     @property
     def exchange(self) -> bytes:
@@ -318,7 +319,7 @@ cdef class Message:
 
 
 cdef Message make_message(bytes address, bytes payload, uint32_t header_length, uint8_t flags, uint8_t priority,
-                          int64_t time_ms, int64_t ttl_ms):
+                          int64_t time_ms, int64_t ttl_ms, uint8_t format):
     cdef Message message = Message.__new__(Message)
     message.address = address
     message.payload = payload
@@ -327,6 +328,7 @@ cdef Message make_message(bytes address, bytes payload, uint32_t header_length, 
     message.priority = priority
     message.time_ms = time_ms
     message.ttl_ms = ttl_ms
+    message.format = format
     return message
 
 
@@ -361,7 +363,7 @@ cdef class GroupWriter:
         head.kind = ENQ
         head.flags = message.flags
         head.priority = message.priority
-        head.zero = 0
+        head.format = message.format
         head.epoch = epoch
         head.queue_id = queue_id
         head.seq = seq
@@ -532,7 +534,7 @@ cdef uint8_t *open_record(GroupWriter writer, uint64_t length, uint8_t kind, uin
     head.kind = kind
     head.flags = flags
     head.priority = 0
-    head.zero = 0
+    head.format = 0
     head.epoch = epoch
     head.queue_id = queue_id
     head.seq = seq
@@ -892,7 +894,7 @@ cdef Message message_at(const uint8_t *data, int64_t at, int64_t end, uint64_t q
     return make_message(
         address,
         PyBytes_FromStringAndSize(start + fields.address, head.length - ENQ_OVERHEAD_BYTES - fields.address),
-        fields.header, head.flags, head.priority, <int64_t>fields.time_ms, fields.ttl_ms)
+        fields.header, head.flags, head.priority, <int64_t>fields.time_ms, fields.ttl_ms, head.format)
 
 
 cdef int next_record(const uint8_t *data, int64_t end, record_view *view, bint proved) except -1:
@@ -919,6 +921,7 @@ cdef int next_record(const uint8_t *data, int64_t end, record_view *view, bint p
     view.kind = head.kind
     view.flags = head.flags
     view.priority = head.priority
+    view.format = head.format
     view.epoch = head.epoch
     view.queue_id = head.queue_id
     view.seq = head.seq
@@ -965,7 +968,8 @@ cdef Message view_message(record_view *view, Message before):
     return make_message(
         address,
         PyBytes_FromStringAndSize(start + view.address_length, view.header_length + view.body_length),
-        view.header_length, view.flags & <uint8_t>~REDELIVERED_BIT, view.priority, view.time_ms, view.ttl_ms)
+        view.header_length, view.flags & <uint8_t>~REDELIVERED_BIT, view.priority, view.time_ms, view.ttl_ms,
+        view.format)
 
 
 def verify_records(data, uint64_t queue_id, uint32_t epoch, bint messages=False) -> int:

@@ -111,8 +111,8 @@ def _record(data: bytes, at: int, knows: Knows) -> Record | HurtRecord | None:
         return _alone(data, at)
     except DamagedRecord as damage:
         data = _head_meant(data, knows)
-        length, _, kind, _, _, zero, _, queue_id, seq = RECORD_HEADER.unpack_from(data)
-        if kind not in KIND_NAMES or zero or seq > SEQ_MAX or not queue_id:
+        length, _, kind, _, _, message_format, _, queue_id, seq = RECORD_HEADER.unpack_from(data)
+        if kind not in KIND_NAMES or (message_format and kind != ENQ) or seq > SEQ_MAX or not queue_id:
             return None
         if kind == ENQ:
             if length < ENQ_OVERHEAD_BYTES:

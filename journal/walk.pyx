@@ -146,7 +146,7 @@ cdef packed struct enq_start:
     uint8_t kind
     uint8_t flags
     uint8_t priority
-    uint8_t zero
+    uint8_t format
     uint32_t epoch
     uint64_t queue_id
     uint64_t seq

@@ -14,6 +14,7 @@ from clusterbroker.broker.access.errors import (
 )
 from clusterbroker.broker.access.readers import RangeReader, ReadingConsumer
 from clusterbroker.broker.access.services import REPLY_TO
+from clusterbroker.broker.content.formats import BASIC, translate
 from clusterbroker.broker.queues.handle import GONE, QueueHandle, Taken
 from clusterbroker.broker.queues.subscription import Source
 from clusterbroker.broker.queues.watch import Delivery
@@ -85,11 +86,12 @@ class Got(NamedTuple):
 
 def get(
     session: Getting, name: str, question: Question, then: Callable[[Got | None], None], *, settled: bool,
-    operation: str = "get",
+    operation: str = "get", reads: int = BASIC,
 ) -> None:  # fmt: skip
     """Takes the head of a queue, which may be at another node (amqp-rules 5.5: basic.get). `then(None)`: nothing is
-    ready. `settled`: the message leaves the queue at once. `operation`: the request's name in refusals. Raises Refusal;
-    what the owner refuses goes to the question."""
+    ready. `settled`: the message leaves the queue at once. `operation`: the request's name in refusals. `reads`: the
+    format of messages that the client understands (`content.formats`). Raises Refusal; what the owner refuses goes to
+    the question."""
     access = session.access
     access.check("read", "queue", name)
     queue, node, vhost = access.queue(name), access.node, access.vhost.name
@@ -113,17 +115,17 @@ def get(
             queue.ring.got_empty += 1
             then(None)
         else:
-            then(_got(session, queue, answer, settled))
+            then(_got(session, queue, answer, settled, reads))
 
     question.ask(queue)
     queue.get(node.now_ms, taken, no_ack=settled)
 
 
-def _got(session: Getting, queue: QueueHandle, answer: Taken, settled: bool) -> Got:
+def _got(session: Getting, queue: QueueHandle, answer: Taken, settled: bool, reads: int) -> Got:
     seq, message, redelivered, count = answer
     access, counts = session.access, session.counts
     try:
-        message = queue.shown(seq, message, redelivered, count)
+        message = translate(queue.shown(seq, message, redelivered, count), reads)
     except Exception as error:
         queue.requeue(seq, False)
         access.node.stumbled(queue, error)

@@ -53,6 +53,7 @@ cdef enum:
     HAS_EXPIRATION = 4
     HAS_USER_ID = 8
     HAS_REPLY_TO = 16
+    BASIC_FORMAT = 0  # of a message (broker/content/formats.py)
 
 cdef uint32_t PUBLISH_START = BASIC << 16 | 40
 cdef uint32_t ACK_START = BASIC << 16 | 80
@@ -378,7 +379,7 @@ def make_message(bytes address not None, bytes header not None, bytes body not N
     if refusal is not None:
         return refusal
     return new_message(address, header + body, <uint32_t>PyBytes_GET_SIZE(header), traits.flags, traits.priority,
-                       now_ms, traits.ttl_ms)
+                       now_ms, traits.ttl_ms, BASIC_FORMAT)
 
 
 def numbered(Message message not None, bytes name not None, int64_t number) -> Message:
@@ -422,7 +423,7 @@ cdef Message with_number(Message message, bytes name, int64_t number):
     to = put64(to + 1, <uint64_t>number)
     put_all(to, old + at, PyBytes_GET_SIZE(payload) - at)
     return new_message(message.address, result, <uint32_t>(length + grown), message.flags | HAS_HEADERS,
-                       message.priority, message.time_ms, message.ttl_ms)
+                       message.priority, message.time_ms, message.ttl_ms, message.format)
 
 
 cdef int check_utf8(const uint8_t *name, uint64_t length) except -1:
@@ -584,7 +585,7 @@ cdef class FrameDecoder:
         memcpy(store, header, header_size)
         memcpy(store + header_size, body, body_size)
         message = new_message(address, payload, <uint32_t>header_size, self.traits.flags, self.traits.priority,
-                              now_ms, self.traits.ttl_ms)
+                              now_ms, self.traits.ttl_ms, BASIC_FORMAT)
         self.publish(channel, address, bits, message, header_size + body_size)
         return <Py_ssize_t>at
 
@@ -744,7 +745,7 @@ cdef class FrameDecoder:
             return self.refuse(channel, content.address, content.bits, content.refusal)
         assert content.filled == content.capacity, "a content's bytes object has no byte to spare at the end"
         message = new_message(content.address, <bytes>content.store, content.header_length, self.traits.flags,
-                              self.traits.priority, now_ms, self.traits.ttl_ms)
+                              self.traits.priority, now_ms, self.traits.ttl_ms, BASIC_FORMAT)
         return self.publish(channel, content.address, content.bits, message, content.filled)
 
 

@@ -171,22 +171,13 @@ _SCALARS: Final = (
 _UNPACK: Final = {ord(scalar.tag): (scalar.wire, scalar.unpacker()) for scalar in _SCALARS}
 _STRING, _BINARY, _TABLE, _ARRAY, _DECIMAL_TAG, _VOID = b"SxFADV"
 _PACK: Final[dict[type, _Scalar]] = {scalar.type: scalar for scalar in _SCALARS}
-_NAMES: Final[dict[type, str]] = {scalar.type: scalar.name for scalar in _SCALARS} | {
-    str: "longstr",
-    LongBytes: "longstr",
-    bytes: "binary",
-    Decimal: "decimal",
-    dict: "table",
-    list: "array",
-    tuple: "array",
-    type(None): "void",
-}
+_TYPES: Final = frozenset({*_PACK, str, LongBytes, bytes, Decimal, dict, list, tuple, type(None)})
 
 
 def _known_type(value: FieldValue) -> type:
     """The field type that a value's class is or descends from. Raises ``TypeError`` if there is none."""
     for base in type(value).__mro__:
-        if base in _NAMES:
+        if base in _TYPES:
             return base
     raise TypeError(f"{type(value).__name__} is not a field type")
 
@@ -348,8 +339,3 @@ def _push_decimal(value: Decimal) -> bytes:
         return _DECIMAL.pack(max(-exponent, 0), unscaled)
     except struct.error:
         raise ValueError(f"{value} does not fit into a field of type decimal") from None
-
-
-def type_name(value: FieldValue) -> str:
-    """RabbitMQ's name of a value's wire type, as its error texts use it: ``signedint``, ``longstr``, ``bool``."""
-    return _NAMES[_known_type(value)]

@@ -66,7 +66,7 @@ class Sheet(Protocol):
 def row_of(stored: StoredMessage) -> Row:
     """One message by column."""
     entry, message, _ = stored
-    properties, headers = properties_of(message.header)
+    properties, headers = properties_of(message)
     row: Row = dict.fromkeys(COLUMNS)
     row.update(
         (name, plain(value) if isinstance(value, str) else value) for name, value in properties.items() if name in row

@@ -168,7 +168,7 @@ def _nameless(place: DataDirectory, line: _Line) -> str:
 
 def _message_json(stored: StoredMessage, body: bool) -> dict[str, Any]:
     entry, message, file = stored
-    properties, headers = properties_of(message.header)
+    properties, headers = properties_of(message)
     found: dict[str, Any] = {
         "seq": entry.seq,
         "exchange": plain(message.exchange),

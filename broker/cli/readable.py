@@ -18,7 +18,9 @@ from typing import Any, Final
 
 from clusterbroker.broker.amqp.errors import ConnectionFault
 from clusterbroker.broker.amqp.fields import FieldLimits
-from clusterbroker.broker.amqp.properties import PROPERTIES, decode
+from clusterbroker.broker.amqp.properties import PROPERTIES
+from clusterbroker.broker.content import properties as content
+from clusterbroker.broker.content.formats import UnknownFormatError
 from clusterbroker.broker.visible import visible as visible
 from clusterbroker.journal.values import Timestamp
 
@@ -59,15 +61,16 @@ def jsonable(value: Any) -> Any:
     return value
 
 
-def properties_of(header: bytes) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """(properties that are there, headers) of stored header bytes, both ready for JSON.
+def properties_of(message: content.Content) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """(properties that are there, headers) of a stored message, both ready for JSON.
 
-    Bytes that cannot be decoded (none that this node accepted) are shown as `{"undecodable": hex}`.
+    Bytes that cannot be decoded, as those of a format that this release does not know, are shown as
+    `{"undecodable": hex}`.
     """
     try:
-        found = decode(header, LIMITS)
-    except ConnectionFault:
-        return {"undecodable": header.hex()}, None
+        found = content.properties_of(message, LIMITS)
+    except (ConnectionFault, UnknownFormatError):
+        return {"undecodable": message.header.hex()}, None
     properties = {
         name: jsonable(value)
         for name, _ in PROPERTIES

@@ -1,17 +1,18 @@
-"""Messages with other properties, flags or addresses, for rooms that do not know the protocol of the publish.
+"""Messages with other properties, annotations, flags or addresses, for rooms that do not know the protocol of the
+publish.
 
 A message keeps its publisher's bytes: a copy shares its body, and whatever else is not changed. `content.properties`
-reads what is changed here.
+reads what is changed here. Each function raises UnknownFormatError for a message that this release cannot read.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from clusterbroker.broker.amqp import properties as basic
-from clusterbroker.broker.amqp.codec import make_message
 from clusterbroker.broker.amqp.domains import push_shortstr
 from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.broker.content.formats import BASIC, format_of
 from clusterbroker.journal.record import Message
 
 KEY_BYTES_MAX: Final = 255
@@ -21,18 +22,20 @@ KEY_BYTES_MAX: Final = 255
 def with_properties(message: Message, properties: Properties, flags: int | None = None) -> Message:
     """The message with these properties in place of its own; body, address, priority and times stay, and so do its
     flags without `flags`."""
-    return _with_header(message, basic.encode(properties), flags)
+    return _with_header(message, format_of(message.format).header(message.header, properties), flags)
 
 
-def without_header(message: Message, name: str, flags: int | None = None) -> Message:
-    """The message without the header of this name, if there is one; the headers stay, perhaps empty."""
-    return _with_header(message, basic.without_header(message.header, name), flags)
+def with_annotations(
+    message: Message, added: Mapping[str, Any], removed: str = "BCC", flags: int | None = None
+) -> Message:
+    """The message with these headers of the broker's more, and without the one named `removed`."""
+    return _with_header(message, format_of(message.format).annotated(message.header, added, removed), flags)
 
 
 def _with_header(message: Message, header: bytes, flags: int | None) -> Message:
     return Message(
         message.address, header + message.body, len(header), message.flags if flags is None else flags,
-        message.priority, message.time_ms, message.ttl_ms,
+        message.priority, message.time_ms, message.ttl_ms, message.format,
     )  # fmt: skip
 
 
@@ -40,7 +43,7 @@ def with_flags(message: Message, flags: int) -> Message:
     """The message with these flags in place of its own."""
     return Message(
         message.address, message.payload, message.header_length, flags, message.priority, message.time_ms,
-        message.ttl_ms,
+        message.ttl_ms, message.format,
     )  # fmt: skip
 
 
@@ -48,25 +51,34 @@ def taken_at(message: Message, now_ms: int) -> Message:
     """The message as if it had been published now."""
     return Message(
         message.address, message.payload, message.header_length, message.flags, message.priority, now_ms,
-        message.ttl_ms,
+        message.ttl_ms, message.format,
     )  # fmt: skip
 
 
 def republished(message: Message, exchange: str, key: str, properties: Properties | None, now_ms: int) -> Message:
     """The message as a publish to `exchange` by `key`, now, with these properties (None: its own). Raises ValueError
     for a key beyond KEY_BYTES_MAX."""
-    header = message.header if properties is None else basic.encode(properties)
-    return _published(exchange, key, header, message.body, now_ms)
+    header = message.header
+    if properties is not None:
+        header = format_of(message.format).header(header, properties)
+    return _published(message.format, exchange, key, header, message.body, now_ms)
+
+
+def died(message: Message, exchange: str, key: str, history: Properties, now_ms: int) -> Message:
+    """The message as the dead letter that is published to `exchange` by `key`; `history`: its properties with what they
+    say of its deaths (`queues.dead_lettering.death`). A key that is too long is cut."""
+    return republished(message, exchange, key_of(key), history, now_ms)
 
 
 def new_message(exchange: str, key: str, properties: Properties, body: bytes, now_ms: int) -> Message:
     """A message that the broker itself publishes: an answer, an event, a part of what a reader asked for. Raises
     ValueError, TypeError or AmqpError for properties that do not fit their domains."""
-    return _published(exchange, key, basic.encode(properties), body, now_ms)
+    return _published(BASIC, exchange, key, format_of(BASIC).header(b"", properties), body, now_ms)
 
 
-def _published(exchange: str, key: str, header: bytes, body: bytes, now_ms: int) -> Message:
-    made = make_message(push_shortstr(exchange) + push_shortstr(key), header, body, now_ms)
+def _published(message_format: int, exchange: str, key: str, header: bytes, body: bytes, now_ms: int) -> Message:
+    address = push_shortstr(exchange) + push_shortstr(key)
+    made = format_of(message_format).accept(address, header, body, now_ms)
     assert isinstance(made, Message), "properties that were accepted, or are the broker's own, are well-formed"
     return made
 

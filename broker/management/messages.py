@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from clusterbroker.broker.content.formats import UnknownFormatError
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.stats.inspection import (
     SHOWN_MAX,
@@ -227,6 +228,13 @@ def document(reading: Reading, request: Request, result: Result) -> Document:
     return answer
 
 
+def _properties(shown: Shown) -> Document:
+    try:
+        return properties_document(properties_of(shown))
+    except UnknownFormatError:
+        return {"undecodable": shown.header.hex()}  # as the journal's commands say it
+
+
 def _shown(shown: Shown, as_base64: bool) -> Document:
     return {
         "seq": shown.seq,
@@ -236,7 +244,7 @@ def _shown(shown: Shown, as_base64: bool) -> Document:
         "delivery_count": shown.delivery_count,
         "exchange": shown.exchange.decode(errors="replace"),
         "routing_key": shown.routing_key.decode(errors="replace"),
-        "properties": properties_document(properties_of(shown)),
+        "properties": _properties(shown),
         **payload_document(shown.payload, as_base64, cut=len(shown.payload) < shown.payload_bytes),
         "payload_bytes": shown.payload_bytes,
         "truncated": len(shown.payload) < shown.payload_bytes,

@@ -43,7 +43,7 @@ from clusterbroker.broker.node.watching import Watching
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.effort import TURN, Effort
 from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.log import Loaded, MessageLog
+from clusterbroker.broker.queues.local_queue import Loaded, LocalQueue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.labour import Labour
@@ -111,7 +111,7 @@ class Node:
         self.watching: Watching = Watching(self)
         self.watches = self.watching.watches
         self.vhosts: dict[str, VirtualHost] = {}
-        self.queues: dict[int, MessageLog] = {}
+        self.queues: dict[int, LocalQueue] = {}
         self.clients: dict[str, ClientCore] = {}
         self.reply_targets: dict[str, Target] = {}
         self.replies: Replies | None = None  # the way to requesters at other nodes
@@ -134,7 +134,7 @@ class Node:
         self.proposals: list[tuple[AnyCommand, Done]] = []
         self.loads: list[Load | StreamLoad] = []
         self.checks: list[Check] = []
-        self.writes: dict[MessageLog, None] = {}
+        self.writes: dict[LocalQueue, None] = {}
         self.touched: dict[Ring, None] = {}  # for the next checkpoint
         self.forgotten: list[int] = []  # queue ids whose journal is to be dropped
         self.set_aside: dict[int, Ring] = {}
@@ -156,14 +156,14 @@ class Node:
         self.setting_aside = SettingAside(self)
         self.postponed = Postponed(self)
         self.stopwatch: Callable[[], int] = lambda: 0  # ns since some moment; a node without a shell has none
-        self.longest: MessageLog | None = None  # whose turn took longest of those since its time was last set to 0
+        self.longest: LocalQueue | None = None  # whose turn took longest of those since its time was last set to 0
         self.longest_ns = 0
         self.moving = Moving(self)
         self.urgent = False  # somebody waits for the next group; otherwise it holds acknowledgements only
         self._rate_since_ms = 0
         self._rate_bytes = 0
         self._patient = False
-        self.agenda: list[MessageLog] = []
+        self.agenda: list[LocalQueue] = []
         self.streams: Streams = Streams(self, int(self.options.incarnation))
         self._wakes = Wakes()
         self._serial = 0
@@ -321,19 +321,19 @@ class Node:
     def ages_by_ms(self) -> int | None:
         return self.log_clock.ages_by(self.now_ms)
 
-    def load(self, queue: MessageLog, locations: list[Location], loaded: Loaded) -> None:
+    def load(self, queue: LocalQueue, locations: list[Location], loaded: Loaded) -> None:
         effects.load(self, queue, locations, loaded)
 
     def fetch(
-        self, queue: MessageLog, locations: Sequence[Location], then: Callable[[Sequence[Message]], None],
+        self, queue: LocalQueue, locations: Sequence[Location], then: Callable[[Sequence[Message]], None],
         otherwise: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         effects.fetch(self, queue, locations, then, otherwise)
 
-    def read_stream(self, queue: MessageLog, wish: Wish, then: Callable[[Taken], None]) -> None:
+    def read_stream(self, queue: LocalQueue, wish: Wish, then: Callable[[Taken], None]) -> None:
         effects.read_stream(self, queue, wish, then)
 
-    def begins_late(self, queue: MessageLog, offset: int) -> None:
+    def begins_late(self, queue: LocalQueue, offset: int) -> None:
         self.log.begins_late(queue.entity.vhost, queue.name, offset)
 
     def loaded(self, load: Any, content: Sequence[Message] | Taken) -> None:
@@ -344,25 +344,25 @@ class Node:
         else:
             self.setting_aside.work(queue, load.then, content)
 
-    def write(self, queue: MessageLog) -> None:
+    def write(self, queue: LocalQueue) -> None:
         if self._awaits_copies(queue):
             return  # asked again when that is committed
         self.writes[queue] = None
         self.urgent = self.urgent or queue.ring.urgent
 
-    def rest(self, queue: MessageLog) -> None:
+    def rest(self, queue: LocalQueue) -> None:
         """It was marked because something was published to it just now. While its last group is on its way to the
         copies a turn could neither write nor hand that out, and the commit of that group marks it again."""
         if self._awaits_copies(queue) and self.agenda and self.agenda[-1] is queue:
             self.agenda.pop()
             queue.ring.marked = False
 
-    def _awaits_copies(self, queue: MessageLog) -> bool:
+    def _awaits_copies(self, queue: LocalQueue) -> bool:
         """Whether its last group is on its way to the copies: its records cannot go into the next one."""
         part = self.part
         return part is not None and queue.ring.replicated and not part.copying.primary.may_write(queue.entity.queue_id)
 
-    def later(self, queue: MessageLog) -> None:
+    def later(self, queue: LocalQueue) -> None:
         self.postponed.later[queue] = None
 
     def stumbled(self, queue: QueueHandle, error: Exception, seq: int = 0) -> None:
@@ -372,7 +372,7 @@ class Node:
     def dead_lettering(self) -> bool:
         return self._dead_letters.dead_lettering
 
-    def wake(self, queue: MessageLog, at_ms: int) -> None:
+    def wake(self, queue: LocalQueue, at_ms: int) -> None:
         self._wakes.wish(queue, at_ms)
 
     def moves(self, segment_id: int) -> bool:
@@ -384,10 +384,10 @@ class Node:
         counts.publish_out += copies
         counts.drop_unroutable += lost
 
-    def keeps(self, queue: MessageLog, segment_id: int) -> None:
+    def keeps(self, queue: LocalQueue, segment_id: int) -> None:
         self.moving.keeps(queue, segment_id)
 
-    def end(self, queue: MessageLog) -> None:
+    def end(self, queue: LocalQueue) -> None:
         entity = queue.entity
         command = DeleteQueue(vhost=entity.vhost, name=entity.name, queue_id=entity.queue_id, epoch=entity.epoch)
 
@@ -398,13 +398,13 @@ class Node:
 
         self.propose(command, done)
 
-    def dead_letter(self, queue: MessageLog, message: Message, reason: Reason) -> None:
+    def dead_letter(self, queue: LocalQueue, message: Message, reason: Reason) -> None:
         """Publishes the message to the queue's dead-letter exchange."""
         self._undivided = True
         self._dead_letters.publish(queue, message, reason)
 
     def dead_letter_once(
-        self, queue: MessageLog, message: Message, reason: Reason, number: int, ticket: Ticket
+        self, queue: LocalQueue, message: Message, reason: Reason, number: int, ticket: Ticket
     ) -> bool:
         """A dead letter of a replicated queue, which each target takes once. False: there is no target."""
         return self._dead_letters.publish_once(queue, message, reason, number, ticket)

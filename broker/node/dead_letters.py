@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.amqp.properties import Properties
-from clusterbroker.broker.content.message import key_of, republished
+from clusterbroker.broker.content.message import died
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.dead_lettering.death import Reason, dead_letter_keys, death, is_cycle
 from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.carbon_copy import copy_keys
@@ -36,7 +36,7 @@ class DeadLetters:
         self.dead_lettering = False
         """A letter is on its way: asking a target whether it takes it may kill another message, which waits."""
 
-    def publish(self, queue: MessageLog, message: Message, reason: Reason) -> None:
+    def publish(self, queue: LocalQueue, message: Message, reason: Reason) -> None:
         """Publishes the message to the queue's dead-letter exchange."""
         before, self.dead_lettering = self.dead_lettering, True
         try:
@@ -44,7 +44,7 @@ class DeadLetters:
         finally:
             self.dead_lettering = before
 
-    def _publish(self, queue: MessageLog, message: Message, reason: Reason) -> None:
+    def _publish(self, queue: LocalQueue, message: Message, reason: Reason) -> None:
         """amqp-rules 5.6. A missing exchange, no route and a cycle drop the message silently."""
         copy, targets = self._dead_copy(queue, message, reason) or (message, [])
         for target in targets:
@@ -52,7 +52,7 @@ class DeadLetters:
                 target.accept_dead_letter(copy)
                 self._node.unwritten_bytes += copy.size if target.ring.journaled else 0
 
-    def publish_once(self, queue: MessageLog, message: Message, reason: Reason, number: int, ticket: Ticket) -> bool:
+    def publish_once(self, queue: LocalQueue, message: Message, reason: Reason, number: int, ticket: Ticket) -> bool:
         """A dead letter of a replicated queue: each target takes it once, under the queue's name and this number."""
         found = self._dead_copy(queue, message, reason)
         if found is None:
@@ -72,7 +72,7 @@ class DeadLetters:
         return True
 
     def _dead_copy(
-        self, queue: MessageLog, message: Message, reason: Reason
+        self, queue: LocalQueue, message: Message, reason: Reason
     ) -> tuple[Message, list[QueueHandle]] | None:
         """What is published when a queue gives a message up, and to whom: nobody, when it would go in a circle.
 
@@ -99,7 +99,7 @@ class DeadLetters:
         if not route.targets:
             return None
         targets = [target for target in route.targets if not is_cycle(dead.headers, target.name)]
-        return republished(message, exchange, key_of(keys[0]), dead, self._node.now_ms), targets
+        return died(message, exchange, keys[0], dead, self._node.now_ms), targets
 
 
 QUEUES_MAX: Final = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from clusterbroker.broker.queues.log import Loaded, MessageLog
+from clusterbroker.broker.queues.local_queue import Loaded, LocalQueue
 from clusterbroker.cluster.wiring.entities import User
 from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
@@ -45,7 +45,7 @@ class Group(NamedTuple):
     """A group commit under way: what `group_committed` needs to know of it."""
 
     number: int
-    queues: list[tuple[MessageLog, int]]
+    queues: list[tuple[LocalQueue, int]]
     """(queue, watermark it reaches) of queues that need no other copy."""
     replicated: list[int]
     """Queue ids whose commit waits for other copies as well."""
@@ -89,14 +89,14 @@ class LoadingNode(Protocol):
     """The node."""
 
     loads: list[Load | StreamLoad]
-    queues: dict[int, MessageLog]
+    queues: dict[int, LocalQueue]
 
 
-def _here(node: LoadingNode, queue: MessageLog) -> Callable[[], bool]:
+def _here(node: LoadingNode, queue: LocalQueue) -> Callable[[], bool]:
     return lambda: node.queues.get(queue.entity.queue_id) is queue
 
 
-def load(node: LoadingNode, queue: MessageLog, locations: list[Location], loaded: Loaded) -> None:
+def load(node: LoadingNode, queue: LocalQueue, locations: list[Location], loaded: Loaded) -> None:
     """Messages for the queue itself."""
 
     def read(messages: Sequence[Message]) -> None:
@@ -110,7 +110,7 @@ def load(node: LoadingNode, queue: MessageLog, locations: list[Location], loaded
 
 
 def fetch(
-    node: LoadingNode, queue: MessageLog, locations: Sequence[Location],
+    node: LoadingNode, queue: LocalQueue, locations: Sequence[Location],
     then: Callable[[Sequence[Message]], None], otherwise: Callable[[], None],
 ) -> None:  # fmt: skip
     """Messages for somebody else: `then` gets them, unless the queue goes away; `otherwise` is called in its place when
@@ -124,7 +124,7 @@ def fetch(
     )  # fmt: skip
 
 
-def read_stream(node: LoadingNode, queue: MessageLog, wish: Wish, then: Callable[[Taken], None]) -> None:
+def read_stream(node: LoadingNode, queue: LocalQueue, wish: Wish, then: Callable[[Taken], None]) -> None:
     """Records of a stream that are not in its ring; `then` is not called when the queue goes away."""
     past, here = queue.ring.past, _here(node, queue)
     node.loads.append(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.ports import NodeCore
-    from clusterbroker.broker.queues.log import MessageLog
+    from clusterbroker.broker.queues.local_queue import LocalQueue
     from clusterbroker.journal.record import GroupWriter
 
 TOGETHER_BYTES_MAX: Final = 1 << 30
@@ -40,13 +40,13 @@ def expected_bytes(node: NodeCore, undivided: bool, room: int) -> int:
 
 def fill(
     node: NodeCore, writer: GroupWriter, undivided: bool, patient: bool, now_ms: int
-) -> tuple[list[tuple[MessageLog, int]], bool, bool]:
+) -> tuple[list[tuple[LocalQueue, int]], bool, bool]:
     """Puts into the group what queues have to write: queues with one copy and how far they are written with it; whether
     somebody waits for the disk; whether what belongs together is parted, so that who waits for all of it waits on.
 
     `patient`: messages may be left out that are about to be acknowledged.
     """
-    queues: list[tuple[MessageLog, int]] = []
+    queues: list[tuple[LocalQueue, int]] = []
     part, sync, parted, left = node.part, False, False, False
     patient = patient and not undivided
     writes, node.writes, node.urgent = node.writes, {}, False

@@ -11,7 +11,7 @@ visible.
     replay    it is published, and stays
 
 A move in doubt ends with the message in both queues, never in neither: an owner that dies or steps down in between
-has it ready again. While some are set aside the queue is not handed over (`MessageLog.aside`). A message without a
+has it ready again. While some are set aside the queue is not handed over (`LocalQueue.aside`). A message without a
 confirm within CONFIRM_MS_MAX is put back, and settled if the confirm comes while it still stands there: a queue
 without its majority must not keep messages from another queue's consumers. A client that goes away before the end says
 so (`leave`): its messages on the way are put back at once.
@@ -34,7 +34,7 @@ from clusterbroker.broker.content.message import republished
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.node.dead_letters import origin_of
 from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.states import READY, UNACKED
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.stats.inspection import (
@@ -96,7 +96,7 @@ class Inspection:
     error   why it could not go on; what it did before stays done
     """
 
-    def __init__(self, node: Node, queue: MessageLog, request: Request, end_ms: int) -> None:
+    def __init__(self, node: Node, queue: LocalQueue, request: Request, end_ms: int) -> None:
         self.over = False
         self.error = ""
         self.queue = queue
@@ -342,6 +342,7 @@ class Inspection:
                 payload=payload,
                 payload_bytes=len(body),
                 time_ms=content.time_ms,
+                format=content.format,
             )
         )
 
@@ -357,7 +358,7 @@ class Inspection:
     def _settled(self) -> None:
         self._done += 1
         if self.queue.ring.needs_write:
-            self._mark = self.queue.commits
+            self._mark = self.queue.log.commits
         self.queue.ring.mark()
 
     def _transfer(self, seq: int, content: Message, now_ms: int) -> None:
@@ -423,7 +424,7 @@ class Inspection:
             self._ends(transfer)
             transfer.give_up()
             self._skip("unconfirmed", transfer.seq)
-        self.over = self._mark is None or self.queue.durable(self._mark)
+        self.over = self._mark is None or self.queue.log.durable(self._mark)
         self._safe_by_ms = self._safe_by_ms or now_ms + CONFIRM_MS_MAX
         if not self.over and now_ms >= self._safe_by_ms:
             self.error, self.over = UNSAFE, True

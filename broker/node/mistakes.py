@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.stumble import Stumble
 from clusterbroker.broker.queues.subscription import Source
 from clusterbroker.cluster.ids import QueueId
@@ -80,7 +80,7 @@ class SettingAside:
 
     def stumbled(self, queue: Source, error: Exception, seq: int = 0) -> None:
         """Sets the queue aside; of one that is elsewhere this node can only say what happened."""
-        if not isinstance(queue, MessageLog):
+        if not isinstance(queue, LocalQueue):
             self._node.log.set_aside(queue.entity, seq, error)
             return
         if queue.deleted or queue.broken:
@@ -103,12 +103,12 @@ class SettingAside:
         text = f"{why}; see the log, then: clusterbroker queues resume {which}'{entity.name}'{where}"
         self._node.alerts.set(ALERT, subject(entity), text)
 
-    def began(self, queue: MessageLog) -> None:
+    def began(self, queue: LocalQueue) -> None:
         """This node owns the queue from now on: what an earlier owner, or an earlier process, has met is told here."""
         if queue.entity.paused and queue.entity.paused_why:
             self._alert(queue.entity, queue.entity.paused_why)
 
-    def is_closed(self, queue: MessageLog) -> bool:
+    def is_closed(self, queue: LocalQueue) -> bool:
         """Whether an operator may take nothing out of it now: its owner is about to change, or others have not said
         what they hold. One that is set aside is open for that."""
         if not queue.broken:
@@ -117,7 +117,7 @@ class SettingAside:
         serving = None if part is None else part.servings.queues.get(queue.entity.queue_id)
         return serving is not None and not serving.answers
 
-    def resumed(self, queue: MessageLog) -> None:
+    def resumed(self, queue: LocalQueue) -> None:
         """An operator wants it to try again."""
         self.forget(queue)
         if queue.entity.staging:
@@ -129,7 +129,7 @@ class SettingAside:
         if part is not None:
             part.servings.resumed(queue.entity.queue_id)
 
-    def forget(self, queue: MessageLog) -> None:
+    def forget(self, queue: LocalQueue) -> None:
         """It is deleted, or somebody else's now."""
         self._node.alerts.clear(ALERT, subject(queue.entity))
 

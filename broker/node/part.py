@@ -29,7 +29,7 @@ from clusterbroker.broker.node.occupancy import Occupancy, OccupancyOfNodes
 from clusterbroker.broker.node.ports import NodeCore
 from clusterbroker.broker.node.queue_factory import FactoryNode, new_queue
 from clusterbroker.broker.node.relay import Relaying
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.remote import remote_queues as client_side
 from clusterbroker.broker.remote.messages import Alarmed
@@ -121,7 +121,7 @@ class Part:
         self.proxies = RemoteQueues(self, node.options.incarnation, lambda: self.arrears.owing, self.arrears.sooner)
         node.congested = self.proxies.congested
         self.servings = OwnedQueues(self, self._behind)
-        self.copying: Copying[MessageLog, Ring] = Copying(
+        self.copying: Copying[LocalQueue, Ring] = Copying(
             node, self, store_of, group_bytes=node.options.group_bytes_max, rate_bytes=node.options.copy_rate_bytes
         )
         self.care = CopyCare(self.name, node.alerts)
@@ -356,7 +356,7 @@ class Part:
         self.copying.take_over(queue, node.map.min_in_sync(entity), node.newest_group)
         self._log_event("owner.began", entity)
 
-    def _step_down(self, queue: MessageLog) -> None:
+    def _step_down(self, queue: LocalQueue) -> None:
         node, entity = self.node, queue.entity
         node.moving.lose(queue)
         self.care.ended(entity)
@@ -527,7 +527,7 @@ class Part:
     def hurry(self, queue_id: int) -> None:
         self.copying.primary.hurry(queue_id, self.node.now_ms)
 
-    def stumbled(self, queue: MessageLog, error: Exception) -> None:
+    def stumbled(self, queue: LocalQueue, error: Exception) -> None:
         self.node.stumbled(queue, error)
 
     def soon(self, goes_on: Callable[[], None]) -> None:

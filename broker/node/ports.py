@@ -16,7 +16,7 @@ from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.node.vhost import VirtualHost
 from clusterbroker.broker.queues.effort import Effort
 from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.remote.owned_queues import OwnedQueues
 from clusterbroker.broker.routing.labour import Labour
@@ -40,7 +40,7 @@ class ArrearsCore(Protocol):
 class MemberCore(Protocol):
     """The node's part in a cluster."""
 
-    copying: Copying[MessageLog, Ring]
+    copying: Copying[LocalQueue, Ring]
     servings: OwnedQueues
 
     @property
@@ -74,13 +74,13 @@ class NodeCore(Protocol):
     now_ms: int
     options: NodeOptions
     proposals: list[tuple[AnyCommand, Callable[[Applied], None]]]
-    queues: dict[int, MessageLog]
+    queues: dict[int, LocalQueue]
     stopwatch: Callable[[], int]
     touched: dict[Ring, None]
     unwritten_bytes: int
     urgent: bool
     vhosts: dict[str, VirtualHost]
-    writes: dict[MessageLog, None]
+    writes: dict[LocalQueue, None]
 
     @property
     def newest_group(self) -> int: ...
@@ -92,7 +92,7 @@ class NodeCore(Protocol):
     def setting_aside(self) -> AsideCore: ...
 
     def fetch(
-        self, queue: MessageLog, locations: Sequence[Location], then: Callable[[Sequence[Message]], None],
+        self, queue: LocalQueue, locations: Sequence[Location], then: Callable[[Sequence[Message]], None],
         otherwise: Callable[[], None] = ...,
     ) -> None: ...  # fmt: skip
 
@@ -105,4 +105,4 @@ class NodeCore(Protocol):
 
     def soon(self, goes_on: Callable[[], None]) -> None: ...
 
-    def write(self, queue: MessageLog) -> None: ...
+    def write(self, queue: LocalQueue) -> None: ...

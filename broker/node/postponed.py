@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from clusterbroker.broker.node.renewals import Renewals
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.routing.labour import METHODS_AT_ONCE, STEPS_AT_ONCE
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Postponed:
     def __init__(self, node: NodeCore) -> None:
         self._node = node
         self.soon: deque[Callable[[], None]] = deque()
-        self.later: dict[MessageLog, None] = {}
+        self.later: dict[LocalQueue, None] = {}
         self.renewals = Renewals(node)
 
     def begin_turn(self) -> None:

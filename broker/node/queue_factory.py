@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from clusterbroker.broker.queues.log import Host, MessageLog
+from clusterbroker.broker.queues.local_queue import Host, LocalQueue
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.streams.past import Past
@@ -26,7 +26,7 @@ Written = tuple[list[tuple[int, int, bytes]], list[tuple[int, dict[str, Any]]], 
 class FactoryNode(Host, Protocol):
     """The node."""
 
-    agenda: list[MessageLog]
+    agenda: list[LocalQueue]
     files_streams: bool
     filings: list[Filing]
     forgotten: list[int]
@@ -50,7 +50,7 @@ def new_ring(node: FactoryNode, entity: QueueEntity, replica: bool = False) -> R
     return ring
 
 
-def new_queue(node: FactoryNode, entity: QueueEntity, found: Ring | None = None) -> MessageLog:
+def new_queue(node: FactoryNode, entity: QueueEntity, found: Ring | None = None) -> LocalQueue:
     """What its owner has of it; `found`: what there is of it, in the journal or as a copy."""
     settings = node.map.effective(entity)
     ring = found or node.new_ring(entity)

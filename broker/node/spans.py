@@ -29,7 +29,7 @@ from clusterbroker.broker.amqp.errors import AmqpError
 from clusterbroker.broker.amqp.fields import DEFAULT_LIMITS, FieldLimits
 from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import with_properties
-from clusterbroker.broker.content.properties import headers_of, properties_of
+from clusterbroker.broker.content.properties import properties_of, routing_headers
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Delivery
 from clusterbroker.journal.layout import HAS_BCC, HAS_HEADERS
@@ -271,7 +271,7 @@ class Unsettled:
 
 def _context(message: Message) -> Context | None:
     """What the header says, if it is one, and the trace is sampled."""
-    value = headers_of(message).get("traceparent")
+    value = routing_headers(message).get("traceparent")
     match = _TRACEPARENT.fullmatch(value) if isinstance(value, str) else None
     if match is None or (match[1] == "00" and match[5]) or not int(match[4], 16) & SAMPLED:
         return None  # versions after 00 may have more behind it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 
 
 class Wakes:
@@ -13,10 +13,10 @@ class Wakes:
     __slots__ = ("_count", "_heap")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, MessageLog]] = []
+        self._heap: list[tuple[int, int, LocalQueue]] = []
         self._count = 0
 
-    def wish(self, queue: MessageLog, at_ms: int) -> None:
+    def wish(self, queue: LocalQueue, at_ms: int) -> None:
         """A turn at this time, or before. A queue that is woken too early asks again."""
         if not queue.wake_ms or at_ms < queue.wake_ms:
             queue.wake_ms = at_ms

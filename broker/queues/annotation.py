@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from clusterbroker.broker.content.message import with_properties
-from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.content.message import with_annotations
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.stumble import Stumble
 from clusterbroker.broker.queues.watch import Watch
@@ -62,13 +61,10 @@ class Annotation:
         return message
 
     def _changed(self, message: Message, delivery_count: int, acquired: int | None) -> Message:
-        properties = properties_of(message)
-        headers = dict(properties.headers or {})
-        headers.pop("BCC", None)
+        added: dict[str, int] = {}
         if self._ring.annotates_redelivered:
             if delivery_count:
-                headers["x-delivery-count"] = delivery_count
+                added["x-delivery-count"] = delivery_count
             if acquired is not None:
-                headers["x-acquired-count"] = acquired
-        properties.headers = headers or (None if properties.headers is None else {})
-        return with_properties(message, properties)
+                added["x-acquired-count"] = acquired
+        return with_annotations(message, added)

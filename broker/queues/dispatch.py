@@ -16,7 +16,7 @@ from clusterbroker.broker.queues import ring as rings
 from clusterbroker.broker.queues.annotation import Annotation
 from clusterbroker.broker.queues.dead_lettering.dead_lettering import DeadLettering
 from clusterbroker.broker.queues.handle import Taken
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.patience import Patience
 from clusterbroker.broker.queues.retries import retry_delay_ms
 from clusterbroker.broker.queues.states import (
@@ -50,24 +50,24 @@ class Dispatch:
     delayed  heap of (when, seq, counted): messages that wait to return
     """
 
-    __slots__ = ("_ahead", "_annotation", "_dead_letters", "_getters", "_log", "_patience", "came_ms", "delayed")
+    __slots__ = ("_ahead", "_annotation", "_dead_letters", "_getters", "_patience", "_queue", "came_ms", "delayed")
 
-    def __init__(self, log: MessageLog, dead_letters: DeadLettering, now_ms: int) -> None:
-        self._log = log
+    def __init__(self, queue: LocalQueue, dead_letters: DeadLettering, now_ms: int) -> None:
+        self._queue = queue
         self._dead_letters = dead_letters
         self.came_ms = 0
         self._getters: deque[Getter] | None = None
         self._ahead: list[Location] | None = None  # what is being read from the journal, to be handed out soon
         self.delayed: list[tuple[int, int, bool]] | None = None
-        self._annotation = Annotation(log.ring)
+        self._annotation = Annotation(queue.ring)
         self._patience = Patience(now_ms)
-        log.ring.annotate = self._annotation.annotate
+        queue.ring.annotate = self._annotation.annotate
 
     # -- out --------------------------------------------------------------------------------------------------
 
     def serve(self, now_ms: int) -> bool:
         """A turn: consumers, what has expired, those who ask for one message. Whether any expired."""
-        self._log.subscriptions.settle()
+        self._queue.subscriptions.settle()
         came_ms, self.came_ms = self.came_ms or now_ms, 0
         # amqp-rules 5.6: with TTL 0 it is now or never, and on a busy machine this turn may come some ms after them
         self.hand_out(min(now_ms, max(came_ms, now_ms - TURN_MS_MAX)))
@@ -83,38 +83,38 @@ class Dispatch:
 
     def hand_out(self, now_ms: int) -> None:
         """Consumers with credit have what is ready."""
-        log = self._log
-        credits = log.subscriptions.credits
-        if not credits or log.paused or log.halted:
+        queue = self._queue
+        credits = queue.subscriptions.credits
+        if not credits or queue.paused or queue.halted:
             return
         while True:
             try:
-                count, why = rings.dispatch(log.ring, credits, now_ms - 1)
+                count, why = rings.dispatch(queue.ring, credits, now_ms - 1)
             except Stumble as error:
-                log.host.stumbled(log, error, error.seq)
+                queue.host.stumbled(queue, error, error.seq)
                 count, why = 1, HEAD_NONE  # those before it have theirs
             if count:
                 for credit in credits:
                     credit.owner.flush()
-            log.subscriptions.served(why == NO_CREDIT, now_ms)
+            queue.subscriptions.served(why == NO_CREDIT, now_ms)
             if why != HEAD_EXPIRED or not self.expire(now_ms):
-                log.ring.reserve()
+                queue.ring.reserve()
                 return
 
     def expire(self, now_ms: int) -> bool:
         """Gives up what has expired at the head; whether there was anything. Of very many some wait for the next
         turn."""
-        log, expired = self._log, False
-        if log.paused or log.entity.staging:
+        queue, expired = self._queue, False
+        if queue.paused or queue.entity.staging:
             return False
         # a message with TTL 0 may still be handed out in the ms that brought it (amqp-rules 5.6): hence "- 1"
-        while log.ring.head(now_ms - 1) == HEAD_EXPIRED and not self.awaits_commit:
-            if log.host.effort.spent:
-                log.host.later(log)
+        while queue.ring.head(now_ms - 1) == HEAD_EXPIRED and not self.awaits_commit:
+            if queue.host.effort.spent:
+                queue.host.later(queue)
                 return False
-            seq, message, _ = log.ring.pop_head()
+            seq, message, _ = queue.ring.pop_head()
             self._dead_letters.give_up(seq, message, "expired")
-            log.host.effort.popped()
+            queue.host.effort.popped()
             expired = True
         return expired
 
@@ -128,20 +128,20 @@ class Dispatch:
         """Whether the head has joined a replicated queue in this epoch, and nothing but its commit keeps it from a
         consumer who waits for it: in a queue of one node it would be gone by now, so it does not expire. All that was
         committed before has left then, but for a queue with priorities, where this is never said."""
-        log, ring = self._log, self._log.ring
-        if not log.replicated or log.paused or log.halted or ring.max_priority or not ring.ready:
+        queue, ring = self._queue, self._queue.ring
+        if not queue.replicated or queue.paused or queue.halted or ring.max_priority or not ring.ready:
             return False
         return (
             ring.head(0) == HEAD_NOT_COMMITTED
             and ring.committed >= ring.epochs[-1][1]
-            and any(credit.has_credit for credit in log.subscriptions.credits)
+            and any(credit.has_credit for credit in queue.subscriptions.credits)
         )
 
     def ripe(self, now_ms: int) -> int:
-        """See `MessageLog.ripe`."""
-        if not self._log.subscriptions.credits or self._log.halted:
+        """See `LocalQueue.ripe`."""
+        if not self._queue.subscriptions.credits or self._queue.halted:
             return 0
-        return self._patience.ripe(self._log.ring.next_seq, now_ms)
+        return self._patience.ripe(self._queue.ring.next_seq, now_ms)
 
     # -- one message ------------------------------------------------------------------------------------------
 
@@ -151,23 +151,23 @@ class Dispatch:
         if not self._getters:
             answer, known = self._take(credit, now_ms)
             if known:
-                self._log.ring.mark()  # the next head may have a time to expire
+                self._queue.ring.mark()  # the next head may have a time to expire
                 then(answer)
                 return
             self._getters = deque()
         self._getters.append((credit, then))
-        self._log.ring.mark()
+        self._queue.ring.mark()
 
     def _take(self, credit: Any, now_ms: int) -> tuple[Taken | str | None, bool]:
         """The answer, and whether it is known."""
-        log = self._log
-        if log.paused:
-            return None, log.broken
-        if log.leased:
-            return log.leased, True
+        queue = self._queue
+        if queue.paused:
+            return None, queue.broken
+        if queue.leased:
+            return queue.leased, True
         self.make_current(now_ms)
-        ring = log.ring
-        head = HEAD_NONE if log.halted else ring.head(now_ms)
+        ring = queue.ring
+        head = HEAD_NONE if queue.halted else ring.head(now_ms)
         if head == HEAD_OK and credit is not None:
             turn = ring.turn
             rings.dispatch(ring, [credit], now_ms, 1)
@@ -190,59 +190,59 @@ class Dispatch:
 
     def read_ahead(self, now_ms: int, expired: bool) -> None:
         """Loads what is handed out or expires next."""
-        log, ring = self._log, self._log.ring
-        if ring.ready and ring.wants_load and (log.subscriptions or self._getters or ring.ttl_ms >= 0 or expired):
+        queue, ring = self._queue, self._queue.ring
+        if ring.ready and ring.wants_load and (queue.subscriptions or self._getters or ring.ttl_ms >= 0 or expired):
             self._load(ring.missing())
             ring.load_ahead = min(2 * ring.load_ahead, LOAD_AHEAD_MAX)  # it is being drained: read further ahead
-        elif not log.subscriptions:
+        elif not queue.subscriptions:
             if not ring.loading and ring.head(now_ms) == HEAD_NOT_LOADED:
                 ring.load_ahead = 1  # the head alone: only its content tells whether it has a TTL of its own
                 self._load(ring.missing())
             ring.load_ahead = LOAD_AHEAD
 
     def _load(self, locations: list[Location]) -> None:
-        self._log.ring.loading = True
+        self._queue.ring.loading = True
         self._ahead = locations
-        self._log.host.load(self._log, locations, self._loaded)
+        self._queue.host.load(self._queue, locations, self._loaded)
 
     def _loaded(self, locations: Sequence[Location], messages: Sequence[Message], asked: Sequence[Location]) -> None:
-        if asked is self._ahead and not self._log.deleted:
+        if asked is self._ahead and not self._queue.deleted:
             self._ahead = None
-            self._log.ring.loading = False
-            self._log.ring.fill(locations, messages)
-            self._log.ring.mark()
+            self._queue.ring.loading = False
+            self._queue.ring.fill(locations, messages)
+            self._queue.ring.mark()
 
     # -- back -------------------------------------------------------------------------------------------------
 
     def requeue(self, seq: int, counted: bool) -> None:
-        """See `MessageLog.requeue`: at once, later, or not at all."""
-        log, limit = self._log, self._log.settings.delivery_limit
-        if counted and limit is not None and log.ring.delivery_count(seq) >= limit:
-            self._dead_letters.give_up(seq, log.ring.message(seq), "delivery_limit")
+        """See `LocalQueue.requeue`: at once, later, or not at all."""
+        queue, limit = self._queue, self._queue.settings.delivery_limit
+        if counted and limit is not None and queue.ring.delivery_count(seq) >= limit:
+            self._dead_letters.give_up(seq, queue.ring.message(seq), "delivery_limit")
             return
-        if log.ring.annotates_redelivered:
+        if queue.ring.annotates_redelivered:
             self._annotation.count(seq)
-        delay_ms = retry_delay_ms(log.settings, log.ring.delivery_count(seq), counted)
+        delay_ms = retry_delay_ms(queue.settings, queue.ring.delivery_count(seq), counted)
         if delay_ms:
             if self.delayed is None:
                 self.delayed = []
-            heapq.heappush(self.delayed, (log.host.now_ms + delay_ms, seq, counted))
-            log.ring.mark()
+            heapq.heappush(self.delayed, (queue.host.now_ms + delay_ms, seq, counted))
+            queue.ring.mark()
         else:
-            log.ring.requeue(seq, counted)
+            queue.ring.requeue(seq, counted)
 
     def end_delays(self, now_ms: int) -> None:
         """What was to return by now returns."""
         while self.delayed and self.delayed[0][0] <= now_ms:
             _, seq, counted = heapq.heappop(self.delayed)
-            self._log.ring.requeue(seq, counted)
+            self._queue.ring.requeue(seq, counted)
 
     @property
     def due_ms(self) -> int:
         """When the head expires, or something returns; 0: never, or not while the log stands still."""
-        log = self._log
-        due = log.ring.head_expiry_ms() + 1
-        if due and (log.paused or log.entity.staging or self.awaits_commit):
+        queue = self._queue
+        due = queue.ring.head_expiry_ms() + 1
+        if due and (queue.paused or queue.entity.staging or self.awaits_commit):
             due = 0
         if self.delayed and not 0 < due < self.delayed[0][0]:
             due = self.delayed[0][0]
@@ -252,7 +252,7 @@ class Dispatch:
 
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
         """The message of a basic.get as a consumer would see it."""
-        if message.flags & HAS_BCC or (redelivered and self._log.ring.annotates_redelivered):
+        if message.flags & HAS_BCC or (redelivered and self._queue.ring.annotates_redelivered):
             return self._annotation.annotate(message, seq, delivery_count)
         return message
 

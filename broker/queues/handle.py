@@ -58,6 +58,8 @@ class CommitPart:
 class QueueHandle(Source, Protocol):
     """One queue, as sessions and routers see it."""
 
+    __slots__ = ()
+
     @property
     def ready(self) -> int:
         """Messages ready; of a queue elsewhere, as its last answer said."""

@@ -51,7 +51,8 @@ from clusterbroker.broker.queues.lease import (
     Release,
     Settle,
 )
-from clusterbroker.broker.queues.log import SAFE, MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
+from clusterbroker.broker.queues.log import SAFE
 from clusterbroker.broker.queues.states import LEASED
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.stats.inspection import life_of
@@ -111,7 +112,7 @@ class Leasing:
 
     __slots__ = ("_behind", "_mark", "_queue", "_step_ms", "_waiting", "_walk", "ended", "lease")
 
-    def __init__(self, queue: MessageLog) -> None:
+    def __init__(self, queue: LocalQueue) -> None:
         self.lease: Lease | None = None
         self.ended = False  # another owner has the lease
         self._queue = queue
@@ -129,7 +130,7 @@ class Leasing:
         queue, ring = self._queue, self._queue.ring
         if isinstance(request, Acquire) and ring.journaled and not ring.replicated and ring.advance() < ring.next_seq:
             ticket = Ticket(0, 0, lambda _: self._carry_out(request, then, now_ms))
-            queue.promise(ticket)
+            queue.log.promise(ticket)
             ticket.pass_()
         else:
             self._carry_out(request, then, now_ms)
@@ -173,7 +174,7 @@ class Leasing:
         return self._judge(request) or (yield from self._obey(request, now_ms))
 
     def _when_safe(self, act: Callable[[], None], then: Then) -> None:
-        if not self._waiting and self._queue.durable(self._mark):
+        if not self._waiting and self._queue.log.durable(self._mark):
             act()
         elif len(self._waiting) < WAITING_MAX:
             self._waiting.append((self._mark, act, then))
@@ -187,7 +188,7 @@ class Leasing:
 
     def turn(self, now_ms: int) -> None:
         """Answers what has become durable, and ends a lease of which nothing is heard any more."""
-        while self._waiting and self._queue.durable(self._waiting[0][0]):
+        while self._waiting and self._queue.log.durable(self._waiting[0][0]):
             self._waiting.popleft()[1]()
         if self._queue.paused:
             return
@@ -372,7 +373,7 @@ class Leasing:
         if ring.journaled or ring.replicated:
             for key, value in told.items():
                 ring.set_attribute(key, value)
-            self._mark = self._queue.commits
+            self._mark = self._queue.log.commits
         ring.mark()
 
     def _answer(self, lease: Lease | None) -> LeaseAnswer:
@@ -436,7 +437,7 @@ def _nobody(_: LeaseAnswer, __: bytes) -> None:
     """A lease that ends by itself is told to nobody."""
 
 
-def resumed(queue: MessageLog, now_ms: int) -> Leasing | None:
+def resumed(queue: LocalQueue, now_ms: int) -> Leasing | None:
     """What the log knows of a lease, for an owner that begins."""
     ring = queue.ring
     leases = LEASE.of(ring.attributes)

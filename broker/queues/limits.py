@@ -7,7 +7,7 @@ from typing import Final
 
 from clusterbroker.broker.queues.dead_lettering.dead_lettering import DeadLettering
 from clusterbroker.broker.queues.dispatch import Dispatch
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.states import HEAD_NOT_LOADED
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.record import Message
@@ -22,13 +22,13 @@ class Limits:
     rejects  beyond it publishes are refused; otherwise the oldest messages go
     """
 
-    __slots__ = ("_dead_letters", "_dispatch", "_log", "any", "rejects")
+    __slots__ = ("_dead_letters", "_dispatch", "_queue", "any", "rejects")
 
-    def __init__(self, log: MessageLog, dispatch: Dispatch, dead_letters: DeadLettering) -> None:
-        self._log = log
+    def __init__(self, queue: LocalQueue, dispatch: Dispatch, dead_letters: DeadLettering) -> None:
+        self._queue = queue
         self._dispatch = dispatch
         self._dead_letters = dead_letters
-        self.adopt(log.settings)
+        self.adopt(queue.settings)
 
     def adopt(self, settings: QueueSettings) -> None:
         """New settings."""
@@ -41,13 +41,13 @@ class Limits:
         What a replicated queue cannot hand out yet, though a consumer waits for it, is not counted: in a queue of one
         node it would be gone by now.
         """
-        log = self._log
-        if log.sealed is not None:
+        queue = self._queue
+        if queue.sealed is not None:
             return True
-        ring, length, size = log.ring, log.settings.max_length, log.settings.max_length_bytes
+        ring, length, size = queue.ring, queue.settings.max_length, queue.settings.max_length_bytes
         ready, ready_bytes = ring.ready, ring.ready_bytes
-        if log.replicated and ready and not log.halted and (delayed := self._delayed):
-            credit = sum(max(0, credit.limit - credit.delivered) for credit in log.subscriptions.credits)
+        if queue.replicated and ready and not queue.halted and (delayed := self._delayed):
+            credit = sum(max(0, credit.limit - credit.delivered) for credit in queue.subscriptions.credits)
             taken = min(ready, delayed, credit)
             ready, ready_bytes = ready - taken, ready_bytes * (ready - taken) // ready
         return (length is not None and ready + more > length) or (size is not None and ready_bytes + more_bytes > size)
@@ -56,7 +56,7 @@ class Limits:
     def _delayed(self) -> int:
         """How many of the ready messages cannot be handed out yet: those that are not committed, and all of them while
         the first one is on its way from the disk (after a failover the content of what clients hold is there alone)."""
-        ring = self._log.ring
+        ring = self._queue.ring
         return ring.ready if ring.head(0) == HEAD_NOT_LOADED else ring.next_seq - ring.committed
 
     def has_room(self, now_ms: int, more: int = 1, more_bytes: int = 1) -> bool:
@@ -66,13 +66,13 @@ class Limits:
         return not self._exceeds(more, more_bytes)
 
     def takes(self, messages: Sequence[Message], now_ms: int) -> bool:
-        """See `MessageLog.takes`."""
+        """See `LocalQueue.takes`."""
         if not self.rejects:
             return True
         return self.has_room_for(len(messages), sum([message.body_length for message in messages[:-1]]), now_ms)
 
     def has_room_for(self, count: int, bodies_but_last: int, now_ms: int) -> bool:
-        """See `MessageLog.has_room_for`."""
+        """See `LocalQueue.has_room_for`."""
         return not count or self.has_room(now_ms, count, bodies_but_last + 1)
 
     def _make_room(self, now_ms: int) -> None:
@@ -83,16 +83,16 @@ class Limits:
     def trim(self, now_ms: int, brought: int = 0) -> None:
         """drop-head: consumers with credit come first, then the oldest ready messages go. As many as were `brought` go
         at once; when a new limit or a transaction makes very many too many, some wait for the next turn."""
-        log = self._log
-        if not self._exceeds(0, 0) or self.rejects or log.paused:
+        queue = self._queue
+        if not self._exceeds(0, 0) or self.rejects or queue.paused:
             return
         self._make_room(now_ms)
         dropped = 0
         while self._exceeds(0, 0):
-            if dropped >= min(brought, TRIMMED_AT_ONCE) and log.host.effort.spent:
-                log.host.later(log)
+            if dropped >= min(brought, TRIMMED_AT_ONCE) and queue.host.effort.spent:
+                queue.host.later(queue)
                 return
-            seq, message, _ = log.ring.pop_head()
+            seq, message, _ = queue.ring.pop_head()
             self._dead_letters.give_up(seq, message, "maxlen")
-            log.host.effort.popped()
+            queue.host.effort.popped()
             dropped += 1

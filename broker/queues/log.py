@@ -1,392 +1,65 @@
-"""What a queue and a stream have in common on the node that owns them: messages in a ring, what of them is committed,
-and which publisher may be told that its message is safe.
+"""The log of one queue or stream at its owner: messages in a ring, how many of them are committed, and which publisher
+may be told that its message is safe.
 
-Everything that a log wants from the world it asks of its `Host`; it reads no clock. By itself a log takes everything
-and hands nothing out: limits and consumers are a queue's (`queue`), readers a stream's (`broker.streams.stream`).
+A log knows neither limits, consumers nor readers: a `queue.Queue` and a `broker.streams.stream.Stream` each have one.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final
 
-from clusterbroker.broker.queues.attributes import MOVED
-from clusterbroker.broker.queues.dead_lettering.death import Reason
-from clusterbroker.broker.queues.effort import Effort
-from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY, CommitPart, Moved, Taken
-from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.producers import Producers
 from clusterbroker.broker.queues.ring import Ring
-from clusterbroker.broker.queues.subscription import LocalConsumer, Member, Subscriptions, tell_ended
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.broker.queues.watch import Watch
-from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
-from clusterbroker.cluster.wiring.queue_settings import QueueSettings
-from clusterbroker.journal.layout import Location
-from clusterbroker.journal.record import Message
-from clusterbroker.journal.stream_catalogue import Taken as Records
-from clusterbroker.journal.stream_catalogue import Wish
 
-Row = tuple[Message, "tuple[bytes, int] | None"]
-"""With its producer's number, if that gave it one."""
-Loaded = Callable[[Sequence[Location], Sequence[Message], Sequence[Location]], None]
-"""What was read, and what was asked for: the rest cannot be read, and is held back (broker/node/damages.py)."""
 SAFE: Final = -2
 """A mark that is always durable."""
 
 
-class Host(Protocol):
-    """The node, as its queues and streams see it."""
-
-    @property
-    def now_ms(self) -> int:
-        """Time of what is being handled, wall clock."""
-
-    @property
-    def ages_by_ms(self) -> int | None:
-        """The date by which a stream's messages are too old or not; None: no message may be called so now."""
-
-    @property
-    def effort(self) -> Effort:
-        """What the node has left for dead letters in this turn."""
-
-    @property
-    def dead_lettering(self) -> bool:
-        """A dead letter is being published: no other one is now."""
-
-    def later(self, queue: MessageLog) -> None:
-        """Mark the log's ring in the node's next turn, and see to it that this comes soon."""
-
-    def soon(self, goes_on: Callable[[], None]) -> None:
-        """Call it in the node's next turn, or a later one if others there are much work already."""
-
-    def stumbled(self, queue: MessageLog, error: Exception, seq: int = 0) -> None:
-        """Something raised in the log's work, over the message with this seq if it is known: set the log aside."""
-
-    def dead_letter(self, queue: MessageLog, message: Message, reason: Reason) -> None:
-        """Publish the message to the queue's dead-letter exchange."""
-
-    def dead_letter_once(
-        self, queue: MessageLog, message: Message, reason: Reason, number: int, ticket: Ticket
-    ) -> bool:
-        """As `dead_letter`, to queues wherever they are: `publish_named` under the queue's dead-letter name and this
-        number; the ticket is held by each target. False: no exchange, or no route (a cycle is a route)."""
-
-    def load(self, queue: MessageLog, locations: list[Location], loaded: Loaded) -> None:
-        """Read messages from the journal. `loaded` is not called when the log was deleted."""
-
-    def fetch(
-        self,
-        queue: MessageLog,
-        locations: Sequence[Location],
-        then: Callable[[Sequence[Message]], None],
-        otherwise: Callable[[], None] = ...,
-    ) -> None:
-        """Read messages from the journal for `then`. Not called when the log went away; `otherwise` in its place when
-        some of them are damaged."""
-
-    def read_stream(self, queue: MessageLog, wish: Wish, then: Callable[[Records], None]) -> None:
-        """Read records of a stream's past; `then` is not called when the stream goes away."""
-
-    def begins_late(self, queue: MessageLog, offset: int) -> None:
-        """It is a stream that keeps everything, and its readers are told that it begins here, above 0."""
-
-    def write(self, queue: MessageLog) -> None:
-        """The ring has something for the next group commit."""
-
-    def rest(self, queue: MessageLog) -> None:
-        """It was marked for what was published just now: the mark may go if a turn could do nothing for that yet."""
-
-    def wake(self, queue: MessageLog, at_ms: int) -> None:
-        """Mark the log's ring at this time; replaces an earlier wish."""
-
-    def moves(self, segment_id: int) -> bool:
-        """Whether the rows of this committed segment may be on their way."""
-
-    def keeps(self, queue: MessageLog, segment_id: int) -> None:
-        """The log remembers what it has of a segment, and wants to hear of its end."""
-
-    def end(self, queue: MessageLog) -> None:
-        """Propose the queue's deletion: it is auto-delete or expired and unused."""
-
-
 class MessageLog:
-    """Entity (what was declared), settings (policy applied), ring, and the tickets that wait for commits.
+    """Of one queue.
 
-    paused      nothing is handed out, expires or is dropped: others have not said what they hold
-    halted      an operator has paused it: nothing is handed out, all else goes on
-    broken      something raised in its work, and it is set aside (`stumble`); then it is paused as well
-    replicated  this node owns it in an epoch, and others have copies
-    synced      what this node had when its epoch began is committed, or is known to be by the ring
-    aside       messages that are on their way to another queue, and none of a consumer's
-    listener    called after each turn and commit (`remote.owned_queue`)
-    sealed      its rows are committed, and it takes no more; called after each turn
-    wake_ms     of the host (`node.wakes`)
+    commits  group commits that are durable
+    synced   what this node had when its epoch began is committed, or is known to be by the ring
+    waiting  (seq, ticket) of publishes that wait for the commit of all before the seq; None or empty: none does
     """
 
-    __slots__ = (
-        "_clean", "_producers", "_waiting", "aside", "broken", "commits", "deleted", "entity", "halted", "host",
-        "last_used_ms", "listener", "paused", "replicated", "ring", "sealed", "settings", "subscriptions", "synced",
-        "wake_ms",
-    )  # fmt: skip
+    __slots__ = ("_clean", "_producers", "commits", "ring", "synced", "waiting")
 
-    def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
-        self.entity = entity
-        self.settings = settings
+    def __init__(self, ring: Ring) -> None:
         self.ring = ring
-        self.host = host
-        self.subscriptions = Subscriptions(bool(settings.single_active_consumer))
-        self.last_used_ms = now_ms
-        self.wake_ms = self.aside = 0
-        self.commits = self._clean = 0  # groups that are durable; the last after which nothing was left to write
-        self._waiting: deque[tuple[int, Ticket]] | None = None
-        self._producers: Producers | None = None
-        self.deleted = self.paused = self.broken = self.replicated = False
-        self.halted = entity.paused
+        self.commits = self._clean = 0  # the second: the last group after which nothing was left to write
         self.synced = True
-        self.listener: Callable[[], None] | None = None
-        self.sealed: Callable[[], Any] | None = None
-        ring.owner = self
-
-    def adopt(self, settings: QueueSettings) -> None:
-        """New settings, by policy or at declaration."""
-        self.settings = settings
-        self.ring.keeps = settings.durability != "memory" or self.replicated
-        self.ring.mark()
-
-    def set_aside(self, broken: bool) -> None:
-        """It stumbled, or goes on."""
-        self.broken = self.paused = self.ring.paused = broken
-        self.ring.mark()
-
-    def halt(self, entity: QueueEntity) -> None:
-        """An operator paused it, or resumed it."""
-        self.entity, self.halted = entity, entity.paused
-        self.ring.mark()
-
-    @property
-    def name(self) -> str:
-        return self.entity.name
-
-    @property
-    def place(self) -> str:
-        """For operators."""
-        return f"queue '{self.entity.name}' in vhost '{self.entity.vhost}'"
-
-    @property
-    def ready(self) -> int:
-        return self.ring.ready
-
-    @property
-    def ready_bytes(self) -> int:
-        """Of bodies, about."""
-        return self.ring.ready_bytes
-
-    def message_count(self, now_ms: int) -> int:
-        """Ready messages, as queue.declare-ok counts them: without the expired and the given up."""
-        return self.ready
-
-    # -- publishing -------------------------------------------------------------------------------------------
-
-    @property
-    def rejects(self) -> bool:
-        """Whether each message must be asked for by `accepts` first."""
-        return False
-
-    def accepts(self, message: Message, now_ms: int, named: tuple[bytes, int] | None = None) -> bool:
-        """reject-publish: whether there is room for one more, or it is here already; what is refused may die."""
-        return True
-
-    def takes(self, messages: Sequence[Message], now_ms: int) -> bool:
-        """As `accepts`, for all of these messages or none; what is refused is no dead letter."""
-        return True
-
-    def has_room(self, now_ms: int, more: int = 1, more_bytes: int = 1) -> bool:
-        """Whether there is room for so much more (amqp-rules 5.6: the length counts ready only)."""
-        return True
-
-    def has_room_for(self, count: int, bodies_but_last: int, now_ms: int) -> bool:
-        """Whether each of so many messages would find room behind those before it: the last may be of any length."""
-        return True
-
-    @property
-    def kills(self) -> bool:
-        """reject-publish-dlx: what is refused for want of room is a dead letter."""
-        return False
-
-    def kill(self, message: Message) -> None:
-        """A message dies before it was ready."""
-        raise AssertionError("a log refuses nothing")
-
-    def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
-        """Appends the messages; the ticket, if any, is held until they are committed."""
-        self.ring.append(messages)
-        self._published(ticket, now_ms, len(messages))
-
-    def publish_records(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
-        """Appends the messages of ENQ records, which another node has sent, and holds the ticket; how many they are."""
-        _, count = self.ring.append_records(records, now_ms)
-        self._published(ticket, now_ms, count)
-        return count
-
-    def _published(self, ticket: Ticket | None, now_ms: int, count: int) -> None:
-        if ticket is not None:
-            self.promise(ticket)
-
-    def publish_named(
-        self, producer: bytes, sequence: int, message: Message, ticket: Ticket | None, now_ms: int
-    ) -> None:
-        """Appends the message of a producer that numbers its own, unless it is here already; then the ticket is held
-        until the original is surely committed."""
-        if not self.producers.knows(producer, sequence):
-            self.producers.note(producer, sequence, self.ring.journaled and not self.ring.persists(message))
-            self.publish((message,), ticket, now_ms)
-        elif ticket is not None:
-            self.promise(ticket)
-
-    def accept_dead_letter(self, message: Message) -> None:
-        """The log does its part in its own turn: chains of queues must not nest."""
-        self.ring.append((message,))
+        self.waiting: deque[tuple[int, Ticket]] | None = None
+        self._producers: Producers | None = None
 
     @property
     def producers(self) -> Producers:
         self._producers = self._producers or Producers(self.ring)
         return self._producers
 
-    # -- transactions: all that belongs together, or nothing --------------------------------------------------
-    #
-    # Rows of a committed segment come in ascending order of their seqs there, with gaps for rows of other queues, and
-    # each part is taken as a whole. So one number per segment says what is here (`attributes.MOVED`); it goes when the
-    # map has no such segment any more. A part of a segment that is gone was sent by somebody who has not heard: all of
-    # its rows came before, or it would still be there. These names have no bound: there are as many as segments.
-
-    def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
-        """All that happens here stands in the node's next group, which the node's barrier waits for. What is refused is
-        refused whole."""
-        if self.deleted:
-            return
-        if part.moved is not None:
-            self._take_rows(part, part.moved, ticket, now_ms)
-            return
-        new = self.new_rows(part)
-        if self.takes([message for message, _ in new], now_ms):
-            self._carry_out(part, ticket, now_ms)
-        else:
-            ticket.rejected = True
-            for _, named in new:
-                if named is not None:
-                    self.producers.refuse(*named)
-            self._return(part)
-
-    def _carry_out(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
-        for messages, named in part.publishes:
-            if named is None:
-                self.publish(messages, ticket, now_ms)
-            else:
-                self.publish_named(*named, messages[0], ticket, now_ms)
-
-    def _return(self, part: CommitPart) -> None:
-        """The part is refused: what it would have settled returns."""
-
-    def _take_rows(self, part: CommitPart, moved: Moved, ticket: Ticket, now_ms: int) -> None:
-        """Publishes what is new of the rows of a segment, all of it or, when there is no room, nothing."""
-        if len(part.publishes) == 1 and part.publishes[0][1] is None and not self.known_rows(moved):
-            messages = part.publishes[0][0]  # as a rule
-            if self.takes(messages, now_ms):
-                self.note_moved(moved)
-                self.publish(messages, ticket, now_ms)
-            else:
-                ticket.rejected = True
-            return
-        rows = self.new_rows(part)
-        if self.takes([message for message, _ in rows], now_ms):
-            self.put_rows(moved, rows, ticket, now_ms)
-        else:
-            ticket.rejected = True
-
-    def known_rows(self, moved: Moved) -> int:
-        """How many of these rows are here already: they are the first ones."""
-        if not self.host.moves(moved.segment):
-            return len(moved.seqs)
-        return bisect_left(moved.seqs, self.ring.attributes.get(MOVED.name(moved.segment), 0))
-
-    def note_moved(self, moved: Moved) -> None:
-        """They are appended in this turn."""
-        self.ring.set_attribute(MOVED.name(moved.segment), moved.seqs[-1] + 1)
-        self.host.keeps(self, moved.segment)
-
-    def moved_segments(self) -> list[int]:
-        """Segments of which it knows what it has."""
-        return [segment_id for segment_id, _ in MOVED.of(self.ring.attributes)]
-
-    def forget_moved(self, segment_id: int) -> None:
-        """The segment is gone."""
-        name = MOVED.name(segment_id)
-        if not self.deleted and name in self.ring.attributes:
-            self.ring.set_attribute(name, 0)
-
-    def new_rows(self, part: CommitPart) -> list[Row]:
-        """Those of the part that are not here: neither by their segment nor by their producers' numbers."""
-        skip, known = 0 if part.moved is None else self.known_rows(part.moved), self.producers.knows
-        rows = [(message, named) for messages, named in part.publishes for message in messages]
-        return [(message, named) for message, named in rows[skip:] if named is None or not known(*named)]
-
-    def put_rows(self, moved: Moved, rows: Sequence[Row], ticket: Ticket, now_ms: int) -> None:
-        """Appends those rows of a part that are new; the ticket is held until all of the part is committed."""
-        if not rows:
-            self.promise(ticket)
-            return
-        self.note_moved(moved)
-        if all(named is None for _, named in rows):
-            self.publish([message for message, _ in rows], ticket, now_ms)
-            return
-        for message, named in rows:
-            if named is None:
-                self.publish((message,), ticket, now_ms)
-            else:
-                self.publish_named(*named, message, ticket, now_ms)
-
-    # -- commits ----------------------------------------------------------------------------------------------
-
     def promise(self, ticket: Ticket) -> None:
         """Holds the ticket until all that has been published is committed."""
         upto = self.ring.next_seq
         if not self.synced or (self.ring.journaled and self.ring.advance() < upto):
             ticket.hold()
-            if self._waiting is None:
-                self._waiting = deque()
-            self._waiting.append((upto, ticket))
+            if self.waiting is None:
+                self.waiting = deque()
+            self.waiting.append((upto, ticket))
 
-    def committed(self, upto: int) -> None:
-        """The group commit that held the ring's records up to `upto` is durable."""
-        if self.deleted:
-            return
-        ring = self.ring
-        before = ring.committed, ring.reserved_durable
-        self._advance(upto)
+    def group_ended(self) -> None:
+        """A group commit is durable, and the ring knows how far it went."""
         self.synced = True
         self.commits += 1
-        if not ring.needs_write:
+        if not self.ring.needs_write:
             self._clean = self.commits
-        if self._waiting:
-            self._answer()
-        if self.listener is not None:
-            self.listener()
-        # a group that held nothing of this log (it was patient) must not wake it: the next one would do so again
-        if self._wants_turn(before != (ring.committed, ring.reserved_durable)):
-            ring.mark()
+        if self.waiting:
+            self.answer()
 
-    def _advance(self, upto: int) -> None:
-        self.ring.commit(upto)
-
-    def _wants_turn(self, advanced: bool) -> bool:
-        """Whether a commit leaves something to do; `advanced`: it held something of this log."""
-        return advanced and bool(self.ring.ready or self.ring.needs_write)
-
-    def _answer(self) -> None:
-        waiting, committed = self._waiting, self.ring.committed
+    def answer(self) -> None:
+        """Passes the tickets whose messages are committed."""
+        waiting, committed = self.waiting, self.ring.committed
         while waiting and self.synced and waiting[0][0] <= committed:
             waiting.popleft()[1].pass_()
 
@@ -397,176 +70,12 @@ class MessageLog:
         """
         return self._clean > mark or self.commits >= mark + 2
 
-    def ripe(self, now_ms: int) -> int:
-        """The first seq that a group commit may leave out because a consumer is about to acknowledge it; 0: none is."""
-        return 0
-
-    def copy(self, seqs: Sequence[tuple[int, int]], bytes_max: int, then: Callable[[bytes], None]) -> None:
-        """Records for another copy, committed or not, of the first of those seqs that live (`replication.ports`)."""
-        ring = self.ring
-        wanted, absent = ring.copies_of(seqs, bytes_max)
-
-        def loaded(messages: Sequence[Message]) -> None:
-            found = {location[0]: message for location, message in zip(absent, messages, strict=True)}
-            then(ring.encode_emitted(wanted, found))
-
-        if absent:
-            self.host.fetch(self, absent, loaded)
-        else:
-            loaded(())
-
-    # -- the turn ---------------------------------------------------------------------------------------------
-
-    def turn(self, now_ms: int) -> None:
-        """Does what is due. The ring's mark is taken off first, so that what happens here may set it again."""
-        ring = self.ring
-        ring.marked = False
-        if self.deleted:
-            return
-        self._serve(now_ms)
-        if ring.journaled:
-            ring.advance()
-            if ring.needs_write:
-                self.host.write(self)
-        if self._waiting:
-            self._answer()
-        self._follow(now_ms)
-        if self.listener is not None:
-            self.listener()
-        if self.sealed is not None:
-            self.sealed()
-
-    def _serve(self, now_ms: int) -> None:
-        """What may append or settle."""
-
-    def _follow(self, now_ms: int) -> None:
-        """What waits for commits; asks for the turn that is due next."""
-
-    # -- consumers --------------------------------------------------------------------------------------------
-
-    @property
-    def leased(self) -> str:
-        """Why nobody may consume: one reader has all of it. Empty: that is not so."""
-        return ""
-
-    @property
-    def _untaken(self) -> str:
-        return "is a stream, which is read by offsets"
-
-    def subscribe(self, subscription: LocalConsumer, now_ms: int, then: Callable[[str], None]) -> None:
-        """Refused: nothing is handed out."""
-        then(self._untaken)
-
-    def get(
-        self, now_ms: int, then: Callable[[Taken | str | None], None], credit: Any = None, *, no_ack: bool = False
-    ) -> None:
-        """Refused: nothing is handed out."""
-        then(self._untaken)
-
-    def lease(self, request: LeaseRequest, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
-        """Refused: nothing is handed out."""
-        then(LeaseAnswer(406, f"{self.place} {self._untaken}"), b"")
-
-    def add_consumer(self, member: Member, now_ms: int) -> None:
-        """Of any node."""
-        self.subscriptions.add(member)
-        self.last_used_ms = now_ms
-        self.ring.mark()
-
-    def remove_consumer(self, member: Member, now_ms: int) -> None:
-        """It is gone; whether that ends the queue is seen in its turn."""
-        self.subscriptions.remove(member)
-        self.last_used_ms = now_ms
-        self.ring.mark()
-
-    def unsubscribe(self, subscription: LocalConsumer, now_ms: int) -> None:
-        """The consumer is gone; what it holds stays with its channel (amqp-rules 5.5: cancel does not requeue)."""
-        self.remove_consumer(subscription, now_ms)
-
-    def limits_changed(self, subscription: LocalConsumer) -> None:
-        subscription.credit.ring.mark()
-
-    def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
-        """The message of a basic.get as `dispatch` would show it."""
-        return message
-
-    def watch(self, watch: Watch | None) -> None:
-        """Whoever looks at what is handed to consumers of this node."""
-
-    def settle(self, seq: int, held: bool = False) -> None:
-        if not self.deleted:
-            self.ring.settle(seq, held)
-            self.ring.mark()
-
-    def reject(self, seq: int, at_once: bool = False) -> None:
-        """basic.reject or basic.nack without requeue; `at_once`: in a transaction."""
-        self.settle(seq)
-
-    def requeue(self, seq: int, counted: bool) -> None:
-        """The message returns to its place; `counted`: the consumer failed at it (replication.md 6.9)."""
-        if not self.deleted:
-            self.ring.requeue(seq, counted)
-
-    def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
-        """Calls `then` when these unacknowledged messages are in memory, if a rejection makes them dead letters."""
-        then()
-
-    # -- as a whole -------------------------------------------------------------------------------------------
-
-    def touch(self, now_ms: int, then: Callable[[int, int], None]) -> None:
-        """amqp-rules 5.6: queue TTL counts disuse, and being declared is use."""
-        self.last_used_ms = now_ms
-        self.ring.mark()
-        self.counts(now_ms, then)
-
-    def counts(self, now_ms: int, then: Callable[[int, int], None]) -> None:
-        then(self.message_count(now_ms), len(self.subscriptions))
-
-    def staged(self, now_ms: int, then: Callable[[int, int], None]) -> None:
-        then(self.ring.ready, self.ring.ready_bytes)
-
-    def purge(self, then: Callable[[int], None]) -> None:
-        then(self.ring.purge())
-
-    def begin_delete(self, if_unused: bool, if_empty: bool, now_ms: int, then: Callable[[str, int], None]) -> None:
-        count = self.message_count(now_ms)
-        if if_unused and self.subscriptions:
-            then(IN_USE, count)
-        elif if_empty and (count or self.aside):
-            then(NOT_EMPTY, count)
-        else:
-            then("", count)
-
-    # -- ownership, and the end -------------------------------------------------------------------------------
-
-    def begin_epoch(self, now_ms: int) -> None:
-        """This node owns the replicated log: its ring is taken over, or new. `remote.owned_queue` ends the pause."""
-        self.paused = self.ring.paused = self.replicated = True
-        self.last_used_ms = now_ms
-        self.adopt(self.settings)
-
     def end_epoch(self) -> None:
-        """This node does not own the log any more; its proxies ask the next owner, and so nobody is answered."""
-        self._producers = self._waiting = None
-        self.replicated = False
-        self.paused = True
-        self.ring.loading = False
-        self.subscriptions.leave(tuple(self.subscriptions))
+        """This node does not own the log any more: publishers ask the next owner, and so none is answered."""
+        self._producers = self.waiting = None
 
-    def survived(self) -> None:
-        """The deletion that was asked for was refused; whether it is still due is seen in a later turn."""
-
-    def drop(self) -> None:
-        """It was deleted: its consumers are cancelled, its publishers answered."""
-        self.deleted = True
-        members = tuple(self.subscriptions)
-        self.subscriptions.leave(members)
-        tell_ended(self.host, members)
-        self._release()
-        self.ring.destroy()
-
-    def _release(self) -> None:
-        """Whoever waits is answered."""
-        for _, ticket in self._waiting or ():
+    def release(self) -> None:
+        """The queue is deleted: whoever waits is answered."""
+        for _, ticket in self.waiting or ():
             ticket.pass_()
-        self._waiting = None
+        self.waiting = None

@@ -1,8 +1,8 @@
-"""One queue on the node that owns it: a log whose messages are handed to consumers, once each.
+"""One queue on the node that owns it: its messages are handed to consumers, once each.
 
-The ring keeps messages; the queue gives them meaning. Its parts, of which each knows only those before it:
+The queue gives the messages of its log their meaning. Its parts, of which each knows only those before it:
 
-    log             `log.MessageLog`, which the queue is: ring, commits, tickets
+    log             ring, commits, tickets (`log`)
     dead_letters    what leaves unconsumed (`dead_lettering`)
     dispatch        what is handed out, expires and returns (`dispatch`)
     limits          how long it may be (`limits`)
@@ -24,7 +24,7 @@ from clusterbroker.broker.queues.handle import EXCLUSIVE, GONE, CommitPart, Take
 from clusterbroker.broker.queues.lease import BROKEN, LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.leasing import Leasing, resumed
 from clusterbroker.broker.queues.limits import Limits
-from clusterbroker.broker.queues.log import Host, MessageLog
+from clusterbroker.broker.queues.local_queue import Host, LocalQueue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer, Member
 from clusterbroker.broker.queues.ticket import Ticket
@@ -34,7 +34,7 @@ from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.record import Message
 
 
-class Queue(MessageLog):
+class Queue(LocalQueue):
     """See the module."""
 
     __slots__ = ("_ended", "_had_consumers", "dead_letters", "dispatch", "leasing", "limits")
@@ -60,15 +60,24 @@ class Queue(MessageLog):
 
     # -- publishing -------------------------------------------------------------------------------------------
 
+    def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
+        self.ring.append(messages)
+        self._published(ticket, now_ms, len(messages))
+
+    def publish_records(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
+        _, count = self.ring.append_records(records, now_ms)
+        self._published(ticket, now_ms, count)
+        return count
+
     def _published(self, ticket: Ticket | None, now_ms: int, count: int) -> None:
         self.dispatch.came_ms = self.dispatch.came_ms or now_ms
         if ticket is not None:
-            self.promise(ticket)
+            self.log.promise(ticket)
         if self.limits.any:
             self.limits.trim(now_ms, count)
 
     def accept_dead_letter(self, message: Message) -> None:
-        super().accept_dead_letter(message)
+        self.ring.append((message,))
         self.dispatch.came_ms = self.dispatch.came_ms or self.host.now_ms
 
     @property
@@ -76,14 +85,14 @@ class Queue(MessageLog):
         return self.limits.rejects
 
     def accepts(self, message: Message, now_ms: int, named: tuple[bytes, int] | None = None) -> bool:
-        if named is not None and self.producers.knows(*named):
+        if named is not None and self.log.producers.knows(*named):
             return True
         accepted = self.limits.has_room(now_ms)
         if not accepted:
             if self.dead_letters.kills:
                 self.dead_letters.kill(message)
             if named is not None:  # the log has to know that it is not here
-                self.producers.refuse(*named)
+                self.log.producers.refuse(*named)
         return accepted
 
     def takes(self, messages: Sequence[Message], now_ms: int) -> bool:
@@ -236,14 +245,13 @@ class Queue(MessageLog):
 
     def _advance(self, upto: int) -> None:
         awaited = self.dispatch.awaits_commit
-        super()._advance(upto)
+        self.ring.commit(upto)
         if awaited:  # what the group brought is at the head, and that it waited for it does not count
             self.dispatch.hand_out(0)
 
     def _wants_turn(self, advanced: bool) -> bool:
         return (
-            super()._wants_turn(advanced)
-            or (advanced and self.dispatch.is_asked)
+            (advanced and self.dispatch.is_asked)
             or (self.leasing is not None and self.leasing.waits)
             or (self.dead_letters.replicated is not None and len(self.dead_letters.replicated) > 0)
         )
@@ -276,5 +284,5 @@ class Queue(MessageLog):
         if self.leasing is not None:
             self.leasing.drop()
         self.dead_letters.drop()
-        super()._release()
+        self.log.release()
         self.dispatch.drop()

@@ -166,13 +166,19 @@ class Taker:
     priority: int
     owner: Any
     delivered: int
+    limit: int
     @property
     def has_credit(self) -> bool: ...
+    @property
+    def room(self) -> int: ...
+    @property
+    def writable(self) -> bool: ...
+    @property
+    def shared(self) -> bool: ...
 
 class RemoteConsumer(Taker):
     holder: int
     no_ack: bool
-    limit: int
     unacked: int
     out: RecordBuffer
     @property

@@ -80,6 +80,7 @@ cdef enum:
 
 cdef uint64_t NONE = 0xFFFFFFFFFFFFFFFF
 cdef int64_t TTL_MS_MAX = 0x7FFFFFFFFFFFFFFF
+cdef int64_t ROOM_MAX = 0x7FFFFFFFFFFFFFFF
 cdef uint64_t SEQ_MASK = (<uint64_t>1 << SEQ_BITS) - 1
 
 cdef struct slot:
@@ -523,29 +524,8 @@ cdef class LocalRing:
 
     @cython.final
     cdef size_t shelf_at(self, uint64_t number) noexcept:
-        # The first shelf whose number is not lower. Numbers rise by one at least, which bounds the place on both
-        # sides; without missing blocks the bounds meet.
-        cdef size_t low = self.shelf_first, high = self.shelf_end, middle
-        cdef uint64_t above, below
-        if low == high or number <= self.shelves[low].number:
-            return low
-        high -= 1
-        if number > self.shelves[high].number:
-            return high + 1
-        above = number - self.shelves[low].number
-        below = self.shelves[high].number - number
-        middle = high
-        if above < high - low:
-            high = low + above
-        if below < middle - low:
-            low = middle - below
-        while low < high:
-            middle = (low + high) >> 1
-            if self.shelves[middle].number < number:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        # the first shelf whose number is not lower
+        return row_from(self.shelves, sizeof(shelf), self.shelf_first, self.shelf_end, number)
 
     @cython.final
     cdef block *seek_block(self, uint64_t number) noexcept:

@@ -8,16 +8,34 @@ cdef class Taker:
         self.priority = priority
         self.owner = owner
         self.active = True
+        self.limit = NONE
 
     @property
     def has_credit(self) -> bool:
         return self.credit()
+
+    @property
+    def room(self) -> int:
+        return self.space()
+
+    @property
+    def writable(self) -> bool:
+        return self.flows()
+
+    @property
+    def shared(self) -> bool:
+        return False
 
     cdef bint credit(self) noexcept:
         return False
 
     cdef bint flows(self) noexcept:
         return False
+
+    cdef int64_t space(self) noexcept:
+        if self.limit <= self.delivered:
+            return 0
+        return <int64_t>min(self.limit - self.delivered, <uint64_t>ROOM_MAX)
 
     cdef int hand(self, uint64_t seq, Message message, bint redelivered, uint16_t delivery_count,
                   int64_t now_ms) except -1:
@@ -42,7 +60,6 @@ cdef class RemoteConsumer(Taker):
 
     cdef readonly uint8_t holder
     cdef public bint no_ack
-    cdef public uint64_t limit
     cdef public uint64_t unacked
     cdef readonly RecordBuffer out
 
@@ -51,6 +68,7 @@ cdef class RemoteConsumer(Taker):
             raise ValueError("holders are 1 to 254")
         Taker.__init__(self, ring, priority, owner)
         self.holder = holder
+        self.limit = 0
         self.out = RecordBuffer()
 
     cdef bint credit(self) noexcept:

@@ -22,6 +22,8 @@ from clusterbroker.journal.record import Message
 class Source(Protocol):
     """What a consumer reads: a queue, or a reader of leases or streams that stands in its place."""
 
+    __slots__ = ()
+
     @property
     def entity(self) -> QueueEntity:
         """What was declared, and who owns it."""

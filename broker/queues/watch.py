@@ -1,7 +1,7 @@
 """Whoever looks at what clients of this node publish and get: the firehose of a vhost, spans of sampled messages.
 
 Nobody does, as a rule. Then a batch of publishes costs one look at `Node.watches`, and so does a basic.get; a batch
-that comes from a queue's owner costs the look whether its face has a `Watch`; and a hand-out of a queue that lives here
+that comes from a queue's owner costs a look for the handle's `Watch`; and a hand-out of a queue that lives here
 costs one branch for each message (`Ring.annotates_all`). What is to be shown although not everything is (`everything`)
 wears the flag HAS_BCC: rings ask for what a consumer sees of such a message, whatever its header says.
 

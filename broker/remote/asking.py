@@ -13,7 +13,8 @@ from typing import Final, NamedTuple, Protocol
 
 from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY
 from clusterbroker.broker.queues.lease import Acquire, LeaseAnswer
-from clusterbroker.broker.queues.log import SAFE, MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
+from clusterbroker.broker.queues.log import SAFE
 from clusterbroker.broker.queues.ring import RemoteConsumer
 from clusterbroker.broker.remote.attachment import Attachment
 from clusterbroker.broker.remote.host import OwnedQueueHost
@@ -46,7 +47,7 @@ class Asked(NamedTuple):
 class AskedQueue(Protocol):
     """What questions need of the owned queue."""
 
-    queue: MessageLog
+    queue: LocalQueue
     host: OwnedQueueHost
 
     @property
@@ -101,7 +102,7 @@ class Asking:
                 queue.host.wake(queue, asked.due_ms)
             else:
                 self._answer(asked.attachment, asked.ask, now_ms)
-        while self._purges and queue.durable(self._purges[0][3]):
+        while self._purges and queue.log.durable(self._purges[0][3]):
             attachment, ask, count, _ = self._purges.pop(0)
             self._say(attachment, Answer(queue.entity.queue_id, attachment.gen, ask.request, count))
 
@@ -118,7 +119,7 @@ class Asking:
             return
         if ask.what == ASK_PURGE:
             count = queue.ring.purge()
-            mark = queue.commits if count and queue.ring.needs_write else SAFE
+            mark = queue.log.commits if count and queue.ring.needs_write else SAFE
             self._purges.append((attachment, ask, count, mark))
             attachment.purged[ask.request] = count, mark
             if len(attachment.purged) > PURGES_MAX:

@@ -34,7 +34,7 @@ from collections import deque
 from typing import Final, Protocol
 
 from clusterbroker.broker.queues.attributes import PROXY, PROXY_REFUSED
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.ring import RemoteConsumer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.messages import ConsumerHead
@@ -47,7 +47,7 @@ OUT_BYTES_MAX: Final = 256 << 10
 class AttachedTo(Protocol):
     """What attachments and their consumers need of the owned queue."""
 
-    queue: MessageLog
+    queue: LocalQueue
     outgoing: dict[RemoteSubscription, None]
 
     def touch(self) -> None:
@@ -174,7 +174,7 @@ class Attachment:
         for number in range(first, min(last, self.died) + 1):
             self.unlogged += 1
             ticket = Ticket(number, number, self._logged)
-            self.serving.queue.promise(ticket)
+            self.serving.queue.log.promise(ticket)
             ticket.pass_()
 
     def remember(self) -> None:
@@ -204,14 +204,14 @@ class Attachment:
     def until_durable(self, ticket: Ticket) -> None:
         """The ticket of publishes waits for what was settled with them as well."""
         ticket.hold()
-        self._commits.append((self.serving.queue.commits, ticket))
+        self._commits.append((self.serving.queue.log.commits, ticket))
 
     def settled(self) -> int:
         """The last settlement of which all is committed."""
         queue = self.serving.queue
-        while self._commits and queue.durable(self._commits[0][0]):
+        while self._commits and queue.log.durable(self._commits[0][0]):
             self._commits.popleft()[1].pass_()
-        while self.unsettled and queue.durable(self.unsettled[0][1]):
+        while self.unsettled and queue.log.durable(self.unsettled[0][1]):
             self._settled = self.unsettled.popleft()[0]
         if not self.unsettled:
             self._settled = self.settlement

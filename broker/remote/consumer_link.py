@@ -1,13 +1,13 @@
 """One local consumer of a queue elsewhere, and its owner's remaining credit.
 
-Credit is cumulative per attachment: a maximum number of deliveries since the attachment. With prefetch N it is the
-number of arrived deliveries, less the held ones, plus N. In any case at most WINDOW messages or about WINDOW_BYTES
-are on the way, and no new ones while the client's socket does not take its output: the proxy must not become the
-backlog of a slow client.
+Credit is cumulative per attachment: a maximum number of deliveries since the attachment. It is the number of arrived
+deliveries, plus the room that the consumer's `ring.Taker` has, less the surplus. In any case at most WINDOW messages or
+about WINDOW_BYTES are on the way, and no new ones while the client's socket does not take its output: the remote queue
+must not become the backlog of a slow client.
 
-A channel-wide limit (basic.qos global) is shared by consumers of several queues, perhaps of several owners, so each
-is promised the rest of it. Surplus deliveries wait in `surplus`, held by this node like any delivery, until the
-channel has room.
+A limit may be shared by consumers of several queues, perhaps of several owners (AMQP 0-9-1: basic.qos global), so each
+is promised the rest of it. Surplus deliveries wait in `surplus`, held by this node like any delivery, until its taker
+has room.
 """
 
 from __future__ import annotations
@@ -64,13 +64,10 @@ class Line:
         return unacked + len(self.surplus)
 
     @property
-    def channel_room(self) -> int:
-        """How many more its channel may hold."""
-        ledger = self.subscription.credit.ledger
-        if not ledger.prefetch or self.subscription.no_ack:
-            return WINDOW_MAX
-        room: int = ledger.prefetch - ledger.unacked
-        return max(0, room)
+    def room(self) -> int:
+        """How many more its taker may hold."""
+        room: int = self.subscription.credit.room
+        return room
 
     def attach(self) -> None:
         """A new attachment counts from nothing."""
@@ -79,19 +76,14 @@ class Line:
 
     def upto(self) -> int:
         """The credit as it should be; it never falls within an attachment."""
-        credit = self.subscription.credit
-        ledger = credit.ledger
-        room = self.window if ledger.flowing and ledger.out.writable else 0
-        if credit.prefetch and not self.subscription.no_ack:
-            room = min(room, credit.prefetch - self.held)
-        room = min(room, self.channel_room - len(self.surplus))
+        room = min(self.window, self.room - len(self.surplus)) if self.subscription.credit.writable else 0
         return max(self.granted, self.came + max(0, room))
 
     @property
     def rests(self) -> bool:
         """Nothing but a delivery, or a new limit, can change what its owner should hear of it."""
-        ledger = self.subscription.credit.ledger
-        return self.told and not self.held and ledger.flowing and ledger.out.writable and not ledger.prefetch
+        credit = self.subscription.credit
+        return bool(self.told and not self.held and credit.writable and not credit.shared)
 
     def owes_credit(self, upto: int) -> bool:
         """Whether the owner should hear of the new credit now: when at most half of it is left."""

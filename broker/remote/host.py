@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.remote.messages import ProxyMessage
 from clusterbroker.cluster.wiring.entities import Queue
 
@@ -73,5 +73,5 @@ class OwnedQueueHost(Protocol):
     def hurry(self, queue_id: int) -> None:
         """Somebody has something to do with the queue: its first sync comes before those of others."""
 
-    def stumbled(self, queue: MessageLog, error: Exception) -> None:
+    def stumbled(self, queue: LocalQueue, error: Exception) -> None:
         """Something raised in the queue's work: set it aside."""

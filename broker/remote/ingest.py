@@ -15,7 +15,7 @@ from typing import Protocol
 
 from clusterbroker.broker.content.message import taken_at
 from clusterbroker.broker.queues.handle import CommitPart, Moved
-from clusterbroker.broker.queues.log import MessageLog, Row
+from clusterbroker.broker.queues.local_queue import LocalQueue, Row
 from clusterbroker.broker.queues.producers import is_dead_letter
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.attachment import Attachment
@@ -36,7 +36,7 @@ from clusterbroker.replication.errors import BadMessage
 class IngestedQueue(Protocol):
     """What ingest needs of the owned queue."""
 
-    queue: MessageLog
+    queue: LocalQueue
     host: OwnedQueueHost
 
     @property
@@ -103,7 +103,7 @@ class Ingest:
         queue = self._serving.queue
         (message,) = self._came(records)
         self._serving.host.published(len(records))
-        known = queue.producers.knows(named.producer, named.sequence)
+        known = queue.log.producers.knows(named.producer, named.sequence)
         letter = is_dead_letter(named.producer) and queue.kills
         if not known and not letter and not self._accepts(attachment, named.number, message):
             self._remember(attachment, [(named.producer, named.sequence)])
@@ -113,9 +113,9 @@ class Ingest:
         ticket = attachment.ticket(named.number)
         seq = queue.ring.next_seq
         if letter and not known and queue.rejects and not queue.has_room(self._serving.host.now_ms):
-            queue.producers.note(named.producer, named.sequence)
+            queue.log.producers.note(named.producer, named.sequence)
             queue.kill(message)  # it was dead already, and goes on to the next targets: refused, it would come again
-            queue.promise(ticket)
+            queue.log.promise(ticket)
         else:
             queue.publish_named(named.producer, named.sequence, message, ticket, self._serving.host.now_ms)
         self._came_before(attachment, named.number, seq)
@@ -134,7 +134,7 @@ class Ingest:
         named = {number: (producer, sequence) for number, producer, sequence in commit.named}
         # hundreds of thousands may come at once: they are looked at one by one only if somebody asks for that
         each = self._came(records) if named else []
-        known = {name for name in named.values() if queue.producers.knows(*name)}
+        known = {name for name in named.values() if queue.log.producers.knows(*name)}
         if known:
             fits = queue.takes(
                 [m for number, m in enumerate(each, commit.first) if named.get(number) not in known], now_ms
@@ -205,10 +205,10 @@ class Ingest:
         """Numbers of clients that the queue refused: the next owner too must know that they are not here, before their
         clients are told and go on."""
         queue = self._serving.queue
-        news = [queue.producers.refuse(*name) for name in refused]
+        news = [queue.log.producers.refuse(*name) for name in refused]
         if any(news) and queue.ring.needs_write:
-            self._noted = queue.commits
-        if self._noted is not None and queue.durable(self._noted):
+            self._noted = queue.log.commits
+        if self._noted is not None and queue.log.durable(self._noted):
             self._noted = None
         if refused and self._noted is not None:  # also what is no news: it may have been refused a moment ago
             attachment.remember()
@@ -291,7 +291,7 @@ class Ingest:
         changed = self._carry_out(attachment, settlement.outcome, settlement.ranges, settlement.count)
         attachment.settlement = settlement.id
         if changed and ring.needs_write:
-            attachment.unsettled.append((settlement.id, queue.commits))
+            attachment.unsettled.append((settlement.id, queue.log.commits))
         elif attachment.unsettled:  # it needs no commit, but the answer is for all up to it
             attachment.unsettled.append((settlement.id, attachment.unsettled[-1][1]))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.remote.attachment import Attachment, RemoteSubscription
 from clusterbroker.broker.remote.host import OwnedQueueHost
 from clusterbroker.broker.remote.locality_rotation import Interest, Locality, Rotation
@@ -17,7 +17,7 @@ LOOK_MS: Final = 250
 class LocatedQueue(Protocol):
     """What the choice of a queue's node needs of the owned queue."""
 
-    queue: MessageLog
+    queue: LocalQueue
     host: OwnedQueueHost
 
     @property

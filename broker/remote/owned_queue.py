@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.queues.handle import EXCLUSIVE
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.remote.asking import Asking
 from clusterbroker.broker.remote.attachment import Attachment, RemoteSubscription
 from clusterbroker.broker.remote.ingest import Ingest
@@ -59,7 +59,7 @@ class OwnedQueue:
     """
 
     def __init__(
-        self, queue: MessageLog, host: OwnedQueueHost, touch: Callable[[OwnedQueue], None], granted_index: int,
+        self, queue: LocalQueue, host: OwnedQueueHost, touch: Callable[[OwnedQueue], None], granted_index: int,
         alive: Mapping[str, int], synced: bool, leased: bool,
     ) -> None:  # fmt: skip
         self.queue = queue
@@ -249,7 +249,7 @@ class OwnedQueue:
             self.consume(attachment, Consume(self.queue_id, self.epoch, entry.gen, head))
         if attachment.published < attachment.accepted:
             ticket = attachment.ticket(attachment.accepted)
-            self.queue.promise(ticket)
+            self.queue.log.promise(ticket)
             ticket.pass_()
         self._arrived(node)
         self.queue.ring.mark()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.producers import forget_proxies
 from clusterbroker.broker.remote.attachment import Attachment
 from clusterbroker.broker.remote.host import OwnedQueueHost
@@ -86,7 +86,7 @@ class OwnedQueues:
     # -- what the node tells --------------------------------------------------------------------------------------
 
     def begin(
-        self, queue: MessageLog, epoch: int, granted_index: int, alive: Mapping[str, int], synced: bool = True
+        self, queue: LocalQueue, epoch: int, granted_index: int, alive: Mapping[str, int], synced: bool = True
     ) -> OwnedQueue:
         """This node owns the queue at this epoch; its ring has been taken over already.
 

@@ -110,7 +110,7 @@ class Others(Protocol):
 
 
 class RemoteQueue:
-    """The face (`broker.queues.handle`) of one queue at this node."""
+    """The handle (`broker.queues.handle`) of one queue at a node that does not own it."""
 
     __slots__ = (
         "_backlog", "_busy", "_by_subscription", "_cancels", "_lines", "_questions", "_settlements", "_watch",
@@ -468,7 +468,7 @@ class RemoteQueue:
             if line.owes_credit(upto):
                 line.granted = upto
                 outbox.grant((self.entity.queue_id, self.gen, line.number, upto, line.held))
-            if line.subscription.credit.ledger.prefetch:
+            if line.subscription.credit.shared:
                 self.node.shares(line, self)
             if line.rests:
                 del self._busy[line]
@@ -512,7 +512,7 @@ class RemoteQueue:
         if (epoch, gen) != (self.entity.epoch, self.gen) or not self.attached or self.deleted:
             return
         line = self._lines.get(consumer)
-        if line is None or line.surplus or self.entity.paused or line.subscription.credit.ledger.prefetch:
+        if line is None or line.surplus or self.entity.paused or line.subscription.credit.shared:
             verify_records(data, self.entity.queue_id, self.entity.epoch)  # `receive` does it, but not at once
         if self._settlements.watches_returns:
             self._settlements.came_again([seq_of(record) for record in split(data)])
@@ -522,7 +522,7 @@ class RemoteQueue:
             self.ring.mark()
             return
         self._busy[line] = None
-        if not line.surplus and not line.subscription.credit.ledger.prefetch and not self.entity.paused:
+        if not line.surplus and not line.subscription.credit.shared and not self.entity.paused:
             line.measure(self._receive(line, data, now_ms), len(data))
             line.check_credit()
             return
@@ -534,7 +534,7 @@ class RemoteQueue:
 
     def _pour(self, line: Line, now_ms: int) -> None:
         """Gives the channel as much as it may hold; nothing while the queue is paused, though it was on its way."""
-        count = 0 if self.entity.paused else min(line.channel_room, len(line.surplus))
+        count = 0 if self.entity.paused else min(line.room, len(line.surplus))
         if count:
             self._receive(line, b"".join(line.surplus.popleft() for _ in range(count)), now_ms)
 

@@ -255,7 +255,7 @@ class RemoteQueues:
     def turn(self, now_ms: int) -> None:
         """Sends what the queues' turns have gathered; called after them. May mark rings again."""
         for line, queue in self._shared.items():
-            if (line.surplus and line.channel_room) or (queue.attached and line.owes_credit(line.upto())):
+            if (line.surplus and line.room) or (queue.attached and line.owes_credit(line.upto())):
                 queue.ring.mark()
         for outbox in tuple(self._outboxes.values()):
             try:

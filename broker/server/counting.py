@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from clusterbroker.broker.content.properties import timestamp_of
+from clusterbroker.broker.content.formats import UnknownFormatError
+from clusterbroker.broker.content.properties import property_of
 from clusterbroker.broker.fronts.amqp091.connection import Connection
 from clusterbroker.broker.fronts.amqp091.state import State
 from clusterbroker.broker.fronts.amqp091.subscription import Subscription
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.fronts.amqp091.channel import Channel
     from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.node.vhost import VirtualHost
-    from clusterbroker.broker.queues.log import MessageLog
+    from clusterbroker.broker.queues.local_queue import LocalQueue
     from clusterbroker.broker.queues.ring import Ring
     from clusterbroker.broker.server.client import Client
     from clusterbroker.broker.server.ports import ServerPort
@@ -328,7 +329,7 @@ def exchange_row(vhost: VirtualHost, name: str) -> ExchangeRow:
     )
 
 
-def lags(node: Node, queue: MessageLog) -> tuple[CopyLag, ...]:
+def lags(node: Node, queue: LocalQueue) -> tuple[CopyLag, ...]:
     """How much each copy of a queue may lack at most. One that has acknowledged all it was sent lacks nothing; one that
     owes an answer, what is not committed; and nobody knows what one has that is not synced yet."""
     if node.part is None:
@@ -361,7 +362,7 @@ def queue_totals(ring: Ring) -> MessageTotals:
     )
 
 
-def queue_row(queue: MessageLog, copies: tuple[CopyLag, ...] = (), held_back: tuple[int, ...] = ()) -> QueueRow:
+def queue_row(queue: LocalQueue, copies: tuple[CopyLag, ...] = (), held_back: tuple[int, ...] = ()) -> QueueRow:
     """A queue that is owned here."""
     ring = queue.ring
     active = queue.subscriptions.active
@@ -396,7 +397,7 @@ def _stream(queue: Stream) -> StreamRow:
     return StreamRow(first, end, len(files), sum(part.size for part in files), files[0].first_ms if files else None)
 
 
-def _lease(queue: MessageLog) -> LeaseRow | None:
+def _lease(queue: LocalQueue) -> LeaseRow | None:
     lease = queue.leasing.lease if isinstance(queue, Queue) and queue.leasing is not None else None
     if lease is None:
         return None
@@ -409,8 +410,11 @@ def _kept(ring: Ring) -> bool:
 
 
 def _stamped(head: Message | None) -> int | None:
-    """The property `timestamp` of a message."""
-    return None if head is None else timestamp_of(head)
+    """The property `timestamp` of a message, if this release can read it."""
+    try:
+        return None if head is None else property_of(head, "timestamp")
+    except UnknownFormatError:
+        return None
 
 
 def _exclusive(consumers: Subscriptions) -> str | None:

@@ -62,12 +62,14 @@ class Shown(msgspec.Struct, frozen=True, array_like=True):
     exchange: bytes
     routing_key: bytes
     header: bytes
-    """Its properties, as AMQP encodes them."""
+    """Its properties, as its format encodes them."""
     payload: bytes
     """As much of it as was asked for."""
     payload_bytes: int
     time_ms: int
     """When the queue got it, wall clock."""
+    format: int = 0
+    """What header and payload are encoded in (`broker.content.formats`)."""
 
 
 class Result(msgspec.Struct, frozen=True, array_like=True):

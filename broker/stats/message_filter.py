@@ -69,6 +69,9 @@ class Content(Protocol):
     def header(self) -> bytes: ...
 
     @property
+    def format(self) -> int: ...
+
+    @property
     def body(self) -> bytes: ...
 
     @property

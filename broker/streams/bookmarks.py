@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from clusterbroker.broker.queues.attributes import BOOKMARK
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.queues.log import MessageLog
+    from clusterbroker.broker.queues.local_queue import LocalQueue
 
 KEPT_MAX: Final = 256
 """Names of a stream."""
@@ -27,7 +27,7 @@ class Bookmarks:
 
     __slots__ = ("_queue", "_waiting", "seqs")
 
-    def __init__(self, queue: MessageLog) -> None:
+    def __init__(self, queue: LocalQueue) -> None:
         self._queue = queue
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self.seqs = dict(BOOKMARK.of(queue.ring.attributes))
@@ -54,7 +54,7 @@ class Bookmarks:
             then("")
             return
         ring.set_attribute(BOOKMARK.name(name), seq)
-        self._waiting.append((self._queue.commits, lambda: then("")))
+        self._waiting.append((self._queue.log.commits, lambda: then("")))
         ring.mark()
 
     @property
@@ -64,5 +64,5 @@ class Bookmarks:
 
     def turn(self) -> None:
         """Answers what has become durable."""
-        while self._waiting and self._queue.durable(self._waiting[0][0]):
+        while self._waiting and self._queue.log.durable(self._waiting[0][0]):
             self._waiting.popleft()[1]()

@@ -17,11 +17,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, NoReturn
 
-from clusterbroker.broker.queues.log import Host, MessageLog
+from clusterbroker.broker.queues.handle import Taken as OneTaken
+from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
+from clusterbroker.broker.queues.local_queue import Host, LocalQueue
 from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.subscription import LocalConsumer
 from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.broker.stats.stored_offset import StoredOffset
 from clusterbroker.broker.streams.bookmarks import Bookmarks
 from clusterbroker.broker.streams.messages import FIND, LEAVE, STORE, STORED, StreamAsk, StreamTold
@@ -34,6 +38,7 @@ from clusterbroker.journal.stream_catalogue import StreamFile, Taken, Wish
 from clusterbroker.journal.walk import take_records
 
 Tell = Callable[[StreamTold, bytes], None]
+UNTAKEN: Final = "is a stream, which is read by offsets"
 SEQ_END: Final = 2**62
 PIECE_BYTES: Final = 1 << 20
 RETAIN_MS_MIN: Final = 1000
@@ -78,7 +83,7 @@ class Seat:
         """Its node hears of the deletion by itself."""
 
 
-class Stream(MessageLog):
+class Stream(LocalQueue):
     """See the module."""
 
     __slots__ = ("_asked", "_bookmarks", "_later", "_round", "_seats", "_told_late", "_trimmed", "_unseen")
@@ -113,11 +118,61 @@ class Stream(MessageLog):
         size: int = self.ring.ready_bytes + self.ring.past.bytes
         return size
 
-    def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
-        super().publish(unblinded(messages), ticket, now_ms)
+    def message_count(self, _: int) -> int:
+        return self.ready
 
-    def _wants_turn(self, advanced: bool) -> bool:
-        return super()._wants_turn(advanced) or (self._bookmarks is not None and self._bookmarks.waits)
+    rejects = kills = False
+    leased = ""
+
+    def _takes_all(self, *_: Any, **__: Any) -> Literal[True]:
+        """It has no limit: retention drops the oldest instead."""
+        return True
+
+    accepts = takes = has_room = has_room_for = _takes_all
+
+    def publish(self, messages: Sequence[Message], ticket: Ticket | None, _: int) -> None:
+        self.ring.append(unblinded(messages))
+        if ticket is not None:
+            self.log.promise(ticket)
+
+    def publish_records(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
+        _, count = self.ring.append_records(records, now_ms)
+        self.log.promise(ticket)
+        return count
+
+    def accept_dead_letter(self, message: Message) -> None:
+        self.ring.append((message,))
+
+    def subscribe(self, _: LocalConsumer, __: int, then: Callable[[str], None]) -> None:
+        then(UNTAKEN)
+
+    def get(
+        self, now_ms: int, then: Callable[[OneTaken | str | None], None], credit: Any = None, **_: Any  # noqa: ARG002
+    ) -> None:  # fmt: skip
+        then(UNTAKEN)
+
+    def lease(self, _: LeaseRequest, then: Callable[[LeaseAnswer, bytes], None], __: int) -> None:
+        then(LeaseAnswer(406, f"{self.place} {UNTAKEN}"), b"")
+
+    def shown(self, _: int, message: Message, *__: Any) -> Message:
+        return message
+
+    def watch(self, _: Watch | None) -> None:
+        """A reader's node shows what it reads."""
+
+    def _never(self, *_: Any, **__: Any) -> NoReturn:
+        raise AssertionError("a stream refuses nothing and hands nothing out, so nothing dies or comes back")
+
+    kill = reject = requeue = preload = _return = _never
+
+    def _advance(self, upto: int) -> None:
+        self.ring.commit(upto)
+
+    def ripe(self, _: int) -> int:
+        return 0
+
+    def _wants_turn(self, _: bool) -> bool:
+        return self._bookmarks is not None and self._bookmarks.waits
 
     # -- reading
 
@@ -414,7 +469,7 @@ class Stream(MessageLog):
             seq, _, _ = ring.pop_head()
             ring.settle(seq)
 
-    def _schedule(self, now_ms: int) -> None:
+    def _follow(self, now_ms: int) -> None:
         files, oldest_ms = self.ring.past.files, None
         if self.settings.max_age_ms is None:
             return
@@ -435,15 +490,18 @@ class Stream(MessageLog):
 
     def begin_epoch(self, now_ms: int) -> None:
         super().begin_epoch(now_ms)
-        self.synced = False  # a copy's checkpoint takes what no owner calls committed yet
+        self.log.synced = False  # a copy's checkpoint takes what no owner calls committed yet
         self._told_late = False
 
     def end_epoch(self) -> None:
         super().end_epoch()
         self._forget()
 
-    def drop(self) -> None:
-        super().drop()
+    def survived(self) -> None:
+        """Its deletion is an operator's; it asks for none itself."""
+
+    def _release(self) -> None:
+        self.log.release()
         self._forget()
 
     def _forget(self) -> None:

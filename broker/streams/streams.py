@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.streams.messages import LEAVE, StreamAsk, StreamTold
 from clusterbroker.broker.streams.stream import Stream
@@ -49,7 +49,7 @@ class Host(Protocol):
         """The memory alarm is raised here."""
 
     @property
-    def queues(self) -> Mapping[int, MessageLog]:
+    def queues(self) -> Mapping[int, LocalQueue]:
         """Those that live here, by id."""
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterbroker.broker.content.message import without_header
+from clusterbroker.broker.content.message import with_annotations
 from clusterbroker.journal.layout import HAS_BCC
 from clusterbroker.journal.record import Message
 
@@ -13,4 +13,4 @@ def unblinded(messages: Sequence[Message]) -> Sequence[Message]:
     """The messages without it. One that has it is published alone; rows of a segment come with others."""
     if not any(message.flags & HAS_BCC for message in messages):
         return messages
-    return [without_header(m, "BCC", m.flags & ~HAS_BCC) if m.flags & HAS_BCC else m for m in messages]
+    return [with_annotations(m, {}, "BCC", m.flags & ~HAS_BCC) if m.flags & HAS_BCC else m for m in messages]

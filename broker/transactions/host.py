@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.routing.router import Router
 from clusterbroker.broker.transactions.mover import Host
 from clusterbroker.broker.transactions.pace import Host as Paced
@@ -38,7 +38,7 @@ class MovingHost(Host, Paced, Protocol):
     """The node."""
 
     @property
-    def queues(self) -> Mapping[int, MessageLog]:
+    def queues(self) -> Mapping[int, LocalQueue]:
         """Those that live here, by id."""
 
     @property
@@ -53,7 +53,7 @@ class MovingHost(Host, Paced, Protocol):
     def log(self) -> Log:
         """For the operator."""
 
-    def stumbled(self, queue: MessageLog, error: Exception) -> None:
+    def stumbled(self, queue: LocalQueue, error: Exception) -> None:
         """Something raised in the queue's work: set it aside."""
 
     def propose(self, command: AnyCommand, done: Callable[[Applied], None]) -> None:

@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol
 
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.handle import CommitPart, Moved, QueueHandle
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.labour import STEPS_MAX
 from clusterbroker.broker.routing.router import Router
@@ -57,14 +57,14 @@ class Host(Protocol):
 
     def fetch(
         self,
-        queue: MessageLog,
+        queue: LocalQueue,
         locations: Sequence[Location],
         then: Callable[[Sequence[Message]], None],
         otherwise: Callable[[], None] = ...,
     ) -> None:
         """Reads messages; `then` is called unless the queue goes away, `otherwise` when some cannot be read."""
 
-    def wake(self, queue: MessageLog, at_ms: int) -> None:
+    def wake(self, queue: LocalQueue, at_ms: int) -> None:
         """Gives the queue a turn at this time."""
 
     def published(self, size: int) -> None:
@@ -144,7 +144,7 @@ class Mover:
         "ended", "finished", "host", "queue", "router", "segment", "since_ms", "unroutable",
     )  # fmt: skip
 
-    def __init__(self, queue: MessageLog, segment: Segment, router: Router[QueueHandle], host: Host) -> None:
+    def __init__(self, queue: LocalQueue, segment: Segment, router: Router[QueueHandle], host: Host) -> None:
         assert segment.place is not None, "rows are moved when they are committed"
         self.queue = queue
         self.segment = segment

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.transactions.host import MovingHost
 from clusterbroker.broker.transactions.mover import ROWS_MAX, Mover
 from clusterbroker.broker.transactions.pace import Pace
@@ -80,7 +80,7 @@ class Moving:
         self._node = node
         self._lines: dict[Key, list[Mover]] = {}
         self._movers: dict[int, Mover] = {}  # by queue id
-        self._keepers: dict[int, dict[MessageLog, None]] = {}
+        self._keepers: dict[int, dict[LocalQueue, None]] = {}
         self._active: dict[Key, None] = {}  # lines with rows in hand
         self._waiting: dict[Key, None] = {}  # lines that are due and wait for others to come to an end
         self._finished: list[Mover] = []
@@ -90,7 +90,7 @@ class Moving:
 
     # -- what the node tells --------------------------------------------------------------------------------------
 
-    def own(self, queue: MessageLog) -> None:
+    def own(self, queue: LocalQueue) -> None:
         """This node owns the queue from now on."""
         for segment_id in queue.moved_segments():
             if self.moves(segment_id):
@@ -102,7 +102,7 @@ class Moving:
             if segment is not None:
                 self.known(segment)
 
-    def lose(self, queue: MessageLog) -> None:
+    def lose(self, queue: LocalQueue) -> None:
         """It owns it no longer."""
         for keepers in self._keepers.values():
             keepers.pop(queue, None)
@@ -130,7 +130,7 @@ class Moving:
         if line:
             line[0].queue.ring.mark()
 
-    def anew(self, queue: MessageLog) -> None:
+    def anew(self, queue: LocalQueue) -> None:
         """Its rows are looked at again from the first one; what targets have of them they know."""
         self._take_out(queue.entity.queue_id)
         segment = self._node.map.segment_of_queue(queue.entity.queue_id)
@@ -169,7 +169,7 @@ class Moving:
         segment = self._node.map.segment_of_queue(QueueId(segment_id))
         return segment is not None and segment.place is not None
 
-    def keeps(self, queue: MessageLog, segment_id: int) -> None:
+    def keeps(self, queue: LocalQueue, segment_id: int) -> None:
         """The queue remembers what it has of the segment."""
         self._keepers.setdefault(segment_id, {})[queue] = None
 

@@ -1,31 +1,12 @@
 """What a mover does with each row of a group; tests/model/rows.py is the specification."""
 
-from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int64_t, uint64_t
-from libc.string cimport memcmp
 
-from clusterbroker.journal.layout import HAS_HEADERS as _HAS_HEADERS
+from clusterbroker.broker.content.headers cimport may_name
 from clusterbroker.journal.record cimport Message, make_message
 
-cdef int HAS_HEADERS = _HAS_HEADERS
-
-
-cdef bint contains(const char *text, Py_ssize_t size, const char *word, Py_ssize_t length) noexcept:
-    cdef Py_ssize_t at
-    for at in range(size - length + 1):
-        if text[at] == word[0] and memcmp(text + at, word, length) == 0:
-            return True
-    return False
-
-
 cdef bint is_alone(Message message) noexcept:
-    cdef const char *header
-    if not message.flags & HAS_HEADERS:
-        return False
-    header = PyBytes_AS_STRING(message.payload)
-    return contains(header, message.header_length, b"CC", 2) or contains(
-        header, message.header_length, b"x-producer", 10
-    )
+    return may_name(message, b"CC", 2) or may_name(message, b"x-producer", 10)
 
 
 def looks_alone(Message message not None) -> bool:
@@ -79,7 +60,7 @@ def divide(list seqs not None, list messages not None, dict ways not None, way_o
             continue
         row = make_message(
             <bytes>way[0], message.payload, message.header_length, message.flags, message.priority, now_ms,
-            message.ttl_ms,
+            message.ttl_ms, message.format,
         )
         for pair in lists:
             (<list>(<tuple>pair)[0]).append(row)

@@ -12,6 +12,7 @@ MODELS: Final = {
     "clusterbroker.broker.amqp.codec": "codec",
     "clusterbroker.broker.queues.ring": "ring",
     "clusterbroker.broker.fronts.amqp091.delivery": "delivery",
+    "clusterbroker.broker.content.headers": "headers",
     "clusterbroker.broker.transactions.rows": "rows",
     "clusterbroker.pipeline.records": "records",
 }

@@ -408,7 +408,7 @@ def numbered(message: Message, name: bytes, number: int) -> Message:
         header = b"".join(((bits | _HEADERS).to_bytes(2), header[2:at], len(field).to_bytes(4), field, header[at:]))
     return Message(
         message.address, header + message.body, len(header), message.flags | HAS_HEADERS, message.priority,
-        message.time_ms, message.ttl_ms,
+        message.time_ms, message.ttl_ms, message.format,
     )  # fmt: skip
 
 

@@ -45,13 +45,29 @@ class BasicConsumer(Taker):
     @property
     def has_credit(self) -> bool:
         ledger = self.ledger
-        if not self.active or not ledger.flowing or not ledger.out.writable:
+        if not self.active or not self.writable or self.delivered >= self.limit:
             return False
         if self.no_ack:
             return True
         return (not self.prefetch or self.unacked < self.prefetch) and (
             not ledger.prefetch or ledger.unacked < ledger.prefetch
         )
+
+    @property
+    def room(self) -> int:
+        room, ledger = super().room, self.ledger
+        if self.no_ack:
+            return room
+        own = max(0, self.prefetch - self.unacked) if self.prefetch else room
+        return min(room, own, max(0, ledger.prefetch - ledger.unacked) if ledger.prefetch else room)
+
+    @property
+    def writable(self) -> bool:
+        return self.ledger.flowing and self.ledger.out.writable
+
+    @property
+    def shared(self) -> bool:
+        return bool(self.ledger.prefetch)
 
     @property
     def flows(self) -> bool:

@@ -54,6 +54,10 @@ def checksum(data: Bytes) -> int:
     return int(google_crc32c.value(bytes(data)))
 
 
+FORMAT_BYTE = 11
+"""Of a record's header (journal/layout.py)."""
+
+
 class Message:
     """One published message.
 
@@ -65,9 +69,10 @@ class Message:
     priority       the priority property, 0 without
     time_ms        wall clock when the node took it
     ttl_ms         the expiration property, -1 without
+    format         what header and body are encoded in: any byte is kept (broker/content/formats.py)
     """
 
-    __slots__ = ("address", "flags", "header_length", "payload", "priority", "time_ms", "ttl_ms")
+    __slots__ = ("address", "flags", "format", "header_length", "payload", "priority", "time_ms", "ttl_ms")
 
     def __init__(
         self,
@@ -78,6 +83,7 @@ class Message:
         priority: int = 0,
         time_ms: int = 0,
         ttl_ms: int = -1,
+        format: int = 0,
     ) -> None:
         self.address = address
         self.payload = payload
@@ -86,6 +92,7 @@ class Message:
         self.priority = priority
         self.time_ms = time_ms
         self.ttl_ms = ttl_ms
+        self.format = format
 
     @property
     def exchange(self) -> bytes:
@@ -159,7 +166,7 @@ class GroupWriter:
     def enqueue(self, queue_id: int, epoch: int, seq: int, message: Message, delivery_count: int) -> int:
         """Adds an ENQ record; returns the offset at which it will stand in the segment."""
         length = ENQ_OVERHEAD_BYTES + len(message.address) + len(message.payload)
-        head = RECORD_HEADER.pack(length, 0, ENQ, message.flags, message.priority, 0, epoch, queue_id, seq)
+        head = RECORD_HEADER.pack(length, 0, ENQ, message.flags, message.priority, message.format, epoch, queue_id, seq)
         fields = ENQ_FIELDS.pack(
             message.time_ms, message.ttl_ms, len(message.address), delivery_count, message.header_length
         )
@@ -320,7 +327,7 @@ class RecordBuffer:
     ) -> None:
         flags = message.flags | REDELIVERED_BIT if redelivered else message.flags & ~REDELIVERED_BIT
         length = ENQ_OVERHEAD_BYTES + len(message.address) + len(message.payload)
-        head = RECORD_HEADER.pack(length, 0, ENQ, flags, message.priority, 0, epoch, queue_id, seq)
+        head = RECORD_HEADER.pack(length, 0, ENQ, flags, message.priority, message.format, epoch, queue_id, seq)
         fields = ENQ_FIELDS.pack(
             message.time_ms, message.ttl_ms, len(message.address), delivery_count, message.header_length
         )
@@ -474,6 +481,7 @@ def _message(data: Bytes, at: int, record: Record, flags: int) -> Message:
         record.priority,
         time_ms,
         ttl_ms,
+        data[at + FORMAT_BYTE],
     )
 
 

@@ -88,7 +88,7 @@ class Ring(LeasedRing):
         Their seqs mean nothing here, and their times are of another node's clock: they came now.
         """
         messages = [
-            Message(m.address, m.payload, m.header_length, m.flags, m.priority, now_ms, m.ttl_ms)
+            Message(m.address, m.payload, m.header_length, m.flags, m.priority, now_ms, m.ttl_ms, m.format)
             for _, m, _, _ in read_records(data)
         ]
         return self.append(messages), len(messages)

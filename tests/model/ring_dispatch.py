@@ -17,12 +17,12 @@ class RemoteConsumer(Taker):
 
     holder     the node's number, 1 to 254: the ring remembers who has what
     no_ack     its node will acknowledge for it
-    limit      `delivered` may rise to it
+    limit      0 until its node grants some
     out        ENQ records as the consumer shall see them; full at its `size_max`
     unacked    raised with each delivery, corrected by who hears from the node
     """
 
-    __slots__ = ("holder", "limit", "no_ack", "out", "unacked")
+    __slots__ = ("holder", "no_ack", "out", "unacked")
 
     def __init__(self, ring: Ring, holder: int, priority: int = 0, owner: Any = None) -> None:
         if not 1 <= holder <= HOLDER_MAX:

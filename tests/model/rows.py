@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from clusterbroker.journal.layout import HAS_HEADERS
+from tests.model.headers import may_have_header
 from tests.model.record import Message
 
 Way = tuple[bytes, list[Any]]
@@ -60,7 +60,8 @@ def divide(
             lost.append(seq)
             continue
         row = Message(
-            way[0], message.payload, message.header_length, message.flags, message.priority, now_ms, message.ttl_ms
+            way[0], message.payload, message.header_length, message.flags, message.priority, now_ms,
+            message.ttl_ms, message.format,
         )
         for part in way[1]:
             part.messages.append(row)
@@ -70,10 +71,7 @@ def divide(
 
 def looks_alone(message: Message) -> bool:
     """Whether the row's own headers matter: copies, or a producer that numbers it. May err on the careful side."""
-    if not message.flags & HAS_HEADERS:
-        return False
-    header = message.header
-    return b"CC" in header or b"x-producer" in header
+    return may_have_header(message, b"CC") or may_have_header(message, b"x-producer")
 
 
 def settle_rows(ring: Any, seqs: list[int]) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from clusterbroker.broker.node import inspecting
 from clusterbroker.broker.node.inspecting import Inspection, Place, Transfer
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.states import READY, UNACKED
 from clusterbroker.broker.stats import inspection as i
 from clusterbroker.cluster.wiring import commands as c
@@ -62,7 +62,7 @@ def sized(sizes: Sizes) -> Iterator[None]:
             setattr(inspecting, name, value)
 
 
-def message_at(site: Site, queue: MessageLog, seq: int) -> Message:
+def message_at(site: Site, queue: LocalQueue, seq: int) -> Message:
     """What stands there, in memory or not."""
     message: Message | None = queue.ring.message(seq)
     if message is None:
@@ -73,7 +73,7 @@ def message_at(site: Site, queue: MessageLog, seq: int) -> Message:
 class Told(Inspection):
     """One that tells the operators' book what it does to which message."""
 
-    def __init__(self, book: Operators, site: Site, queue: MessageLog, request: i.Request) -> None:
+    def __init__(self, book: Operators, site: Site, queue: LocalQueue, request: i.Request) -> None:
         super().__init__(site.node, queue, request, site.now_ms + i.LOOKED_MS_MAX)
         self.book = book
         self.site = site
@@ -120,7 +120,7 @@ class Operators:
         """They may expire in the other queue too."""
         self.moved: set[str] = set()
         self._underway: list[Told] = []
-        self._halted: dict[MessageLog, int] = {}
+        self._halted: dict[LocalQueue, int] = {}
         self._quiet: set[str] = set()
         """Nodes whose clients get nothing, for these know of the pause."""
 
@@ -268,7 +268,7 @@ class Operators:
                 raise Broken(f"moved: what came back stands in another order: {left}")
 
 
-def counted(queue: MessageLog, where: str) -> None:
+def counted(queue: LocalQueue, where: str) -> None:
     """Raises Broken when the counters of an owner's ring are not those of its messages."""
     ring = queue.ring
     living = ring.living(1, ring.next_seq, 1 << 20)

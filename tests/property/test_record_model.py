@@ -27,6 +27,7 @@ messages = st.tuples(
     u8,
     st.integers(0, 2**63 - 1),
     st.integers(-1, 2**62),
+    u8,
 )
 calls = st.one_of(
     st.tuples(st.just("enqueue"), u64, u32, u64, messages, u16),
@@ -41,9 +42,9 @@ calls = st.one_of(
 
 
 def message_of(module: Any, parts: tuple[Any, ...]) -> Any:
-    exchange, key, header, body, flags, priority, time_ms, ttl_ms = parts
+    exchange, key, header, body, flags, priority, time_ms, ttl_ms, message_format = parts
     address = bytes([len(exchange)]) + exchange + bytes([len(key)]) + key
-    return module.Message(address, header + body, len(header), flags, priority, time_ms, ttl_ms)
+    return module.Message(address, header + body, len(header), flags, priority, time_ms, ttl_ms, message_format)
 
 
 def written(module: Any, group: list[tuple[Any, ...]], lsn: int = 7) -> bytearray:
@@ -73,7 +74,7 @@ def proof(module: Any, span: bytes) -> object:
 
 
 def fields(message: Any) -> tuple[Any, ...]:
-    names = ("address", "payload", "header_length", "flags", "priority", "time_ms", "ttl_ms", "size")
+    names = ("address", "payload", "header_length", "flags", "priority", "time_ms", "ttl_ms", "format", "size")
     return tuple(getattr(message, name) for name in names)
 
 

@@ -131,7 +131,8 @@ class Half:
     def records(self, first: int, count: int, priority: int) -> bytes:
         buffer = self.record.RecordBuffer()
         for n in range(count):
-            message = self.record.Message(b"\x00\x01q", b"\x00\x00<%d>" % (first + n), 2, n & 1, priority, 5, -1)
+            body, message_format = b"<%d>" % (first + n), first + n & 255
+            message = self.record.Message(b"\x00\x01q", b"\x00\x00" + body, 2, n & 1, priority, 5, -1, message_format)
             buffer.enqueue(QUEUE_ID, 0, n, message, 0, False)
         data: bytes = buffer.take()
         return data
@@ -192,6 +193,17 @@ class RingCluster(RuleBasedStateMachine):
 
         assert self.both(act)[1] == count
 
+    @rule(which=st.integers(0, 1), credit=st.sampled_from([0, 1, 1 << 40]))
+    def credit(self, which: int, credit: int) -> None:
+        """A node's consumer may have so many more."""
+
+        def grant(half: Half) -> Any:
+            taker = half.takers[which]
+            taker.limit = taker.delivered + credit
+            return taker.has_credit, taker.room
+
+        self.both(grant)
+
     @rule(limit=st.sampled_from([1, 5, 1 << 20]))
     def dispatch(self, limit: int) -> None:
         def act(half: Half) -> Any:
@@ -199,12 +211,12 @@ class RingCluster(RuleBasedStateMachine):
             ring = half.nodes[self.owner].ring
             count, why = half.module.dispatch(ring, half.takers, 0, limit)
             sent = [half.record.read_records(taker.out.take()) for taker in half.takers]
-            seen = [[(seq, again, count, m.payload) for seq, m, count, again in one] for one in sent]
+            seen = [[(seq, again, count, m.payload, m.format) for seq, m, count, again in one] for one in sent]
             return count, why, seen
 
         _, _, sent = self.both(act)
         for holder, records in zip((1, 254), sent, strict=True):
-            for seq, again, _, _ in records:
+            for seq, again, *_ in records:
                 assert seq not in self.held, "a message is at one node"
                 assert again or seq not in self.seen, "a second hand-out says so"
                 assert seq < self.owners(lambda ring: ring.committed), "only what all have is handed out"
@@ -294,7 +306,7 @@ class RingCluster(RuleBasedStateMachine):
             found = {place[0]: node.message(place) for place in absent}
             data, end, absent = node.ring.read_leased(first, upto, 1000, 1 << 20, found)
             records = half.record.read_records(data)
-            return end, absent, [(seq, m.payload, count, again) for seq, m, count, again in records]
+            return end, absent, [(seq, m.payload, m.format, count, again) for seq, m, count, again in records]
 
         for _ in range(2):
             end, absent, records = self.both(read)

@@ -198,7 +198,7 @@ class RingHalves(RuleBasedStateMachine):
     @precondition(lambda self: self.ready)
     @rule(limit=st.sampled_from([0, 1, 5, 1 << 30]))
     def dispatch(self, limit: int) -> None:
-        ready = set(self.ready)
+        ready, before = set(self.ready), [consumer.delivered for consumer in self.halves[1].consumers]
         count, _ = self.both(lambda half: half.module.dispatch(half.ring, half.consumers, self.now_ms, limit))
         sent = [self.both(lambda half, at=at: half.outs[at].take()) for at in range(2)]
         delivered = sorted((d for data in sent for d in deliveries(data)), key=lambda d: d[1])
@@ -219,6 +219,16 @@ class RingHalves(RuleBasedStateMachine):
                 self.tags[channel - 1][tag] = seq
             else:
                 self.leave(seq)
+
+        for consumer, had in zip(self.halves[1].consumers, before, strict=True):
+            assert consumer.delivered <= max(consumer.limit, had), "never beyond its credit"
+
+    @rule(pick=st.integers(0, 9), credit=st.sampled_from([0, 0, 1, 3, 1 << 40]))
+    def link_credit(self, pick: int, credit: int) -> None:
+        """So many more from now on: fewer than were left, too (AMQP 1.0: a receiver may take credit back)."""
+        for half in self.halves:
+            consumer = half.consumers[pick % len(half.consumers)]
+            consumer.limit = consumer.delivered + credit
 
     def ledger_tags(self, at: int) -> set[int]:
         """Tags that the ledgers hold: collected and put back."""
@@ -552,6 +562,7 @@ class RingHalves(RuleBasedStateMachine):
         self.both(lambda half: half.agenda)
         self.both(lambda half: [half.use.live(segment) for segment in self.segments])
         self.both(lambda half: [(c.unacked, c.delivered, c.has_credit) for c in half.consumers])
+        self.both(lambda half: [(c.room, c.writable, c.shared) for c in half.consumers])
         self.both(lambda half: [(x.unacked, x.next_tag, x.skipped, x.redelivered, x.oldest()) for x in half.ledgers])
 
     @invariant()

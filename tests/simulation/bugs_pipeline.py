@@ -18,9 +18,9 @@ CLOCKS = ("clocks",)
 
 @mutation("a queue forgets which rows of a segment it has", pipeline=BATCHES)
 def forgotten_rows() -> None:
-    from clusterbroker.broker.queues.log import MessageLog
+    from clusterbroker.broker.queues.local_queue import LocalQueue
 
-    patch(MessageLog, "known_rows", lambda _known: lambda _self, _moved: 0)
+    patch(LocalQueue, "known_rows", lambda _known: lambda _self, _moved: 0)
 
 
 @mutation("a commit that is repeated is refused", pipeline=BATCHES)
@@ -67,7 +67,7 @@ def filed_is_committed() -> None:
     def make(begin: Any) -> Any:
         def trusting(self: Any, now_ms: int) -> None:
             begin(self, now_ms)
-            self.synced = True
+            self.log.synced = True
 
         return trusting
 

@@ -8,8 +8,14 @@ from libc.stdint cimport int64_t, uint16_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 
 from clusterbroker.broker.amqp.codec cimport Acked, OutBuffer, with_number
-from clusterbroker.broker.queues.ring cimport Taker, acknowledge
+from clusterbroker.broker.queues.ring cimport Taker, acknowledge, row_from
 from clusterbroker.journal.record cimport Message
+
+from clusterbroker.broker.content.formats import translate
+from clusterbroker.broker.queues.stumble import Stumble
+
+cdef enum:
+    BASIC = 0  # broker/content/formats.py
 
 cdef uint64_t NONE = 0xFFFFFFFFFFFFFFFF
 
@@ -41,7 +47,7 @@ cdef class BasicConsumer(Taker):
     cdef bint credit(self) noexcept:
         if not self.active or not self.ledger.flowing or self.ledger.out.paused or (
             self.ledger.out.size >= self.ledger.out.size_max
-        ):
+        ) or self.delivered >= self.limit:
             return False
         if self.no_ack:
             return True
@@ -52,9 +58,29 @@ cdef class BasicConsumer(Taker):
     cdef bint flows(self) noexcept:
         return self.active and self.ledger.flowing
 
+    cdef int64_t space(self) noexcept:
+        cdef int64_t room = Taker.space(self)
+        if self.no_ack:
+            return room
+        if self.prefetch:
+            room = min(room, max(<int64_t>0, <int64_t>self.prefetch - <int64_t>self.unacked))
+        if self.ledger.prefetch:
+            room = min(room, max(<int64_t>0, <int64_t>self.ledger.prefetch - <int64_t>self.ledger.unacked))
+        return room
+
+    @property
+    def writable(self) -> bool:
+        return self.ledger.flowing and self.ledger.out.writable
+
+    @property
+    def shared(self) -> bool:
+        return self.ledger.prefetch != 0
+
     cdef int hand(self, uint64_t seq, Message message, bint redelivered, uint16_t delivery_count,
                   int64_t now_ms) except -1:
         cdef uint64_t tag
+        if message.format != BASIC:
+            message = in_basic(self, seq, message)
         if self.no_ack:
             tag = self.ledger.next_tag
             self.ledger.next_tag = tag + 1
@@ -67,6 +93,15 @@ cdef class BasicConsumer(Taker):
         if redelivered:
             self.ledger.redelivered += 1
         return self.no_ack
+
+
+cdef Message in_basic(BasicConsumer consumer, uint64_t seq, Message message):
+    # a message that cannot be read here returns to its place, and the queue is told over which it stumbled
+    try:
+        return <Message?>translate(message, BASIC)
+    except Exception as error:
+        consumer.ring.requeue(seq, False)
+        raise Stumble(seq) from error
 
 
 cdef struct delivery:
@@ -187,29 +222,12 @@ cdef class Ledger:
         return self.next_tag - 1
 
     cdef delivery *find(self, uint64_t tag) noexcept:
-        # NULL when the tag is not outstanding; see the ring's shelf_at
-        cdef size_t low = self.first, high = self.end, middle
-        cdef uint64_t above, below
+        # NULL when the tag is not outstanding
+        cdef size_t at = row_from(self.entries, sizeof(delivery), self.first, self.end, tag)
         cdef delivery *entry
-        if low == high:
+        if at == self.end:
             return NULL
-        high -= 1
-        if tag < self.entries[low].tag or tag > self.entries[high].tag:
-            return NULL
-        above = tag - self.entries[low].tag
-        below = self.entries[high].tag - tag
-        middle = high
-        if above < high - low:
-            high = low + above
-        if below < middle - low:
-            low = middle - below
-        while low < high:
-            middle = (low + high) >> 1
-            if self.entries[middle].tag < tag:
-                low = middle + 1
-            else:
-                high = middle
-        entry = &self.entries[low]
+        entry = &self.entries[at]
         return entry if entry.tag == tag and entry.consumer != NULL else NULL
 
     cdef inline void remove(self, delivery *entry) noexcept:

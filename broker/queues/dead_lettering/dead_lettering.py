@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.dead_lettering.local import LocalDeadLetters
 from clusterbroker.broker.queues.dead_lettering.replicated import ReplicatedDeadLetters
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.states import HOLDER_MAX
 from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
@@ -22,32 +22,32 @@ class DeadLettering:
     replicated  in its place while this node owns the replicated queue
     """
 
-    __slots__ = ("_log", "local", "replicated")
+    __slots__ = ("_queue", "local", "replicated")
 
-    def __init__(self, log: MessageLog) -> None:
-        self._log = log
+    def __init__(self, queue: LocalQueue) -> None:
+        self._queue = queue
         self.local: LocalDeadLetters | None = None
         self.replicated: ReplicatedDeadLetters | None = None
 
     def give_up(self, seq: int, message: Message | None, reason: Reason, at_once: bool = False) -> None:
         """An UNACKED message without a ledger leaves the queue."""
-        if self._log.settings.dead_letter_exchange is None:
-            self._log.ring.settle(seq)
+        if self._queue.settings.dead_letter_exchange is None:
+            self._queue.ring.settle(seq)
         elif self.replicated is not None:
             self.replicated.hold(seq, reason)
         else:
             self._here.add(seq, message, reason, at_once)
-        self._log.ring.mark()
+        self._queue.ring.mark()
 
     @property
     def _here(self) -> LocalDeadLetters:
-        self.local = self.local or LocalDeadLetters(self._log)
+        self.local = self.local or LocalDeadLetters(self._queue)
         return self.local
 
     @property
     def kills(self) -> bool:
-        """See `MessageLog.kills`."""
-        settings = self._log.settings
+        """See `LocalQueue.kills`."""
+        settings = self._queue.settings
         return settings.overflow == "reject-publish-dlx" and settings.dead_letter_exchange is not None
 
     def kill(self, message: Message) -> None:
@@ -56,7 +56,7 @@ class DeadLettering:
         if self.replicated is None:
             self._here.refuse(message)
             return
-        ring = self._log.ring
+        ring = self._queue.ring
         seq = ring.next_seq
         ring.append((message,))
         ring.adopt(seq, seq, HOLDER_MAX)  # only a message that was taken out may die
@@ -64,26 +64,26 @@ class DeadLettering:
         self.replicated.hold(seq, "maxlen")
 
     def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
-        """See `MessageLog.preload`."""
-        log = self._log
-        dies = not log.deleted and log.settings.dead_letter_exchange is not None
-        missing = [seq for seq in seqs if log.ring.message(seq) is None] if dies else []
+        """See `LocalQueue.preload`."""
+        queue = self._queue
+        dies = not queue.deleted and queue.settings.dead_letter_exchange is not None
+        missing = [seq for seq in seqs if queue.ring.message(seq) is None] if dies else []
         if not missing:
             then()
             return
 
         def loaded(locations: Sequence[Location], messages: Sequence[Message], _: Sequence[Location]) -> None:
-            if not log.deleted:
-                log.ring.fill(locations, messages)
+            if not queue.deleted:
+                queue.ring.fill(locations, messages)
             then()
 
-        log.host.load(log, [log.ring.location(seq) for seq in missing], loaded)
+        queue.host.load(queue, [queue.ring.location(seq) for seq in missing], loaded)
 
     # -- ownership, and the end -------------------------------------------------------------------------------
 
     def begin_epoch(self) -> None:
         """Takes up what the owner before has left."""
-        self.replicated = ReplicatedDeadLetters(self._log)
+        self.replicated = ReplicatedDeadLetters(self._queue)
         self.replicated.resume()
 
     def end_epoch(self) -> None:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from clusterbroker.broker.queues.dead_lettering.death import Reason
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
 
@@ -23,10 +23,10 @@ from clusterbroker.journal.record import Message
 class LocalDeadLetters:
     """Of one queue."""
 
-    __slots__ = ("_content", "_line", "_log", "_refused", "_unweighed")
+    __slots__ = ("_content", "_line", "_queue", "_refused", "_unweighed")
 
-    def __init__(self, log: MessageLog) -> None:
-        self._log = log
+    def __init__(self, queue: LocalQueue) -> None:
+        self._queue = queue
         self._line: deque[tuple[int, Reason]] = deque()
         self._content: dict[int, Message | None] = {}  # of the line; None: on its way from the disk
         self._unweighed: set[int] = set()  # too many, and their sizes are not known before they are here
@@ -42,10 +42,10 @@ class LocalDeadLetters:
         if message is None:
             if reason == "maxlen":
                 self._unweighed.add(seq)
-            self._log.host.load(self._log, [self._log.ring.location(seq)], self._loaded)
+            self._queue.host.load(self._queue, [self._queue.ring.location(seq)], self._loaded)
         else:
             if reason == "maxlen":
-                self._log.host.effort.owed += message.size
+                self._queue.host.effort.owed += message.size
             self.go_on()
 
     def refuse(self, message: Message) -> None:
@@ -54,7 +54,7 @@ class LocalDeadLetters:
         self.add(-self._refused, message, "maxlen", at_once=False)
 
     def _loaded(self, locations: Sequence[Location], messages: Sequence[Message], asked: Sequence[Location]) -> None:
-        if self._log.deleted:
+        if self._queue.deleted:
             return
         for where in asked:
             if where not in locations:
@@ -64,28 +64,28 @@ class LocalDeadLetters:
             self._content[seq] = message
             if seq in self._unweighed:
                 self._unweighed.remove(seq)
-                self._log.host.effort.owed += message.size
+                self._queue.host.effort.owed += message.size
         self.go_on()
-        self._log.ring.mark()
+        self._queue.ring.mark()
 
     def go_on(self) -> None:
         """Publishes what stands in front, is here, and finds room in this turn."""
-        log, host = self._log, self._log.host
-        while self._line and not log.broken:
+        queue, host = self._queue, self._queue.host
+        while self._line and not queue.broken:
             seq, reason = self._line[0]
             message = self._content[seq]
             if message is None:
                 return
             if host.effort.spent:
-                host.later(log)
+                host.later(queue)
                 return
             if host.dead_lettering:  # it was a letter that found no room: chains of queues must not nest
-                log.ring.mark()
+                queue.ring.mark()
                 return
             try:
                 self._publish(seq, message, reason)
             except Exception as error:
-                host.stumbled(log, error, max(seq, 0))
+                host.stumbled(queue, error, max(seq, 0))
                 return
             self._line.popleft()
             del self._content[seq]
@@ -96,7 +96,7 @@ class LocalDeadLetters:
         """The queue is deleted."""
         for seq, reason in self._line:
             if reason == "maxlen" and (message := self._content[seq]) is not None:
-                self._log.host.effort.owed -= message.size
+                self._queue.host.effort.owed -= message.size
         self._line.clear()
         self._content.clear()
         self._unweighed.clear()
@@ -108,6 +108,6 @@ class LocalDeadLetters:
             self._line = deque(entry for entry in self._line if entry[0] != seq)
 
     def _publish(self, seq: int, message: Message, reason: Reason) -> None:
-        self._log.host.dead_letter(self._log, message, reason)
+        self._queue.host.dead_letter(self._queue, message, reason)
         if seq > 0:
-            self._log.ring.settle(seq, held=True)
+            self._queue.ring.settle(seq, held=True)

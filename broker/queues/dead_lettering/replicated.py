@@ -26,7 +26,8 @@ from heapq import heappop, heappush
 from typing import Final
 
 from clusterbroker.broker.queues.dead_lettering.death import Reason
-from clusterbroker.broker.queues.log import SAFE, MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
+from clusterbroker.broker.queues.log import SAFE
 from clusterbroker.broker.queues.producers import DEAD_SPREAD
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.journal.layout import Location
@@ -56,10 +57,10 @@ class Dead:
 class ReplicatedDeadLetters:
     """The dead of one queue and epoch."""
 
-    __slots__ = ("_again", "_due", "_leaving", "_line", "_loading", "_log", "_open", "_underway", "ended")
+    __slots__ = ("_again", "_due", "_leaving", "_line", "_loading", "_open", "_queue", "_underway", "ended")
 
-    def __init__(self, log: MessageLog) -> None:
-        self._log = log
+    def __init__(self, queue: LocalQueue) -> None:
+        self._queue = queue
         self._open: dict[int, Dead] = {}  # by number, in order: held, or settled and that is not committed
         self._leaving: deque[tuple[int, int]] | tuple[()] = ()  # (number, mark of the commit of its SET) of the settled
         self._due: deque[Dead] | tuple[()] = ()  # not tried yet, in order
@@ -74,12 +75,12 @@ class ReplicatedDeadLetters:
 
     def hold(self, seq: int, reason: Reason) -> None:
         """An UNACKED message dies."""
-        number = self._log.ring.hold_dead(seq, REASONS.index(reason))
-        self._add(Dead(seq, number, reason, self._log.commits))
+        number = self._queue.ring.hold_dead(seq, REASONS.index(reason))
+        self._add(Dead(seq, number, reason, self._queue.log.commits))
 
     def resume(self) -> None:
         """A new owner takes up what the last one left; `turn` is not called before the other copies have it too."""
-        for seq, number, reason in self._log.ring.dead():
+        for seq, number, reason in self._queue.ring.dead():
             self._add(Dead(seq, number, REASONS[reason], SAFE))  # it needs no commit of this owner's
 
     def _add(self, dead: Dead) -> None:
@@ -96,7 +97,7 @@ class ReplicatedDeadLetters:
     def turn(self, now_ms: int) -> None:
         """Publishes what is durable and due."""
         self._go_on()
-        while self._leaving and self._log.durable(self._leaving[0][1]):
+        while self._leaving and self._queue.log.durable(self._leaving[0][1]):
             del self._open[self._leaving.popleft()[0]]
         while self._again and self._again[0][0] <= now_ms and self._has_room:
             self._stand_in_line(heappop(self._again)[2])
@@ -104,7 +105,7 @@ class ReplicatedDeadLetters:
         oldest = next(iter(self._open)) if self._due else 0
         while self._due and self._has_room and self._due[0].number - oldest < DEAD_SPREAD:
             dead = self._due.popleft()
-            if self._log.durable(dead.mark):
+            if self._queue.log.durable(dead.mark):
                 self._stand_in_line(dead)
             else:
                 later.append(dead)
@@ -117,11 +118,11 @@ class ReplicatedDeadLetters:
         return self._underway + len(self._line) < WINDOW
 
     def _stand_in_line(self, dead: Dead) -> None:
-        dead.message = self._log.ring.message(dead.seq)
+        dead.message = self._queue.ring.message(dead.seq)
         self._line.append(dead)
         if dead.message is None:
             self._loading[dead.seq] = dead
-            self._log.host.load(self._log, [self._log.ring.location(dead.seq)], self._loaded)
+            self._queue.host.load(self._queue, [self._queue.ring.location(dead.seq)], self._loaded)
         else:
             self._go_on()  # its answer may come at once, and make room for the next
 
@@ -145,10 +146,10 @@ class ReplicatedDeadLetters:
 
     def _go_on(self) -> None:
         """Publishes what stands in front, is here, and finds room in this turn."""
-        log, host = self._log, self._log.host
-        while self._line and (message := self._line[0].message) is not None and not log.broken:
+        queue, host = self._queue, self._queue.host
+        while self._line and (message := self._line[0].message) is not None and not queue.broken:
             if host.effort.spent:
-                host.later(log)
+                host.later(queue)
                 return
             dead = self._line.pop(0)
             dead.message = None
@@ -158,27 +159,27 @@ class ReplicatedDeadLetters:
                 dead.message = message
                 self._line.insert(0, dead)
                 self._underway -= 1
-                host.stumbled(log, error, dead.seq)
+                host.stumbled(queue, error, dead.seq)
 
     def _publish(self, dead: Dead, message: Message) -> None:
         ticket = Ticket(dead.number, dead.number, lambda ticket: self._answered(dead, ticket))
         self._underway += 1
         dead.tries += 1
-        if not self._log.host.dead_letter_once(self._log, message, dead.reason, dead.number, ticket):
+        if not self._queue.host.dead_letter_once(self._queue, message, dead.reason, dead.number, ticket):
             ticket.rejected = True  # no exchange, or no route
         ticket.pass_()
 
     def _answered(self, dead: Dead, ticket: Ticket) -> None:
         self._underway -= 1
-        log = self._log
-        if self.ended or log.deleted:
+        queue = self._queue
+        if self.ended or queue.deleted:
             return
-        if ticket.rejected and log.settings.dead_letter_strategy == "at-least-once":
+        if ticket.rejected and queue.settings.dead_letter_strategy == "at-least-once":
             pause_ms = min(RETRY_FIRST_MS << min(dead.tries - 1, 16), RETRY_MAX_MS)
-            heappush(self._again, (log.host.now_ms + pause_ms, dead.number, dead))
+            heappush(self._again, (queue.host.now_ms + pause_ms, dead.number, dead))
         else:
             if isinstance(self._leaving, tuple):
                 self._leaving = deque()
-            self._leaving.append((dead.number, log.commits))
-            log.ring.settle(dead.seq)
-        log.ring.mark()
+            self._leaving.append((dead.number, queue.log.commits))
+            queue.ring.settle(dead.seq)
+        queue.ring.mark()

@@ -43,37 +43,36 @@ from clusterbroker.broker.amqp.fields import (
     decode_fields,
     pull_table,
     push_table,
-    type_name,
 )
 
-VALUES: list[tuple[bytes, Any, str]] = [
-    (b"t\x00", False, "bool"),
-    (b"t\x01", True, "bool"),
-    (b"b\x80", Int8(-128), "byte"),
-    (b"B\xff", UInt8(255), "unsignedbyte"),
-    (b"s\x80\x00", Int16(-(2**15)), "short"),
-    (b"u\xff\xff", UInt16(2**16 - 1), "unsignedshort"),
-    (b"I\x80\x00\x00\x00", Int32(-(2**31)), "signedint"),
-    (b"i\xff\xff\xff\xff", UInt32(2**32 - 1), "unsignedint"),
-    (b"l\x80" + bytes(7), -(2**63), "long"),
-    (b"L\xff\xff\xff\xff\xff\xff\xff\xfe", Int64L(-2), "long"),
-    (b"T\xff\xff\xff\xff\xff\xff\xff\xff", Timestamp(2**64 - 1), "timestamp"),
-    (b"f\x3f\xc0\x00\x00", Float32(1.5), "float"),
-    (b"d\x3f\xf8\x00\x00\x00\x00\x00\x00", 1.5, "double"),
-    (b"d\x7f\xf0\x00\x00\x00\x00\x00\x00", math.inf, "double"),
-    (b"D\x02\x00\x00\x01\x3a", Decimal("3.14"), "decimal"),
-    (b"D\x01\xff\xff\xff\xf1", Decimal("-1.5"), "decimal"),
-    (b"D\xff\x80\x00\x00\x00", Decimal((1, (2, 1, 4, 7, 4, 8, 3, 6, 4, 8), -255)), "decimal"),
-    (b"D\x05\x00\x00\x00\x00", Decimal("0E-5"), "decimal"),
-    (b"S\x00\x00\x00\x03\xc3\xa4b", "äb", "longstr"),
-    (b"S\x00\x00\x00\x00", "", "longstr"),
-    (b"S\x00\x00\x00\x02\xff\x00", LongBytes(b"\xff\x00"), "longstr"),
-    (b"x\x00\x00\x00\x02hi", b"hi", "binary"),
-    (b"V", None, "void"),
-    (b"A\x00\x00\x00\x03t\x01V", [True, None], "array"),
-    (b"A\x00\x00\x00\x00", [], "array"),
-    (b"F\x00\x00\x00\x03\x01aV", {"a": None}, "table"),
-    (b"F\x00\x00\x00\x00", {}, "table"),
+VALUES: list[tuple[bytes, Any]] = [
+    (b"t\x00", False),
+    (b"t\x01", True),
+    (b"b\x80", Int8(-128)),
+    (b"B\xff", UInt8(255)),
+    (b"s\x80\x00", Int16(-(2**15))),
+    (b"u\xff\xff", UInt16(2**16 - 1)),
+    (b"I\x80\x00\x00\x00", Int32(-(2**31))),
+    (b"i\xff\xff\xff\xff", UInt32(2**32 - 1)),
+    (b"l\x80" + bytes(7), -(2**63)),
+    (b"L\xff\xff\xff\xff\xff\xff\xff\xfe", Int64L(-2)),
+    (b"T\xff\xff\xff\xff\xff\xff\xff\xff", Timestamp(2**64 - 1)),
+    (b"f\x3f\xc0\x00\x00", Float32(1.5)),
+    (b"d\x3f\xf8\x00\x00\x00\x00\x00\x00", 1.5),
+    (b"d\x7f\xf0\x00\x00\x00\x00\x00\x00", math.inf),
+    (b"D\x02\x00\x00\x01\x3a", Decimal("3.14")),
+    (b"D\x01\xff\xff\xff\xf1", Decimal("-1.5")),
+    (b"D\xff\x80\x00\x00\x00", Decimal((1, (2, 1, 4, 7, 4, 8, 3, 6, 4, 8), -255))),
+    (b"D\x05\x00\x00\x00\x00", Decimal("0E-5")),
+    (b"S\x00\x00\x00\x03\xc3\xa4b", "äb"),
+    (b"S\x00\x00\x00\x00", ""),
+    (b"S\x00\x00\x00\x02\xff\x00", LongBytes(b"\xff\x00")),
+    (b"x\x00\x00\x00\x02hi", b"hi"),
+    (b"V", None),
+    (b"A\x00\x00\x00\x03t\x01V", [True, None]),
+    (b"A\x00\x00\x00\x00", []),
+    (b"F\x00\x00\x00\x03\x01aV", {"a": None}),
+    (b"F\x00\x00\x00\x00", {}),
 ]
 
 
@@ -91,20 +90,19 @@ def refused(raw: bytes, limits: FieldLimits | None = None) -> str:
     return caught.value.text
 
 
-@pytest.mark.parametrize(("raw", "value", "name"), VALUES)
-def test_each_type_has_its_bytes_its_python_type_and_rabbitmqs_name(raw: bytes, value: Any, name: str) -> None:
+@pytest.mark.parametrize(("raw", "value"), VALUES)
+def test_each_type_has_its_bytes_and_its_python_type(raw: bytes, value: Any) -> None:
     pulled, end = pull_table(table_of(raw), 0)
     assert pulled == {"a": value}
     assert type(pulled["a"]) is type(value)
     assert end == len(table_of(raw))
     assert push_table({"a": value}) == table_of(raw)
-    assert type_name(value) == name
 
 
 def test_all_types_together_come_back_in_order() -> None:
-    raw = table_of(*[raw for raw, _, _ in VALUES])
+    raw = table_of(*[raw for raw, _ in VALUES])
     pulled, _ = pull_table(raw, 0)
-    assert list(pulled.values()) == [value for _, value, _ in VALUES]
+    assert list(pulled.values()) == [value for _, value in VALUES]
     assert push_table(pulled) == raw
 
 
@@ -164,7 +162,7 @@ def test_amqplain_fields_come_without_a_length() -> None:
     assert decode_fields(fields) == {"LOGIN": "guest", "PASSWORD": "x"}
 
 
-@pytest.mark.parametrize("raw", [raw for raw, _, _ in VALUES])
+@pytest.mark.parametrize("raw", [raw for raw, _ in VALUES])
 def test_every_truncation_is_a_syntax_error(raw: bytes) -> None:
     whole = table_of(raw)
     for length in range(len(whole)):

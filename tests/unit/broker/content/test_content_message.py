@@ -10,11 +10,11 @@ from clusterbroker.broker.content.message import (
     new_message,
     republished,
     taken_at,
+    with_annotations,
     with_flags,
     with_properties,
-    without_header,
 )
-from clusterbroker.broker.content.properties import headers_of, properties_of
+from clusterbroker.broker.content.properties import properties_of, routing_headers
 from clusterbroker.journal.layout import HAS_BCC, HAS_EXPIRATION, HAS_HEADERS, PERSISTENT
 from clusterbroker.journal.record import Message
 
@@ -56,11 +56,11 @@ def test_other_properties_leave_the_rest_as_it_was() -> None:
 
 
 def test_a_header_is_taken_out_and_the_others_stay() -> None:
-    shown = without_header(made(), "BCC", PERSISTENT)
-    assert (headers_of(shown), shown.body, shown.flags) == ({"a": 1}, b"body", PERSISTENT)
-    again = without_header(shown, "a")
+    shown = with_annotations(made(), {}, "BCC", PERSISTENT)
+    assert (routing_headers(shown), shown.body, shown.flags) == ({"a": 1}, b"body", PERSISTENT)
+    again = with_annotations(shown, {}, "a")
     assert (properties_of(again).headers, again.flags) == ({}, PERSISTENT)
-    assert whole(without_header(made(), "no such header")) == whole(made())
+    assert whole(with_annotations(made(), {}, "no such header")) == whole(made())
 
 
 def test_flags_and_time_change_alone() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import new_message
-from clusterbroker.broker.content.properties import headers_of, properties_of, timestamp_of
+from clusterbroker.broker.content.properties import properties_of, property_of, routing_headers
 
 PROPERTIES = Properties(headers={"a": 1}, delivery_mode=2, timestamp=7)
 
@@ -14,10 +14,10 @@ def test_properties_are_those_of_the_publish() -> None:
 
 
 def test_headers_of_a_message_without_any_are_empty() -> None:
-    assert headers_of(new_message("", "q", PROPERTIES, b"", 0)) == {"a": 1}
-    assert headers_of(new_message("", "q", Properties(), b"", 0)) == {}
+    assert routing_headers(new_message("", "q", PROPERTIES, b"", 0)) == {"a": 1}
+    assert routing_headers(new_message("", "q", Properties(), b"", 0)) == {}
 
 
 def test_the_timestamp_of_a_message_that_has_one() -> None:
-    assert timestamp_of(new_message("", "q", PROPERTIES, b"", 0)) == 7
-    assert timestamp_of(new_message("", "q", Properties(app_id="app"), b"", 0)) is None
+    assert property_of(new_message("", "q", PROPERTIES, b"", 0), "timestamp") == 7
+    assert property_of(new_message("", "q", Properties(app_id="app"), b"", 0), "timestamp") is None

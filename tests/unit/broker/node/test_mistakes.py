@@ -11,6 +11,7 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.content.formats import Basic
 from clusterbroker.broker.fronts.amqp091.channel import Channel
 from clusterbroker.broker.node.mistakes import ALERT
 from clusterbroker.broker.node.watching import Firehose
@@ -22,6 +23,8 @@ from clusterbroker.broker.transactions.mover import Mover
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring_log import unlogged
+from clusterbroker.journal.layout import PERSISTENT
+from clusterbroker.journal.record import Message
 from tests.unit.broker.fronts.amqp091.harness import Client, Content, World, bodies
 from tests.unit.broker.fronts.amqp091.leasing_reader import Reader
 from tests.unit.broker.node.node_cluster import Cluster, Site
@@ -36,16 +39,19 @@ POISON = b"poison"
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
     """What the broker cannot decode any more, whatever the reason: headers with this word. Call it to mend that."""
-    decode = codec.decode
 
-    def mistaken(raw: bytes, *limits: Any) -> Any:
-        if POISON in raw:
-            raise ValueError("cannot be read")
-        return decode(raw, *limits)
+    def mistaken(read: Callable[..., Any]) -> Callable[..., Any]:
+        def reading(raw: bytes, *more: Any) -> Any:
+            if POISON in raw:
+                raise ValueError("cannot be read")
+            return read(raw, *more)
 
-    patch = pytest.MonkeyPatch()
-    for module in ("queues.annotation", "node.dead_letters"):
-        patch.setattr(f"clusterbroker.broker.{module}.properties_of", lambda message: mistaken(message.header))
+        return reading
+
+    patch, annotated = pytest.MonkeyPatch(), mistaken(Basic().annotated)
+    patch.setattr(Basic, "annotated", lambda _, *given: annotated(*given))
+    dying = mistaken(codec.decode)
+    patch.setattr("clusterbroker.broker.node.dead_letters.properties_of", lambda message: dying(message.header))
     yield patch.undo  # type: ignore[misc]
     patch.undo()
 
@@ -99,6 +105,23 @@ def test_a_message_that_cannot_be_shown_stays_in_its_place(poisoned: Callable[[]
     resume(world)
     assert bodies(bob.hear()) == [b"1", b"2", b"3"]
     assert not len(world.node.alerts)
+
+
+@pytest.mark.parametrize("journaled", [True, False])
+def test_a_message_of_a_format_of_a_later_release_stays_in_its_place(journaled: bool) -> None:
+    world = world_of(journaled=journaled)
+    alice, bob = world.client(), world.client()
+    alice.declare("q", durable=journaled)
+    alice.publish("", "q", b"0", delivery_mode=2)
+    later = Message(b"\x00\x01q", b"\x00\x00later", 2, PERSISTENT, format=7)
+    world.queue("q").publish((later,), None, world.now_ms)
+    world.turn()
+    assert bodies(bob.consume("q", no_ack=True)) == [b"0"], "what came before it is delivered"
+    is_aside(world, seq=2)
+    assert "a message of format 7: this release cannot read it" in str(world.story.mistakes[0][2].__cause__)
+    kept = world.queue("q").ring.message(2)
+    assert kept is not None
+    assert (kept.format, kept.payload, world.queue("q").ready) == (7, later.payload, 1)
 
 
 def test_nor_by_a_get(poisoned: Callable[[], None]) -> None:

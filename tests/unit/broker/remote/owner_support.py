@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from clusterbroker.broker.queues.effort import Effort
-from clusterbroker.broker.queues.log import Loaded, MessageLog
+from clusterbroker.broker.queues.local_queue import Loaded, LocalQueue
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.ticket import Ticket
@@ -80,7 +80,7 @@ class Stage:
         self.rooms: dict[str, int] = {}
         self.transfers: list[str] = []
         self.sent: list[tuple[str, Any, bytes]] = []
-        self.ended: list[MessageLog] = []
+        self.ended: list[LocalQueue] = []
         self.dead: list[tuple[bytes, str]] = []
         self.buried: list[tuple[int, str, bytes, Ticket]] = []
         self.finds_targets = True
@@ -136,10 +136,10 @@ class Stage:
     def transfer(self, queue_id: int, to: str) -> None:
         self.transfers.append(to)
 
-    def dead_letter(self, queue: MessageLog, dead: Message, reason: Any) -> None:
+    def dead_letter(self, queue: LocalQueue, dead: Message, reason: Any) -> None:
         self.dead.append((dead.body, reason))
 
-    def dead_letter_once(self, queue: MessageLog, dead: Message, reason: Any, number: int, ticket: Ticket) -> bool:
+    def dead_letter_once(self, queue: LocalQueue, dead: Message, reason: Any, number: int, ticket: Ticket) -> bool:
         if self.finds_targets:
             ticket.hold()
             self.buried.append((number, reason, dead.body, ticket))
@@ -148,28 +148,28 @@ class Stage:
     def soon(self, goes_on: Any) -> None:
         goes_on()
 
-    def later(self, queue: MessageLog) -> None:
+    def later(self, queue: LocalQueue) -> None:
         queue.ring.mark()
 
     def hurry(self, queue_id: int) -> None:
         """Its copies are in sync from the beginning."""
 
-    def stumbled(self, queue: MessageLog, error: Exception, seq: int = 0) -> None:
+    def stumbled(self, queue: LocalQueue, error: Exception, seq: int = 0) -> None:
         raise error
 
-    def load(self, queue: MessageLog, locations: list[Location], loaded: Loaded) -> None:
+    def load(self, queue: LocalQueue, locations: list[Location], loaded: Loaded) -> None:
         self.loads.append((locations, loaded))
 
-    def write(self, queue: MessageLog) -> None:
+    def write(self, queue: LocalQueue) -> None:
         pass
 
-    def rest(self, queue: MessageLog) -> None:
+    def rest(self, queue: LocalQueue) -> None:
         pass  # a turn too many does no harm
 
-    def wake(self, queue: MessageLog, at_ms: int) -> None:
+    def wake(self, queue: LocalQueue, at_ms: int) -> None:
         self.wakes.append(at_ms)
 
-    def end(self, queue: MessageLog) -> None:
+    def end(self, queue: LocalQueue) -> None:
         self.ended.append(queue)
 
     def turn(self, later_ms: int = 0) -> None:
@@ -322,3 +322,14 @@ class Stage:
 
     def bodies_at(self, node: str) -> list[bytes]:
         return [body for _, _, body, _ in self.delivered(node)]
+
+
+def handed_out(count: int = 3, **arguments: object) -> Stage:
+    """Messages 1 to count are at a consumer of "b"; "c" has a consumer that would take them."""
+    stage = Stage(**arguments)
+    stage.attach("b", consumers=[head()])
+    stage.publish("b", 1, *(b"%d" % number for number in range(1, count + 1)))
+    stage.commit()
+    assert [entry[:2] + entry[3:] for entry in stage.delivered("b")] == [(1, n, False) for n in range(1, count + 1)]
+    stage.attach("c", consumers=[head()])
+    return stage

@@ -296,6 +296,17 @@ def test_retention_by_age_in_memory() -> None:
     assert offsets(consume(client, offset="first")) == [2]
 
 
+def test_an_idle_stream_lets_go_what_is_too_old() -> None:
+    """Nobody publishes or reads: the stream asks for the turn in which its oldest message is too old."""
+    world = World(journaled=False)
+    client = world.client()
+    declare(client, **{"x-max-age": "10s"})
+    client.publish("", "s", b"old", b"new")
+    assert world.queue("s").ready == 2
+    world.wait(12_000)
+    assert world.queue("s").ready == 1, "the newest stays"
+
+
 def ask(client: Client, **body: Any) -> Any:
     client.say(m.BasicConsume(queue="amq.rabbitmq.reply-to", consumer_tag="r", no_ack=True))
     raw = json.dumps(body).encode()

@@ -31,7 +31,7 @@ from clusterbroker.broker.node.core import Entropy, Group, Load, Node
 from clusterbroker.broker.node.driver import Driver, Proposal
 from clusterbroker.broker.node.effects import GOOD, WRONG, Verdict
 from clusterbroker.broker.node.options import NodeOptions
-from clusterbroker.broker.queues.log import MessageLog
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.patience import PATIENCE_MS
 from clusterbroker.broker.server.recovery import recovered
 from clusterbroker.cluster.ids import LOCAL_NODE
@@ -316,7 +316,7 @@ class World:
             assert client.ask(m.ChannelOpen(), number) == m.ChannelOpenOk()
         return client
 
-    def queue(self, name: str) -> MessageLog:
+    def queue(self, name: str) -> LocalQueue:
         return self.node.vhosts["/"].queues[name]
 
     def command(self, command: Any) -> Any:

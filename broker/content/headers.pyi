@@ -1,0 +1,3 @@
+from clusterbroker.journal.record import Message
+
+def may_have_header(message: Message, name: bytes) -> bool: ...
