@@ -9,21 +9,15 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Final, cast
 
 from clusterbroker.broker.content.properties import timestamp_of
-from clusterbroker.broker.fronts.amqp091.connection import Connection
-from clusterbroker.broker.fronts.amqp091.state import State
-from clusterbroker.broker.fronts.amqp091.subscription import Subscription
 from clusterbroker.broker.node.alerts import ALERTS_TOLD_MAX
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.states import LEASED
-from clusterbroker.broker.queues.subscription import Subscriptions
 from clusterbroker.broker.server.alarms import free_bytes, resident_bytes
 from clusterbroker.broker.server.certificates import shown
 from clusterbroker.broker.server.control.copying_operations import copying_facts
@@ -31,9 +25,7 @@ from clusterbroker.broker.stats.rows import (
     FLUSH_BOUNDS_MS,
     AlertRow,
     AnyRow,
-    ChannelRow,
     ConnectionRow,
-    ConsumerRow,
     CopyLag,
     ExchangeRow,
     LeaseRow,
@@ -57,18 +49,15 @@ from clusterbroker.journal.record import Message
 from clusterbroker.replication.copies import State as CopyState
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.fronts.amqp091.channel import Channel
+    from clusterbroker.broker.node.clients import ClientCore
     from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.node.vhost import VirtualHost
     from clusterbroker.broker.queues.log import MessageLog
     from clusterbroker.broker.queues.ring import Ring
+    from clusterbroker.broker.queues.subscription import LocalConsumer, Member
     from clusterbroker.broker.server.client import Client
     from clusterbroker.broker.server.ports import ServerPort
 
-"""In the second byte of a message's properties: it has a timestamp."""
-FREE_BYTES_MAX: Final = 16 << 10
-"""Longer arguments and properties are not told: a batch has to fit into a frame whatever clients say."""
-_FREE: Final = msgspec.msgpack.Encoder(enc_hook=str)
 assert FLUSH_BOUNDS_MS == BOUNDS_MS, "rows have the journal's counts"
 
 
@@ -78,15 +67,8 @@ def rows(shell: ServerPort, started_at_ms: int, lag_ms: float) -> Iterator[AnyRo
     yield node_row(shell, started_at_ms, lag_ms)
     for connection in tuple(node.clients.values()):
         client = shell.clients.get(connection)
-        if client is None or connection.trusted or not isinstance(connection, Connection):
-            continue  # rows know 0-9-1 alone
-        if connection.state not in (State.OPEN, State.CLOSING):
-            continue
-        yield connection_row(connection, client, bool(node.alarms or connection.backpressure.fed))
-        for channel in tuple(connection.channels.values()):
-            yield channel_row(connection.id, channel)
-            for subscription in tuple(channel.consumers.values()):
-                yield consumer_row(connection.id, channel.number, subscription)
+        if client is not None and not connection.trusted:
+            yield from connection.rows(connection_row(connection, client))
     for vhost in tuple(node.vhosts.values()):
         for name in tuple(vhost.exchanges):
             if name in vhost.exchanges:  # a slice may be long over
@@ -218,100 +200,26 @@ def _others(shell: ServerPort) -> list[str]:
     return [member.name for member in shell.node.map.members() if member.name != shell.options.node.name]
 
 
-def connection_row(connection: Connection, client: Client, alarmed: bool) -> ConnectionRow:
-    """A client that has opened its connection."""
+def connection_row(core: ClientCore, client: Client) -> ConnectionRow:
+    """What the shell knows of a client; its protocol tells the rest (`ClientCore.rows`)."""
     host, port = client.own_address
-    peer_host, _, peer_port = connection.peer.rpartition(":")
-    if connection.state is State.CLOSING:
-        state = "closing"
-    elif alarmed and connection.backpressure.publishes:
-        state = "blocked"
-    else:
-        state = "running" if connection.reading else "flow"
+    peer_host, _, peer_port = core.peer.rpartition(":")
+    negotiated = client.cipher
     return ConnectionRow(
-        connection_id=connection.id,
-        user=connection.user,
-        vhost=connection.vhost.name if connection.vhost is not None else "",
-        peer_host=peer_host.strip("[]") or connection.peer,
+        connection_id=core.id,
+        user=core.user,
+        peer_host=peer_host.strip("[]") or core.peer,
         peer_port=int(peer_port) if peer_port.isdigit() else 0,
         host=host,
         port=port,
-        auth_mechanism=connection.mechanism,
-        tls=_tls(client, connection.peer_identity),
-        client_properties=_told(connection.client_properties),
-        frame_max_bytes=connection.out.frame_max,
-        channel_max=connection.channel_max,
-        heartbeat_s=connection.heartbeat_s,
-        connected_at_ms=connection.opened_at_ms,
-        state=state,
-        channels=len(connection.channels),
+        tls=None if negotiated is None else TlsFacts(protocol=negotiated[1].lower(), cipher=negotiated[0]),
+        channels=len(core.channels),
         received_bytes=client.received_bytes,
         received_reads=client.received_reads,
         sent_bytes=client.sent_bytes,
         sent_writes=client.sent_writes,
-        pending_send_bytes=connection.out.size + client.unsent_bytes,
-        by_token=connection.access.by_token,
+        pending_send_bytes=core.out.size + client.unsent_bytes,
     )
-
-
-def _tls(client: Client, subject: str | None) -> TlsFacts | None:
-    negotiated = client.cipher
-    if negotiated is None:
-        return None
-    cipher, protocol, _ = negotiated
-    return TlsFacts(protocol=protocol.lower(), cipher=cipher, peer_subject=subject or "")
-
-
-def channel_row(connection_id: str, channel: Channel) -> ChannelRow:
-    """One channel."""
-    staged = channel.transaction
-    return ChannelRow(
-        connection_id=connection_id,
-        number=channel.number,
-        confirm=channel.confirms is not None,
-        transactional=staged is not None,
-        prefetch_count=channel.prefetch,
-        global_prefetch_count=channel.ledger.prefetch,
-        state="closing" if channel.closing else "running",
-        consumers=len(channel.consumers),
-        unacknowledged=channel.ledger.unacked,
-        unconfirmed=0 if channel.confirms is None else channel.confirms.unsaid,
-        uncommitted=0 if staged is None else sum(len(messages) for _, messages, _, _ in staged.publishes),
-        acks_uncommitted=0 if staged is None else sum(len(entries) for entries, _ in staged.settles),
-        messages=channel.totals,
-        publishes=tuple(
-            (exchange.decode("utf-8", "replace"), count) for exchange, count in channel.counts.publishes.items()
-        ),
-    )
-
-
-def consumer_row(connection_id: str, channel: int, subscription: Subscription) -> ConsumerRow:
-    """One consumer."""
-    credit = subscription.credit
-    return ConsumerRow(
-        connection_id=connection_id,
-        channel=channel,
-        tag=subscription.tag,
-        queue_id=subscription.queue.entity.queue_id,
-        ack_required=not subscription.no_ack,
-        exclusive=subscription.exclusive,
-        priority=credit.priority,
-        prefetch_count=credit.prefetch,
-        active=credit.active,
-        arguments=_told(subscription.arguments),
-        delivered=credit.delivered,
-    )
-
-
-def _told(free: Mapping[str, Any]) -> dict[str, Any]:
-    """What a client made up, if it can be told at all: names may be no UTF-8, and numbers of any size."""
-    if not free:
-        return {}
-    try:
-        size = len(_FREE.encode(free))
-    except (ValueError, OverflowError, TypeError, RecursionError):
-        return {}
-    return dict(free) if size <= FREE_BYTES_MAX else {}
 
 
 def exchange_row(vhost: VirtualHost, name: str) -> ExchangeRow:
@@ -364,7 +272,7 @@ def queue_totals(ring: Ring) -> MessageTotals:
 def queue_row(queue: MessageLog, copies: tuple[CopyLag, ...] = (), held_back: tuple[int, ...] = ()) -> QueueRow:
     """A queue that is owned here."""
     ring = queue.ring
-    active = queue.subscriptions.active
+    subscriptions = queue.subscriptions
     return QueueRow(
         queue_id=queue.entity.queue_id,
         epoch=queue.entity.epoch,
@@ -377,11 +285,11 @@ def queue_row(queue: MessageLog, copies: tuple[CopyLag, ...] = (), held_back: tu
         in_memory=ring.resident,
         in_memory_bytes=ring.resident_bytes,
         memory_bytes=ring.resident_bytes,
-        consumers=len(queue.subscriptions),
-        consumer_capacity=round(queue.subscriptions.capacity(queue.host.now_ms), 3),
+        consumers=len(subscriptions),
+        consumer_capacity=round(subscriptions.capacity(queue.host.now_ms), 3),
         head_timestamp_s=_stamped(ring.head_message()),
-        exclusive_consumer_tag=_exclusive(queue.subscriptions),
-        single_active_consumer_tag=active.tag if isinstance(active, Subscription) else None,
+        exclusive_consumer_tag=next(filter(None, map(_tag, subscriptions)), None) if subscriptions.exclusive else None,
+        single_active_consumer_tag=_tag(subscriptions.active),
         messages=queue_totals(ring),
         copies=copies,
         lease=_lease(queue),
@@ -413,11 +321,9 @@ def _stamped(head: Message | None) -> int | None:
     return None if head is None else timestamp_of(head)
 
 
-def _exclusive(consumers: Subscriptions) -> str | None:
+def _tag(consumer: Member | None) -> str | None:
     """Of a consumer at this node; one at another node is known there by its tag."""
-    if not consumers.exclusive:
-        return None
-    return next((one.tag for one in consumers if isinstance(one, Subscription)), None)
+    return None if consumer is None or consumer.node else cast("LocalConsumer", consumer).tag
 
 
 def copy_row(entity: QueueEntity, ring: Ring) -> QueueRow:

@@ -21,6 +21,7 @@ with its kind and is unique among the rows of one node; a thing that ended is to
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -492,8 +493,21 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True
     gone: tuple[Key, ...] = ()
 
 
+FREE_BYTES_MAX: Final = 16 << 10
+"""Longer arguments and properties are not told: a batch has to fit into a frame whatever clients say."""
 _ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=str)
 _DECODER: Final = msgspec.msgpack.Decoder(Batch)
+
+
+def free(table: Mapping[str, Any]) -> dict[str, Any]:
+    """What a client made up, if it can be told at all: names may be no UTF-8, and numbers of any size."""
+    if not table:
+        return {}
+    try:
+        size = len(_ENCODER.encode(table))
+    except (ValueError, OverflowError, TypeError, RecursionError):
+        return {}
+    return dict(table) if size <= FREE_BYTES_MAX else {}
 
 
 def encode(batch: Batch) -> bytes:

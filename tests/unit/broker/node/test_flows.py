@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.fronts.amqp091.rows import channel_row, consumer_row
 from clusterbroker.broker.node import flows
 from clusterbroker.broker.node.counts import ChannelCounts
-from clusterbroker.broker.server import counting
 from tests.unit.broker.fronts.amqp091.harness import World
 
 
@@ -59,7 +59,7 @@ def test_a_channel_tells_what_it_published_to_which_exchange() -> None:
     world.node.flows.asked(world.now_ms)
     alice.publish("", "q", b"1", b"2")
     alice.publish("amq.fanout", "nobody", b"3")
-    row = counting.channel_row("c", alice.connection.channels[1])
+    row = channel_row("c", alice.connection.channels[1])
     assert dict(row.publishes) == {"": 2, "amq.fanout": 1}
     assert row.messages.publish == 4
 
@@ -71,4 +71,4 @@ def test_a_consumer_tells_what_it_was_handed() -> None:
     alice.publish("", "q", b"1", b"2", b"3")
     alice.say(m.BasicConsume(queue="q", consumer_tag="t"))
     (subscription,) = alice.connection.channels[1].consumers.values()
-    assert counting.consumer_row("c", 1, subscription).delivered == 3
+    assert consumer_row("c", 1, subscription).delivered == 3
