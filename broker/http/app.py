@@ -33,6 +33,7 @@ from starlette.routing import BaseRoute, Match
 
 from clusterbroker.broker.management import amqp_operations, bodies, messages, operations, reads, writes
 from clusterbroker.broker.management.errors import Refused, bad_request, of_order
+from clusterbroker.broker.management.forms import BODY_BYTES_MAX
 from clusterbroker.broker.management.principals import MANAGEMENT, Principal
 from clusterbroker.broker.management.reading import Reading
 from clusterbroker.broker.management.replica import Replica
@@ -154,9 +155,9 @@ class _Shell:
         return self._sign_in
 
     async def login(self, request: Request) -> Response:
-        body = bodies.Body(await fields_of(request, LOGIN_BYTES_MAX), self._now_ms())
-        name, password = body.text("username"), body.text("password")
-        principal, cookie = await self._signing_in.begin(request, name, password.encode("utf-8", "replace"))
+        body = bodies.Login.of(await fields_of(request, LOGIN_BYTES_MAX))
+        password = body.password.encode("utf-8", "replace")
+        principal, cookie = await self._signing_in.begin(request, body.username, password)
         return json_response({"name": principal.name, "tags": list(principal.tags)}, headers={"set-cookie": cookie})
 
     async def logout(self, request: Request) -> Response:
@@ -267,7 +268,7 @@ class _Shell:
     async def _reading_with_body(
         self,
         request: Request,
-        bytes_max: int = bodies.BODY_BYTES_MAX,
+        bytes_max: int = BODY_BYTES_MAX,
         right: str = MANAGEMENT,
         may_be_long: tuple[str, ...] = (),
     ) -> tuple[Reading, dict[str, Any]]:
@@ -330,20 +331,18 @@ def _routes() -> tuple[BaseRoute, ...]:
 
     router = APIRouter(redirect_slashes=False)
     for read in reads.READS:
-        statuses = (200, 503) if read.is_check else (200,)
-        routes.add(router, "GET", read.path, read.summary, of(_Shell.read, read), statuses, read.listed)
+        routes.add(router, read, of(_Shell.read, read))
     for write in writes.WRITES:
-        routes.add(router, write.method, write.path, write.summary, of(_Shell.write, write), write.statuses)
+        routes.add(router, write, of(_Shell.write, write))
     for act in amqp_operations.ACTS:
-        routes.add(router, act.method, act.path, act.summary, of(_Shell.act, act), act.statuses)
+        routes.add(router, act, of(_Shell.act, act))
     for operation in operations.OPERATIONS:
-        statuses = (operation.status,)
-        made = of(_Shell.operate, operation)
-        routes.add(router, operation.method, operation.path, operation.summary, made, statuses)
+        routes.add(router, operation, of(_Shell.operate, operation))
     for question in messages.QUESTIONS:
-        routes.add(router, question.method, question.path, question.summary, of(_Shell.inspect, question))
-    routes.add(router, "POST", "/api/login", "Begin a session: a cookie, for the web page", login)
-    routes.add(router, "POST", "/api/logout", "End the session", logout, (204,))
+        routes.add(router, question, of(_Shell.inspect, question))
+    begin = routes.Place("POST", "/api/login", "Begin a session: a cookie, for the web page", bodies.Login)
+    routes.add(router, begin, login)
+    routes.add(router, routes.Place("POST", "/api/logout", "End the session", statuses=(204,)), logout)
     return tuple(router.routes)
 
 

@@ -3,28 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from clusterbroker.broker.management import schemas
+from clusterbroker.broker.management.forms import Form
+from clusterbroker.broker.management.json_schema import Schema
+from clusterbroker.broker.management.reads import Read
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 _TOLD: Final = {200: "Done, and told", 201: "Made", 204: "Done", 503: "The check has failed; or not possible now"}
 
 
-def add(
-    router: APIRouter,
-    method: str,
-    path: str,
-    summary: str,
-    endpoint: Endpoint,
-    statuses: tuple[int, ...] = (200,),
-    listed: bool = False,
-) -> None:
-    """One route. `statuses`: of a success, the commonest first; `listed`: it is answered with a list."""
+class Entry(Protocol):
+    """A row of a table of `broker.management`."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
+    @property
+    def form(self) -> type[Form] | None:
+        """Of the body."""
+
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """Of a success, the commonest first."""
+
+
+class Place(NamedTuple):
+    """A route that is in no table."""
+
+    method: str
+    path: str
+    summary: str
+    form: type[Form] | None = None
+    statuses: tuple[int, ...] = (200,)
+
+
+def add(router: APIRouter, entry: Entry, endpoint: Endpoint) -> None:
+    """One route."""
+    method, path, statuses = entry.method, entry.path, entry.statuses
+    listed = isinstance(entry, Read) and entry.listed
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": schema}
         for name, schema in schemas.of_path(path).items()
@@ -33,7 +58,7 @@ def add(
         for name, schema in schemas.of_query(method, path, listed).items()
     ]
     extra: dict[str, Any] = {"parameters": parameters}
-    body = schemas.BODIES.get((method, path))
+    body = schemas.of_body(method, path, entry.form)
     if body is not None:
         extra["requestBody"] = {"required": bool(body.get("required")), **_json(body)}
     elif method == "POST":
@@ -47,7 +72,7 @@ def add(
         path,
         endpoint,
         methods=[method],
-        summary=summary,
+        summary=entry.summary,
         openapi_extra=extra,
         response_class=Response,
         status_code=statuses[0],
@@ -57,5 +82,5 @@ def add(
     )
 
 
-def _json(schema: schemas.Schema) -> dict[str, Any]:
+def _json(schema: Schema) -> dict[str, Any]:
     return {"content": {"application/json": {"schema": schema}}}

@@ -13,7 +13,9 @@ exists is found out when the commands are folded, all or none. What is there alr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import asdict
 
 from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster.errors import WiringError
@@ -23,9 +25,12 @@ from clusterbroker.cluster.wiring.exchange_rules import FAILOVER, PREDECLARED, S
 from clusterbroker.cluster.wiring.map import ClusterMap
 from clusterbroker.cluster.wiring.view import ClusterView
 
-from . import accounts, settings
-from .bodies import Body, limits_command, parameter_command, policy_command, user_command
+from . import accounts, bodies, settings
+from .bodies import Name
 from .errors import Refused, bad_request, of_order
+from .forms import Form, table
+from .json_schema import Schema, list_of
+from .json_schema import table as table_schema
 from .naming import check_imported_name
 from .nodes import PRODUCT, RABBITMQ_API
 from .reading import Document, Reading, plain_table
@@ -139,7 +144,95 @@ def _wiring(reading: Reading, vhosts: list[str], *, named: bool) -> Document:
 # -- in -------------------------------------------------------------------------------------------------------
 
 Plan = list[c.Defining]
-_Planner = Callable[[Body, str | None], c.Defining]
+
+
+class Named(Form):
+    """What a path says of a vhost, a user or a global parameter."""
+
+    name: Name
+
+
+class InVhost(Form):
+    """Of a policy, a queue, an exchange."""
+
+    vhost: Name
+    name: Name
+
+
+class OfUser(Form):
+    """Of a permission."""
+
+    vhost: Name
+    user: Name
+
+
+class OfComponent(Form):
+    """Of a parameter."""
+
+    component: Name
+    name: Name
+    vhost: Name
+
+
+class Between(Form):
+    """Of a binding."""
+
+    vhost: Name
+    source: Name
+    destination: Name
+
+
+class Section(NamedTuple):
+    """A list of a document: what names an entry, what else is said of it, and the command of both."""
+
+    place: type[Form]
+    body: type[Form]
+    command: Callable[..., c.Defining | tuple[c.PutUser, str | None]]
+    """Of the body, the time, and by name of what the place has."""
+
+
+def _parameter(body: bodies.Parameter, at_ms: int, vhost: str, component: str, name: str) -> c.Defining:
+    """Limits and operator policies are parameters in a document, as at RabbitMQ."""
+    if component == settings.LIMITS_COMPONENT:
+        return bodies.vhost_limits_command(at_ms, vhost, table("value", body.value))
+    if component == settings.OPERATOR_POLICY_COMPONENT:
+        return bodies.OperatorPolicy.of(table("value", body.value)).command(at_ms, vhost, name)
+    return body.command(at_ms, vhost, component, name)
+
+
+def _global_parameter(body: bodies.Parameter, at_ms: int, name: str) -> c.Defining:
+    return body.command(at_ms, settings.GLOBAL, settings.GLOBAL, name)
+
+
+SECTIONS: Final[dict[str, Section]] = {
+    "vhosts": Section(Named, bodies.Vhost, bodies.Vhost.command),
+    "users": Section(Named, bodies.ImportedUser, bodies.ImportedUser.command),
+    "permissions": Section(OfUser, bodies.Permission, bodies.Permission.command),
+    "topic_permissions": Section(OfUser, bodies.TopicPermission, bodies.TopicPermission.command),
+    "parameters": Section(OfComponent, bodies.Parameter, _parameter),
+    "global_parameters": Section(Named, bodies.Parameter, _global_parameter),
+    "policies": Section(InVhost, bodies.Policy, bodies.Policy.command),
+    "operator_policies": Section(InVhost, bodies.OperatorPolicy, bodies.OperatorPolicy.command),
+    "queues": Section(InVhost, bodies.Queue, bodies.Queue.command),
+    "exchanges": Section(InVhost, bodies.ImportedExchange, bodies.ImportedExchange.command),
+    "bindings": Section(Between, bodies.ImportedBinding, bodies.ImportedBinding.command),
+}
+_OF_CLUSTER: Final = ("vhosts", "users", "permissions", "topic_permissions", "global_parameters")
+
+
+def document_schema(of_one_vhost: bool) -> Schema:
+    """Of a document: a path that names the vhost says it for all entries."""
+    entries = {}
+    for name, section in SECTIONS.items():
+        place, body = section.place.schema(), section.body.schema()
+        required = [*place["required"], *body.get("required", ())]
+        if of_one_vhost:
+            if name in _OF_CLUSTER:
+                continue
+            required.remove("vhost")
+        entry = {**body, "properties": place["properties"] | body["properties"], "required": required}
+        entries[name] = list_of(entry)
+    return table_schema(entries)
 
 
 def planned(document: Any, at_ms: int, vhost: str | None = None) -> tuple[Plan, list[tuple[int, str]]]:
@@ -152,31 +245,46 @@ def planned(document: Any, at_ms: int, vhost: str | None = None) -> tuple[Plan, 
     plan: Plan = []
     passwords: list[tuple[int, str]] = []
     wrong: list[str] = []
-    for section, planner in SECTIONS.items():
-        if vhost is not None and section in _OF_CLUSTER:
+    for name, section in SECTIONS.items():
+        if vhost is not None and name in _OF_CLUSTER:
             continue
-        for number, entry in enumerate(_entries(document, section)):
+        for number, entry in enumerate(_entries(document, name)):
             try:
-                if not isinstance(entry, dict):
-                    raise bad_request("not an object")
-                body = Body(entry, at_ms)
-                if section == "users":
-                    command, password = user_command(_name(body), body)
+                command = _command(section, entry, at_ms, vhost)
+                if isinstance(command, tuple):
+                    command, password = command
                     if password is not None:
                         passwords.append((len(plan), password))
-                    plan.append(command)
-                else:
-                    plan.append(planner(body, vhost))
+                plan.append(command)
             except Refused as refused:
-                wrong.append(f"{section}[{number}]: {refused.reason}")
+                wrong.append(f"{name}[{number}]: {refused.reason}")
             if len(passwords) > PASSWORDS_MAX:
                 too_many = f"more than {PASSWORDS_MAX} passwords in the clear: divide it, or give hashes"
-                raise bad_request(f"{section}[{number}]: {too_many}")
+                raise bad_request(f"{name}[{number}]: {too_many}")
             if len(wrong) > MISTAKES_TOLD:
                 raise bad_request(f"{'; '.join(wrong[:-1])}; and perhaps more")
     if wrong:
         raise bad_request("; ".join(wrong))
     return plan, passwords
+
+
+def _command(section: Section, entry: Any, at_ms: int, vhost: str | None) -> c.Defining | tuple[c.PutUser, str | None]:
+    if not isinstance(entry, dict):
+        raise bad_request("not an object")
+    place = section.place.of(entry if vhost is None else {**entry, "vhost": vhost})
+    name = getattr(place, "name", None)
+    if name is not None:
+        check_imported_name(name)
+    return section.command(section.body.of(entry), at_ms, **asdict(place))
+
+
+def _entries(document: Mapping[str, Any], section: str) -> list[Any]:
+    entries = document.get(section, [])
+    if section == "global_parameters" and isinstance(entries, dict):
+        entries = [{"name": name, "value": value} for name, value in entries.items()]
+    if not isinstance(entries, list):
+        raise bad_request(f"{section}: not a list")
+    return entries
 
 
 def trial(map_: ClusterMap, commands: Sequence[c.Defining]) -> Document:
@@ -243,110 +351,3 @@ def _place(map_: ClusterView, command: c.Defining) -> tuple[str, bool]:
                 command.arguments,
             )  # fmt: skip
             return "bindings", map_.find_binding(known) is not None
-
-
-def _entries(document: Mapping[str, Any], section: str) -> list[Any]:
-    entries = document.get(section, [])
-    if section == "global_parameters" and isinstance(entries, dict):
-        entries = [{"name": name, "value": value} for name, value in entries.items()]
-    if not isinstance(entries, list):
-        raise bad_request(f"{section}: not a list")
-    return entries
-
-
-def _vhost_of(body: Body, vhost: str | None) -> str:
-    return vhost if vhost is not None else body.text("vhost")
-
-
-def _name(body: Body) -> str:
-    name = body.text("name")
-    check_imported_name(name)
-    return name
-
-
-def _plan_vhost(body: Body, _vhost: str | None) -> c.Defining:
-    return body.vhost_command(_name(body))
-
-
-def _plan_permission(body: Body, vhost: str | None) -> c.Defining:
-    return body.permission_command(_vhost_of(body, vhost), body.text("user"))
-
-
-def _plan_topic_permission(body: Body, vhost: str | None) -> c.Defining:
-    return body.topic_permission_command(_vhost_of(body, vhost), body.text("user"))
-
-
-def _plan_parameter(body: Body, vhost: str | None) -> c.Defining:
-    component, name, where = body.text("component"), _name(body), _vhost_of(body, vhost)
-    if component == settings.LIMITS_COMPONENT:
-        return limits_command(where, body.table("value"), body.at_ms)
-    if component == settings.OPERATOR_POLICY_COMPONENT:
-        return policy_command(where, name, Body(body.table("value"), body.at_ms), operator=True)
-    return parameter_command(where, component, name, body)
-
-
-def _plan_global(body: Body, _vhost: str | None) -> c.Defining:
-    return parameter_command(settings.GLOBAL, settings.GLOBAL, _name(body), body)
-
-
-def _plan_policy(body: Body, vhost: str | None) -> c.Defining:
-    return policy_command(_vhost_of(body, vhost), _name(body), body)
-
-
-def _plan_queue(body: Body, vhost: str | None) -> c.Defining:
-    return c.DeclareQueue(
-        at_ms=body.at_ms,
-        vhost=_vhost_of(body, vhost),
-        name=_name(body),
-        durable=body.flag("durable", True),
-        auto_delete=body.flag("auto_delete", False),
-        arguments=body.arguments(),
-    )
-
-
-def _plan_exchange(body: Body, vhost: str | None) -> c.Defining:
-    return c.DeclareExchange(
-        at_ms=body.at_ms,
-        vhost=_vhost_of(body, vhost),
-        name=_name(body),
-        type=body.text("type"),
-        durable=body.flag("durable", True),
-        auto_delete=body.flag("auto_delete", False),
-        internal=body.flag("internal", False),
-        arguments=body.arguments(),
-    )
-
-
-def _plan_binding(body: Body, vhost: str | None) -> c.Defining:
-    kind = body.text("destination_type", "queue")
-    if kind not in ("queue", "exchange"):
-        raise bad_request(f"destination_type '{kind}' is neither 'queue' nor 'exchange'")
-    return c.Bind(
-        at_ms=body.at_ms,
-        vhost=_vhost_of(body, vhost),
-        source=body.text("source"),
-        destination=body.text("destination"),
-        destination_kind="queue" if kind == "queue" else "exchange",
-        routing_key=body.text("routing_key", ""),
-        arguments=body.arguments(),
-    )
-
-
-def _plan_operator_policy(body: Body, vhost: str | None) -> c.Defining:
-    return policy_command(_vhost_of(body, vhost), _name(body), body, operator=True)
-
-
-SECTIONS: Final[dict[str, _Planner]] = {
-    "vhosts": _plan_vhost,
-    "users": _plan_vhost,
-    "permissions": _plan_permission,
-    "topic_permissions": _plan_topic_permission,
-    "parameters": _plan_parameter,
-    "global_parameters": _plan_global,
-    "policies": _plan_policy,
-    "operator_policies": _plan_operator_policy,
-    "queues": _plan_queue,
-    "exchanges": _plan_exchange,
-    "bindings": _plan_binding,
-}
-_OF_CLUSTER: Final = ("vhosts", "users", "permissions", "topic_permissions", "global_parameters")

@@ -8,7 +8,7 @@ Paths with a fixed word come before those where anything fits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -37,6 +37,14 @@ class Read(msgspec.Struct, frozen=True):
     """The vhost of the path must be open to the user."""
     filename: str = ""
     """Offered when it is stored."""
+
+    method: ClassVar[str] = "GET"
+    form: ClassVar[None] = None
+
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """Of an answer."""
+        return (200, 503) if self.is_check else (200,)
 
     @property
     def is_check(self) -> bool:
