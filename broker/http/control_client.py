@@ -228,9 +228,7 @@ class ControlClient:
         self._reached()
 
     def _leased(self, leased: bool) -> None:
-        replica = self._replica
-        replica.leased = leased
-        replica.lost_lease_ms = 0 if leased else replica.lost_lease_ms or self._now_ms()
+        self._replica.lease(leased, self._now_ms())
 
     # -- rows -------------------------------------------------------------------------------------------------
 

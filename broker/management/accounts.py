@@ -48,11 +48,11 @@ def user_named(reading: Reading, name: str) -> User:
     return user
 
 
-def user_limits(reading: Reading, name: str | None = None) -> list[Document]:
+def user_limits(reading: Reading, user: str | None = None) -> list[Document]:
     """Of all users that have some, or of one."""
-    wanted: Iterable[User] = reading.map.users() if name is None else (user_named(reading, name),)
-    found = [(user.name, limits_of(user.limits)) for user in wanted]
-    return [{"user": user, "value": limits} for user, limits in sorted(found, key=lambda item: item[0]) if limits]
+    wanted: Iterable[User] = reading.map.users() if user is None else (user_named(reading, user),)
+    found = sorted((one.name, limits_of(one.limits)) for one in wanted if limits_of(one.limits))
+    return [{"user": name, "value": limits} for name, limits in found]
 
 
 def permission_document(permission: Permission) -> Document:

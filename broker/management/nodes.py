@@ -1,4 +1,4 @@
-"""Documents of nodes, the overview, health checks and sign-in attempts."""
+"""Documents of nodes and their memory, the overview, health checks and sign-in attempts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from clusterbroker.broker.stats.rows import Certificate, LoginSourceRow, NodeRow
+from clusterbroker.broker.stats.rows import Certificate, LoginSourceRow, NodeRow, QueueRow
 from clusterbroker.broker.version import VERSION
-from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.ids import NodeId, QueueId
 from clusterbroker.cluster.wiring import exchange_rules
 
 from .errors import bad_request, object_not_found
@@ -38,13 +38,8 @@ _PROTOCOL_NAMES: Final = {
 }  # fmt: skip
 
 
-def cluster_name(reading: Reading) -> str:
-    """As an administrator set it; else as the node calls it."""
-    return name_of_cluster(reading.replica)
-
-
 def name_of_cluster(replica: Replica) -> str:
-    """As `cluster_name`, for who reads nothing else."""
+    """As an administrator set it; else as the node calls it."""
     parameter = replica.map.parameter("", "", "cluster_name")
     if parameter is not None and isinstance(parameter.value, str):
         return parameter.value
@@ -61,8 +56,7 @@ def all_nodes(reading: Reading) -> list[Document]:
 
 def node_named(reading: Reading, name: str) -> Document:
     """Refused (404) when no member has this name."""
-    if name not in reading.replica.node_names():
-        raise object_not_found()
+    _member(reading, name)
     return document(reading, name)
 
 
@@ -164,6 +158,47 @@ def _listeners(row: NodeRow) -> list[Document]:
     ]
 
 
+# -- memory ---------------------------------------------------------------------------------------------------
+
+_MEMORY: Final = {"classic": "queue_procs", "quorum": "quorum_queue_procs", "stream": "stream_queue_procs"}
+
+
+def memory(reading: Reading, name: str) -> Document:
+    """Bytes by part: queues as their owners tell, about, and the rest of what the operating system counts. RabbitMQ's
+    virtual machine has other parts, of which none is here. Refused (404) when no member has this name."""
+    parts = _memory_parts(reading, name)
+    if parts is None:
+        return {"memory": "not_available"}
+    total = sum(parts.values())
+    return {"memory": {**parts, "total": {"allocated": total, "erlang": total, "rss": total}, "strategy": "rss"}}
+
+
+def memory_shares(reading: Reading, name: str) -> Document:
+    """Parts in percent; what is there at all has one at least. Refused (404) when no member has this name."""
+    parts = _memory_parts(reading, name)
+    if parts is None:
+        return {"memory": "not_available"}
+    total = sum(parts.values())
+    shares = {part: max(1, round(100 * count / total)) if count else 0 for part, count in parts.items()}
+    return {"memory": {"total": 100, **shares}}
+
+
+def _memory_parts(reading: Reading, name: str) -> dict[str, int] | None:
+    """None: the node does not run."""
+    _member(reading, name)
+    track, told = reading.replica.node_track(name), reading.replica.members.get(name)
+    if track is None or told is None or not reading.replica.running(name, reading.now_ms):
+        return None
+    parts = dict.fromkeys(_MEMORY.values(), 0)
+    for row in (each.row for each in told.rows.values()):
+        if isinstance(row, QueueRow):
+            queue = reading.map.queue_by_id(QueueId(row.queue_id))
+            kind = "classic" if queue is None else queue.arguments.get("x-queue-type", "classic")
+            parts[_MEMORY.get(kind, "queue_procs")] += row.memory_bytes
+    parts["other_system"] = max(0, track.row.memory_used_bytes - sum(parts.values()))
+    return parts
+
+
 # -- overview -------------------------------------------------------------------------------------------------
 
 
@@ -178,7 +213,7 @@ def overview(reading: Reading) -> Document:
         sums = [replica.vhost_sums[name] for name in principal.open_vhosts() if name in replica.vhost_sums]
     return {
         "churn_rates": reading.counted("msg_rates", nodes, CHURN_FIELDS),
-        "cluster_name": cluster_name(reading),
+        "cluster_name": name_of_cluster(replica),
         "contexts": [context for row in rows for context in _contexts(row, named=True)] if monitors else [],
         "disable_stats": False,
         "enable_queue_totals": False,
@@ -257,8 +292,7 @@ def alarms(reading: Reading, *, local: bool = False) -> Health:
 
 def health(reading: Reading, name: str) -> Health:
     """Whether a node runs and has no resource alarm. Refused (404) when no member has this name."""
-    if name not in reading.replica.node_names():
-        raise object_not_found()
+    _member(reading, name)
     if not reading.replica.running(name, reading.now_ms):
         return Health(False, {"reason": f"node {name} does not run"})
     return _alarms_of((name,), reading, f"on node {name}")

@@ -12,10 +12,11 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from clusterbroker.broker.content.properties import timestamp_of
 from clusterbroker.broker.node.alerts import ALERTS_TOLD_MAX
+from clusterbroker.broker.node.counts import ExchangeCounts
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.states import LEASED
 from clusterbroker.broker.server.alarms import free_bytes, resident_bytes
@@ -45,7 +46,6 @@ from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster.ids import NodeId, QueueId
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.journal.flushes import BOUNDS_MS
-from clusterbroker.journal.record import Message
 from clusterbroker.replication.copies import State as CopyState
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from clusterbroker.broker.queues.subscription import LocalConsumer, Member
     from clusterbroker.broker.server.client import Client
     from clusterbroker.broker.server.ports import ServerPort
+    from clusterbroker.broker.server.scrub import Scrub
+    from clusterbroker.journal.journal import Journal
 
 assert FLUSH_BOUNDS_MS == BOUNDS_MS, "rows have the journal's counts"
 
@@ -103,7 +105,7 @@ DESCRIPTORS: Final = "/dev/fd"
 
 def node_row(shell: ServerPort, started_at_ms: int, lag_ms: float) -> NodeRow:
     """What the process and its place in the cluster are like at this moment."""
-    node, options, cluster = shell.node, shell.options, shell.cluster
+    node, options = shell.node, shell.options
     directory = options.data_dir
     member = node.map.member(NodeId(options.node.name))
     now_ms = time.time_ns() // 1_000_000
@@ -117,13 +119,8 @@ def node_row(shell: ServerPort, started_at_ms: int, lag_ms: float) -> NodeRow:
         listeners.append(Listener("clustering", options.cluster.listen.host, options.cluster.listen.port))
     listeners += [Listener("http", where.host, where.port) for where in options.http]
     listeners += [Listener("https", where.host, where.port) for where in options.https]
-    journal = shell.storage.journal
-    segments, journal_bytes = (0, 0) if journal is None else journal.size()
-    linked = () if node.part is None else node.part.hub.linked
-    clocks = {} if cluster is None else cluster.heart.clocks_ahead_ms()
     return NodeRow(
         name=options.node.name,
-        incarnation=0 if cluster is None else node.options.incarnation,
         version=VERSION,
         os_pid=os.getpid(),
         started_at_ms=started_at_ms,
@@ -142,18 +139,8 @@ def node_row(shell: ServerPort, started_at_ms: int, lag_ms: float) -> NodeRow:
         draining=member is not None and member.draining,
         listeners=tuple(listeners),
         loop_lag_ms=round(lag_ms, 3),
-        leased=cluster is None or cluster.heart.leased(),
-        lease_left_ms=0 if cluster is None else cluster.heart.lease_left_ms(),
         wiring_index=node.map.applied,
-        wiring_leader="" if cluster is None else cluster.raft.leader or "",
-        journal_segments=segments,
-        journal_bytes=journal_bytes,
-        journal_written_bytes=0 if journal is None else journal.written_bytes,
-        journal_flushes=0 if journal is None else journal.flushes.count,
-        journal_flush_us=0 if journal is None else journal.flushes.us,
-        links=tuple(
-            LinkRow(peer, peer in linked, *_traffic(shell, peer), clocks.get(peer, 0)) for peer in _others(shell)
-        ),
+        links=tuple(_links(shell)),
         connections_created=shell.connections_created,
         connections_closed=shell.connections_created - len(shell.clients),
         channels_created=node.churn.channels,
@@ -171,33 +158,74 @@ def node_row(shell: ServerPort, started_at_ms: int, lag_ms: float) -> NodeRow:
             if listener.tls is not None
             for where in listener.addresses
         ),
-        journal_reads=0 if journal is None else journal.reads,
-        journal_read_bytes=0 if journal is None else journal.read_bytes,
-        journal_read_us=0 if journal is None else journal.read_us,
-        wiring_term=0 if cluster is None else cluster.raft.term,
-        copies_sent_bytes=0 if node.part is None else node.part.copying.sent_bytes,
-        copies_received_bytes=0 if node.part is None else node.part.copying.received_bytes,
         alerts=tuple(
             AlertRow(one.kind, one.subject, one.text, one.since_ms) for one in islice(node.alerts, ALERTS_TOLD_MAX)
         ),
         alerts_count=len(node.alerts),
         loop_held=shell.held.count,
         routes_refused=node.labour.refused,
-        scrub_percent=100 if shell.scrub is None else shell.scrub.percent,
-        scrub_passes=0 if shell.scrub is None else shell.scrub.passes,
-        scrub_bytes=0 if shell.scrub is None else shell.scrub.bytes_read,
-        scrub_found=0 if shell.scrub is None else shell.scrub.found,
-        journal_flush_counts=() if journal is None else tuple(journal.flushes.counts),
+        **_of_journal(shell.storage.journal),
+        **_of_scrub(shell.scrub),
+        **_of_member(shell),
         **copying_facts(shell),
     )
 
 
-def _traffic(shell: ServerPort, peer: str) -> tuple[int, int]:
-    return (0, 0) if shell.cluster is None else shell.cluster.mesh.traffic(peer)
+def _of_journal(journal: Journal | None) -> dict[str, Any]:
+    """Of a node that has one; what is missing is as the row says."""
+    if journal is None:
+        return {}
+    segments, octets = journal.size()
+    return {
+        "journal_segments": segments,
+        "journal_bytes": octets,
+        "journal_written_bytes": journal.written_bytes,
+        "journal_flushes": journal.flushes.count,
+        "journal_flush_us": journal.flushes.us,
+        "journal_flush_counts": tuple(journal.flushes.counts),
+        "journal_reads": journal.reads,
+        "journal_read_bytes": journal.read_bytes,
+        "journal_read_us": journal.read_us,
+    }
 
 
-def _others(shell: ServerPort) -> list[str]:
-    return [member.name for member in shell.node.map.members() if member.name != shell.options.node.name]
+def _of_scrub(scrub: Scrub | None) -> dict[str, Any]:
+    if scrub is None:
+        return {}
+    return {
+        "scrub_percent": scrub.percent,
+        "scrub_passes": scrub.passes,
+        "scrub_bytes": scrub.bytes_read,
+        "scrub_found": scrub.found,
+    }
+
+
+def _of_member(shell: ServerPort) -> dict[str, Any]:
+    """Of a node that is in a cluster."""
+    cluster, part = shell.cluster, shell.node.part
+    found: dict[str, Any] = {}
+    if cluster is not None:
+        found = {
+            "incarnation": shell.node.options.incarnation,
+            "leased": cluster.heart.leased(),
+            "lease_left_ms": cluster.heart.lease_left_ms(),
+            "wiring_leader": cluster.raft.leader or "",
+            "wiring_term": cluster.raft.term,
+        }
+    if part is not None:
+        found["copies_sent_bytes"] = part.copying.sent_bytes
+        found["copies_received_bytes"] = part.copying.received_bytes
+    return found
+
+
+def _links(shell: ServerPort) -> Iterator[LinkRow]:
+    cluster, part = shell.cluster, shell.node.part
+    linked = () if part is None else part.hub.linked
+    clocks = {} if cluster is None else cluster.heart.clocks_ahead_ms()
+    for member in shell.node.map.members():
+        if (peer := member.name) != shell.options.node.name:
+            sent, received = (0, 0) if cluster is None else cluster.mesh.traffic(peer)
+            yield LinkRow(peer, peer in linked, sent, received, clocks.get(peer, 0))
 
 
 def connection_row(core: ClientCore, client: Client) -> ConnectionRow:
@@ -226,13 +254,7 @@ def exchange_row(vhost: VirtualHost, name: str) -> ExchangeRow:
     """What was published to an exchange here."""
     counts = vhost.exchanges[name]
     return ExchangeRow(
-        vhost=vhost.name,
-        name=name,
-        publish_in=counts.publish_in,
-        publish_out=counts.publish_out,
-        confirm=counts.confirm,
-        return_unroutable=counts.return_unroutable,
-        drop_unroutable=counts.drop_unroutable,
+        vhost=vhost.name, name=name, **{field: getattr(counts, field) for field in ExchangeCounts.__slots__}
     )
 
 
@@ -241,15 +263,12 @@ def lags(node: Node, queue: MessageLog) -> tuple[CopyLag, ...]:
     owes an answer, what is not committed; and nobody knows what one has that is not synced yet."""
     if node.part is None:
         return ()
-    ring = queue.ring
-    found = []
+    ring, found = queue.ring, []
     for copy in node.part.copying.primary.copies(queue.entity.queue_id):
-        synced = copy.state is CopyState.SYNCED
-        if not synced:
-            lag = CopyLag(copy.node, queue.ready + ring.unacked, queue.ready_bytes, in_sync=False)
+        if copy.state is CopyState.SYNCED:
+            found.append(CopyLag(copy.node, max(0, ring.next_seq - ring.committed) if copy.owed_last else 0))
         else:
-            lag = CopyLag(copy.node, max(0, ring.next_seq - ring.committed) if copy.owed_last else 0)
-        found.append(lag)
+            found.append(CopyLag(copy.node, queue.ready + ring.unacked, queue.ready_bytes, in_sync=False))
     return tuple(found)
 
 
@@ -287,7 +306,7 @@ def queue_row(queue: MessageLog, copies: tuple[CopyLag, ...] = (), held_back: tu
         memory_bytes=ring.resident_bytes,
         consumers=len(subscriptions),
         consumer_capacity=round(subscriptions.capacity(queue.host.now_ms), 3),
-        head_timestamp_s=_stamped(ring.head_message()),
+        head_timestamp_s=None if (head := ring.head_message()) is None else timestamp_of(head),
         exclusive_consumer_tag=next(filter(None, map(_tag, subscriptions)), None) if subscriptions.exclusive else None,
         single_active_consumer_tag=_tag(subscriptions.active),
         messages=queue_totals(ring),
@@ -314,11 +333,6 @@ def _lease(queue: MessageLog) -> LeaseRow | None:
 
 def _kept(ring: Ring) -> bool:
     return bool(ring.journaled or ring.replicated)
-
-
-def _stamped(head: Message | None) -> int | None:
-    """The property `timestamp` of a message."""
-    return None if head is None else timestamp_of(head)
 
 
 def _tag(consumer: Member | None) -> str | None:

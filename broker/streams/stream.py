@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from clusterbroker.broker.queues.log import Host, MessageLog
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.broker.stats.stored_offset import StoredOffset
+from clusterbroker.broker.stats.totals import StoredOffset
 from clusterbroker.broker.streams.bookmarks import Bookmarks
 from clusterbroker.broker.streams.messages import FIND, LEAVE, STORE, STORED, StreamAsk, StreamTold
 from clusterbroker.broker.streams.past import Part
