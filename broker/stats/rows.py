@@ -152,10 +152,10 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     """The microseconds that they took."""
     links: tuple[LinkRow, ...] = ()
 
-    connections_created: int = 0
-    connections_closed: int = 0
-    channels_created: int = 0
-    channels_closed: int = 0
+    connections_created: Total = 0
+    connections_closed: Total = 0
+    channels_created: Total = 0
+    channels_closed: Total = 0
     queues_declared: Total = 0
     """Queue.declare that were answered, whether the queue was new or not."""
     queues_created: Total = 0
