@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from clusterbroker.cluster.wiring.entities import Permission, TopicPermission, User, UserLimits
 
+from .bodies import USER_LIMITS
 from .errors import object_not_found
 from .reading import Document, Reading
 
@@ -18,8 +19,7 @@ def whoami(reading: Reading) -> Document:
 
 def limits_of(limits: UserLimits) -> Document:
     """Limits under their names in RabbitMQ."""
-    named = {"max-connections": limits.connections_max, "max-channels": limits.channels_max}
-    return {name: value for name, value in named.items() if value is not None}
+    return {name: value for name, field in USER_LIMITS.items() if (value := getattr(limits, field)) is not None}
 
 
 def user_document(user: User) -> Document:
@@ -55,15 +55,9 @@ def user_limits(reading: Reading, user: str | None = None) -> list[Document]:
     return [{"user": name, "value": limits} for name, limits in found]
 
 
-def permission_document(permission: Permission) -> Document:
-    """One permission."""
-    return {
-        "configure": permission.configure,
-        "read": permission.read,
-        "user": permission.user,
-        "vhost": permission.vhost,
-        "write": permission.write,
-    }
+def permission_document(permission: Permission | TopicPermission) -> Document:
+    """One permission, also of a topic exchange."""
+    return {name: getattr(permission, name) for name in sorted(permission.__struct_fields__)}
 
 
 def permissions(reading: Reading, *, vhost: str | None = None, user: str | None = None) -> list[Document]:
@@ -85,17 +79,6 @@ def permission_of(reading: Reading, vhost: str, user: str) -> Document:
     return permission_document(permission)
 
 
-def topic_permission_document(permission: TopicPermission) -> Document:
-    """One topic permission."""
-    return {
-        "exchange": permission.exchange,
-        "read": permission.read,
-        "user": permission.user,
-        "vhost": permission.vhost,
-        "write": permission.write,
-    }
-
-
 def topic_permissions(reading: Reading, *, vhost: str | None = None, user: str | None = None) -> list[Document]:
     """Of a vhost, of a user, of both, or all. Refused (404) when what is named does not exist."""
     _there(reading, vhost, user)
@@ -105,7 +88,7 @@ def topic_permissions(reading: Reading, *, vhost: str | None = None, user: str |
         if vhost in (None, permission.vhost) and user in (None, permission.user)
     ]
     found.sort(key=lambda entry: (entry.vhost, entry.user, entry.exchange))
-    return [topic_permission_document(entry) for entry in found]
+    return [permission_document(entry) for entry in found]
 
 
 def _there(reading: Reading, vhost: str | None, user: str | None) -> None:

@@ -95,49 +95,24 @@ def _vhost(reading: Reading, name: str) -> Document:
 
 
 def _wiring(reading: Reading, vhosts: list[str], *, named: bool) -> Document:
-    def about(entry: Queue | Exchange | Binding) -> Document:
-        return {"vhost": entry.vhost} if named else {}
+    def told(entry: Queue | Exchange | Binding, *fields: str) -> Document:
+        names = (*fields, "vhost") if named else fields
+        return {name: getattr(entry, name) for name in names} | {"arguments": plain_table(entry.arguments)}
 
     answer: Document = {"queues": [], "exchanges": [], "bindings": []}
     for vhost in vhosts:
         for queue in sorted(reading.map.queues(vhost), key=lambda queue: queue.name):
             if queue.exclusive_owner is None:
-                answer["queues"].append(
-                    {
-                        "arguments": plain_table(queue.arguments),
-                        "auto_delete": queue.auto_delete,
-                        "durable": queue.durable,
-                        "name": queue.name,
-                        **about(queue),
-                    }
-                )
+                answer["queues"].append(told(queue, "auto_delete", "durable", "name"))
         for exchange in sorted(reading.map.exchanges(vhost), key=lambda exchange: exchange.name):
             if exchange.name not in _BY_ITSELF and exchange.type != STAGING:
-                answer["exchanges"].append(
-                    {
-                        "arguments": plain_table(exchange.arguments),
-                        "auto_delete": exchange.auto_delete,
-                        "durable": exchange.durable,
-                        "internal": exchange.internal,
-                        "name": exchange.name,
-                        "type": exchange.type,
-                        **about(exchange),
-                    }
-                )
+                answer["exchanges"].append(told(exchange, "auto_delete", "durable", "internal", "name", "type"))
         for binding in reading.map.bindings(vhost):
             queue_there = reading.map.queue(vhost, binding.destination)
             if binding.destination_kind == "queue" and (queue_there is None or queue_there.exclusive_owner is not None):
                 continue
-            answer["bindings"].append(
-                {
-                    "arguments": plain_table(binding.arguments),
-                    "destination": binding.destination,
-                    "destination_type": binding.destination_kind,
-                    "routing_key": binding.routing_key,
-                    "source": binding.source,
-                    **about(binding),
-                }
-            )
+            kind = {"destination_type": binding.destination_kind}
+            answer["bindings"].append(told(binding, "destination", "routing_key", "source") | kind)
     return answer
 
 
@@ -296,7 +271,10 @@ def trial(map_: ClusterMap, commands: Sequence[c.Defining]) -> Document:
         raise of_order(error.kind, error.text) from None
     answer: Document = {}
     for command in commands:
-        section, existed = _place(map_, command)
+        section, there = _OF[type(command)]
+        existed = bool(there(map_, command))
+        if isinstance(command, c.PutParameter) and not command.vhost:
+            section = "global_parameters"
         counts = answer.setdefault(section, {"new": 0, "changed": 0, "same": 0, "names": {"new": [], "changed": []}})
         what = "same" if id(command) not in changing else "changed" if existed else "new"
         counts[what] += 1
@@ -320,34 +298,22 @@ def _named(command: c.Defining) -> str:
     return f"{name} in {vhost}" if vhost else name
 
 
-def _place(map_: ClusterView, command: c.Defining) -> tuple[str, bool]:
-    """The section that a command is of, and whether what it says something of is there."""
-    match command:
-        case c.AddVhost(name=name):
-            return "vhosts", map_.vhost(name) is not None
-        case c.PutUser(name=name):
-            return "users", map_.user(name) is not None
-        case c.SetPermission(user=user, vhost=vhost):
-            return "permissions", map_.permission(user, vhost) is not None
-        case c.SetTopicPermission(user=user, vhost=vhost, exchange=exchange):
-            held = ((entry.user, entry.vhost, entry.exchange) for entry in map_.topic_permissions())
-            return "topic_permissions", (user, vhost, exchange) in held
-        case c.PutParameter(vhost=vhost, component=component, name=name):
-            section = "parameters" if vhost else "global_parameters"
-            return section, map_.parameter(vhost, component, name) is not None
-        case c.SetVhostLimits(vhost=vhost):
-            return "limits", map_.vhost_limits(vhost) != VhostLimits(vhost)
-        case c.PutPolicy(vhost=vhost, name=name):
-            return "policies", any(policy.name == name for policy in map_.policies(vhost))
-        case c.PutOperatorPolicy(vhost=vhost, name=name):
-            return "operator_policies", any(policy.name == name for policy in map_.operator_policies(vhost))
-        case c.DeclareQueue(vhost=vhost, name=name):
-            return "queues", map_.queue(vhost, name) is not None
-        case c.DeclareExchange(vhost=vhost, name=name):
-            return "exchanges", map_.exchange(vhost, name) is not None
-        case c.Bind():
-            known = Binding(
-                command.vhost, command.source, command.destination, command.destination_kind, command.routing_key,
-                command.arguments,
-            )  # fmt: skip
-            return "bindings", map_.find_binding(known) is not None
+_There = Callable[[ClusterView, Any], object]
+_OF: Final[dict[type[c.Defining], tuple[str, _There]]] = {
+    c.AddVhost: ("vhosts", lambda map_, one: map_.vhost(one.name)),
+    c.PutUser: ("users", lambda map_, one: map_.user(one.name)),
+    c.SetPermission: ("permissions", lambda map_, one: map_.permission(one.user, one.vhost)),
+    c.SetTopicPermission: ("topic_permissions", lambda map_, one: any(
+        (held.user, held.vhost, held.exchange) == (one.user, one.vhost, one.exchange)
+        for held in map_.topic_permissions())),
+    c.PutParameter: ("parameters", lambda map_, one: map_.parameter(one.vhost, one.component, one.name)),
+    c.SetVhostLimits: ("limits", lambda map_, one: map_.vhost_limits(one.vhost) != VhostLimits(one.vhost)),
+    c.PutPolicy: ("policies", lambda map_, one: any(held.name == one.name for held in map_.policies(one.vhost))),
+    c.PutOperatorPolicy: ("operator_policies", lambda map_, one: any(
+        held.name == one.name for held in map_.operator_policies(one.vhost))),
+    c.DeclareQueue: ("queues", lambda map_, one: map_.queue(one.vhost, one.name)),
+    c.DeclareExchange: ("exchanges", lambda map_, one: map_.exchange(one.vhost, one.name)),
+    c.Bind: ("bindings", lambda map_, one: map_.find_binding(Binding(
+        one.vhost, one.source, one.destination, one.destination_kind, one.routing_key, one.arguments))),
+}  # fmt: skip
+"""The section of a command, and whether what it defines is there."""

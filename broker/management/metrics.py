@@ -22,7 +22,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from clusterbroker.broker.stats.rows import (
     FLUSH_BOUNDS_MS,
-    Certificate,
     ChannelRow,
     ConnectionRow,
     ConsumerRow,
@@ -283,49 +282,33 @@ def _own_exchanges(present: Present) -> Iterator[str]:
 _BEHIND: Final = Named(
     f"{OWN}queue_copy_messages_behind", GAUGE, "Messages that a copy may lack at most, by the node that has it"
 )
-
 _LAG: Final = Named(
     f"{OWN}queue_reader_lag", GAUGE, "Messages between where a stream's reader says that it goes on and the end"
 )
-
 _ALERTS: Final = Named(f"{OWN}alerts", GAUGE, "Conditions that an operator must see, by kind, of the oldest hundred")
 _EXPIRES: Final = Named(
     f"{OWN}certificate_expires_seconds", GAUGE, "When the certificate of a TLS listener ends, s since 1970"
 )
 
 
-def _shown_labels(shown: Certificate) -> str:
-    return labels({"protocol": shown.protocol, "port": str(shown.port)})
-
-
 def _infos(present: Present) -> Iterator[str]:
     row, replica = present.node, present.replica
-    yield written(
-        Named(f"{SHARED}identity_info", UNTYPED, "Which node and cluster this is"),
-        (
-            (
-                labels(
-                    {
-                        "rabbitmq_node": replica.node,
-                        "rabbitmq_cluster": name_of_cluster(replica),
-                        "rabbitmq_cluster_permanent_id": replica.cluster,
-                    }
-                ),
-                1,
-            ),
-        ),
-    )
+    identity = {
+        "rabbitmq_node": replica.node,
+        "rabbitmq_cluster": name_of_cluster(replica),
+        "rabbitmq_cluster_permanent_id": replica.cluster,
+    }
     builds = {
         "rabbitmq_version": RABBITMQ_API, "prometheus_plugin_version": VERSION, "prometheus_client_version": "",
         "erlang_version": "",
     }  # fmt: skip
-    yield written(
-        Named(f"{SHARED}build_info", UNTYPED, "Whose management API this one answers like"), ((labels(builds), 1),)
-    )
-    yield written(
-        Named(f"{OWN}build_info", GAUGE, "The version of this node"),
-        ((labels({"version": row.version if row is not None else VERSION}), 1),),
-    )
+    version = {"version": row.version if row is not None else VERSION}
+    for metric, about in (
+        (Named(f"{SHARED}identity_info", UNTYPED, "Which node and cluster this is"), identity),
+        (Named(f"{SHARED}build_info", UNTYPED, "Whose management API this one answers like"), builds),
+        (Named(f"{OWN}build_info", GAUGE, "The version of this node"), version),
+    ):
+        yield written(metric, ((labels(about), 1),))
 
 
 def _whole(present: Present, now_ms: int) -> Iterator[str]:
@@ -340,7 +323,10 @@ def _whole(present: Present, now_ms: int) -> Iterator[str]:
         yield written(Named(name, GAUGE, help_text), (("", number),))
     if row is not None:
         yield from _node(row)
-    yield written(_EXPIRES, [(_shown_labels(one), one.expires_ms / 1000) for one in certificates(present.replica)])
+    yield written(_EXPIRES, [
+        (labels({"protocol": one.protocol, "port": str(one.port)}), one.expires_ms / 1000)
+        for one in certificates(present.replica)
+    ])  # fmt: skip
     yield from _cluster(present, now_ms)
     yield written(Named(f"{SHARED}global_consumers", GAUGE, "Consumers"), ((labels(PROTOCOL), len(present.consumers)),))
     yield written(
@@ -437,46 +423,41 @@ FAMILIES: Final[Mapping[str, Callable[[Present], Iterator[str]]]] = {
 """By what `family` may name: RabbitMQ's, and ours. What is not known is passed over, as there."""
 
 
-def _exchanges(replica: Replica, vhosts: Collection[str]) -> Iterator[tuple[str, str, str]]:
-    for vhost in sorted(replica.map.vhosts(), key=lambda one: one.name):
-        if vhosts and vhost.name not in vhosts:
-            continue
-        yield vhost.name, "", "direct"
-        for exchange in sorted(replica.map.exchanges(vhost.name), key=lambda one: one.name):
-            yield vhost.name, exchange.name, exchange.type
+def _exchanges(
+    name: str, text: str, value: Callable[[Replica, str, str], int]
+) -> Callable[[Replica, Collection[str]], Iterator[str]]:
+    def family(replica: Replica, vhosts: Collection[str]) -> Iterator[str]:
+        found = [
+            (vhost, exchange, kind)
+            for vhost in _vhosts(replica, vhosts)
+            for exchange, kind in (
+                ("", "direct"), *sorted((one.name, one.type) for one in replica.map.exchanges(vhost))
+            )
+        ]  # fmt: skip
+        yield written(
+            Named(CLUSTER + name, GAUGE, text),
+            ((labels({"vhost": vhost, "exchange": exchange, "type": kind}), value(replica, vhost, exchange))
+             for vhost, exchange, kind in found),
+        )  # fmt: skip
+
+    return family
 
 
-def _exchange_names(replica: Replica, vhosts: Collection[str]) -> Iterator[str]:
-    yield written(
-        Named(f"{CLUSTER}exchange_name", GAUGE, "Enumerates exchanges"),
-        ((labels({"vhost": vhost, "exchange": name, "type": kind}), 1) for vhost, name, kind in
-         _exchanges(replica, vhosts)),
-    )  # fmt: skip
+def _vhosts(replica: Replica, vhosts: Collection[str]) -> list[str]:
+    return sorted(vhost.name for vhost in replica.map.vhosts() if not vhosts or vhost.name in vhosts)
 
 
-def _exchange_bindings(replica: Replica, vhosts: Collection[str]) -> Iterator[str]:
-    def count(vhost: str, name: str) -> int:
-        if not name:
-            return len(replica.map.queues(vhost))
-        return len(replica.map.bindings_from(vhost, name))
-
-    yield written(
-        Named(f"{CLUSTER}exchange_bindings", GAUGE, "Number of bindings for an exchange"),
-        ((labels({"vhost": vhost, "exchange": name, "type": kind}), count(vhost, name)) for vhost, name, kind in
-         _exchanges(replica, vhosts)),
-    )  # fmt: skip
+def _bindings_of(replica: Replica, vhost: str, exchange: str) -> int:
+    return len(replica.map.bindings_from(vhost, exchange) if exchange else replica.map.queues(vhost))
 
 
 def _vhost_status(replica: Replica, vhosts: Collection[str]) -> Iterator[str]:
-    names = sorted(vhost.name for vhost in replica.map.vhosts() if not vhosts or vhost.name in vhosts)
-    yield written(
-        Named(f"{CLUSTER}vhost_status", GAUGE, "Whether a given vhost is running"),
-        ((labels({"vhost": name}), 1) for name in names),
-    )
+    metric = Named(f"{CLUSTER}vhost_status", GAUGE, "Whether a given vhost is running")
+    yield written(metric, ((labels({"vhost": name}), 1) for name in _vhosts(replica, vhosts)))
 
 
 CLUSTER_FAMILIES: Final[Mapping[str, Callable[[Replica, Collection[str]], Iterator[str]]]] = {
-    "exchange_bindings": _exchange_bindings,
-    "exchange_names": _exchange_names,
+    "exchange_bindings": _exchanges("exchange_bindings", "Number of bindings for an exchange", _bindings_of),
+    "exchange_names": _exchanges("exchange_name", "Enumerates exchanges", lambda _replica, _vhost, _exchange: 1),
     "vhost_status": _vhost_status,
 }

@@ -28,9 +28,8 @@ EXCHANGE_TYPES: Final = [
     {"description": f"AMQP {name} exchange", "enabled": True, "name": name} for name in exchange_rules.TYPES
 ]
 AUTH_MECHANISMS: Final = [
-    {"description": "SASL PLAIN authentication mechanism", "enabled": True, "name": "PLAIN"},
-    {"description": "SASL AMQPLAIN authentication mechanism", "enabled": True, "name": "AMQPLAIN"},
-    {"description": "SASL EXTERNAL authentication mechanism", "enabled": True, "name": "EXTERNAL"},
+    {"description": f"SASL {name} authentication mechanism", "enabled": True, "name": name}
+    for name in ("PLAIN", "AMQPLAIN", "EXTERNAL")
 ]
 _PROTOCOL_NAMES: Final = {
     "amqp091": "amqp", "amqp0.9.1": "amqp", "amqp0-9-1": "amqp", "amqps": "amqp/ssl", "amqp/ssl": "amqp/ssl",
@@ -82,7 +81,6 @@ def document(reading: Reading, name: str) -> Document:
         return answer
     row = track.row
     answer |= _facts(row)
-    answer |= _own_facts(row)
     answer |= {field: get(row) for field, get in NODE_FACTS.items()}
     answer |= reading.counted("node_stats", (track,), NODE_GAUGES, gauge=True)
     answer |= reading.counted("node_stats", (track,), NODE_TOTALS)
@@ -92,7 +90,12 @@ def document(reading: Reading, name: str) -> Document:
 
 
 def _facts(row: NodeRow) -> Document:
+    """Alarms, alerts, version and `wiring_leader` are not at RabbitMQ's nodes."""
     return {
+        "alarms": list(row.alarms),
+        "alerts": [
+            {"kind": one.kind, "subject": one.subject, "text": one.text, "since": one.since_ms} for one in row.alerts
+        ],
         "applications": [{"description": "clusterbroker node", "name": PRODUCT, "version": row.version}],
         "auth_mechanisms": AUTH_MECHANISMS,
         "cluster_links": [
@@ -116,16 +119,6 @@ def _facts(row: NodeRow) -> Document:
         "partitions": [],
         "processors": row.processors,
         "rates_mode": "basic",
-    }
-
-
-def _own_facts(row: NodeRow) -> Document:
-    """What RabbitMQ's nodes do not have."""
-    return {
-        "alarms": list(row.alarms),
-        "alerts": [
-            {"kind": one.kind, "subject": one.subject, "text": one.text, "since": one.since_ms} for one in row.alerts
-        ],
         "version": row.version,
         "wiring_leader": row.wiring_leader or None,
     }

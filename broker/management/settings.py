@@ -166,8 +166,7 @@ def _global(parameter: Parameter) -> Document:
 
 def limits_of(limits: VhostLimits) -> Document:
     """Limits under their names in RabbitMQ."""
-    named = ((name, getattr(limits, field)) for name, field in VHOST_LIMITS.items())
-    return {name: value for name, value in named if value is not None}
+    return {name: value for name, field in VHOST_LIMITS.items() if (value := getattr(limits, field)) is not None}
 
 
 def vhost_limits(reading: Reading, vhost: str | None = None) -> list[Document]:
