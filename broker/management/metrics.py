@@ -33,38 +33,11 @@ from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster.ids import NodeId, QueueId
 from clusterbroker.cluster.wiring.entities import Queue
 
+from . import statistics as s
 from .history import Track
 from .nodes import RABBITMQ_API, certificates, name_of_cluster
 from .replica import Replica
-from .statistics import (
-    ALARMS,
-    CHANNEL,
-    CHURN,
-    CONNECTION,
-    CONNECTION_COARSE,
-    COUNTER,
-    EXCHANGE,
-    GAUGE,
-    GLOBAL,
-    GLOBAL_OUT,
-    LINK,
-    LOGINS,
-    MESSAGES,
-    NODE,
-    NODE_COARSE,
-    NODE_DISK,
-    OF_QUEUES,
-    OWN_NODE,
-    QUEUE_COARSE,
-    QUEUE_CONSUMERS,
-    QUEUE_DISK,
-    QUEUE_FINE,
-    QUEUE_PUBLISHED,
-    STARTED,
-    UNTYPED,
-    Number,
-    Of,
-)
+from .statistics import COUNTER, GAUGE, UNTYPED, Number, Of
 
 R = TypeVar("R")
 
@@ -169,12 +142,12 @@ def aggregated(replica: Replica, now_ms: int) -> Iterator[str]:
     yield from _whole(present, now_ms)
     rows = [owned.row for owned in present.queues]
     for metrics, some in (
-        ((*QUEUE_COARSE, *QUEUE_CONSUMERS, *QUEUE_FINE, *QUEUE_DISK), rows),
-        (CHANNEL, present.channels),
-        ((*CONNECTION_COARSE, *CONNECTION), present.connections),
+        ((*s.QUEUE_COARSE, *s.QUEUE_CONSUMERS, *s.QUEUE_FINE, *s.QUEUE_DISK), rows),
+        (s.CHANNEL, present.channels),
+        ((*s.CONNECTION_COARSE, *s.CONNECTION), present.connections),
     ):
         yield from _summed(SHARED, metrics, some)
-    yield from _summed(SHARED, (QUEUE_PUBLISHED,), rows)
+    yield from _summed(SHARED, (s.QUEUE_PUBLISHED,), rows)
     yield from _summed(OWN, (OWN_QUEUE[1], OWN_QUEUE[2]), present.queues)
 
 
@@ -182,9 +155,9 @@ def per_object(replica: Replica, now_ms: int) -> Iterator[str]:
     """`/metrics/per-object`: as `aggregated`, by queue, channel and connection."""
     present = Present(replica)
     yield from _whole(present, now_ms)
-    yield from _of_queues(SHARED, (*QUEUE_COARSE, *QUEUE_CONSUMERS, *QUEUE_FINE, *QUEUE_DISK), present.queues)
-    yield from _of_channels(SHARED, CHANNEL, present)
-    yield from _of_connections(SHARED, (*CONNECTION_COARSE, *CONNECTION), present)
+    yield from _of_queues(SHARED, (*s.QUEUE_COARSE, *s.QUEUE_CONSUMERS, *s.QUEUE_FINE, *s.QUEUE_DISK), present.queues)
+    yield from _of_channels(SHARED, s.CHANNEL, present)
+    yield from _of_connections(SHARED, (*s.CONNECTION_COARSE, *s.CONNECTION), present)
     for family in (_own_queues, _own_channels, _own_exchanges):
         yield from family(present)
 
@@ -227,8 +200,8 @@ def _of_queues(prefix: str, metrics: Sequence[Of], queues: Sequence[Owned]) -> I
     return _each(prefix, metrics, [(_queue_labels(owned.entity), owned.row) for owned in queues])
 
 
-def _queue_labels(queue: Queue) -> str:
-    return labels({"vhost": queue.vhost, "queue": queue.name})
+def _queue_labels(queue: Queue, **more: str) -> str:
+    return labels({"vhost": queue.vhost, "queue": queue.name, **more})
 
 
 def _of_channels(prefix: str, metrics: Sequence[Of], present: Present) -> Iterator[str]:
@@ -251,40 +224,27 @@ def _of_node(metrics: Sequence[Of], prefix: str = DETAILED) -> Callable[[Present
 def _own_queues(present: Present) -> Iterator[str]:
     named = [(_queue_labels(owned.entity), owned) for owned in present.queues]
     yield from _each(OWN, OWN_QUEUE, named)
-    totals = [(which, owned.row.messages) for which, owned in named]
-    yield from _each(f"{OWN}queue_", OF_QUEUES, totals)
-    behind = [
-        (labels({"vhost": owned.entity.vhost, "queue": owned.entity.name, "node": copy.node}), copy.records_behind)
-        for owned in present.queues
-        for copy in owned.row.copies
+    yield from _each(f"{OWN}queue_", s.OF_QUEUES, [(which, owned.row.messages) for which, owned in named])
+    copies = [(_queue_labels(one.entity, node=copy.node), copy) for one in present.queues for copy in one.row.copies]
+    yield from _each(OWN, s.COPY, copies)
+    readers = [
+        (_queue_labels(one.entity, reader=each.name), each) for one in present.queues for each in one.row.readers
     ]
-    yield written(_BEHIND, behind)
-    lags = [
-        (labels({"vhost": owned.entity.vhost, "queue": owned.entity.name, "reader": reader.name}), reader.lag)
-        for owned in present.queues
-        for reader in owned.row.readers
-    ]
-    yield written(_LAG, lags)
+    yield from _each(OWN, s.READER, readers)
 
 
 def _own_channels(present: Present) -> Iterator[str]:
     named = [(labels({"channel": present.name(row)}), row.messages) for row in present.channels]
-    return _each(f"{OWN}channel_", MESSAGES, named)
+    return _each(f"{OWN}channel_", s.MESSAGES, named)
 
 
 def _own_exchanges(present: Present) -> Iterator[str]:
     named = [(labels({"vhost": row.vhost, "exchange": row.name}), row) for row in present.exchanges]
-    return _each(OWN, EXCHANGE, named)
+    return _each(OWN, s.EXCHANGE, named)
 
 
 # -- of the node and its cluster as a whole -------------------------------------------------------------------
 
-_BEHIND: Final = Named(
-    f"{OWN}queue_copy_messages_behind", GAUGE, "Messages that a copy may lack at most, by the node that has it"
-)
-_LAG: Final = Named(
-    f"{OWN}queue_reader_lag", GAUGE, "Messages between where a stream's reader says that it goes on and the end"
-)
 _ALERTS: Final = Named(f"{OWN}alerts", GAUGE, "Conditions that an operator must see, by kind, of the oldest hundred")
 _EXPIRES: Final = Named(
     f"{OWN}certificate_expires_seconds", GAUGE, "When the certificate of a TLS listener ends, s since 1970"
@@ -336,17 +296,17 @@ def _whole(present: Present, now_ms: int) -> Iterator[str]:
 
 
 def _node(row: NodeRow) -> Iterator[str]:
-    yield from _summed("", STARTED, (row,))
-    yield from _summed(SHARED, (*ALARMS, *NODE_COARSE, *NODE, *NODE_DISK, *CHURN), (row,))
+    yield from _summed("", s.STARTED, (row,))
+    yield from _summed(SHARED, (*s.ALARMS, *s.NODE_COARSE, *s.NODE, *s.NODE_DISK, *s.CHURN), (row,))
     yield from _logins(SHARED, row)
-    yield from _summed(f"{SHARED}channel_", MESSAGES, (row.messages,))
-    yield from _each(f"{SHARED}global_", GLOBAL, ((labels(PROTOCOL), row.messages),))
-    yield from _each(f"{SHARED}global_", GLOBAL_OUT, ((labels(QUEUE_TYPE), row.messages),))
-    yield from _summed(OWN, OWN_NODE, (row,))
+    yield from _summed(f"{SHARED}channel_", s.MESSAGES, (row.messages,))
+    yield from _each(f"{SHARED}global_", s.GLOBAL, ((labels(PROTOCOL), row.messages),))
+    yield from _each(f"{SHARED}global_", s.GLOBAL_OUT, ((labels(QUEUE_TYPE), row.messages),))
+    yield from _summed(OWN, s.OWN_NODE, (row,))
     yield from _flushes(row)
     kinds = Counter(alert.kind for alert in row.alerts)
     yield written(_ALERTS, [(labels({"kind": kind}), count) for kind, count in sorted(kinds.items())])
-    yield from _each(OWN, LINK, [(labels({"peer": link.peer}), link) for link in row.links])
+    yield from _each(OWN, s.LINK, [(labels({"peer": link.peer}), link) for link in row.links])
 
 
 def _flushes(row: NodeRow) -> Iterator[str]:
@@ -363,7 +323,7 @@ def _flushes(row: NodeRow) -> Iterator[str]:
 
 def _logins(prefix: str, row: NodeRow) -> Iterator[str]:
     named = [(labels({"protocol": "amqp091" if one.protocol == "amqp" else one.protocol}), one) for one in row.logins]
-    yield from _each(prefix, LOGINS, named)
+    yield from _each(prefix, s.LOGINS, named)
 
 
 def _cluster(present: Present, now_ms: int) -> Iterator[str]:
@@ -404,18 +364,20 @@ def _cluster(present: Present, now_ms: int) -> Iterator[str]:
 # -- families of /metrics/detailed ----------------------------------------------------------------------------
 
 FAMILIES: Final[Mapping[str, Callable[[Present], Iterator[str]]]] = {
-    "queue_coarse_metrics": lambda present: _of_queues(DETAILED, QUEUE_COARSE, present.queues),
-    "queue_consumer_count": lambda present: _of_queues(DETAILED, QUEUE_CONSUMERS, present.queues),
-    "queue_metrics": lambda present: _of_queues(DETAILED, (*QUEUE_CONSUMERS, *QUEUE_FINE, *QUEUE_DISK), present.queues),
-    "channel_metrics": lambda present: _of_channels(DETAILED, CHANNEL, present),
-    "connection_coarse_metrics": lambda present: _of_connections(DETAILED, CONNECTION_COARSE, present),
-    "connection_metrics": lambda present: _of_connections(DETAILED, CONNECTION, present),
-    "connection_churn_metrics": _of_node(CHURN),
-    "node_coarse_metrics": _of_node(NODE_COARSE),
-    "node_metrics": _of_node(NODE),
-    "node_persister_metrics": _of_node(NODE_DISK),
+    "queue_coarse_metrics": lambda present: _of_queues(DETAILED, s.QUEUE_COARSE, present.queues),
+    "queue_consumer_count": lambda present: _of_queues(DETAILED, s.QUEUE_CONSUMERS, present.queues),
+    "queue_metrics": lambda present: _of_queues(
+        DETAILED, (*s.QUEUE_CONSUMERS, *s.QUEUE_FINE, *s.QUEUE_DISK), present.queues
+    ),
+    "channel_metrics": lambda present: _of_channels(DETAILED, s.CHANNEL, present),
+    "connection_coarse_metrics": lambda present: _of_connections(DETAILED, s.CONNECTION_COARSE, present),
+    "connection_metrics": lambda present: _of_connections(DETAILED, s.CONNECTION, present),
+    "connection_churn_metrics": _of_node(s.CHURN),
+    "node_coarse_metrics": _of_node(s.NODE_COARSE),
+    "node_metrics": _of_node(s.NODE),
+    "node_persister_metrics": _of_node(s.NODE_DISK),
     "auth_attempt_metrics": lambda present: _logins(DETAILED, present.node) if present.node is not None else iter(()),
-    "clusterbroker_node": _of_node(OWN_NODE, OWN),
+    "clusterbroker_node": _of_node(s.OWN_NODE, OWN),
     "clusterbroker_queues": _own_queues,
     "clusterbroker_channels": _own_channels,
     "clusterbroker_exchanges": _own_exchanges,

@@ -222,6 +222,13 @@ OWN_NODE: Final = (
     Of("scrub_bytes_total", "Bytes of the journal that passes have read and proved", "scrub_bytes"),
     Of("scrub_found_total", "Damages that passes have found", "scrub_found", "scrub_found"),
 )  # fmt: skip
+COPY: Final = (
+    Of("queue_copy_messages_behind", "Messages that a copy may lack at most, by the node that has it",
+       "records_behind"),
+)  # fmt: skip
+READER: Final = (
+    Of("queue_reader_lag", "Messages between where a stream's reader says that it goes on and the end", "lag"),
+)
 LINK: Final = (
     Of("link_up", "1: the link to another member is up", "up"),
     Of("link_sent_bytes_total", "Bytes sent to another member", "sent_bytes"),
