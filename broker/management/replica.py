@@ -74,14 +74,16 @@ class Sums(msgspec.Struct, frozen=True):
 class _Running(Counter[str]):
     """Sums while they are being made, by name."""
 
-    def add(self, fields: Iterable[str], row: Any) -> None:
+    def add(self, fields: Iterable[str], row: Any, sign: int = 1) -> None:
         for field in fields:
-            self[field] += getattr(row, field)
+            self[field] += sign * getattr(row, field)
 
     def grow(self, fields: Iterable[str], before: Any, now: Any) -> None:
         """`before`: None: it is new."""
         for field in fields:
-            self[field] += int(grown(getattr(before, field, 0), getattr(now, field)))
+            old, new = getattr(before, field, 0), getattr(now, field)
+            if old != new:
+                self[field] += int(grown(old, new))
 
     def now(self) -> Sums:
         messages = MessageTotals(*(self[field] for field in TOTALS))
@@ -335,7 +337,7 @@ class Replica:
             case QueueRow():
                 self._count(row.queue_id)
                 queue = self.map.queue_by_id(QueueId(row.queue_id))
-                if queue is not None:
+                if queue is not None and (before is None or before.messages != row.messages):
                     self._running_of(queue.vhost).grow(DISK, before and before.messages, row.messages)
             case ConnectionRow():
                 self._running_of(row.vhost).grow(BYTES, before, row)
@@ -349,7 +351,7 @@ class Replica:
         counted = self._counted.pop(queue_id, None)
         if counted is not None:
             vhost, row = counted
-            self._running_of(vhost).subtract({field: getattr(row, field) for field in DEPTHS})
+            self._running_of(vhost).add(DEPTHS, row, -1)
         queue = self.map.queue_by_id(QueueId(queue_id))
         track = self.queue_track(queue) if queue is not None and not queue.staging else None
         if queue is not None and track is not None:
