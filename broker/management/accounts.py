@@ -9,7 +9,7 @@ from clusterbroker.cluster.wiring.entities import Permission, TopicPermission, U
 
 from .bodies import USER_LIMITS
 from .errors import object_not_found
-from .reading import Document, Reading
+from .reading import Document, Reading, same
 
 
 def whoami(reading: Reading) -> Document:
@@ -57,7 +57,7 @@ def user_limits(reading: Reading, user: str | None = None) -> list[Document]:
 
 def permission_document(permission: Permission | TopicPermission) -> Document:
     """One permission, also of a topic exchange."""
-    return {name: getattr(permission, name) for name in sorted(permission.__struct_fields__)}
+    return same(permission, *permission.__struct_fields__)
 
 
 def permissions(reading: Reading, *, vhost: str | None = None, user: str | None = None) -> list[Document]:

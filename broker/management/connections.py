@@ -12,7 +12,7 @@ from .errors import object_not_found
 from .history import Get, Track, quick
 from .paging import Listing
 from .principals import MONITORING
-from .reading import Document, Reading, moment, plain, plain_table
+from .reading import Document, Reading, moment, plain, plain_table, same
 from .statistics import CHANNEL_FIELDS, CHANNEL_GAUGES, CONNECTION_BYTES, CONNECTION_COUNTS
 
 PUBLISHERS_MAX: Final = 500
@@ -66,7 +66,7 @@ def connection_document(reading: Reading, track: Track[ConnectionRow]) -> Docume
     """One connection."""
     row = track.row
     answer: Document = {
-        **{field: getattr(row, field) for field in _AS_TOLD},
+        **same(row, *_AS_TOLD),
         **{field: getattr(row.tls, source, None) for field, source in _TLS.items()},
         **{field: get(row) for field, get in CONNECTION_COUNTS.items()},
         "client_properties": plain_table(row.client_properties),
@@ -109,12 +109,8 @@ def rows_of_user(reading: Reading, user: str) -> list[ConnectionRow]:
 def connections_of_user(reading: Reading, user: str) -> list[Document]:
     """Short lines about all connections of one user."""
     return [
-        {
-            "name": row.name,
-            "node": reading.replica.node_of(reading.replica.connections[row.connection_id]),
-            "user": row.user,
-            "vhost": row.vhost,
-        }
+        same(row, "name", "user", "vhost")
+        | {"node": reading.replica.node_of(reading.replica.connections[row.connection_id])}
         for row in rows_of_user(reading, user)
     ]
 
@@ -163,14 +159,11 @@ def channel_document(reading: Reading, track: Track[ChannelRow]) -> Document:
     assert connection is not None, "a channel that is shown has a connection"
     about = connection.row
     answer: Document = {
-        "confirm": row.confirm,
-        "connection_details": {"name": about.name, "peer_host": about.peer_host, "peer_port": about.peer_port},
+        **same(row, "confirm", "number", "state", "transactional"),
+        "connection_details": same(about, "name", "peer_host", "peer_port"),
         "message_stats": reading.counted("msg_rates", (track,), CHANNEL_FIELDS),
         "name": channel_name(about, row.number),
         "node": reading.replica.node_of(track),
-        "number": row.number,
-        "state": row.state,
-        "transactional": row.transactional,
         "user": about.user,
         "user_who_performed_action": about.user,
         "vhost": about.vhost,
@@ -272,13 +265,8 @@ def _channel_details(reading: Reading, track: Track[Any], connection_id: str, nu
     about: Document = {"number": number, "node": reading.replica.node_of(track)}
     if connection is not None:
         told = connection.row
-        about |= {
-            "connection_name": told.name,
-            "name": channel_name(told, number),
-            "peer_host": told.peer_host,
-            "peer_port": told.peer_port,
-            "user": told.user,
-        }
+        about |= {"connection_name": told.name, "name": channel_name(told, number)}
+        about |= same(told, "peer_host", "peer_port", "user")
     return about
 
 
@@ -287,13 +275,10 @@ def consumer_document(reading: Reading, track: Track[ConsumerRow]) -> Document:
     row = track.row
     queue = reading.map.queue_by_id(row.queue_id)  # type: ignore[arg-type]
     return {
-        "ack_required": row.ack_required,
-        "active": row.active,
+        **same(row, "ack_required", "active", "exclusive", "prefetch_count"),
         "activity_status": "up" if row.active else "waiting",
         "arguments": plain_table(row.arguments),
         "channel_details": _channel_details(reading, track, row.connection_id, row.channel),
         "consumer_tag": row.tag,
-        "exclusive": row.exclusive,
-        "prefetch_count": row.prefetch_count,
-        "queue": {"name": queue.name, "vhost": queue.vhost} if queue is not None else {},
+        "queue": same(queue, "name", "vhost") if queue is not None else {},
     }

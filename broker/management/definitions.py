@@ -33,7 +33,7 @@ from .json_schema import Schema, list_of
 from .json_schema import table as table_schema
 from .naming import check_imported_name
 from .nodes import PRODUCT, RABBITMQ_API
-from .reading import Document, Reading, plain_table
+from .reading import Document, Reading, plain_table, same
 
 NAMES_MAX: Final = 20
 MISTAKES_TOLD: Final = 20
@@ -97,7 +97,7 @@ def _vhost(reading: Reading, name: str) -> Document:
 def _wiring(reading: Reading, vhosts: list[str], *, named: bool) -> Document:
     def told(entry: Queue | Exchange | Binding, *fields: str) -> Document:
         names = (*fields, "vhost") if named else fields
-        return {name: getattr(entry, name) for name in names} | {"arguments": plain_table(entry.arguments)}
+        return same(entry, *names) | {"arguments": plain_table(entry.arguments)}
 
     answer: Document = {"queues": [], "exchanges": [], "bindings": []}
     for vhost in vhosts:

@@ -22,7 +22,7 @@ from .errors import bad_request, not_authorised, object_not_found
 from .exchanges import DEFAULT_NAME
 from .forms import Form, Said
 from .principals import ADMINISTRATOR, MANAGEMENT
-from .reading import Document, Reading
+from .reading import Document, Reading, same
 from .reads import Path
 
 COUNTED: Final[dict[What, str]] = {"delete": "deleted", "move": "moved", "replay": "replayed"}
@@ -94,12 +94,7 @@ def _browse(queue: Queue, query: Browse) -> Request:
     return Request(
         what="browse",
         queue_id=queue.queue_id,
-        first=query.first,
-        last=query.last,
-        count=query.count,
-        filter=query.filter,
-        truncate=query.truncate,
-        life=query.life,
+        **same(query, "first", "last", "count", "filter", "truncate", "life"),
     )
 
 
@@ -174,12 +169,8 @@ def told(request: Request, result: Result | None) -> Document:
 def document(reading: Reading, request: Request, result: Result) -> Document:
     """What is answered."""
     answer: Document = {
-        "queue_id": result.queue_id,
-        "life": result.life,
-        "owner": result.owner,
-        "looked_at": result.looked_at,
+        **same(result, "queue_id", "life", "owner", "looked_at", "last"),
         "next": result.next or None,
-        "last": result.last,
     }
     if request.what == "browse":
         as_base64 = reading.query.get("encoding") == "base64"
@@ -192,16 +183,12 @@ def document(reading: Reading, request: Request, result: Result) -> Document:
 
 def _shown(shown: Shown, as_base64: bool) -> Document:
     return {
-        "seq": shown.seq,
-        "state": shown.state,
+        **same(shown, "seq", "state", "redelivered", "delivery_count", "payload_bytes"),
         "node": shown.node or None,
-        "redelivered": shown.redelivered,
-        "delivery_count": shown.delivery_count,
         "exchange": shown.exchange.decode(errors="replace"),
         "routing_key": shown.routing_key.decode(errors="replace"),
         "properties": properties_document(properties_of(shown)),
         **payload_document(shown.payload, as_base64, cut=len(shown.payload) < shown.payload_bytes),
-        "payload_bytes": shown.payload_bytes,
         "truncated": len(shown.payload) < shown.payload_bytes,
         "timestamp_ms": shown.time_ms,
     }

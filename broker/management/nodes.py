@@ -16,7 +16,7 @@ from clusterbroker.cluster.wiring import exchange_rules
 from .errors import bad_request, object_not_found
 from .history import Track
 from .principals import MONITORING
-from .reading import Document, Reading
+from .reading import Document, Reading, same
 from .replica import Replica, Sums
 from .statistics import CHURN_FIELDS, DEPTH_FIELDS, MESSAGE_FIELDS, NODE_FACTS, NODE_GAUGES, NODE_TOTALS
 
@@ -69,13 +69,9 @@ def document(reading: Reading, name: str) -> Document:
     answer["told_ms_ago"] = max(0, reading.now_ms - told.heard_ms) if told is not None else None
     if member is not None:
         answer |= {
-            "alive": member.alive,
-            "draining": member.draining,
-            "incarnation": member.incarnation,
+            **same(member, "alive", "draining", "incarnation", "voter", "witness"),
             "owned_queues": reading.map.owned(member.name),
             "held_queues": reading.map.held(member.name),
-            "voter": member.voter,
-            "witness": member.witness,
         }
     if track is None or not running:
         return answer
@@ -93,9 +89,7 @@ def _facts(row: NodeRow) -> Document:
     """Alarms, alerts, version and `wiring_leader` are not at RabbitMQ's nodes."""
     return {
         "alarms": list(row.alarms),
-        "alerts": [
-            {"kind": one.kind, "subject": one.subject, "text": one.text, "since": one.since_ms} for one in row.alerts
-        ],
+        "alerts": [same(one, "kind", "subject", "text") | {"since": one.since_ms} for one in row.alerts],
         "applications": [{"description": "clusterbroker node", "name": PRODUCT, "version": row.version}],
         "auth_mechanisms": AUTH_MECHANISMS,
         "cluster_links": [

@@ -22,7 +22,7 @@ from .connections import consumer_document, deliveries
 from .errors import object_not_found
 from .history import Track, quick
 from .paging import Listing
-from .reading import Document, Reading, moment, plain_table
+from .reading import Document, Reading, moment, plain_table, same
 from .statistics import DEPTH_FIELDS, QUEUE_FIELDS, QUEUE_GAUGES
 
 QueueName = tuple[str, str]
@@ -83,36 +83,28 @@ def document(reading: Reading, queue: Queue) -> Document:
     owner = _named(reading, queue.owner) if queue.owner is not None else None
     replicas, in_sync = ([_named(reading, node) for node in nodes] for nodes in (queue.replicas, queue.in_sync))
     answer: Document = {
+        **same(queue, "auto_delete", "durable", "epoch", "name", "paused", "paused_why", "queue_id", "vhost"),
         "arguments": plain_table(queue.arguments),
-        "auto_delete": queue.auto_delete,
-        "durable": queue.durable,
         "effective_policy_definition": _policy_definition(
             reading, queue.vhost, settings.policy, settings.operator_policy
         ),
-        "epoch": queue.epoch,
         "exclusive": queue.exclusive_owner is not None,
         "in_sync": in_sync,
         "leader": owner,
         "members": replicas,
-        "name": queue.name,
         "node": owner or (replicas[0] if replicas else None),
         "online": [node for node in replicas if reading.replica.running(node, reading.now_ms)],
         "operator_policy": settings.operator_policy,
         "owner": owner,
         "policy": settings.policy,
-        "queue_id": queue.queue_id,
         "replicas": replicas,
-        "paused": queue.paused,
-        "paused_why": queue.paused_why,
         "state": "down" if queue.owner is None else "paused" if queue.paused else "running",
         "type": queue.arguments.get("x-queue-type", "classic"),
-        "vhost": queue.vhost,
     }
     if queue.exclusive_owner is not None:
         connection = reading.replica.connections.get(queue.exclusive_owner)
         if connection is not None:
-            row = connection.row
-            answer["owner_pid_details"] = {"name": row.name, "peer_host": row.peer_host, "peer_port": row.peer_port}
+            answer["owner_pid_details"] = same(connection.row, "name", "peer_host", "peer_port")
     if track is not None:
         _add_row(reading, answer, queue, track)
     return answer
