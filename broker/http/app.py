@@ -18,8 +18,9 @@ import contextlib
 import json
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Mapping
-from functools import cache
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -33,6 +34,7 @@ from starlette.routing import BaseRoute, Match
 
 from clusterbroker.broker.management import amqp_operations, bodies, messages, operations, reads, writes
 from clusterbroker.broker.management.errors import Refused, bad_request, of_order
+from clusterbroker.broker.management.forms import BODY_BYTES_MAX
 from clusterbroker.broker.management.principals import MANAGEMENT, Principal
 from clusterbroker.broker.management.reading import Reading
 from clusterbroker.broker.management.replica import Replica
@@ -52,12 +54,12 @@ from .middleware.audit import COMMANDS, FACTS, PRINCIPAL, REFUSED, AuditMiddlewa
 from .middleware.bodies import Room, fields_of
 from .middleware.headers import HeadersMiddleware
 from .operations import NodeOperations, OrderError
-from .reference import page
-from .routes import Endpoint
+from .routes import Endpoint, page
 
 if TYPE_CHECKING:
     from clusterbroker.broker.oauth2.tokens import Tokens
 
+T = TypeVar("T")
 FOLDED_S: Final = 2.0
 QUICK_MS: Final = 1000
 """Who asks is asked for once when the body is there so soon, and nothing was changed meanwhile."""
@@ -78,7 +80,13 @@ def create_app(
 ) -> FastAPI:
     """The application. `now_ms`: the wall clock, ms since 1970; `password_cost`: of passwords that are set; `tokens`:
     of OAuth 2, None: they are not taken; `audit`: who hears of operations; not `knows_proxies`: as `SignIn` says."""
-    shell = _Shell(replica, node, now_ms, loopback_users, password_cost, tokens, knows_proxies)
+
+    def sign_in() -> SignIn:
+        loop = asyncio.get_running_loop()
+        return SignIn(replica, loop, now_ms, node.order, loopback_users, tokens, password_cost, knows_proxies)
+
+    shell = _Shell(replica, node, now_ms, sign_in, Hashing(password_cost))
+    replica.folded = shell.folded.set
     app = FastAPI(
         title="clusterbroker management API",
         version=VERSION,
@@ -106,57 +114,32 @@ def create_app(
     return app
 
 
+@dataclass
 class _Shell:
     """What the endpoints share."""
 
-    def __init__(
-        self,
-        replica: Replica,
-        node: NodeOperations,
-        now_ms: Callable[[], int],
-        loopback_users: tuple[str, ...],
-        password_cost: int,
-        tokens: Tokens | None,
-        knows_proxies: bool,
-    ) -> None:
-        self._replica = replica
-        self._node = node
-        self._now_ms = now_ms
-        self._loopback_users = loopback_users
-        self._password_cost = password_cost
-        self._tokens = tokens
-        self._knows_proxies = knows_proxies
-        self._sign_in: SignIn | None = None
-        self._hashing = Hashing(password_cost)
-        self._folded = asyncio.Event()
-        replica.folded = self._folded.set
+    _replica: Replica
+    _node: NodeOperations
+    _now_ms: Callable[[], int]
+    _begin: Callable[[], SignIn]
+    """On the loop that serves."""
+    _hashing: Hashing
+    folded: asyncio.Event = field(default_factory=asyncio.Event)
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
         yield
-        if self._sign_in is not None:
-            self._sign_in.close()
+        if "_signing_in" in self.__dict__:
+            self._signing_in.close()
 
-    @property
+    @cached_property
     def _signing_in(self) -> SignIn:
-        if self._sign_in is None:
-            loop = asyncio.get_running_loop()
-            self._sign_in = SignIn(
-                self._replica,
-                loop,
-                self._now_ms,
-                self._node.order,
-                self._loopback_users,
-                self._tokens,
-                self._password_cost,
-                self._knows_proxies,
-            )
-        return self._sign_in
+        return self._begin()
 
     async def login(self, request: Request) -> Response:
-        body = bodies.Body(await fields_of(request, LOGIN_BYTES_MAX), self._now_ms())
-        name, password = body.text("username"), body.text("password")
-        principal, cookie = await self._signing_in.begin(request, name, password.encode("utf-8", "replace"))
+        body = bodies.Login.of(await fields_of(request, LOGIN_BYTES_MAX))
+        password = body.password.encode("utf-8", "replace")
+        principal, cookie = await self._signing_in.begin(request, body.username, password)
         return json_response({"name": principal.name, "tags": list(principal.tags)}, headers={"set-cookie": cookie})
 
     async def logout(self, request: Request) -> Response:
@@ -214,10 +197,8 @@ class _Shell:
                 return Response(status_code=204)
             user = reading.principal.amqp_user(path["vhost"])
             requests = amqp_operations.requests_of(operation)
-            outcome = await self._node.as_user(AsUser(user, path["vhost"], reading.principal.token, requests))
-            if isinstance(outcome, OrderError):
-                raise of_order(*outcome)
-            answer = amqp_operations.answer_of(operation, outcome)
+            asked = AsUser(user, path["vhost"], reading.principal.token, requests)
+            answer = amqp_operations.answer_of(operation, _done(await self._node.as_user(asked)))
             if isinstance(operation, Ask):
                 return Response(status_code=204)
             if not isinstance(operation, amqp_operations.Call):
@@ -234,9 +215,7 @@ class _Shell:
             asked = operations.run(operation, reading, decoded(request.path_params), fields)
             request.scope[FACTS] = {"asked": asked.arguments}
             self._not_cut_off()
-            answer = await self._node.carry_out(asked.what, asked.arguments)
-            if isinstance(answer, OrderError):
-                raise of_order(*answer)
+            answer = _done(await self._node.carry_out(asked.what, asked.arguments))
             return Response(status_code=204) if operation.status == 204 else json_response(answer, operation.status)
 
         return endpoint
@@ -252,9 +231,7 @@ class _Shell:
             if question.what != "browse":
                 request.scope[FACTS] = messages.told(asked, None)
             self._not_cut_off()
-            answer = await self._node.carry_out("messages", {"request": encode_request(asked)})
-            if isinstance(answer, OrderError):
-                raise of_order(*answer)
+            answer = _done(await self._node.carry_out("messages", {"request": encode_request(asked)}))
             if "result" not in answer:
                 raise Refused(503, "unavailable", answer["unavailable"])
             result = decode_result(answer["result"])
@@ -267,7 +244,7 @@ class _Shell:
     async def _reading_with_body(
         self,
         request: Request,
-        bytes_max: int = bodies.BODY_BYTES_MAX,
+        bytes_max: int = BODY_BYTES_MAX,
         right: str = MANAGEMENT,
         may_be_long: tuple[str, ...] = (),
     ) -> tuple[Reading, dict[str, Any]]:
@@ -296,60 +273,50 @@ class _Shell:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FOLDED_S):
                 while not call.folded(self._replica.map):
-                    self._folded.clear()
-                    await self._folded.wait()
+                    self.folded.clear()
+                    await self.folded.wait()
 
     async def _carry_out(self, planned: writes.Planned) -> None:
         if planned.whole:
-            _accepted(await self._node.import_all(planned.definitions()))
+            _done(await self._node.import_all(planned.definitions()))
             return
         for command in planned.commands:
-            _accepted(await self._node.order(command))
-
-
-T = TypeVar("T")
+            _done(await self._node.order(command))
 
 
 @cache
 def _routes() -> tuple[BaseRoute, ...]:
     """Those of the tables, made once in a process: each finds the shell of its application beside a request."""
 
-    def of(make: Callable[[_Shell, T], Endpoint], entry: T) -> Endpoint:
+    def of(make: Callable[[_Shell, Any], Endpoint], entry: routes.Entry) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             return await make(request.app.state.shell, entry)(request)
 
         return endpoint
 
-    async def login(request: Request) -> Response:
-        shell: _Shell = request.app.state.shell
-        return await shell.login(request)
-
-    async def logout(request: Request) -> Response:
-        shell: _Shell = request.app.state.shell
-        return await shell.logout(request)
-
+    begin = routes.Place("POST", "/api/login", "Begin a session: a cookie, for the web page", bodies.Login)
+    end = routes.Place("POST", "/api/logout", "End the session", statuses=(204,))
+    tables: tuple[tuple[Callable[[_Shell, Any], Endpoint], Sequence[routes.Entry]], ...] = (
+        (_Shell.read, reads.READS),
+        (_Shell.write, writes.WRITES),
+        (_Shell.act, amqp_operations.ACTS),
+        (_Shell.operate, operations.OPERATIONS),
+        (_Shell.inspect, messages.QUESTIONS),
+        (lambda shell, _: shell.login, (begin,)),
+        (lambda shell, _: shell.logout, (end,)),
+    )
     router = APIRouter(redirect_slashes=False)
-    for read in reads.READS:
-        statuses = (200, 503) if read.is_check else (200,)
-        routes.add(router, "GET", read.path, read.summary, of(_Shell.read, read), statuses, read.listed)
-    for write in writes.WRITES:
-        routes.add(router, write.method, write.path, write.summary, of(_Shell.write, write), write.statuses)
-    for act in amqp_operations.ACTS:
-        routes.add(router, act.method, act.path, act.summary, of(_Shell.act, act), act.statuses)
-    for operation in operations.OPERATIONS:
-        statuses = (operation.status,)
-        made = of(_Shell.operate, operation)
-        routes.add(router, operation.method, operation.path, operation.summary, made, statuses)
-    for question in messages.QUESTIONS:
-        routes.add(router, question.method, question.path, question.summary, of(_Shell.inspect, question))
-    routes.add(router, "POST", "/api/login", "Begin a session: a cookie, for the web page", login)
-    routes.add(router, "POST", "/api/logout", "End the session", logout, (204,))
+    for make, entries in tables:
+        for entry in entries:
+            routes.add(router, entry, of(make, entry))
     return tuple(router.routes)
 
 
-def _accepted(refused: OrderError | None) -> None:
-    if refused is not None:
-        raise of_order(refused.kind, refused.text)
+def _done(answer: T | OrderError) -> T:
+    """The answer of the node. Refused when it is an error."""
+    if isinstance(answer, OrderError):
+        raise of_order(*answer)
+    return answer
 
 
 def decoded(parameters: Mapping[str, Any]) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """The management process's line to its node: feeds the replica, and carries orders and calls to the node (waits).
 
-    run      connects, follows the wiring and asks for rows, again and again until it is cancelled
-    order    a command; back when the replica has folded it
-    call     an operation of the node
+    run          connects, follows the wiring and asks for rows, again and again until it is cancelled
+    order        a command; back when the replica has folded it
+    carry_out    an operation of the node
 
 Rows are asked for every interval, as long as somebody was interested within the last minute (`touched`); who comes
 after a pause waits for one round, so that nobody is shown what is long past.
@@ -53,10 +53,6 @@ A = TypeVar("A", bound=m.Answer)
 
 class LineLost(ConnectionError):
     """There is no line to the node."""
-
-
-class NotDone(Exception):
-    """The node refused an operation; the text says why."""
 
 
 class ControlClient:
@@ -228,9 +224,7 @@ class ControlClient:
         self._reached()
 
     def _leased(self, leased: bool) -> None:
-        replica = self._replica
-        replica.leased = leased
-        replica.lost_lease_ms = 0 if leased else replica.lost_lease_ms or self._now_ms()
+        self._replica.lease(leased, self._now_ms())
 
     # -- rows -------------------------------------------------------------------------------------------------
 
@@ -302,21 +296,13 @@ class ControlClient:
         with contextlib.suppress(TimeoutError):
             await self._until(self._replica.map.applied + 1)
 
-    async def call(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """An operation of the node. Raises NotDone, LineLost, TimeoutError."""
-        done = await self._asked(m.Call(self._next(), operation, arguments), m.Done, CALL_S)
-        if done.error:
-            raise NotDone(done.error)
-        return done.answer
-
     async def carry_out(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any] | OrderError:
-        """As `call`, with what stood in the way as an answer."""
+        """An operation of the node."""
         try:
-            return await self.call(operation, arguments)
-        except NotDone as error:
-            return OrderError("refused", str(error))
+            done = await self._asked(m.Call(self._next(), operation, arguments), m.Done, CALL_S)
         except (LineLost, TimeoutError) as error:
             return OrderError(Unavailable.kind, str(error) or "the node has not answered: it may still be carried out")
+        return OrderError("refused", done.error) if done.error else done.answer
 
     async def as_user(self, asked: AsUser) -> Outcome | OrderError:
         """What comes of it, on a line of its own: a message may be long, and what feeds the replica would wait."""

@@ -18,7 +18,6 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from clusterbroker.broker.management import metrics
-from clusterbroker.broker.management.exposition import CONTENT_TYPE
 from clusterbroker.broker.management.principals import MONITORING, Principal
 from clusterbroker.broker.management.replica import Replica
 
@@ -41,7 +40,7 @@ def add(
         async def endpoint(request: Request) -> Response:
             if "authorization" in request.headers or not from_here(request):
                 (await principal(request)).require(MONITORING)
-            return StreamingResponse(_parts(text(request)), headers={"content-type": CONTENT_TYPE})
+            return StreamingResponse(_parts(text(request)), headers={"content-type": metrics.CONTENT_TYPE})
 
         return endpoint
 

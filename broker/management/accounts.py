@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from clusterbroker.cluster.wiring.entities import Permission, TopicPermission, User, UserLimits
 
+from .bodies import USER_LIMITS
 from .errors import object_not_found
-from .reading import Document, Reading
+from .reading import Document, Reading, same
 
 
 def whoami(reading: Reading) -> Document:
@@ -18,8 +19,7 @@ def whoami(reading: Reading) -> Document:
 
 def limits_of(limits: UserLimits) -> Document:
     """Limits under their names in RabbitMQ."""
-    named = {"max-connections": limits.connections_max, "max-channels": limits.channels_max}
-    return {name: value for name, value in named.items() if value is not None}
+    return {name: value for name, field in USER_LIMITS.items() if (value := getattr(limits, field)) is not None}
 
 
 def user_document(user: User) -> Document:
@@ -48,22 +48,16 @@ def user_named(reading: Reading, name: str) -> User:
     return user
 
 
-def user_limits(reading: Reading, name: str | None = None) -> list[Document]:
+def user_limits(reading: Reading, user: str | None = None) -> list[Document]:
     """Of all users that have some, or of one."""
-    wanted: Iterable[User] = reading.map.users() if name is None else (user_named(reading, name),)
-    found = [(user.name, limits_of(user.limits)) for user in wanted]
-    return [{"user": user, "value": limits} for user, limits in sorted(found, key=lambda item: item[0]) if limits]
+    wanted: Iterable[User] = reading.map.users() if user is None else (user_named(reading, user),)
+    found = sorted((one.name, limits_of(one.limits)) for one in wanted if limits_of(one.limits))
+    return [{"user": name, "value": limits} for name, limits in found]
 
 
-def permission_document(permission: Permission) -> Document:
-    """One permission."""
-    return {
-        "configure": permission.configure,
-        "read": permission.read,
-        "user": permission.user,
-        "vhost": permission.vhost,
-        "write": permission.write,
-    }
+def permission_document(permission: Permission | TopicPermission) -> Document:
+    """One permission, also of a topic exchange."""
+    return same(permission, *permission.__struct_fields__)
 
 
 def permissions(reading: Reading, *, vhost: str | None = None, user: str | None = None) -> list[Document]:
@@ -85,17 +79,6 @@ def permission_of(reading: Reading, vhost: str, user: str) -> Document:
     return permission_document(permission)
 
 
-def topic_permission_document(permission: TopicPermission) -> Document:
-    """One topic permission."""
-    return {
-        "exchange": permission.exchange,
-        "read": permission.read,
-        "user": permission.user,
-        "vhost": permission.vhost,
-        "write": permission.write,
-    }
-
-
 def topic_permissions(reading: Reading, *, vhost: str | None = None, user: str | None = None) -> list[Document]:
     """Of a vhost, of a user, of both, or all. Refused (404) when what is named does not exist."""
     _there(reading, vhost, user)
@@ -105,7 +88,7 @@ def topic_permissions(reading: Reading, *, vhost: str | None = None, user: str |
         if vhost in (None, permission.vhost) and user in (None, permission.user)
     ]
     found.sort(key=lambda entry: (entry.vhost, entry.user, entry.exchange))
-    return [topic_permission_document(entry) for entry in found]
+    return [permission_document(entry) for entry in found]
 
 
 def _there(reading: Reading, vhost: str | None, user: str | None) -> None:

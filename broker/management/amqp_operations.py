@@ -15,38 +15,32 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import asdict
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp.errors import ReplyCode
 from clusterbroker.broker.amqp.properties import Properties, decode, encode
-from clusterbroker.broker.stats.as_user import AckMode, AnyRequest, Ask, Got, Method, Outcome, Publish
+from clusterbroker.broker.stats.as_user import AnyRequest, Ask, Got, Method, Outcome, Publish
 from clusterbroker.broker.stats.as_user import Get as GetRequest
+from clusterbroker.cluster.wiring.entities import DestinationKind, Queue
 from clusterbroker.cluster.wiring.view import ClusterView
 
-from . import connections, exchanges
-from .bodies import Body
+from . import bodies, connections, exchanges
+from .bodies import ACK_MODES, ENCODINGS, NUMBERS, TEXTS
 from .errors import Refused, bad_request, not_authorised, object_not_found
+from .forms import BODY_BYTES_MAX, Form, Said
 from .naming import check_new_name
 from .principals import ADMINISTRATOR, MANAGEMENT
 from .reading import Document, Reading, plain
 from .reads import Path
 
-MESSAGES_MAX: Final = 10_000
-"""Of one get: all are held until the last one came."""
 PAYLOAD_BYTES_MAX: Final = 64 << 20
 UNAVAILABLE: Final = 503
 """Of an answer to a question: it may be repeated."""
-
-ACK_MODES: Final = get_args(AckMode)
-TEXTS: Final = (
-    "content_type", "content_encoding", "correlation_id", "reply_to", "expiration", "message_id", "type", "user_id",
-    "app_id", "cluster_id",
-)  # fmt: skip
-NUMBERS: Final = {"delivery_mode": 255, "priority": 255, "timestamp": 2**64 - 1}
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -96,8 +90,10 @@ class Act(msgspec.Struct, frozen=True):
     method: str
     path: str
     summary: str
-    plan: Callable[[Reading, Path, Body], Operation]
-    body_bytes_max: int = 1 << 20
+    plan: Callable[[Reading, Path, Said], Operation]
+    form: type[Form] | None = None
+    """What the plan reads of a body."""
+    body_bytes_max: int = BODY_BYTES_MAX
     may_be_long: tuple[str, ...] = ()
     """What is read of a body that is longer than others may be."""
 
@@ -111,12 +107,12 @@ class Act(msgspec.Struct, frozen=True):
         return (201, 204) if self.method == "PUT" else (204,)
 
 
-def run(act: Act, reading: Reading, path: Path, fields: dict[str, Any]) -> Operation:
+def run(act: Act, reading: Reading, path: Path, said: Said) -> Operation:
     """The plan. Refused as the vhost's rights and the body demand."""
     reading.principal.require(MANAGEMENT)
     if "vhost" in path:
         reading.principal.enter(path["vhost"])
-    return act.plan(reading, path, Body(fields, reading.now_ms))
+    return act.plan(reading, path, said)
 
 
 _LATER: Final = (ReplyCode.CONNECTION_FORCED, ReplyCode.RESOURCE_ERROR)
@@ -177,26 +173,25 @@ def refused(code: int, text: str, operation: Operation) -> Refused:
 # -- queues and exchanges -------------------------------------------------------------------------------------
 
 
-def _declare_queue(r: Reading, p: Path, body: Body) -> Operation:
+def _declare_queue(r: Reading, p: Path, said: Said) -> Operation:
     vhost, name = p["vhost"], p["name"]
     existed = r.map.queue(vhost, name) is not None
     if not existed:
         check_new_name(name)
-    method = m.QueueDeclare(
-        queue=name,
-        durable=body.flag("durable", True),
-        auto_delete=body.flag("auto_delete", False),
-        arguments=body.arguments(),
-    )
+    method = m.QueueDeclare(queue=name, **asdict(bodies.Queue.of(said)))
     return Call(method, 204 if existed else 201, folded=lambda map_: map_.queue(vhost, name) is not None)
 
 
-def _delete_queue(r: Reading, p: Path, _body: Body) -> Operation:
-    vhost, name = p["vhost"], p["name"]
-    queue = r.map.queue(vhost, name)
+def _queue(r: Reading, p: Path) -> Queue:
+    queue = r.map.queue(p["vhost"], p["name"])
     if queue is None:
         raise object_not_found()
-    method = m.QueueDelete(queue=name, if_unused=_asked(r, "if-unused"), if_empty=_asked(r, "if-empty"))
+    return queue
+
+
+def _delete_queue(r: Reading, p: Path, _said: Said) -> Operation:
+    queue = _queue(r, p)
+    method = m.QueueDelete(queue=queue.name, if_unused=_asked(r, "if-unused"), if_empty=_asked(r, "if-empty"))
     return Call(method, folded=lambda map_: map_.queue_by_id(queue.queue_id) is None)
 
 
@@ -204,45 +199,33 @@ def _asked(r: Reading, name: str) -> bool:
     return r.query.get(name, "").lower() == "true"
 
 
-def _purge(r: Reading, p: Path, _body: Body) -> Operation:
-    if r.map.queue(p["vhost"], p["name"]) is None:
-        raise object_not_found()
-    return Call(m.QueuePurge(queue=p["name"]))
+def _purge(r: Reading, p: Path, _said: Said) -> Operation:
+    return Call(m.QueuePurge(queue=_queue(r, p).name))
 
 
-def _end_lease(r: Reading, p: Path, _body: Body) -> Operation:
-    if r.map.queue(p["vhost"], p["name"]) is None:
-        raise object_not_found()
+def _end_lease(r: Reading, p: Path, _said: Said) -> Operation:
     named = {"name": r.query["name"]} if r.query.get("name") else {}
-    return Ask("amq.lease", "end", {"queue": p["name"], **named})
+    return Ask("amq.lease", "end", {"queue": _queue(r, p).name, **named})
 
 
-def _queue_action(r: Reading, p: Path, body: Body) -> Operation:
-    if r.map.queue(p["vhost"], p["name"]) is None:
-        raise object_not_found()
-    action = body.text("action")
+def _queue_action(r: Reading, p: Path, said: Said) -> Operation:
+    _queue(r, p)
+    action = bodies.QueueAction.of(said).action
     if action not in ("sync", "cancel_sync"):
         raise bad_request(["not_recognised", action])
     return Nothing()  # copies catch up by themselves, always
 
 
-def _declare_exchange(r: Reading, p: Path, body: Body) -> Operation:
+def _declare_exchange(r: Reading, p: Path, said: Said) -> Operation:
     vhost, name = p["vhost"], p["name"]
     existed = r.map.exchange(vhost, name) is not None
     if not existed:
         check_new_name(name)
-    method = m.ExchangeDeclare(
-        exchange=name,
-        type=body.text("type", "direct"),
-        durable=body.flag("durable", True),
-        auto_delete=body.flag("auto_delete", False),
-        internal=body.flag("internal", False),
-        arguments=body.arguments(),
-    )
+    method = m.ExchangeDeclare(exchange=name, **asdict(bodies.Exchange.of(said)))
     return Call(method, 204 if existed else 201, folded=lambda map_: map_.exchange(vhost, name) is not None)
 
 
-def _delete_exchange(r: Reading, p: Path, _body: Body) -> Operation:
+def _delete_exchange(r: Reading, p: Path, _said: Said) -> Operation:
     vhost, exchange = p["vhost"], exchanges.find(r, p["vhost"], p["name"])
     method = m.ExchangeDelete(exchange=exchange.name, if_unused=_asked(r, "if-unused"))
     return Call(method, folded=lambda map_: map_.exchange(vhost, exchange.name) is None)
@@ -251,28 +234,25 @@ def _delete_exchange(r: Reading, p: Path, _body: Body) -> Operation:
 # -- bindings -------------------------------------------------------------------------------------------------
 
 
-def _source(p: Path) -> str:
-    return "" if p["source"] == exchanges.DEFAULT_NAME else p["source"]
-
-
-def _bind(letter: str) -> Callable[[Reading, Path, Body], Operation]:
-    def plan(r: Reading, p: Path, body: Body) -> Operation:
-        vhost, source, destination = p["vhost"], _source(p), p["destination"]
-        ends = r.map.queue if letter == "q" else r.map.exchange
+def _bind(kind: DestinationKind) -> Callable[[Reading, Path, Said], Operation]:
+    def plan(r: Reading, p: Path, said: Said) -> Operation:
+        vhost, destination = p["vhost"], p["destination"]
+        source = "" if p["source"] == exchanges.DEFAULT_NAME else p["source"]
+        ends = r.map.queue if kind == "queue" else r.map.exchange
         if r.map.exchange(vhost, source) is None:
             check_new_name(source)
         if ends(vhost, destination) is None:
             check_new_name(destination)
-        key, arguments = body.text("routing_key", ""), body.arguments()
+        body = bodies.Binding.of(said)
         method: m.Method
-        if letter == "q":
-            method = m.QueueBind(queue=destination, exchange=source, routing_key=key, arguments=arguments)
+        if kind == "queue":
+            method = m.QueueBind(queue=destination, exchange=source, **asdict(body))
         else:
-            method = m.ExchangeBind(destination=destination, source=source, routing_key=key, arguments=arguments)
-        named = exchanges.properties_key(key, arguments)
+            method = m.ExchangeBind(destination=destination, source=source, **asdict(body))
+        named = exchanges.properties_key(body.routing_key, body.arguments)
 
         def folded(map_: ClusterView) -> bool:
-            found = map_.bindings_to(vhost, "queue" if letter == "q" else "exchange", destination)
+            found = map_.bindings_to(vhost, kind, destination)
             return any(
                 b.source == source and exchanges.properties_key(b.routing_key, b.arguments) == named for b in found
             )
@@ -282,25 +262,15 @@ def _bind(letter: str) -> Callable[[Reading, Path, Body], Operation]:
     return plan
 
 
-def _unbind(letter: str) -> Callable[[Reading, Path, Body], Operation]:
-    def plan(r: Reading, p: Path, _body: Body) -> Operation:
-        kind: Literal["queue", "exchange"] = "queue" if letter == "q" else "exchange"
+def _unbind(kind: DestinationKind) -> Callable[[Reading, Path, Said], Operation]:
+    def plan(r: Reading, p: Path, _said: Said) -> Operation:
         binding = exchanges.binding_named(r, p["vhost"], p["source"], kind, p["destination"], p["properties_key"])
+        what: dict[str, Any] = {"routing_key": binding.routing_key, "arguments": binding.arguments}
         method: m.Method
-        if letter == "q":
-            method = m.QueueUnbind(
-                queue=binding.destination,
-                exchange=binding.source,
-                routing_key=binding.routing_key,
-                arguments=binding.arguments,
-            )
+        if kind == "queue":
+            method = m.QueueUnbind(queue=binding.destination, exchange=binding.source, **what)
         else:
-            method = m.ExchangeUnbind(
-                destination=binding.destination,
-                source=binding.source,
-                routing_key=binding.routing_key,
-                arguments=binding.arguments,
-            )
+            method = m.ExchangeUnbind(destination=binding.destination, source=binding.source, **what)
         return Call(method, folded=lambda map_: map_.find_binding(binding) is None)
 
     return plan
@@ -309,23 +279,23 @@ def _unbind(letter: str) -> Callable[[Reading, Path, Body], Operation]:
 # -- messages -------------------------------------------------------------------------------------------------
 
 
-def _publish(_r: Reading, p: Path, body: Body) -> Operation:
-    payload, encoding = body.text("payload"), body.text("payload_encoding", "string")
-    if encoding == "string":
-        octets = payload.encode()
-    elif encoding == "base64":
+def _publish(_r: Reading, p: Path, said: Said) -> Operation:
+    body = bodies.Publish.of(said)
+    if body.payload_encoding == "string":
+        octets = body.payload.encode()
+    elif body.payload_encoding == "base64":
         try:
-            octets = base64.b64decode(payload, validate=True)
+            octets = base64.b64decode(body.payload, validate=True)
         except (ValueError, binascii.Error):
             raise bad_request("not_base64") from None
     else:
-        raise bad_request(f"unsupported_payload_encoding: '{encoding[:80]}'")
+        raise bad_request(f"unsupported_payload_encoding: '{body.payload_encoding[:80]}'")
     try:
-        properties = encode(properties_of(body.table("properties", {})))
+        properties = encode(properties_of(body.properties))
     except (ValueError, TypeError, OverflowError) as error:
         raise bad_request(f"the properties cannot be sent: {error}") from None
     exchange = "" if p["name"] == exchanges.DEFAULT_NAME else p["name"]
-    return Publish(exchange, body.text("routing_key"), properties, octets)
+    return Publish(exchange, body.routing_key, properties, octets)
 
 
 def properties_of(given: Mapping[str, Any]) -> Properties:
@@ -351,24 +321,18 @@ def properties_of(given: Mapping[str, Any]) -> Properties:
     return properties
 
 
-def _get(r: Reading, p: Path, body: Body) -> Operation:
-    if r.map.queue(p["vhost"], p["name"]) is None:
-        raise object_not_found()
-    missing = [name for name in ("ackmode", "count", "encoding") if name not in body]
+def _get(r: Reading, p: Path, said: Said) -> Operation:
+    name = _queue(r, p).name
+    missing = [name for name in ("ackmode", "count", "encoding") if name not in said]
     if missing:
         raise bad_request(f"[{','.join(f'{{key_missing,{name}}}' for name in missing)}]")
-    ack_mode, encoding = body.text("ackmode"), body.text("encoding")
-    if ack_mode not in ACK_MODES:
+    body = bodies.Get.of(said)
+    if body.ackmode not in ACK_MODES:
         raise bad_request(f"ackmode is one of {', '.join(ACK_MODES)}")
-    if encoding not in ("auto", "base64"):
+    if body.encoding not in ENCODINGS:
         raise bad_request("encoding is 'auto' or 'base64'")
-    count = body.number("count")
-    if not 0 <= count <= MESSAGES_MAX:
-        raise bad_request(f"count is from 0 to {MESSAGES_MAX}")
-    truncate = body.number("truncate") if body.value("truncate", None) is not None else None
-    if truncate is not None and truncate < 0:
-        raise bad_request("truncate is not negative")
-    return Get(GetRequest(p["name"], count, ack_mode), encoding == "base64", truncate)  # type: ignore[arg-type]
+    request = GetRequest(name, body.count, body.ackmode)  # type: ignore[arg-type]
+    return Get(request, body.encoding == "base64", body.truncate)
 
 
 def message_document(get: Get, got: Got) -> Document:
@@ -402,14 +366,14 @@ def properties_document(properties: Properties) -> Document:
     return {name: plain(value) for name, value in told.items() if value is not None}
 
 
-def _close_connection(r: Reading, p: Path, _body: Body) -> Operation:
+def _close_connection(r: Reading, p: Path, _said: Said) -> Operation:
     row = connections.connection_named(r, p["name"]).row
     if not r.principal.is_own(row):
         r.principal.require(ADMINISTRATOR)
     return CloseConnections((row.connection_id,))
 
 
-def _close_connections(r: Reading, p: Path, _body: Body) -> Operation:
+def _close_connections(r: Reading, p: Path, _said: Said) -> Operation:
     if p["user"] != r.principal.name:
         r.principal.require(ADMINISTRATOR)
     rows = connections.rows_of_user(r, p["user"])
@@ -420,28 +384,24 @@ def _close_connections(r: Reading, p: Path, _body: Body) -> Operation:
 
 
 _BINDINGS: Final = "/api/bindings/{vhost}/e/{source}"
+_QUEUE: Final = "/api/queues/{vhost}/{name}"
+_EXCHANGE: Final = "/api/exchanges/{vhost}/{name}"
 ACTS: Final[tuple[Act, ...]] = (
-    Act("PUT", "/api/queues/{vhost}/{name}", "Declare a queue", _declare_queue),
-    Act("DELETE", "/api/queues/{vhost}/{name}", "Delete a queue", _delete_queue),
-    Act("DELETE", "/api/queues/{vhost}/{name}/contents", "Purge a queue", _purge),
-    Act("DELETE", "/api/queues/{vhost}/{name}/lease", "End the lease on a queue", _end_lease),
-    Act("POST", "/api/queues/{vhost}/{name}/get", "Get messages", _get),
-    Act("POST", "/api/queues/{vhost}/{name}/actions", "Synchronise a queue", _queue_action),
-    Act("PUT", "/api/exchanges/{vhost}/{name}", "Declare an exchange", _declare_exchange),
-    Act("DELETE", "/api/exchanges/{vhost}/{name}", "Delete an exchange", _delete_exchange),
-    Act(
-        "POST",
-        "/api/exchanges/{vhost}/{name}/publish",
-        "Publish a message",
-        _publish,
-        PAYLOAD_BYTES_MAX,
-        ("payload", "payload_encoding", "properties", "routing_key"),
-    ),
-    Act("POST", _BINDINGS + "/q/{destination}", "Bind a queue", _bind("q")),
-    Act("POST", _BINDINGS + "/e/{destination}", "Bind an exchange", _bind("e")),
-    Act("DELETE", _BINDINGS + "/q/{destination}/{properties_key}", "Unbind a queue", _unbind("q")),
-    Act("DELETE", _BINDINGS + "/e/{destination}/{properties_key}", "Unbind an exchange", _unbind("e")),
-    Act("GET", "/api/aliveness-test/{vhost}", "Whether a message goes through a vhost", lambda _r, _p, _body: Live()),
+    Act("PUT", _QUEUE, "Declare a queue", _declare_queue, bodies.Queue),
+    Act("DELETE", _QUEUE, "Delete a queue", _delete_queue),
+    Act("DELETE", _QUEUE + "/contents", "Purge a queue", _purge),
+    Act("DELETE", _QUEUE + "/lease", "End the lease on a queue", _end_lease),
+    Act("POST", _QUEUE + "/get", "Get messages", _get, bodies.Get),
+    Act("POST", _QUEUE + "/actions", "Synchronise a queue", _queue_action, bodies.QueueAction),
+    Act("PUT", _EXCHANGE, "Declare an exchange", _declare_exchange, bodies.Exchange),
+    Act("DELETE", _EXCHANGE, "Delete an exchange", _delete_exchange),
+    Act("POST", _EXCHANGE + "/publish", "Publish a message", _publish, bodies.Publish, PAYLOAD_BYTES_MAX,
+        ("payload", "payload_encoding", "properties", "routing_key")),
+    Act("POST", _BINDINGS + "/q/{destination}", "Bind a queue", _bind("queue"), bodies.Binding),
+    Act("POST", _BINDINGS + "/e/{destination}", "Bind an exchange", _bind("exchange"), bodies.Binding),
+    Act("DELETE", _BINDINGS + "/q/{destination}/{properties_key}", "Unbind a queue", _unbind("queue")),
+    Act("DELETE", _BINDINGS + "/e/{destination}/{properties_key}", "Unbind an exchange", _unbind("exchange")),
+    Act("GET", "/api/aliveness-test/{vhost}", "Whether a message goes through a vhost", lambda _r, _p, _said: Live()),
     Act("DELETE", "/api/connections/username/{user}", "Close all connections of a user", _close_connections),
     Act("DELETE", "/api/connections/{name}", "Close a connection", _close_connection),
-)
+)  # fmt: skip

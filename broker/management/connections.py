@@ -9,10 +9,10 @@ from typing import Any, Final
 from clusterbroker.broker.stats.rows import ChannelRow, ConnectionRow, ConsumerRow
 
 from .errors import object_not_found
-from .history import Get, Track
+from .history import Get, Track, quick
 from .paging import Listing
 from .principals import MONITORING
-from .reading import Document, Reading, moment, plain, plain_table
+from .reading import Document, Reading, moment, plain, plain_table, same
 from .statistics import CHANNEL_FIELDS, CHANNEL_GAUGES, CONNECTION_BYTES, CONNECTION_COUNTS
 
 PUBLISHERS_MAX: Final = 500
@@ -44,55 +44,40 @@ def connection_listing(reading: Reading, vhost: str | None = None) -> Listing[Vi
 
 
 def _quick_connection(path: str) -> Callable[[Visible], Any] | None:
-    fields: dict[str, Callable[[Track[ConnectionRow]], Any]] = {
-        "name": lambda track: track.row.name,
-        "user": lambda track: track.row.user,
-        "vhost": lambda track: track.row.vhost,
-        "state": lambda track: track.row.state,
-        "channels": lambda track: track.row.channels,
-        "connected_at": lambda track: track.row.connected_at_ms,
-        "recv_oct": lambda track: track.row.received_bytes,
-        "send_oct": lambda track: track.row.sent_bytes,
-        "recv_oct_details.rate": lambda track: track.rate(CONNECTION_BYTES["recv_oct"]),
-        "send_oct_details.rate": lambda track: track.rate(CONNECTION_BYTES["send_oct"]),
-    }
-    get = fields.get(path)
-    return (lambda item: get(item[1])) if get is not None else None
+    field = "connected_at_ms" if path == "connected_at" else path
+    get = quick(path, CONNECTION_BYTES) or quick(path, CONNECTION_COUNTS)
+    if get is None and field in ("name", "user", "vhost", "state", "connected_at_ms"):
+        return lambda item: getattr(item[1].row, field)
+    return None if get is None else lambda item: get(item[1])
+
+
+_AS_TOLD: Final = (
+    "auth_mechanism", "channel_max", "connection_id", "host", "name", "peer_host", "peer_port", "port", "protocol",
+    "state", "user", "vhost",
+)  # fmt: skip
+"""Of a row, what its document names alike."""
+_TLS: Final = {
+    "peer_cert_issuer": "peer_issuer", "peer_cert_subject": "peer_subject", "peer_cert_validity": "peer_validity",
+    "ssl_cipher": "cipher", "ssl_hash": "digest", "ssl_key_exchange": "key_exchange", "ssl_protocol": "protocol",
+}  # fmt: skip
 
 
 def connection_document(reading: Reading, track: Track[ConnectionRow]) -> Document:
     """One connection."""
     row = track.row
     answer: Document = {
-        "auth_mechanism": row.auth_mechanism,
-        "channel_max": row.channel_max,
+        **same(row, *_AS_TOLD),
+        **{field: getattr(row.tls, source, None) for field, source in _TLS.items()},
+        **{field: get(row) for field, get in CONNECTION_COUNTS.items()},
         "client_properties": plain_table(row.client_properties),
         "connected_at": row.connected_at_ms,
-        "connection_id": row.connection_id,
         "frame_max": row.frame_max_bytes,
-        "host": row.host,
-        "name": row.name,
         "node": reading.replica.node_of(track),
-        "peer_cert_issuer": row.tls.peer_issuer if row.tls else None,
-        "peer_cert_subject": row.tls.peer_subject if row.tls else None,
-        "peer_cert_validity": row.tls.peer_validity if row.tls else None,
-        "peer_host": row.peer_host,
-        "peer_port": row.peer_port,
-        "port": row.port,
-        "protocol": row.protocol,
         "send_pend": row.pending_send_bytes,
         "ssl": row.tls is not None,
-        "ssl_cipher": row.tls.cipher if row.tls else None,
-        "ssl_hash": row.tls.digest if row.tls else None,
-        "ssl_key_exchange": row.tls.key_exchange if row.tls else None,
-        "ssl_protocol": row.tls.protocol if row.tls else None,
-        "state": row.state,
         "timeout": row.heartbeat_s,
         "type": "network",
-        "user": row.user,
         "user_who_performed_action": row.user,
-        "vhost": row.vhost,
-        **{field: get(row) for field, get in CONNECTION_COUNTS.items()},
     }
     given = row.client_properties.get("connection_name")
     if given is not None:
@@ -124,12 +109,8 @@ def rows_of_user(reading: Reading, user: str) -> list[ConnectionRow]:
 def connections_of_user(reading: Reading, user: str) -> list[Document]:
     """Short lines about all connections of one user."""
     return [
-        {
-            "name": row.name,
-            "node": reading.replica.node_of(reading.replica.connections[row.connection_id]),
-            "user": row.user,
-            "vhost": row.vhost,
-        }
+        same(row, "name", "user", "vhost")
+        | {"node": reading.replica.node_of(reading.replica.connections[row.connection_id])}
         for row in rows_of_user(reading, user)
     ]
 
@@ -178,14 +159,11 @@ def channel_document(reading: Reading, track: Track[ChannelRow]) -> Document:
     assert connection is not None, "a channel that is shown has a connection"
     about = connection.row
     answer: Document = {
-        "confirm": row.confirm,
-        "connection_details": {"name": about.name, "peer_host": about.peer_host, "peer_port": about.peer_port},
+        **same(row, "confirm", "number", "state", "transactional"),
+        "connection_details": same(about, "name", "peer_host", "peer_port"),
         "message_stats": reading.counted("msg_rates", (track,), CHANNEL_FIELDS),
         "name": channel_name(about, row.number),
         "node": reading.replica.node_of(track),
-        "number": row.number,
-        "state": row.state,
-        "transactional": row.transactional,
         "user": about.user,
         "user_who_performed_action": about.user,
         "vhost": about.vhost,
@@ -287,13 +265,8 @@ def _channel_details(reading: Reading, track: Track[Any], connection_id: str, nu
     about: Document = {"number": number, "node": reading.replica.node_of(track)}
     if connection is not None:
         told = connection.row
-        about |= {
-            "connection_name": told.name,
-            "name": channel_name(told, number),
-            "peer_host": told.peer_host,
-            "peer_port": told.peer_port,
-            "user": told.user,
-        }
+        about |= {"connection_name": told.name, "name": channel_name(told, number)}
+        about |= same(told, "peer_host", "peer_port", "user")
     return about
 
 
@@ -302,13 +275,10 @@ def consumer_document(reading: Reading, track: Track[ConsumerRow]) -> Document:
     row = track.row
     queue = reading.map.queue_by_id(row.queue_id)  # type: ignore[arg-type]
     return {
-        "ack_required": row.ack_required,
-        "active": row.active,
+        **same(row, "ack_required", "active", "exclusive", "prefetch_count"),
         "activity_status": "up" if row.active else "waiting",
         "arguments": plain_table(row.arguments),
         "channel_details": _channel_details(reading, track, row.connection_id, row.channel),
         "consumer_tag": row.tag,
-        "exclusive": row.exclusive,
-        "prefetch_count": row.prefetch_count,
-        "queue": {"name": queue.name, "vhost": queue.vhost} if queue is not None else {},
+        "queue": same(queue, "name", "vhost") if queue is not None else {},
     }

@@ -13,7 +13,9 @@ exists is found out when the commands are folded, all or none. What is there alr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import asdict
 
 from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster.errors import WiringError
@@ -23,12 +25,15 @@ from clusterbroker.cluster.wiring.exchange_rules import FAILOVER, PREDECLARED, S
 from clusterbroker.cluster.wiring.map import ClusterMap
 from clusterbroker.cluster.wiring.view import ClusterView
 
-from . import accounts, settings
-from .bodies import Body, limits_command, parameter_command, policy_command, user_command
+from . import accounts, bodies, settings
+from .bodies import Name
 from .errors import Refused, bad_request, of_order
+from .forms import Form, table
+from .json_schema import Schema, list_of
+from .json_schema import table as table_schema
 from .naming import check_imported_name
 from .nodes import PRODUCT, RABBITMQ_API
-from .reading import Document, Reading, plain_table
+from .reading import Document, Reading, plain_table, same
 
 NAMES_MAX: Final = 20
 MISTAKES_TOLD: Final = 20
@@ -90,56 +95,119 @@ def _vhost(reading: Reading, name: str) -> Document:
 
 
 def _wiring(reading: Reading, vhosts: list[str], *, named: bool) -> Document:
-    def about(entry: Queue | Exchange | Binding) -> Document:
-        return {"vhost": entry.vhost} if named else {}
+    def told(entry: Queue | Exchange | Binding, *fields: str) -> Document:
+        names = (*fields, "vhost") if named else fields
+        return same(entry, *names) | {"arguments": plain_table(entry.arguments)}
 
     answer: Document = {"queues": [], "exchanges": [], "bindings": []}
     for vhost in vhosts:
         for queue in sorted(reading.map.queues(vhost), key=lambda queue: queue.name):
             if queue.exclusive_owner is None:
-                answer["queues"].append(
-                    {
-                        "arguments": plain_table(queue.arguments),
-                        "auto_delete": queue.auto_delete,
-                        "durable": queue.durable,
-                        "name": queue.name,
-                        **about(queue),
-                    }
-                )
+                answer["queues"].append(told(queue, "auto_delete", "durable", "name"))
         for exchange in sorted(reading.map.exchanges(vhost), key=lambda exchange: exchange.name):
             if exchange.name not in _BY_ITSELF and exchange.type != STAGING:
-                answer["exchanges"].append(
-                    {
-                        "arguments": plain_table(exchange.arguments),
-                        "auto_delete": exchange.auto_delete,
-                        "durable": exchange.durable,
-                        "internal": exchange.internal,
-                        "name": exchange.name,
-                        "type": exchange.type,
-                        **about(exchange),
-                    }
-                )
+                answer["exchanges"].append(told(exchange, "auto_delete", "durable", "internal", "name", "type"))
         for binding in reading.map.bindings(vhost):
             queue_there = reading.map.queue(vhost, binding.destination)
             if binding.destination_kind == "queue" and (queue_there is None or queue_there.exclusive_owner is not None):
                 continue
-            answer["bindings"].append(
-                {
-                    "arguments": plain_table(binding.arguments),
-                    "destination": binding.destination,
-                    "destination_type": binding.destination_kind,
-                    "routing_key": binding.routing_key,
-                    "source": binding.source,
-                    **about(binding),
-                }
-            )
+            kind = {"destination_type": binding.destination_kind}
+            answer["bindings"].append(told(binding, "destination", "routing_key", "source") | kind)
     return answer
 
 
 # -- in -------------------------------------------------------------------------------------------------------
 
 Plan = list[c.Defining]
-_Planner = Callable[[Body, str | None], c.Defining]
+
+
+class Named(Form):
+    """What a path says of a vhost, a user or a global parameter."""
+
+    name: Name
+
+
+class InVhost(Form):
+    """Of a policy, a queue, an exchange."""
+
+    vhost: Name
+    name: Name
+
+
+class OfUser(Form):
+    """Of a permission."""
+
+    vhost: Name
+    user: Name
+
+
+class OfComponent(Form):
+    """Of a parameter."""
+
+    component: Name
+    name: Name
+    vhost: Name
+
+
+class Between(Form):
+    """Of a binding."""
+
+    vhost: Name
+    source: Name
+    destination: Name
+
+
+class Section(NamedTuple):
+    """A list of a document: what names an entry, what else is said of it, and the command of both."""
+
+    place: type[Form]
+    body: type[Form]
+    command: Callable[..., c.Defining | tuple[c.PutUser, str | None]]
+    """Of the body, the time, and by name of what the place has."""
+
+
+def _parameter(body: bodies.Parameter, at_ms: int, vhost: str, component: str, name: str) -> c.Defining:
+    """Limits and operator policies are parameters in a document, as at RabbitMQ."""
+    if component == settings.LIMITS_COMPONENT:
+        return bodies.vhost_limits_command(at_ms, vhost, table("value", body.value))
+    if component == settings.OPERATOR_POLICY_COMPONENT:
+        return bodies.OperatorPolicy.of(table("value", body.value)).command(at_ms, vhost, name)
+    return body.command(at_ms, vhost, component, name)
+
+
+def _global_parameter(body: bodies.Parameter, at_ms: int, name: str) -> c.Defining:
+    return body.command(at_ms, settings.GLOBAL, settings.GLOBAL, name)
+
+
+SECTIONS: Final[dict[str, Section]] = {
+    "vhosts": Section(Named, bodies.Vhost, bodies.Vhost.command),
+    "users": Section(Named, bodies.ImportedUser, bodies.ImportedUser.command),
+    "permissions": Section(OfUser, bodies.Permission, bodies.Permission.command),
+    "topic_permissions": Section(OfUser, bodies.TopicPermission, bodies.TopicPermission.command),
+    "parameters": Section(OfComponent, bodies.Parameter, _parameter),
+    "global_parameters": Section(Named, bodies.Parameter, _global_parameter),
+    "policies": Section(InVhost, bodies.Policy, bodies.Policy.command),
+    "operator_policies": Section(InVhost, bodies.OperatorPolicy, bodies.OperatorPolicy.command),
+    "queues": Section(InVhost, bodies.Queue, bodies.Queue.command),
+    "exchanges": Section(InVhost, bodies.ImportedExchange, bodies.ImportedExchange.command),
+    "bindings": Section(Between, bodies.ImportedBinding, bodies.ImportedBinding.command),
+}
+_OF_CLUSTER: Final = ("vhosts", "users", "permissions", "topic_permissions", "global_parameters")
+
+
+def document_schema(of_one_vhost: bool) -> Schema:
+    """Of a document: a path that names the vhost says it for all entries."""
+    entries = {}
+    for name, section in SECTIONS.items():
+        place, body = section.place.schema(), section.body.schema()
+        required = [*place["required"], *body.get("required", ())]
+        if of_one_vhost:
+            if name in _OF_CLUSTER:
+                continue
+            required.remove("vhost")
+        entry = {**body, "properties": place["properties"] | body["properties"], "required": required}
+        entries[name] = list_of(entry)
+    return table_schema(entries)
 
 
 def planned(document: Any, at_ms: int, vhost: str | None = None) -> tuple[Plan, list[tuple[int, str]]]:
@@ -152,31 +220,46 @@ def planned(document: Any, at_ms: int, vhost: str | None = None) -> tuple[Plan, 
     plan: Plan = []
     passwords: list[tuple[int, str]] = []
     wrong: list[str] = []
-    for section, planner in SECTIONS.items():
-        if vhost is not None and section in _OF_CLUSTER:
+    for name, section in SECTIONS.items():
+        if vhost is not None and name in _OF_CLUSTER:
             continue
-        for number, entry in enumerate(_entries(document, section)):
+        for number, entry in enumerate(_entries(document, name)):
             try:
-                if not isinstance(entry, dict):
-                    raise bad_request("not an object")
-                body = Body(entry, at_ms)
-                if section == "users":
-                    command, password = user_command(_name(body), body)
+                command = _command(section, entry, at_ms, vhost)
+                if isinstance(command, tuple):
+                    command, password = command
                     if password is not None:
                         passwords.append((len(plan), password))
-                    plan.append(command)
-                else:
-                    plan.append(planner(body, vhost))
+                plan.append(command)
             except Refused as refused:
-                wrong.append(f"{section}[{number}]: {refused.reason}")
+                wrong.append(f"{name}[{number}]: {refused.reason}")
             if len(passwords) > PASSWORDS_MAX:
                 too_many = f"more than {PASSWORDS_MAX} passwords in the clear: divide it, or give hashes"
-                raise bad_request(f"{section}[{number}]: {too_many}")
+                raise bad_request(f"{name}[{number}]: {too_many}")
             if len(wrong) > MISTAKES_TOLD:
                 raise bad_request(f"{'; '.join(wrong[:-1])}; and perhaps more")
     if wrong:
         raise bad_request("; ".join(wrong))
     return plan, passwords
+
+
+def _command(section: Section, entry: Any, at_ms: int, vhost: str | None) -> c.Defining | tuple[c.PutUser, str | None]:
+    if not isinstance(entry, dict):
+        raise bad_request("not an object")
+    place = section.place.of(entry if vhost is None else {**entry, "vhost": vhost})
+    name = getattr(place, "name", None)
+    if name is not None:
+        check_imported_name(name)
+    return section.command(section.body.of(entry), at_ms, **asdict(place))
+
+
+def _entries(document: Mapping[str, Any], section: str) -> list[Any]:
+    entries = document.get(section, [])
+    if section == "global_parameters" and isinstance(entries, dict):
+        entries = [{"name": name, "value": value} for name, value in entries.items()]
+    if not isinstance(entries, list):
+        raise bad_request(f"{section}: not a list")
+    return entries
 
 
 def trial(map_: ClusterMap, commands: Sequence[c.Defining]) -> Document:
@@ -188,7 +271,10 @@ def trial(map_: ClusterMap, commands: Sequence[c.Defining]) -> Document:
         raise of_order(error.kind, error.text) from None
     answer: Document = {}
     for command in commands:
-        section, existed = _place(map_, command)
+        section, there = _OF[type(command)]
+        existed = bool(there(map_, command))
+        if isinstance(command, c.PutParameter) and not command.vhost:
+            section = "global_parameters"
         counts = answer.setdefault(section, {"new": 0, "changed": 0, "same": 0, "names": {"new": [], "changed": []}})
         what = "same" if id(command) not in changing else "changed" if existed else "new"
         counts[what] += 1
@@ -212,141 +298,22 @@ def _named(command: c.Defining) -> str:
     return f"{name} in {vhost}" if vhost else name
 
 
-def _place(map_: ClusterView, command: c.Defining) -> tuple[str, bool]:
-    """The section that a command is of, and whether what it says something of is there."""
-    match command:
-        case c.AddVhost(name=name):
-            return "vhosts", map_.vhost(name) is not None
-        case c.PutUser(name=name):
-            return "users", map_.user(name) is not None
-        case c.SetPermission(user=user, vhost=vhost):
-            return "permissions", map_.permission(user, vhost) is not None
-        case c.SetTopicPermission(user=user, vhost=vhost, exchange=exchange):
-            held = ((entry.user, entry.vhost, entry.exchange) for entry in map_.topic_permissions())
-            return "topic_permissions", (user, vhost, exchange) in held
-        case c.PutParameter(vhost=vhost, component=component, name=name):
-            section = "parameters" if vhost else "global_parameters"
-            return section, map_.parameter(vhost, component, name) is not None
-        case c.SetVhostLimits(vhost=vhost):
-            return "limits", map_.vhost_limits(vhost) != VhostLimits(vhost)
-        case c.PutPolicy(vhost=vhost, name=name):
-            return "policies", any(policy.name == name for policy in map_.policies(vhost))
-        case c.PutOperatorPolicy(vhost=vhost, name=name):
-            return "operator_policies", any(policy.name == name for policy in map_.operator_policies(vhost))
-        case c.DeclareQueue(vhost=vhost, name=name):
-            return "queues", map_.queue(vhost, name) is not None
-        case c.DeclareExchange(vhost=vhost, name=name):
-            return "exchanges", map_.exchange(vhost, name) is not None
-        case c.Bind():
-            known = Binding(
-                command.vhost, command.source, command.destination, command.destination_kind, command.routing_key,
-                command.arguments,
-            )  # fmt: skip
-            return "bindings", map_.find_binding(known) is not None
-
-
-def _entries(document: Mapping[str, Any], section: str) -> list[Any]:
-    entries = document.get(section, [])
-    if section == "global_parameters" and isinstance(entries, dict):
-        entries = [{"name": name, "value": value} for name, value in entries.items()]
-    if not isinstance(entries, list):
-        raise bad_request(f"{section}: not a list")
-    return entries
-
-
-def _vhost_of(body: Body, vhost: str | None) -> str:
-    return vhost if vhost is not None else body.text("vhost")
-
-
-def _name(body: Body) -> str:
-    name = body.text("name")
-    check_imported_name(name)
-    return name
-
-
-def _plan_vhost(body: Body, _vhost: str | None) -> c.Defining:
-    return body.vhost_command(_name(body))
-
-
-def _plan_permission(body: Body, vhost: str | None) -> c.Defining:
-    return body.permission_command(_vhost_of(body, vhost), body.text("user"))
-
-
-def _plan_topic_permission(body: Body, vhost: str | None) -> c.Defining:
-    return body.topic_permission_command(_vhost_of(body, vhost), body.text("user"))
-
-
-def _plan_parameter(body: Body, vhost: str | None) -> c.Defining:
-    component, name, where = body.text("component"), _name(body), _vhost_of(body, vhost)
-    if component == settings.LIMITS_COMPONENT:
-        return limits_command(where, body.table("value"), body.at_ms)
-    if component == settings.OPERATOR_POLICY_COMPONENT:
-        return policy_command(where, name, Body(body.table("value"), body.at_ms), operator=True)
-    return parameter_command(where, component, name, body)
-
-
-def _plan_global(body: Body, _vhost: str | None) -> c.Defining:
-    return parameter_command(settings.GLOBAL, settings.GLOBAL, _name(body), body)
-
-
-def _plan_policy(body: Body, vhost: str | None) -> c.Defining:
-    return policy_command(_vhost_of(body, vhost), _name(body), body)
-
-
-def _plan_queue(body: Body, vhost: str | None) -> c.Defining:
-    return c.DeclareQueue(
-        at_ms=body.at_ms,
-        vhost=_vhost_of(body, vhost),
-        name=_name(body),
-        durable=body.flag("durable", True),
-        auto_delete=body.flag("auto_delete", False),
-        arguments=body.arguments(),
-    )
-
-
-def _plan_exchange(body: Body, vhost: str | None) -> c.Defining:
-    return c.DeclareExchange(
-        at_ms=body.at_ms,
-        vhost=_vhost_of(body, vhost),
-        name=_name(body),
-        type=body.text("type"),
-        durable=body.flag("durable", True),
-        auto_delete=body.flag("auto_delete", False),
-        internal=body.flag("internal", False),
-        arguments=body.arguments(),
-    )
-
-
-def _plan_binding(body: Body, vhost: str | None) -> c.Defining:
-    kind = body.text("destination_type", "queue")
-    if kind not in ("queue", "exchange"):
-        raise bad_request(f"destination_type '{kind}' is neither 'queue' nor 'exchange'")
-    return c.Bind(
-        at_ms=body.at_ms,
-        vhost=_vhost_of(body, vhost),
-        source=body.text("source"),
-        destination=body.text("destination"),
-        destination_kind="queue" if kind == "queue" else "exchange",
-        routing_key=body.text("routing_key", ""),
-        arguments=body.arguments(),
-    )
-
-
-def _plan_operator_policy(body: Body, vhost: str | None) -> c.Defining:
-    return policy_command(_vhost_of(body, vhost), _name(body), body, operator=True)
-
-
-SECTIONS: Final[dict[str, _Planner]] = {
-    "vhosts": _plan_vhost,
-    "users": _plan_vhost,
-    "permissions": _plan_permission,
-    "topic_permissions": _plan_topic_permission,
-    "parameters": _plan_parameter,
-    "global_parameters": _plan_global,
-    "policies": _plan_policy,
-    "operator_policies": _plan_operator_policy,
-    "queues": _plan_queue,
-    "exchanges": _plan_exchange,
-    "bindings": _plan_binding,
-}
-_OF_CLUSTER: Final = ("vhosts", "users", "permissions", "topic_permissions", "global_parameters")
+_There = Callable[[ClusterView, Any], object]
+_OF: Final[dict[type[c.Defining], tuple[str, _There]]] = {
+    c.AddVhost: ("vhosts", lambda map_, one: map_.vhost(one.name)),
+    c.PutUser: ("users", lambda map_, one: map_.user(one.name)),
+    c.SetPermission: ("permissions", lambda map_, one: map_.permission(one.user, one.vhost)),
+    c.SetTopicPermission: ("topic_permissions", lambda map_, one: any(
+        (held.user, held.vhost, held.exchange) == (one.user, one.vhost, one.exchange)
+        for held in map_.topic_permissions())),
+    c.PutParameter: ("parameters", lambda map_, one: map_.parameter(one.vhost, one.component, one.name)),
+    c.SetVhostLimits: ("limits", lambda map_, one: map_.vhost_limits(one.vhost) != VhostLimits(one.vhost)),
+    c.PutPolicy: ("policies", lambda map_, one: any(held.name == one.name for held in map_.policies(one.vhost))),
+    c.PutOperatorPolicy: ("operator_policies", lambda map_, one: any(
+        held.name == one.name for held in map_.operator_policies(one.vhost))),
+    c.DeclareQueue: ("queues", lambda map_, one: map_.queue(one.vhost, one.name)),
+    c.DeclareExchange: ("exchanges", lambda map_, one: map_.exchange(one.vhost, one.name)),
+    c.Bind: ("bindings", lambda map_, one: map_.find_binding(Binding(
+        one.vhost, one.source, one.destination, one.destination_kind, one.routing_key, one.arguments))),
+}  # fmt: skip
+"""The section of a command, and whether what it defines is there."""

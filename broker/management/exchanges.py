@@ -23,7 +23,7 @@ from .connections import publishers
 from .errors import object_not_found
 from .history import Get
 from .paging import Listing
-from .reading import Document, Reading, plain_table
+from .reading import Document, Reading, plain_table, same
 from .statistics import EXCHANGE_FIELDS
 
 DEFAULT_NAME: Final = "amq.default"
@@ -81,14 +81,9 @@ def find(reading: Reading, vhost: str, name: str) -> Exchange:
 def document(reading: Reading, exchange: Exchange) -> Document:
     """One exchange, as in a list."""
     answer: Document = {
+        **same(exchange, "auto_delete", "durable", "internal", "name", "type", "vhost"),
         "arguments": plain_table(exchange.arguments),
-        "auto_delete": exchange.auto_delete,
-        "durable": exchange.durable,
-        "internal": exchange.internal,
-        "name": exchange.name,
-        "type": exchange.type,
         "user_who_performed_action": _SERVERS_OWN if exchange.name[:4] in ("", "amq.") else "",
-        "vhost": exchange.vhost,
     }
     if exchange.name:
         policy = reading.map.exchange_settings(exchange).policy
@@ -157,13 +152,10 @@ def _binding_place(binding: Binding) -> tuple[str, ...]:
 def binding_document(binding: Binding) -> Document:
     """One binding."""
     return {
+        **same(binding, "destination", "routing_key", "source", "vhost"),
         "arguments": plain_table(binding.arguments),
-        "destination": binding.destination,
         "destination_type": binding.destination_kind,
         "properties_key": properties_key(binding.routing_key, binding.arguments),
-        "routing_key": binding.routing_key,
-        "source": binding.source,
-        "vhost": binding.vhost,
     }
 
 
@@ -212,11 +204,6 @@ def binding_named(
     """The one of these with this properties key, as it came in the path (decoded once). Refused (404) without one."""
     for binding in bindings_between(reading, vhost, source, kind, destination):
         named = properties_key(binding.routing_key, binding.arguments)
-        if key in (named, _decoded(named)):
+        if key in (named, unquote(named)):  # a client may not have escaped its escapes again
             return binding
     raise object_not_found()
-
-
-def _decoded(key: str) -> str:
-    """A properties key whose escapes a client did not escape again."""
-    return unquote(key)

@@ -15,7 +15,7 @@ hour (`watch`), those of the whole cluster a day. Times are ms since 1970 on the
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 R = TypeVar("R")
@@ -127,6 +127,18 @@ class Track(Generic[R]):
                 place = bisect_right(times, t_ms)
                 return kept[place - 1] if place else None
         return None
+
+
+def quick(path: str, fields: Mapping[str, Get], gauge: bool = False) -> Callable[[Track[Any]], int | float] | None:
+    """How to read `field` or `field_details.rate` off a row; None: it is neither."""
+    if path in fields:
+        get = fields[path]
+        return lambda track: get(track.row)
+    field = path.removesuffix("_details.rate")
+    if field == path or field not in fields:
+        return None
+    rated = fields[field]
+    return lambda track: track.rate(rated, gauge)
 
 
 def grown(before: int | float, now: int | float) -> int | float:

@@ -9,33 +9,24 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from clusterbroker.broker.content.formats import UnknownFormatError
 from clusterbroker.broker.content.properties import properties_of
-from clusterbroker.broker.stats.inspection import (
-    SHOWN_MAX,
-    TREATED_MAX,
-    TRUNCATE_DEFAULT,
-    TRUNCATE_MAX,
-    Request,
-    Result,
-    Shown,
-    What,
-    life_of,
-)
+from clusterbroker.broker.stats.inspection import TREATED_MAX, Request, Result, Shown, What, life_of
 from clusterbroker.broker.stats.message_filter import BadFilter, parse
 from clusterbroker.cluster.wiring.entities import Queue
 
 from .amqp_operations import payload_document, properties_document
-from .bodies import Body
+from .bodies import ENCODINGS, Browse, Deleted, Elsewhere, Which
 from .errors import bad_request, not_authorised, object_not_found
 from .exchanges import DEFAULT_NAME
+from .forms import Form, Said
 from .principals import ADMINISTRATOR, MANAGEMENT
-from .reading import Document, Reading
+from .reading import Document, Reading, same
 from .reads import Path
 
-SEQ_MAX: Final = 2**56
-_COUNTED: Final[dict[What, str]] = {"delete": "deleted", "move": "moved", "replay": "replayed"}
+COUNTED: Final[dict[What, str]] = {"delete": "deleted", "move": "moved", "replay": "replayed"}
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -45,14 +36,17 @@ class Question(msgspec.Struct, frozen=True):
     path: str
     summary: str
     what: What
+    form: type[Form] | None = None
+    """Of its body."""
+    statuses: tuple[int, ...] = (200,)
 
 
-def run(question: Question, reading: Reading, path: Path, fields: dict[str, Any]) -> Request:
+def run(question: Question, reading: Reading, path: Path, said: Said) -> Request:
     """What the owner is asked. Refused as rights, query and body demand."""
     vhost, name = path["vhost"], path["name"]
     reading.principal.require(MANAGEMENT)
     reading.principal.enter(vhost)
-    staged = question.what == "delete" and fields.get("staged", False) is True
+    staged = question.what == "delete" and said.get("staged", False) is True
     queue = staged_in(reading, vhost, name) if staged else reading.map.queue(vhost, name)
     if queue is None:
         raise object_not_found()
@@ -63,8 +57,9 @@ def run(question: Question, reading: Reading, path: Path, fields: dict[str, Any]
         require_own_if_exclusive(reading, queue)
     try:
         if question.what == "browse":
-            return _browse(queue, Body(dict(reading.query), reading.now_ms))
-        return _treat(question.what, reading, queue, Body(fields, reading.now_ms))
+            return _browse(queue, Browse.of(reading.query))
+        body = (Deleted if question.what == "delete" else Elsewhere).of(said)
+        return _treat(question.what, reading, queue, body)
     except BadFilter as error:
         raise bad_request(str(error)) from None
 
@@ -92,92 +87,55 @@ def require_own_if_exclusive(reading: Reading, queue: Queue) -> None:
         require_unlocked(queue)
 
 
-def _browse(queue: Queue, query: Body) -> Request:
-    if query.text("encoding", "auto") not in ("auto", "base64"):
+def _browse(queue: Queue, query: Browse) -> Request:
+    if query.encoding not in ENCODINGS:
         raise bad_request("encoding is 'auto' or 'base64'")
-    first, last, filter_ = _range(query)
+    parse(query.filter)
+    _check_life(queue, query.life)
     return Request(
         what="browse",
         queue_id=queue.queue_id,
-        first=first,
-        last=last,
-        count=_number(query, "count", 50, 1, SHOWN_MAX),
-        filter=filter_,
-        truncate=_number(query, "truncate", TRUNCATE_DEFAULT, 0, TRUNCATE_MAX),
-        life=_life(queue, query),
+        **same(query, "first", "last", "count", "filter", "truncate", "life"),
     )
 
 
-def _treat(what: What, reading: Reading, queue: Queue, body: Body) -> Request:
-    exchange, routing_key = (None, None) if what == "delete" else _destination(reading, queue.vhost, body)
+def _treat(what: What, reading: Reading, queue: Queue, body: Which) -> Request:
+    exchange, routing_key = _destination(reading, queue.vhost, body) if isinstance(body, Elsewhere) else (None, None)
+    _check_life(queue, body.life)
     common: dict[str, Any] = {
-        "what": what,
-        "queue_id": queue.queue_id,
-        "life": _life(queue, body),
-        "exchange": exchange,
-        "routing_key": routing_key,
-    }
-    if ("seqs" in body) == ("filter" in body):
+        "what": what, "queue_id": queue.queue_id, "life": body.life, "exchange": exchange, "routing_key": routing_key,
+    }  # fmt: skip
+    if (body.seqs is UNSET) == (body.filter is UNSET):
         raise bad_request("say which messages: 'seqs' or 'filter' (an empty one means all)")
-    if what == "delete":
-        body.flag("staged", False)
-    if queue.staging and "seqs" not in body:
+    if queue.staging and body.seqs is UNSET:
         raise bad_request(
             "of staged rows only single ones are deleted, by 'seqs', if they cannot be read or the rows are set aside"
         )
-    if "seqs" in body:
-        return Request(seqs=_seqs(body), count=TREATED_MAX, **common)
-    first, last, filter_ = _range(body)
-    count = _number(body, "count", TREATED_MAX, 1, TREATED_MAX)
-    return Request(first=first, last=last, count=count, filter=filter_, **common)
+    if body.filter is UNSET:
+        assert body.seqs is not UNSET, "one of both is said"
+        return Request(seqs=tuple(body.seqs), count=TREATED_MAX, **common)
+    parse(body.filter)
+    return Request(first=body.first, last=body.last, count=body.count, filter=body.filter, **common)
 
 
-def _range(body: Body) -> tuple[int, int, str]:
-    filter_ = body.text("filter", "")
-    parse(filter_)
-    return _number(body, "from", 1, 0, SEQ_MAX), _number(body, "to", 0, 0, SEQ_MAX), filter_
-
-
-def _number(body: Body, name: str, default: int, least: int, most: int) -> int:
-    value = body.number(name, default)
-    if not least <= value <= most:
-        raise bad_request(f"{name} is from {least} to {most}")
-    return value
-
-
-def _life(queue: Queue, body: Body) -> str:
-    life = body.text("life", "")
+def _check_life(queue: Queue, life: str) -> None:
     if life and life != life_of(queue):
         raise bad_request("the queue was declared anew, or has lost messages, since these were looked at: look again")
-    return life
 
 
-def _seqs(body: Body) -> tuple[int, ...]:
-    seqs = body.value("seqs")
-    if not isinstance(seqs, list) or len(seqs) > TREATED_MAX:
-        raise bad_request(f"'seqs' is a list of at most {TREATED_MAX} numbers")
-    for seq in seqs:
-        if isinstance(seq, bool) or not isinstance(seq, int) or not 0 <= seq <= SEQ_MAX:
-            raise bad_request(f"'seqs' is a list of numbers from 0 to {SEQ_MAX}")
-    return tuple(seqs)
-
-
-def _destination(reading: Reading, vhost: str, body: Body) -> tuple[str | None, str | None]:
+def _destination(reading: Reading, vhost: str, body: Elsewhere) -> tuple[str | None, str | None]:
     """Exchange and routing key; no exchange: the queue in which a message died first."""
-    origin = body.flag("to_origin", False)
-    if sum((origin, "to_queue" in body, "exchange" in body)) != 1:
+    if sum((body.to_origin, body.to_queue is not UNSET, body.exchange is not UNSET)) != 1:
         raise bad_request("say where to: 'to_queue', 'exchange' or 'to_origin'")
-    if "to_queue" in body or origin:
+    if body.exchange is UNSET:
         reading.principal.check(vhost, "write", "exchange", "")
-        if origin:
+        if body.to_queue is UNSET:
             return None, None
-        name = body.text("to_queue")
-        if reading.map.queue(vhost, name) is None:
-            raise bad_request(f"there is no queue '{name[:255]}' in vhost '{vhost}'")
-        return "", name
-    name = body.text("exchange")
-    name = "" if name == DEFAULT_NAME else name
-    key = body.text("routing_key") if "routing_key" in body else None
+        if reading.map.queue(vhost, body.to_queue) is None:
+            raise bad_request(f"there is no queue '{body.to_queue[:255]}' in vhost '{vhost}'")
+        return "", body.to_queue
+    name = "" if body.exchange == DEFAULT_NAME else body.exchange
+    key = None if body.routing_key is UNSET else body.routing_key
     reading.principal.check(vhost, "write", "exchange", name)
     if name:
         exchange = reading.map.exchange(vhost, name)
@@ -204,7 +162,7 @@ def told(request: Request, result: Result | None) -> Document:
         if request.exchange is not None and request.routing_key is not None:
             facts["to"]["queue" if not request.exchange else "routing_key"] = request.routing_key
     if result is not None:
-        facts[_COUNTED[request.what]] = result.done
+        facts[COUNTED[request.what]] = result.done
         facts["skipped"] = {why: len(seqs) for why, seqs in result.skipped.items()}
     return facts
 
@@ -212,18 +170,14 @@ def told(request: Request, result: Result | None) -> Document:
 def document(reading: Reading, request: Request, result: Result) -> Document:
     """What is answered."""
     answer: Document = {
-        "queue_id": result.queue_id,
-        "life": result.life,
-        "owner": result.owner,
-        "looked_at": result.looked_at,
+        **same(result, "queue_id", "life", "owner", "looked_at", "last"),
         "next": result.next or None,
-        "last": result.last,
     }
     if request.what == "browse":
         as_base64 = reading.query.get("encoding") == "base64"
         answer["items"] = [_shown(shown, as_base64) for shown in result.shown]
     else:
-        answer[_COUNTED[request.what]] = result.done
+        answer[COUNTED[request.what]] = result.done
         answer["skipped"] = result.skipped
     return answer
 
@@ -237,16 +191,12 @@ def _properties(shown: Shown) -> Document:
 
 def _shown(shown: Shown, as_base64: bool) -> Document:
     return {
-        "seq": shown.seq,
-        "state": shown.state,
+        **same(shown, "seq", "state", "redelivered", "delivery_count", "payload_bytes"),
         "node": shown.node or None,
-        "redelivered": shown.redelivered,
-        "delivery_count": shown.delivery_count,
         "exchange": shown.exchange.decode(errors="replace"),
         "routing_key": shown.routing_key.decode(errors="replace"),
         "properties": _properties(shown),
         **payload_document(shown.payload, as_base64, cut=len(shown.payload) < shown.payload_bytes),
-        "payload_bytes": shown.payload_bytes,
         "truncated": len(shown.payload) < shown.payload_bytes,
         "timestamp_ms": shown.time_ms,
     }
@@ -255,7 +205,7 @@ def _shown(shown: Shown, as_base64: bool) -> Document:
 _PATH: Final = "/api/queues/{vhost}/{name}/messages"
 QUESTIONS: Final[tuple[Question, ...]] = (
     Question("GET", _PATH, "Look at the messages of a queue, without disturbing it", "browse"),
-    Question("POST", _PATH + "/delete", "Delete some messages of a queue", "delete"),
-    Question("POST", _PATH + "/move", "Move some messages of a queue elsewhere", "move"),
-    Question("POST", _PATH + "/replay", "Publish some messages of a queue once more", "replay"),
+    Question("POST", _PATH + "/delete", "Delete some messages of a queue", "delete", Deleted),
+    Question("POST", _PATH + "/move", "Move some messages of a queue elsewhere", "move", Elsewhere),
+    Question("POST", _PATH + "/replay", "Publish some messages of a queue once more", "replay", Elsewhere),
 )

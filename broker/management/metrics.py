@@ -16,13 +16,12 @@ The text comes in parts, one metric each, so that who sends it can do other thin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeVar
 
 from clusterbroker.broker.stats.rows import (
     FLUSH_BOUNDS_MS,
-    Certificate,
     ChannelRow,
     ConnectionRow,
     ConsumerRow,
@@ -34,36 +33,11 @@ from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster.ids import NodeId, QueueId
 from clusterbroker.cluster.wiring.entities import Queue
 
-from .exposition import COUNTER, GAUGE, HISTOGRAM, UNTYPED, Named, labels, written
+from . import statistics as s
 from .history import Track
 from .nodes import RABBITMQ_API, certificates, name_of_cluster
 from .replica import Replica
-from .statistics import (
-    ALARMS,
-    CHANNEL,
-    CHURN,
-    CONNECTION,
-    CONNECTION_COARSE,
-    EXCHANGE,
-    GLOBAL,
-    GLOBAL_OUT,
-    LINK,
-    LOGINS,
-    MESSAGES,
-    NODE,
-    NODE_COARSE,
-    NODE_DISK,
-    OF_QUEUES,
-    OWN_NODE,
-    QUEUE_COARSE,
-    QUEUE_CONSUMERS,
-    QUEUE_DISK,
-    QUEUE_FINE,
-    QUEUE_PUBLISHED,
-    STARTED,
-    Number,
-    Of,
-)
+from .statistics import COUNTER, GAUGE, UNTYPED, Number, Of
 
 R = TypeVar("R")
 
@@ -75,6 +49,45 @@ PROTOCOL: Final = {"protocol": "amqp091"}
 QUEUE_TYPE: Final = {"protocol": "amqp091", "queue_type": "clusterbroker_queue"}
 
 
+# -- Prometheus' text format, version 0.0.4: prometheus-client takes ten times as long for 150,000 lines -------
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+HISTOGRAM: Final = "histogram"
+"""Its samples are `_bucket{le="..."}`, `_sum` and `_count`."""
+
+
+class Named(NamedTuple):
+    """A metric without its values. The name of a counter ends with `_total`."""
+
+    name: str
+    kind: str
+    help: str
+
+
+def labels(pairs: Mapping[str, str]) -> str:
+    """`{vhost="/",queue="q"}`, or nothing. Names may be no Unicode: what cannot be said becomes a question mark."""
+    if not pairs:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    plain = value.encode("utf-8", "replace").decode()
+    return plain.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def written(metric: Named, samples: Iterable[tuple[str, float]]) -> str:
+    """All samples, (labels, value), of one metric."""
+    name, kind, text = metric
+    lines = [f"# HELP {name} {text}\n# TYPE {name} {kind}"]
+    lines += [f"{name}{which} {value}" for which, value in samples]
+    lines.append("")
+    return "\n".join(lines)
+
+
+# -- what there is ---------------------------------------------------------------------------------------------
+
+
 class Owned(NamedTuple):
     """A queue of this node: what was declared, and what it counts."""
 
@@ -83,9 +96,9 @@ class Owned(NamedTuple):
 
 
 OWN_QUEUE: Final = (
-    Of("queue_epoch", GAUGE, "Rises with each change of the leader", lambda q: q.entity.epoch),
-    Of("queue_replicas", GAUGE, "Copies that the queue shall have", lambda q: len(q.entity.replicas)),
-    Of("queue_in_sync", GAUGE, "Copies that have all of it", lambda q: len(q.entity.in_sync)),
+    Of("queue_epoch", "Rises with each change of the leader", lambda q: q.entity.epoch),
+    Of("queue_replicas", "Copies that the queue shall have", lambda q: len(q.entity.replicas)),
+    Of("queue_in_sync", "Copies that have all of it", lambda q: len(q.entity.in_sync)),
 )
 
 
@@ -129,12 +142,12 @@ def aggregated(replica: Replica, now_ms: int) -> Iterator[str]:
     yield from _whole(present, now_ms)
     rows = [owned.row for owned in present.queues]
     for metrics, some in (
-        ((*QUEUE_COARSE, *QUEUE_CONSUMERS, *QUEUE_FINE, *QUEUE_DISK), rows),
-        (CHANNEL, present.channels),
-        ((*CONNECTION_COARSE, *CONNECTION), present.connections),
+        ((*s.QUEUE_COARSE, *s.QUEUE_CONSUMERS, *s.QUEUE_FINE, *s.QUEUE_DISK), rows),
+        (s.CHANNEL, present.channels),
+        ((*s.CONNECTION_COARSE, *s.CONNECTION), present.connections),
     ):
         yield from _summed(SHARED, metrics, some)
-    yield from _summed(SHARED, (QUEUE_PUBLISHED,), rows)
+    yield from _summed(SHARED, (s.QUEUE_PUBLISHED,), rows)
     yield from _summed(OWN, (OWN_QUEUE[1], OWN_QUEUE[2]), present.queues)
 
 
@@ -142,9 +155,9 @@ def per_object(replica: Replica, now_ms: int) -> Iterator[str]:
     """`/metrics/per-object`: as `aggregated`, by queue, channel and connection."""
     present = Present(replica)
     yield from _whole(present, now_ms)
-    yield from _of_queues(SHARED, (*QUEUE_COARSE, *QUEUE_CONSUMERS, *QUEUE_FINE, *QUEUE_DISK), present.queues)
-    yield from _of_channels(SHARED, CHANNEL, present)
-    yield from _of_connections(SHARED, (*CONNECTION_COARSE, *CONNECTION), present)
+    yield from _of_queues(SHARED, (*s.QUEUE_COARSE, *s.QUEUE_CONSUMERS, *s.QUEUE_FINE, *s.QUEUE_DISK), present.queues)
+    yield from _of_channels(SHARED, s.CHANNEL, present)
+    yield from _of_connections(SHARED, (*s.CONNECTION_COARSE, *s.CONNECTION), present)
     for family in (_own_queues, _own_channels, _own_exchanges):
         yield from family(present)
 
@@ -187,8 +200,8 @@ def _of_queues(prefix: str, metrics: Sequence[Of], queues: Sequence[Owned]) -> I
     return _each(prefix, metrics, [(_queue_labels(owned.entity), owned.row) for owned in queues])
 
 
-def _queue_labels(queue: Queue) -> str:
-    return labels({"vhost": queue.vhost, "queue": queue.name})
+def _queue_labels(queue: Queue, **more: str) -> str:
+    return labels({"vhost": queue.vhost, "queue": queue.name, **more})
 
 
 def _of_channels(prefix: str, metrics: Sequence[Of], present: Present) -> Iterator[str]:
@@ -211,41 +224,26 @@ def _of_node(metrics: Sequence[Of], prefix: str = DETAILED) -> Callable[[Present
 def _own_queues(present: Present) -> Iterator[str]:
     named = [(_queue_labels(owned.entity), owned) for owned in present.queues]
     yield from _each(OWN, OWN_QUEUE, named)
-    totals = [(which, owned.row.messages) for which, owned in named]
-    yield from _each(f"{OWN}queue_", OF_QUEUES, totals)
-    behind = [
-        (labels({"vhost": owned.entity.vhost, "queue": owned.entity.name, "node": copy.node}), copy.records_behind)
-        for owned in present.queues
-        for copy in owned.row.copies
+    yield from _each(f"{OWN}queue_", s.OF_QUEUES, [(which, owned.row.messages) for which, owned in named])
+    copies = [(_queue_labels(one.entity, node=copy.node), copy) for one in present.queues for copy in one.row.copies]
+    yield from _each(OWN, s.COPY, copies)
+    readers = [
+        (_queue_labels(one.entity, reader=each.name), each) for one in present.queues for each in one.row.readers
     ]
-    yield written(_BEHIND, behind)
-    lags = [
-        (labels({"vhost": owned.entity.vhost, "queue": owned.entity.name, "reader": reader.name}), reader.lag)
-        for owned in present.queues
-        for reader in owned.row.readers
-    ]
-    yield written(_LAG, lags)
+    yield from _each(OWN, s.READER, readers)
 
 
 def _own_channels(present: Present) -> Iterator[str]:
     named = [(labels({"channel": present.name(row)}), row.messages) for row in present.channels]
-    return _each(f"{OWN}channel_", MESSAGES, named)
+    return _each(f"{OWN}channel_", s.MESSAGES, named)
 
 
 def _own_exchanges(present: Present) -> Iterator[str]:
     named = [(labels({"vhost": row.vhost, "exchange": row.name}), row) for row in present.exchanges]
-    return _each(OWN, EXCHANGE, named)
+    return _each(OWN, s.EXCHANGE, named)
 
 
 # -- of the node and its cluster as a whole -------------------------------------------------------------------
-
-_BEHIND: Final = Named(
-    f"{OWN}queue_copy_messages_behind", GAUGE, "Messages that a copy may lack at most, by the node that has it"
-)
-
-_LAG: Final = Named(
-    f"{OWN}queue_reader_lag", GAUGE, "Messages between where a stream's reader says that it goes on and the end"
-)
 
 _ALERTS: Final = Named(f"{OWN}alerts", GAUGE, "Conditions that an operator must see, by kind, of the oldest hundred")
 _EXPIRES: Final = Named(
@@ -253,38 +251,24 @@ _EXPIRES: Final = Named(
 )
 
 
-def _shown_labels(shown: Certificate) -> str:
-    return labels({"protocol": shown.protocol, "port": str(shown.port)})
-
-
 def _infos(present: Present) -> Iterator[str]:
     row, replica = present.node, present.replica
-    yield written(
-        Named(f"{SHARED}identity_info", UNTYPED, "Which node and cluster this is"),
-        (
-            (
-                labels(
-                    {
-                        "rabbitmq_node": replica.node,
-                        "rabbitmq_cluster": name_of_cluster(replica),
-                        "rabbitmq_cluster_permanent_id": replica.cluster,
-                    }
-                ),
-                1,
-            ),
-        ),
-    )
+    identity = {
+        "rabbitmq_node": replica.node,
+        "rabbitmq_cluster": name_of_cluster(replica),
+        "rabbitmq_cluster_permanent_id": replica.cluster,
+    }
     builds = {
         "rabbitmq_version": RABBITMQ_API, "prometheus_plugin_version": VERSION, "prometheus_client_version": "",
         "erlang_version": "",
     }  # fmt: skip
-    yield written(
-        Named(f"{SHARED}build_info", UNTYPED, "Whose management API this one answers like"), ((labels(builds), 1),)
-    )
-    yield written(
-        Named(f"{OWN}build_info", GAUGE, "The version of this node"),
-        ((labels({"version": row.version if row is not None else VERSION}), 1),),
-    )
+    version = {"version": row.version if row is not None else VERSION}
+    for metric, about in (
+        (Named(f"{SHARED}identity_info", UNTYPED, "Which node and cluster this is"), identity),
+        (Named(f"{SHARED}build_info", UNTYPED, "Whose management API this one answers like"), builds),
+        (Named(f"{OWN}build_info", GAUGE, "The version of this node"), version),
+    ):
+        yield written(metric, ((labels(about), 1),))
 
 
 def _whole(present: Present, now_ms: int) -> Iterator[str]:
@@ -299,7 +283,10 @@ def _whole(present: Present, now_ms: int) -> Iterator[str]:
         yield written(Named(name, GAUGE, help_text), (("", number),))
     if row is not None:
         yield from _node(row)
-    yield written(_EXPIRES, [(_shown_labels(one), one.expires_ms / 1000) for one in certificates(present.replica)])
+    yield written(_EXPIRES, [
+        (labels({"protocol": one.protocol, "port": str(one.port)}), one.expires_ms / 1000)
+        for one in certificates(present.replica)
+    ])  # fmt: skip
     yield from _cluster(present, now_ms)
     yield written(Named(f"{SHARED}global_consumers", GAUGE, "Consumers"), ((labels(PROTOCOL), len(present.consumers)),))
     yield written(
@@ -309,17 +296,17 @@ def _whole(present: Present, now_ms: int) -> Iterator[str]:
 
 
 def _node(row: NodeRow) -> Iterator[str]:
-    yield from _summed("", STARTED, (row,))
-    yield from _summed(SHARED, (*ALARMS, *NODE_COARSE, *NODE, *NODE_DISK, *CHURN), (row,))
+    yield from _summed("", s.STARTED, (row,))
+    yield from _summed(SHARED, (*s.ALARMS, *s.NODE_COARSE, *s.NODE, *s.NODE_DISK, *s.CHURN), (row,))
     yield from _logins(SHARED, row)
-    yield from _summed(f"{SHARED}channel_", MESSAGES, (row.messages,))
-    yield from _each(f"{SHARED}global_", GLOBAL, ((labels(PROTOCOL), row.messages),))
-    yield from _each(f"{SHARED}global_", GLOBAL_OUT, ((labels(QUEUE_TYPE), row.messages),))
-    yield from _summed(OWN, OWN_NODE, (row,))
+    yield from _summed(f"{SHARED}channel_", s.MESSAGES, (row.messages,))
+    yield from _each(f"{SHARED}global_", s.GLOBAL, ((labels(PROTOCOL), row.messages),))
+    yield from _each(f"{SHARED}global_", s.GLOBAL_OUT, ((labels(QUEUE_TYPE), row.messages),))
+    yield from _summed(OWN, s.OWN_NODE, (row,))
     yield from _flushes(row)
     kinds = Counter(alert.kind for alert in row.alerts)
     yield written(_ALERTS, [(labels({"kind": kind}), count) for kind, count in sorted(kinds.items())])
-    yield from _each(OWN, LINK, [(labels({"peer": link.peer}), link) for link in row.links])
+    yield from _each(OWN, s.LINK, [(labels({"peer": link.peer}), link) for link in row.links])
 
 
 def _flushes(row: NodeRow) -> Iterator[str]:
@@ -336,7 +323,7 @@ def _flushes(row: NodeRow) -> Iterator[str]:
 
 def _logins(prefix: str, row: NodeRow) -> Iterator[str]:
     named = [(labels({"protocol": "amqp091" if one.protocol == "amqp" else one.protocol}), one) for one in row.logins]
-    yield from _each(prefix, LOGINS, named)
+    yield from _each(prefix, s.LOGINS, named)
 
 
 def _cluster(present: Present, now_ms: int) -> Iterator[str]:
@@ -377,18 +364,20 @@ def _cluster(present: Present, now_ms: int) -> Iterator[str]:
 # -- families of /metrics/detailed ----------------------------------------------------------------------------
 
 FAMILIES: Final[Mapping[str, Callable[[Present], Iterator[str]]]] = {
-    "queue_coarse_metrics": lambda present: _of_queues(DETAILED, QUEUE_COARSE, present.queues),
-    "queue_consumer_count": lambda present: _of_queues(DETAILED, QUEUE_CONSUMERS, present.queues),
-    "queue_metrics": lambda present: _of_queues(DETAILED, (*QUEUE_CONSUMERS, *QUEUE_FINE, *QUEUE_DISK), present.queues),
-    "channel_metrics": lambda present: _of_channels(DETAILED, CHANNEL, present),
-    "connection_coarse_metrics": lambda present: _of_connections(DETAILED, CONNECTION_COARSE, present),
-    "connection_metrics": lambda present: _of_connections(DETAILED, CONNECTION, present),
-    "connection_churn_metrics": _of_node(CHURN),
-    "node_coarse_metrics": _of_node(NODE_COARSE),
-    "node_metrics": _of_node(NODE),
-    "node_persister_metrics": _of_node(NODE_DISK),
+    "queue_coarse_metrics": lambda present: _of_queues(DETAILED, s.QUEUE_COARSE, present.queues),
+    "queue_consumer_count": lambda present: _of_queues(DETAILED, s.QUEUE_CONSUMERS, present.queues),
+    "queue_metrics": lambda present: _of_queues(
+        DETAILED, (*s.QUEUE_CONSUMERS, *s.QUEUE_FINE, *s.QUEUE_DISK), present.queues
+    ),
+    "channel_metrics": lambda present: _of_channels(DETAILED, s.CHANNEL, present),
+    "connection_coarse_metrics": lambda present: _of_connections(DETAILED, s.CONNECTION_COARSE, present),
+    "connection_metrics": lambda present: _of_connections(DETAILED, s.CONNECTION, present),
+    "connection_churn_metrics": _of_node(s.CHURN),
+    "node_coarse_metrics": _of_node(s.NODE_COARSE),
+    "node_metrics": _of_node(s.NODE),
+    "node_persister_metrics": _of_node(s.NODE_DISK),
     "auth_attempt_metrics": lambda present: _logins(DETAILED, present.node) if present.node is not None else iter(()),
-    "clusterbroker_node": _of_node(OWN_NODE, OWN),
+    "clusterbroker_node": _of_node(s.OWN_NODE, OWN),
     "clusterbroker_queues": _own_queues,
     "clusterbroker_channels": _own_channels,
     "clusterbroker_exchanges": _own_exchanges,
@@ -396,46 +385,41 @@ FAMILIES: Final[Mapping[str, Callable[[Present], Iterator[str]]]] = {
 """By what `family` may name: RabbitMQ's, and ours. What is not known is passed over, as there."""
 
 
-def _exchanges(replica: Replica, vhosts: Collection[str]) -> Iterator[tuple[str, str, str]]:
-    for vhost in sorted(replica.map.vhosts(), key=lambda one: one.name):
-        if vhosts and vhost.name not in vhosts:
-            continue
-        yield vhost.name, "", "direct"
-        for exchange in sorted(replica.map.exchanges(vhost.name), key=lambda one: one.name):
-            yield vhost.name, exchange.name, exchange.type
+def _exchanges(
+    name: str, text: str, value: Callable[[Replica, str, str], int]
+) -> Callable[[Replica, Collection[str]], Iterator[str]]:
+    def family(replica: Replica, vhosts: Collection[str]) -> Iterator[str]:
+        found = [
+            (vhost, exchange, kind)
+            for vhost in _vhosts(replica, vhosts)
+            for exchange, kind in (
+                ("", "direct"), *sorted((one.name, one.type) for one in replica.map.exchanges(vhost))
+            )
+        ]  # fmt: skip
+        yield written(
+            Named(CLUSTER + name, GAUGE, text),
+            ((labels({"vhost": vhost, "exchange": exchange, "type": kind}), value(replica, vhost, exchange))
+             for vhost, exchange, kind in found),
+        )  # fmt: skip
+
+    return family
 
 
-def _exchange_names(replica: Replica, vhosts: Collection[str]) -> Iterator[str]:
-    yield written(
-        Named(f"{CLUSTER}exchange_name", GAUGE, "Enumerates exchanges"),
-        ((labels({"vhost": vhost, "exchange": name, "type": kind}), 1) for vhost, name, kind in
-         _exchanges(replica, vhosts)),
-    )  # fmt: skip
+def _vhosts(replica: Replica, vhosts: Collection[str]) -> list[str]:
+    return sorted(vhost.name for vhost in replica.map.vhosts() if not vhosts or vhost.name in vhosts)
 
 
-def _exchange_bindings(replica: Replica, vhosts: Collection[str]) -> Iterator[str]:
-    def count(vhost: str, name: str) -> int:
-        if not name:
-            return len(replica.map.queues(vhost))
-        return len(replica.map.bindings_from(vhost, name))
-
-    yield written(
-        Named(f"{CLUSTER}exchange_bindings", GAUGE, "Number of bindings for an exchange"),
-        ((labels({"vhost": vhost, "exchange": name, "type": kind}), count(vhost, name)) for vhost, name, kind in
-         _exchanges(replica, vhosts)),
-    )  # fmt: skip
+def _bindings_of(replica: Replica, vhost: str, exchange: str) -> int:
+    return len(replica.map.bindings_from(vhost, exchange) if exchange else replica.map.queues(vhost))
 
 
 def _vhost_status(replica: Replica, vhosts: Collection[str]) -> Iterator[str]:
-    names = sorted(vhost.name for vhost in replica.map.vhosts() if not vhosts or vhost.name in vhosts)
-    yield written(
-        Named(f"{CLUSTER}vhost_status", GAUGE, "Whether a given vhost is running"),
-        ((labels({"vhost": name}), 1) for name in names),
-    )
+    metric = Named(f"{CLUSTER}vhost_status", GAUGE, "Whether a given vhost is running")
+    yield written(metric, ((labels({"vhost": name}), 1) for name in _vhosts(replica, vhosts)))
 
 
 CLUSTER_FAMILIES: Final[Mapping[str, Callable[[Replica, Collection[str]], Iterator[str]]]] = {
-    "exchange_bindings": _exchange_bindings,
-    "exchange_names": _exchange_names,
+    "exchange_bindings": _exchanges("exchange_bindings", "Number of bindings for an exchange", _bindings_of),
+    "exchange_names": _exchanges("exchange_name", "Enumerates exchanges", lambda _replica, _vhost, _exchange: 1),
     "vhost_status": _vhost_status,
 }

@@ -1,4 +1,4 @@
-"""Documents of nodes, the overview, health checks and sign-in attempts."""
+"""Documents of nodes and their memory, the overview, health checks and sign-in attempts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from clusterbroker.broker.stats.rows import Certificate, LoginSourceRow, NodeRow
+from clusterbroker.broker.stats.rows import Certificate, LoginSourceRow, NodeRow, QueueRow
 from clusterbroker.broker.version import VERSION
-from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.ids import NodeId, QueueId
 from clusterbroker.cluster.wiring import exchange_rules
 
 from .errors import bad_request, object_not_found
 from .history import Track
 from .principals import MONITORING
-from .reading import Document, Reading
+from .reading import Document, Reading, same
 from .replica import Replica, Sums
 from .statistics import CHURN_FIELDS, DEPTH_FIELDS, MESSAGE_FIELDS, NODE_FACTS, NODE_GAUGES, NODE_TOTALS
 
@@ -28,9 +28,8 @@ EXCHANGE_TYPES: Final = [
     {"description": f"AMQP {name} exchange", "enabled": True, "name": name} for name in exchange_rules.TYPES
 ]
 AUTH_MECHANISMS: Final = [
-    {"description": "SASL PLAIN authentication mechanism", "enabled": True, "name": "PLAIN"},
-    {"description": "SASL AMQPLAIN authentication mechanism", "enabled": True, "name": "AMQPLAIN"},
-    {"description": "SASL EXTERNAL authentication mechanism", "enabled": True, "name": "EXTERNAL"},
+    {"description": f"SASL {name} authentication mechanism", "enabled": True, "name": name}
+    for name in ("PLAIN", "AMQPLAIN", "EXTERNAL")
 ]
 _PROTOCOL_NAMES: Final = {
     "amqp091": "amqp", "amqp0.9.1": "amqp", "amqp0-9-1": "amqp", "amqps": "amqp/ssl", "amqp/ssl": "amqp/ssl",
@@ -38,13 +37,8 @@ _PROTOCOL_NAMES: Final = {
 }  # fmt: skip
 
 
-def cluster_name(reading: Reading) -> str:
-    """As an administrator set it; else as the node calls it."""
-    return name_of_cluster(reading.replica)
-
-
 def name_of_cluster(replica: Replica) -> str:
-    """As `cluster_name`, for who reads nothing else."""
+    """As an administrator set it; else as the node calls it."""
     parameter = replica.map.parameter("", "", "cluster_name")
     if parameter is not None and isinstance(parameter.value, str):
         return parameter.value
@@ -61,8 +55,7 @@ def all_nodes(reading: Reading) -> list[Document]:
 
 def node_named(reading: Reading, name: str) -> Document:
     """Refused (404) when no member has this name."""
-    if name not in reading.replica.node_names():
-        raise object_not_found()
+    _member(reading, name)
     return document(reading, name)
 
 
@@ -76,19 +69,14 @@ def document(reading: Reading, name: str) -> Document:
     answer["told_ms_ago"] = max(0, reading.now_ms - told.heard_ms) if told is not None else None
     if member is not None:
         answer |= {
-            "alive": member.alive,
-            "draining": member.draining,
-            "incarnation": member.incarnation,
+            **same(member, "alive", "draining", "incarnation", "voter", "witness"),
             "owned_queues": reading.map.owned(member.name),
             "held_queues": reading.map.held(member.name),
-            "voter": member.voter,
-            "witness": member.witness,
         }
     if track is None or not running:
         return answer
     row = track.row
     answer |= _facts(row)
-    answer |= _own_facts(row)
     answer |= {field: get(row) for field, get in NODE_FACTS.items()}
     answer |= reading.counted("node_stats", (track,), NODE_GAUGES, gauge=True)
     answer |= reading.counted("node_stats", (track,), NODE_TOTALS)
@@ -98,7 +86,10 @@ def document(reading: Reading, name: str) -> Document:
 
 
 def _facts(row: NodeRow) -> Document:
+    """Alarms, alerts, version and `wiring_leader` are not at RabbitMQ's nodes."""
     return {
+        "alarms": list(row.alarms),
+        "alerts": [same(one, "kind", "subject", "text") | {"since": one.since_ms} for one in row.alerts],
         "applications": [{"description": "clusterbroker node", "name": PRODUCT, "version": row.version}],
         "auth_mechanisms": AUTH_MECHANISMS,
         "cluster_links": [
@@ -122,16 +113,6 @@ def _facts(row: NodeRow) -> Document:
         "partitions": [],
         "processors": row.processors,
         "rates_mode": "basic",
-    }
-
-
-def _own_facts(row: NodeRow) -> Document:
-    """What RabbitMQ's nodes do not have."""
-    return {
-        "alarms": list(row.alarms),
-        "alerts": [
-            {"kind": one.kind, "subject": one.subject, "text": one.text, "since": one.since_ms} for one in row.alerts
-        ],
         "version": row.version,
         "wiring_leader": row.wiring_leader or None,
     }
@@ -164,6 +145,47 @@ def _listeners(row: NodeRow) -> list[Document]:
     ]
 
 
+# -- memory ---------------------------------------------------------------------------------------------------
+
+_MEMORY: Final = {"classic": "queue_procs", "quorum": "quorum_queue_procs", "stream": "stream_queue_procs"}
+
+
+def memory(reading: Reading, name: str) -> Document:
+    """Bytes by part: queues as their owners tell, about, and the rest of what the operating system counts. RabbitMQ's
+    virtual machine has other parts, of which none is here. Refused (404) when no member has this name."""
+    parts = _memory_parts(reading, name)
+    if parts is None:
+        return {"memory": "not_available"}
+    total = sum(parts.values())
+    return {"memory": {**parts, "total": {"allocated": total, "erlang": total, "rss": total}, "strategy": "rss"}}
+
+
+def memory_shares(reading: Reading, name: str) -> Document:
+    """Parts in percent; what is there at all has one at least. Refused (404) when no member has this name."""
+    parts = _memory_parts(reading, name)
+    if parts is None:
+        return {"memory": "not_available"}
+    total = sum(parts.values())
+    shares = {part: max(1, round(100 * count / total)) if count else 0 for part, count in parts.items()}
+    return {"memory": {"total": 100, **shares}}
+
+
+def _memory_parts(reading: Reading, name: str) -> dict[str, int] | None:
+    """None: the node does not run."""
+    _member(reading, name)
+    track, told = reading.replica.node_track(name), reading.replica.members.get(name)
+    if track is None or told is None or not reading.replica.running(name, reading.now_ms):
+        return None
+    parts = dict.fromkeys(_MEMORY.values(), 0)
+    for row in (each.row for each in told.rows.values()):
+        if isinstance(row, QueueRow):
+            queue = reading.map.queue_by_id(QueueId(row.queue_id))
+            kind = "classic" if queue is None else queue.arguments.get("x-queue-type", "classic")
+            parts[_MEMORY.get(kind, "queue_procs")] += row.memory_bytes
+    parts["other_system"] = max(0, track.row.memory_used_bytes - sum(parts.values()))
+    return parts
+
+
 # -- overview -------------------------------------------------------------------------------------------------
 
 
@@ -178,7 +200,7 @@ def overview(reading: Reading) -> Document:
         sums = [replica.vhost_sums[name] for name in principal.open_vhosts() if name in replica.vhost_sums]
     return {
         "churn_rates": reading.counted("msg_rates", nodes, CHURN_FIELDS),
-        "cluster_name": cluster_name(reading),
+        "cluster_name": name_of_cluster(replica),
         "contexts": [context for row in rows for context in _contexts(row, named=True)] if monitors else [],
         "disable_stats": False,
         "enable_queue_totals": False,
@@ -257,8 +279,7 @@ def alarms(reading: Reading, *, local: bool = False) -> Health:
 
 def health(reading: Reading, name: str) -> Health:
     """Whether a node runs and has no resource alarm. Refused (404) when no member has this name."""
-    if name not in reading.replica.node_names():
-        raise object_not_found()
+    _member(reading, name)
     if not reading.replica.running(name, reading.now_ms):
         return Health(False, {"reason": f"node {name} does not run"})
     return _alarms_of((name,), reading, f"on node {name}")

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from .bodies import Body
+from . import bodies
 from .errors import bad_request, object_not_found
+from .forms import Form, Said
 from .nodes import forget_login_sources
 from .principals import ADMINISTRATOR
 from .reading import Reading
@@ -34,52 +35,51 @@ class Operation(msgspec.Struct, frozen=True):
     method: str
     path: str
     summary: str
-    plan: Callable[[Reading, Path, Body], Asked]
+    plan: Callable[[Reading, Path, Said], Asked]
+    form: type[Form] | None = None
+    """What the plan reads of a body."""
     status: int = 200
     """With what the node told; of 204 with nothing."""
 
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """Of a success."""
+        return (self.status,)
 
-def run(operation: Operation, reading: Reading, path: Path, fields: dict[str, Any]) -> Asked:
+
+def run(operation: Operation, reading: Reading, path: Path, said: Said) -> Asked:
     """The plan. Refused as rights and body demand."""
     reading.principal.require(ADMINISTRATOR)
-    return operation.plan(reading, path, Body(fields, reading.now_ms))
+    return operation.plan(reading, path, said)
 
 
-def _rebalance(_r: Reading, _p: Path, _body: Body) -> Asked:
-    return Asked("queues.rebalance")
+def _queue(what: str, form: type[bodies.Move | bodies.ForceOwner]) -> Callable[[Reading, Path, Said], Asked]:
+    def plan(r: Reading, p: Path, said: Said) -> Asked:
+        body = form.of(said)
+        if isinstance(body, bodies.ForceOwner) and body.confirm_loss is not True:
+            raise bad_request("messages that this copy lacks are lost: say 'confirm_loss': true")
+        if r.map.queue(p["vhost"], p["name"]) is None:
+            raise object_not_found()
+        return Asked(what, {"vhost": p["vhost"], "queue": p["name"], "to": body.to})
+
+    return plan
 
 
-def _queue(r: Reading, p: Path, body: Body) -> dict[str, Any]:
-    if r.map.queue(p["vhost"], p["name"]) is None:
-        raise object_not_found()
-    return {"vhost": p["vhost"], "queue": p["name"], "to": body.text("to")}
-
-
-def _move(r: Reading, p: Path, body: Body) -> Asked:
-    return Asked("queues.move", _queue(r, p, body))
-
-
-def _force_owner(r: Reading, p: Path, body: Body) -> Asked:
-    if not body.flag("confirm_loss", False):
-        raise bad_request("messages that this copy lacks are lost: say 'confirm_loss': true")
-    return Asked("queues.force-owner", _queue(r, p, body))
-
-
-def _drain(r: Reading, p: Path, body: Body) -> Asked:
+def _drain(r: Reading, p: Path, said: Said) -> Asked:
     _there(r, p)
     if p["name"] != r.replica.node:
         raise bad_request(f"node '{p['name']}' drains itself: ask its own management API")
-    return Asked("drain", {"undo": body.flag("undo", False)})
+    return Asked("drain", {"undo": bodies.Drain.of(said).undo})
 
 
-def _forget(r: Reading, p: Path, _body: Body) -> Asked:
+def _forget(r: Reading, p: Path, _said: Said) -> Asked:
     _there(r, p)
     if p["name"] == r.replica.node:
         raise bad_request(f"node '{p['name']}' is the one that is asked: 'clusterbroker leave' there takes it out")
     return Asked("leave", {"member": p["name"], "accept_loss": r.query.get("accept-loss", "").lower() == "true"})
 
 
-def _forget_logins(r: Reading, p: Path, _body: Body) -> Asked:
+def _forget_logins(r: Reading, p: Path, _said: Said) -> Asked:
     forget_login_sources(r, p["name"])
     return Asked("logins.forget")
 
@@ -89,13 +89,15 @@ def _there(r: Reading, p: Path) -> None:
         raise object_not_found()
 
 
+_QUEUE: Final = "/api/queues/{vhost}/{name}"
 OPERATIONS: Final[tuple[Operation, ...]] = (
-    Operation("POST", "/api/rebalance/queues", "Hand queues over until members own about as many", _rebalance),
-    Operation("POST", "/api/queues/{vhost}/{name}/move", "Hand a queue over to another in-sync member", _move),
-    Operation(
-        "POST", "/api/queues/{vhost}/{name}/force-owner", "Make a replica the leader, whatever it lacks", _force_owner
-    ),
-    Operation("POST", "/api/nodes/{name}/drain", "Hand this node's queues and clients to others", _drain),
+    Operation("POST", "/api/rebalance/queues", "Hand queues over until members own about as many",
+              lambda _r, _p, _said: Asked("queues.rebalance")),
+    Operation("POST", _QUEUE + "/move", "Hand a queue over to another in-sync member",
+              _queue("queues.move", bodies.Move), bodies.Move),
+    Operation("POST", _QUEUE + "/force-owner", "Make a replica the leader, whatever it lacks",
+              _queue("queues.force-owner", bodies.ForceOwner), bodies.ForceOwner),
+    Operation("POST", "/api/nodes/{name}/drain", "Hand this node's queues and clients to others", _drain, bodies.Drain),
     Operation("DELETE", "/api/nodes/{name}", "Forget a member that is dead", _forget),
-    Operation("DELETE", "/api/auth/attempts/{name}/source", "Count sign-in attempts anew", _forget_logins, 204),
-)
+    Operation("DELETE", "/api/auth/attempts/{name}/source", "Count sign-in attempts anew", _forget_logins, status=204),
+)  # fmt: skip

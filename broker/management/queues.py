@@ -12,15 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec.structs import asdict
+
 from clusterbroker.broker.stats.rows import QueueRow
 from clusterbroker.cluster.ids import LOCAL_NODE
 from clusterbroker.cluster.wiring.entities import Queue
 
 from .connections import consumer_document, deliveries
 from .errors import object_not_found
-from .history import Track
+from .history import Track, quick
 from .paging import Listing
-from .reading import Document, Reading, moment, plain_table
+from .reading import Document, Reading, moment, plain_table, same
 from .statistics import DEPTH_FIELDS, QUEUE_FIELDS, QUEUE_GAUGES
 
 QueueName = tuple[str, str]
@@ -41,7 +43,7 @@ def listing(reading: Reading, vhost: str | None = None) -> Listing[QueueName]:
         assert queue is not None, "a listed queue is in the map"
         return queue
 
-    def quick(path: str) -> Callable[[QueueName], Any] | None:
+    def value_of(path: str) -> Callable[[QueueName], Any] | None:
         if path == "name":
             return lambda name: name[1]
         if path == "vhost":
@@ -61,25 +63,17 @@ def listing(reading: Reading, vhost: str | None = None) -> Listing[QueueName]:
         name=lambda name: name[1],
         place=lambda name: name,
         document=lambda name: document(reading, found(name)),
-        quick=quick,
+        quick=value_of,
     )
 
 
 def _of_row(path: str) -> Callable[[Track[QueueRow]], Any] | None:
     """The value of a path, read off the row; None: it has to be looked for in the document."""
     if path in QUEUE_GAUGES:
-        gauge = QUEUE_GAUGES[path]
-        return lambda track: gauge(track.row)
-    steps = path.removeprefix("message_stats.").split(".")
-    fields = QUEUE_FIELDS if path.startswith("message_stats.") else DEPTH_FIELDS
-    if steps[0] in fields and len(steps) == 1:
-        get = fields[steps[0]]
-        return lambda track: get(track.row)
-    field = steps[0].removesuffix("_details")
-    if field in fields and steps[1:] == ["rate"] and steps[0].endswith("_details"):
-        get = fields[field]
-        return lambda track: track.rate(get, gauge=fields is DEPTH_FIELDS)
-    return None
+        return quick(path, QUEUE_GAUGES)
+    if path.startswith("message_stats."):
+        return quick(path.removeprefix("message_stats."), QUEUE_FIELDS)
+    return quick(path, DEPTH_FIELDS, gauge=True)
 
 
 def document(reading: Reading, queue: Queue) -> Document:
@@ -89,36 +83,28 @@ def document(reading: Reading, queue: Queue) -> Document:
     owner = _named(reading, queue.owner) if queue.owner is not None else None
     replicas, in_sync = ([_named(reading, node) for node in nodes] for nodes in (queue.replicas, queue.in_sync))
     answer: Document = {
+        **same(queue, "auto_delete", "durable", "epoch", "name", "paused", "paused_why", "queue_id", "vhost"),
         "arguments": plain_table(queue.arguments),
-        "auto_delete": queue.auto_delete,
-        "durable": queue.durable,
         "effective_policy_definition": _policy_definition(
             reading, queue.vhost, settings.policy, settings.operator_policy
         ),
-        "epoch": queue.epoch,
         "exclusive": queue.exclusive_owner is not None,
         "in_sync": in_sync,
         "leader": owner,
         "members": replicas,
-        "name": queue.name,
         "node": owner or (replicas[0] if replicas else None),
         "online": [node for node in replicas if reading.replica.running(node, reading.now_ms)],
         "operator_policy": settings.operator_policy,
         "owner": owner,
         "policy": settings.policy,
-        "queue_id": queue.queue_id,
         "replicas": replicas,
-        "paused": queue.paused,
-        "paused_why": queue.paused_why,
         "state": "down" if queue.owner is None else "paused" if queue.paused else "running",
         "type": queue.arguments.get("x-queue-type", "classic"),
-        "vhost": queue.vhost,
     }
     if queue.exclusive_owner is not None:
         connection = reading.replica.connections.get(queue.exclusive_owner)
         if connection is not None:
-            row = connection.row
-            answer["owner_pid_details"] = {"name": row.name, "peer_host": row.peer_host, "peer_port": row.peer_port}
+            answer["owner_pid_details"] = same(connection.row, "name", "peer_host", "peer_port")
     if track is not None:
         _add_row(reading, answer, queue, track)
     return answer
@@ -139,17 +125,9 @@ def _add_row(reading: Reading, answer: Document, queue: Queue, track: Track[Queu
     if queue.owner is not None and not queue.paused:
         answer["state"] = row.state
     if row.lease is not None:
-        lease = row.lease
-        answer["lease"] = {
-            "name": lease.name,
-            "run": lease.run,
-            "start": lease.start,
-            "end": lease.end,
-            "rows": lease.rows,
-            "until": moment(lease.until_ms),
-        }
-    if row.stream is not None:
-        stream = row.stream
+        lease = answer["lease"] = asdict(row.lease)
+        lease["until"] = moment(lease.pop("until_ms"))
+    if (stream := row.stream) is not None:
         answer["stream"] = {
             "first_offset": stream.first,
             "next_offset": stream.next,
@@ -158,22 +136,12 @@ def _add_row(reading: Reading, answer: Document, queue: Queue, track: Track[Queu
             "oldest": None if stream.oldest_ms is None else moment(stream.oldest_ms),
         }
     if row.readers:
-        answer["stored_offsets"] = [
-            {"name": reader.name, "offset": reader.offset, "lag": reader.lag} for reader in row.readers
-        ]
+        answer["stored_offsets"] = [asdict(reader) for reader in row.readers]
     if row.held_back:
         answer["held_back"] = list(row.held_back)
     if track.idle_since_ms:
         answer["idle_since"] = moment(track.idle_since_ms)
-    answer["copies"] = [
-        {
-            "node": _named(reading, copy.node),
-            "records_behind": copy.records_behind,
-            "bytes_behind": copy.bytes_behind,
-            "in_sync": copy.in_sync,
-        }
-        for copy in row.copies
-    ]
+    answer["copies"] = [asdict(copy) | {"node": _named(reading, copy.node)} for copy in row.copies]
     answer.update(reading.counted("lengths", (track,), DEPTH_FIELDS, gauge=True))
     answer["message_stats"] = reading.counted("msg_rates", (track,), QUEUE_FIELDS)
 

@@ -99,6 +99,11 @@ def windows(query: Mapping[str, str]) -> dict[str, Window]:
     return found
 
 
+def same(thing: object, *names: str) -> Document:
+    """Fields of a document that are called as they are in what it is made of."""
+    return {name: getattr(thing, name) for name in names}
+
+
 def plain(value: Any) -> Any:
     """A value of an argument table as JSON has it; AMQP's own kinds of numbers and texts become plain ones."""
     match value:

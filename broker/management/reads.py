@@ -1,20 +1,21 @@
 """What can be read: a table from path to answer, which the HTTP shell turns into routes and into the OpenAPI page.
 
-An answer is a document, a list of documents, a Listing (which is paged) or the finding of a health check. Every row
-says which right it needs; `vhost` in a path must be one that the user may enter, unless the row says otherwise.
-Paths with a fixed word come before those where anything fits.
+An answer is a document, a list of documents, a Listing (which is paged) or the finding of a health check. A row names
+the right that the answer needs; `vhost` in a path must be one that the user may enter, unless the row says otherwise.
+Paths with a fixed word come before those where anything fits. An answer gets the parameters of its path by their names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from functools import partial
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from clusterbroker.cluster.wiring.entities import DestinationKind
 
-from . import accounts, connections, definitions, exchanges, memory, moves, nodes, producers, queues, settings
+from . import accounts, connections, definitions, exchanges, moves, nodes, producers, queues, settings
 from .nodes import Health
 from .paging import Document, Listing, answer, of_documents, reduced, wish
 from .principals import ADMINISTRATOR, MANAGEMENT, MONITORING, POLICYMAKER
@@ -23,7 +24,8 @@ from .reading import Reading
 Path = Mapping[str, str]
 """Parameters of the path, decoded."""
 Found = Document | list[Document] | Listing[Any] | Health
-Answer = Callable[[Reading, Path], Found]
+Answer = Callable[..., Found]
+"""Of the Reading, and by name of the path's parameters."""
 
 
 class Read(msgspec.Struct, frozen=True):
@@ -35,18 +37,18 @@ class Read(msgspec.Struct, frozen=True):
     right: str = MANAGEMENT
     enter: bool = True
     """The vhost of the path must be open to the user."""
+    listed: bool = True
+    """The answer is a list."""
     filename: str = ""
     """Offered when it is stored."""
 
-    @property
-    def is_check(self) -> bool:
-        """A health check: 503 is an answer of it."""
-        return self.path.startswith(("/api/health/", "/api/healthchecks/"))
+    method: ClassVar[str] = "GET"
+    form: ClassVar[None] = None
 
     @property
-    def listed(self) -> bool:
-        """The answer is a list."""
-        return not self.is_check and self.path not in _SINGLE
+    def statuses(self) -> tuple[int, ...]:
+        """Of an answer: 503 is one of a health check."""
+        return (200, 503) if self.path.startswith(("/api/health/", "/api/healthchecks/")) else (200,)
 
 
 def run(read: Read, reading: Reading, path: Path) -> tuple[int, Document | list[Document]]:
@@ -54,7 +56,7 @@ def run(read: Read, reading: Reading, path: Path) -> tuple[int, Document | list[
     reading.principal.require(read.right)
     if read.enter and "vhost" in path:
         reading.principal.enter(path["vhost"])
-    found = read.answer(reading, path)
+    found = read.answer(reading, **path)
     if isinstance(found, Health):
         return (200 if found.ok else 503), found.document
     wanted = wish(reading.query)
@@ -65,321 +67,151 @@ def run(read: Read, reading: Reading, path: Path) -> tuple[int, Document | list[
     return 200, reduced(found, wanted.columns)
 
 
-def _kind(letter: str) -> DestinationKind:
-    return "queue" if letter == "q" else "exchange"
+def _one(
+    path: str, summary: str, answer: Answer, right: str = MANAGEMENT, enter: bool = True, filename: str = ""
+) -> Read:
+    """A path whose answer is one document."""
+    return Read(path, summary, answer, right, enter, listed=False, filename=filename)
 
 
-def _bindings_between(letter: str) -> Answer:
-    return lambda r, p: exchanges.binding_listing(
-        exchanges.bindings_between(r, p["vhost"], p["source"], _kind(letter), p["destination"])
-    )
-
-
-def _binding(letter: str) -> Answer:
-    return lambda r, p: exchanges.binding_document(
-        exchanges.binding_named(r, p["vhost"], p["source"], _kind(letter), p["destination"], p["properties_key"])
-    )
-
-
-def _check(check: Callable[[Reading, Path], Health]) -> Answer:
+def _check(path: str, summary: str, check: Callable[..., Health]) -> Read:
     """A health check; one that a node without a lease never passes."""
-    return lambda r, p: nodes.without_lease(r) or check(r, p)
+    return _one(path, summary, lambda r, **path: nodes.without_lease(r) or check(r, **path))
 
 
-def _connection(r: Reading, p: Path) -> Document:
-    return connections.connection_document(r, connections.connection_named(r, p["name"]))
+def _between(kind: DestinationKind) -> Answer:
+    return lambda r, vhost, source, destination: exchanges.binding_listing(
+        exchanges.bindings_between(r, vhost, source, kind, destination)
+    )
 
 
-def _connection_channels(r: Reading, p: Path) -> Listing[Any]:
-    return connections.channel_listing(r, connection=connections.connection_named(r, p["name"]))
+def _binding(kind: DestinationKind) -> Answer:
+    return lambda r, vhost, source, destination, properties_key: exchanges.binding_document(
+        exchanges.binding_named(r, vhost, source, kind, destination, properties_key)
+    )
 
 
-def _queue_bindings(r: Reading, p: Path) -> Listing[Any]:
-    return exchanges.binding_listing(exchanges.bindings_to(r, p["vhost"], "queue", p["name"]))
+def _binding_listing(kind: DestinationKind) -> Answer:
+    return lambda r, vhost, name: exchanges.binding_listing(exchanges.bindings_to(r, vhost, kind, name))
 
 
-_CHECKS: Final[tuple[Read, ...]] = (
-    Read("/api/health/checks/alarms", "Whether any node has an alarm", _check(lambda r, _: nodes.alarms(r))),
-    Read(
-        "/api/health/checks/local-alarms",
-        "Whether this node has an alarm",
-        _check(lambda r, _: nodes.alarms(r, local=True)),
-    ),
-    Read("/api/health/checks/virtual-hosts", "Whether all vhosts run here", _check(lambda _r, _p: Health(True))),
-    Read(
-        "/api/health/checks/port-listener/{port}",
-        "Whether this node listens on a port",
-        _check(lambda r, p: nodes.port_listener(r, p["port"])),
-    ),
-    Read(
-        "/api/health/checks/protocol-listener/{protocol}",
-        "Whether this node listens for a protocol",
-        _check(lambda r, p: nodes.protocol_listener(r, p["protocol"])),
-    ),
-    Read(
-        "/api/health/checks/node-is-mirror-sync-critical",
-        "Whether a queue would lose its minimum in sync without this node",
-        _check(lambda r, _: nodes.quorum_critical(r)),
-    ),
-    Read(
-        "/api/health/checks/node-is-quorum-critical",
-        "Whether a queue would lose its minimum in sync without this node",
-        _check(lambda r, _: nodes.quorum_critical(r)),
-    ),
-    Read(
-        "/api/health/checks/certificate-expiration/{within}/{unit}",
-        "Whether no certificate of this node ends within a time",
-        _check(lambda r, p: nodes.certificate_expiration(r, p["within"], p["unit"])),
-    ),
-    Read("/api/healthchecks/node", "This node's alarms and lease", _check(lambda r, _: nodes.alarms(r, local=True))),
-    Read(
-        "/api/healthchecks/node/{name}",
-        "Whether a node runs, and its alarms",
-        _check(lambda r, p: nodes.health(r, p["name"])),
-    ),
-)
+def _connection(r: Reading, name: str) -> Document:
+    return connections.connection_document(r, connections.connection_named(r, name))
 
-_SINGLE: Final = frozenset(
-    {
-        "/api/overview", "/api/cluster-name", "/api/whoami", "/api/nodes/{name}", "/api/nodes/{name}/memory",
-        "/api/nodes/{name}/memory/relative", "/api/definitions",
-        "/api/definitions/{vhost}", "/api/connections/{name}", "/api/channels/{name}", "/api/exchanges/{vhost}/{name}",
-        "/api/queues/{vhost}/{name}", "/api/producers/{vhost}/{name}",
-        "/api/bindings/{vhost}/e/{source}/q/{destination}/{properties_key}",
-        "/api/bindings/{vhost}/e/{source}/e/{destination}/{properties_key}", "/api/vhosts/{vhost}",
-        "/api/users/{user}", "/api/permissions/{vhost}/{user}", "/api/policies/{vhost}/{name}",
-        "/api/operator-policies/{vhost}/{name}", "/api/parameters/{component}/{vhost}/{name}",
-        "/api/global-parameters/{name}",
-    }
-)  # fmt: skip
 
+def _connection_channels(r: Reading, name: str) -> Listing[Any]:
+    return connections.channel_listing(r, connection=connections.connection_named(r, name))
+
+
+_EXCHANGE: Final = "/api/exchanges/{vhost}/{name}"
+_QUEUE: Final = "/api/queues/{vhost}/{name}"
+_BINDINGS: Final = "/api/bindings/{vhost}/e/{source}"
+_LOCAL: Final = partial(nodes.alarms, local=True)
+_operator_policies: Final = partial(settings.policies, operator=True)
 READS: Final[tuple[Read, ...]] = (
-    Read("/api/overview", "The cluster at a glance", lambda r, _: nodes.overview(r)),
-    Read("/api/cluster-name", "Name of the cluster", lambda r, _: {"name": nodes.cluster_name(r)}),
-    Read("/api/nodes", "All nodes", lambda r, _: nodes.all_nodes(r), MONITORING),
-    Read("/api/nodes/{name}", "One node", lambda r, p: nodes.node_named(r, p["name"]), MONITORING),
-    Read(
-        "/api/nodes/{name}/memory", "What a node's memory holds", lambda r, p: memory.of_node(r, p["name"]), MONITORING
-    ),
-    Read(
-        "/api/nodes/{name}/memory/relative",
-        "What a node's memory holds, in percent",
-        lambda r, p: memory.shares_of_node(r, p["name"]),
-        MONITORING,
-    ),
-    Read("/api/extensions", "Extensions of the page; none", lambda _r, _p: []),
-    Read("/api/whoami", "Who signed in", lambda r, _: accounts.whoami(r)),
-    Read("/api/feature-flags", "Feature flags", lambda _r, _p: settings.feature_flags(), ADMINISTRATOR),
-    Read(
-        "/api/auth/attempts/{name}",
-        "Sign-in attempts at a node",
-        lambda r, p: nodes.login_attempts(r, p["name"]),
-        MONITORING,
-    ),
-    Read(
-        "/api/auth/attempts/{name}/source",
-        "Sign-in attempts at a node by address and user",
-        lambda r, p: nodes.login_sources(r, p["name"]),
-        MONITORING,
-    ),
-    Read(
-        "/api/definitions",
-        "All definitions",
-        lambda r, _: definitions.exported(r),
-        ADMINISTRATOR,
-        filename="definitions.json",
-    ),
-    Read(
-        "/api/definitions/{vhost}",
-        "Definitions of one vhost",
-        lambda r, p: definitions.exported_of(r, p["vhost"]),
-        ADMINISTRATOR,
-        filename="definitions.json",
-    ),
+    _one("/api/overview", "The cluster at a glance", nodes.overview),
+    _one("/api/cluster-name", "Name of the cluster", lambda r: {"name": nodes.name_of_cluster(r.replica)}),
+    Read("/api/nodes", "All nodes", nodes.all_nodes, MONITORING),
+    _one("/api/nodes/{name}", "One node", nodes.node_named, MONITORING),
+    _one("/api/nodes/{name}/memory", "What a node's memory holds", nodes.memory, MONITORING),
+    _one("/api/nodes/{name}/memory/relative", "What a node's memory holds, in percent", nodes.memory_shares,
+         MONITORING),
+    Read("/api/extensions", "Extensions of the page; none", lambda _r: []),
+    _one("/api/whoami", "Who signed in", accounts.whoami),
+    Read("/api/feature-flags", "Feature flags", lambda _r: settings.feature_flags(), ADMINISTRATOR),
+    Read("/api/auth/attempts/{name}", "Sign-in attempts at a node", nodes.login_attempts, MONITORING),
+    Read("/api/auth/attempts/{name}/source", "Sign-in attempts at a node by address and user", nodes.login_sources,
+         MONITORING),
+    _one("/api/definitions", "All definitions", definitions.exported, ADMINISTRATOR, filename="definitions.json"),
+    _one("/api/definitions/{vhost}", "Definitions of one vhost", definitions.exported_of, ADMINISTRATOR,
+         filename="definitions.json"),
     # connections, channels, consumers
-    Read("/api/connections", "Connections", lambda r, _: connections.connection_listing(r)),
-    Read(
-        "/api/connections/username/{user}",
-        "Connections of a user",
-        lambda r, p: connections.connections_of_user(r, p["user"]),
-    ),
-    Read("/api/connections/{name}", "One connection", _connection),
+    Read("/api/connections", "Connections", connections.connection_listing),
+    Read("/api/connections/username/{user}", "Connections of a user", connections.connections_of_user),
+    _one("/api/connections/{name}", "One connection", _connection),
     Read("/api/connections/{name}/channels", "Channels of a connection", _connection_channels),
-    Read("/api/channels", "Channels", lambda r, _: connections.channel_listing(r)),
-    Read("/api/channels/{name}", "One channel", lambda r, p: connections.channel_full(r, p["name"])),
-    Read("/api/consumers", "Consumers", lambda r, _: connections.consumer_listing(r)),
-    Read("/api/consumers/{vhost}", "Consumers in a vhost", lambda r, p: connections.consumer_listing(r, p["vhost"])),
+    Read("/api/channels", "Channels", connections.channel_listing),
+    _one("/api/channels/{name}", "One channel", connections.channel_full),
+    Read("/api/consumers", "Consumers", connections.consumer_listing),
+    Read("/api/consumers/{vhost}", "Consumers in a vhost", connections.consumer_listing),
     # exchanges, queues, bindings
-    Read("/api/exchanges", "Exchanges", lambda r, _: exchanges.listing(r)),
-    Read("/api/exchanges/{vhost}", "Exchanges of a vhost", lambda r, p: exchanges.listing(r, p["vhost"])),
-    Read("/api/exchanges/{vhost}/{name}", "One exchange", lambda r, p: exchanges.full(r, p["vhost"], p["name"])),
-    Read(
-        "/api/exchanges/{vhost}/{name}/bindings/source",
-        "Bindings from an exchange",
-        lambda r, p: exchanges.binding_listing(exchanges.bindings_from(r, p["vhost"], p["name"])),
-    ),
-    Read(
-        "/api/exchanges/{vhost}/{name}/bindings/destination",
-        "Bindings to an exchange",
-        lambda r, p: exchanges.binding_listing(exchanges.bindings_to(r, p["vhost"], "exchange", p["name"])),
-    ),
-    Read("/api/queues", "Queues", lambda r, _: queues.listing(r)),
-    Read("/api/queues/{vhost}", "Queues of a vhost", lambda r, p: queues.listing(r, p["vhost"])),
-    Read("/api/queues/{vhost}/{name}", "One queue", lambda r, p: queues.full(r, p["vhost"], p["name"])),
-    Read("/api/queues/{vhost}/{name}/bindings", "Bindings to a queue", _queue_bindings),
-    Read(
-        "/api/queues/{vhost}/{name}/moves",
-        "Leadership changes of a queue",
-        lambda r, p: moves.of_queue(r, p["vhost"], p["name"]),
-    ),
-    Read("/api/moves", "Leadership changes, and events of members", lambda r, _: moves.listing(r)),
-    Read("/api/producers", "Producers of transactions", lambda r, _: producers.listing(r)),
-    Read(
-        "/api/producers/{vhost}",
-        "Producers of transactions of a vhost",
-        lambda r, p: producers.listing(r, p["vhost"]),
-    ),
-    Read(
-        "/api/producers/{vhost}/{name}",
-        "One producer: its last epoch, and what is staged and on its way",
-        lambda r, p: producers.named(r, p["vhost"], p["name"]),
-    ),
-    Read("/api/bindings", "Bindings", lambda r, _: exchanges.binding_listing(exchanges.all_bindings(r))),
-    Read(
-        "/api/bindings/{vhost}",
-        "Bindings of a vhost",
-        lambda r, p: exchanges.binding_listing(exchanges.all_bindings(r, p["vhost"])),
-    ),
-    Read(
-        "/api/bindings/{vhost}/e/{source}/q/{destination}",
-        "Bindings from an exchange to a queue",
-        _bindings_between("q"),
-    ),
-    Read(
-        "/api/bindings/{vhost}/e/{source}/e/{destination}",
-        "Bindings from an exchange to an exchange",
-        _bindings_between("e"),
-    ),
-    Read("/api/bindings/{vhost}/e/{source}/q/{destination}/{properties_key}", "One binding", _binding("q")),
-    Read("/api/bindings/{vhost}/e/{source}/e/{destination}/{properties_key}", "One binding", _binding("e")),
+    Read("/api/exchanges", "Exchanges", exchanges.listing),
+    Read("/api/exchanges/{vhost}", "Exchanges of a vhost", exchanges.listing),
+    _one(_EXCHANGE, "One exchange", exchanges.full),
+    Read(_EXCHANGE + "/bindings/source", "Bindings from an exchange",
+         lambda r, vhost, name: exchanges.binding_listing(exchanges.bindings_from(r, vhost, name))),
+    Read(_EXCHANGE + "/bindings/destination", "Bindings to an exchange", _binding_listing("exchange")),
+    Read("/api/queues", "Queues", queues.listing),
+    Read("/api/queues/{vhost}", "Queues of a vhost", queues.listing),
+    _one(_QUEUE, "One queue", queues.full),
+    Read(_QUEUE + "/bindings", "Bindings to a queue", _binding_listing("queue")),
+    Read(_QUEUE + "/moves", "Leadership changes of a queue", moves.of_queue),
+    Read("/api/moves", "Leadership changes, and events of members", moves.listing),
+    Read("/api/producers", "Producers of transactions", producers.listing),
+    Read("/api/producers/{vhost}", "Producers of transactions of a vhost", producers.listing),
+    _one("/api/producers/{vhost}/{name}", "One producer: its last epoch, and what is staged and on its way",
+         producers.named),
+    Read("/api/bindings", "Bindings", lambda r: exchanges.binding_listing(exchanges.all_bindings(r))),
+    Read("/api/bindings/{vhost}", "Bindings of a vhost",
+         lambda r, vhost: exchanges.binding_listing(exchanges.all_bindings(r, vhost))),
+    Read(_BINDINGS + "/q/{destination}", "Bindings from an exchange to a queue", _between("queue")),
+    Read(_BINDINGS + "/e/{destination}", "Bindings from an exchange to an exchange", _between("exchange")),
+    _one(_BINDINGS + "/q/{destination}/{properties_key}", "One binding", _binding("queue")),
+    _one(_BINDINGS + "/e/{destination}/{properties_key}", "One binding", _binding("exchange")),
     # vhosts, users, permissions
-    Read("/api/vhosts", "Vhosts", lambda r, _: settings.vhosts(r)),
-    Read(
-        "/api/vhosts/{vhost}",
-        "One vhost",
-        lambda r, p: settings.vhost_document(r, settings.vhost_named(r, p["vhost"])),
-        ADMINISTRATOR,
-        enter=False,
-    ),
-    Read(
-        "/api/vhosts/{vhost}/permissions",
-        "Permissions in a vhost",
-        lambda r, p: accounts.permissions(r, vhost=p["vhost"]),
-        ADMINISTRATOR,
-        enter=False,
-    ),
-    Read(
-        "/api/vhosts/{vhost}/topic-permissions",
-        "Topic permissions in a vhost",
-        lambda r, p: accounts.topic_permissions(r, vhost=p["vhost"]),
-        ADMINISTRATOR,
-        enter=False,
-    ),
-    Read(
-        "/api/vhosts/{vhost}/connections",
-        "Connections in a vhost",
-        lambda r, p: connections.connection_listing(r, p["vhost"]),
-    ),
-    Read(
-        "/api/vhosts/{vhost}/channels",
-        "Channels in a vhost",
-        lambda r, p: connections.channel_listing(r, p["vhost"]),
-    ),
-    Read("/api/users", "Users", lambda r, _: accounts.users(r), ADMINISTRATOR),
-    Read(
-        "/api/users/without-permissions",
-        "Users that may enter no vhost",
-        lambda r, _: accounts.users(r, lonely=True),
-        ADMINISTRATOR,
-    ),
-    Read(
-        "/api/users/{user}",
-        "One user",
-        lambda r, p: accounts.user_document(accounts.user_named(r, p["user"])),
-        ADMINISTRATOR,
-    ),
-    Read(
-        "/api/users/{user}/permissions",
-        "Permissions of a user",
-        lambda r, p: accounts.permissions(r, user=p["user"]),
-        ADMINISTRATOR,
-    ),
-    Read(
-        "/api/users/{user}/topic-permissions",
-        "Topic permissions of a user",
-        lambda r, p: accounts.topic_permissions(r, user=p["user"]),
-        ADMINISTRATOR,
-    ),
-    Read("/api/permissions", "Permissions", lambda r, _: accounts.permissions(r), ADMINISTRATOR),
-    Read(
-        "/api/permissions/{vhost}/{user}",
-        "Permission of a user in a vhost",
-        lambda r, p: accounts.permission_of(r, p["vhost"], p["user"]),
-        ADMINISTRATOR,
-        enter=False,
-    ),
-    Read("/api/topic-permissions", "Topic permissions", lambda r, _: accounts.topic_permissions(r), ADMINISTRATOR),
-    Read(
-        "/api/topic-permissions/{vhost}/{user}",
-        "Topic permissions of a user in a vhost",
-        lambda r, p: accounts.topic_permissions(r, vhost=p["vhost"], user=p["user"]),
-        ADMINISTRATOR,
-        enter=False,
-    ),
+    Read("/api/vhosts", "Vhosts", settings.vhosts),
+    _one("/api/vhosts/{vhost}", "One vhost",
+         lambda r, vhost: settings.vhost_document(r, settings.vhost_named(r, vhost)), ADMINISTRATOR, False),
+    Read("/api/vhosts/{vhost}/permissions", "Permissions in a vhost", accounts.permissions, ADMINISTRATOR, False),
+    Read("/api/vhosts/{vhost}/topic-permissions", "Topic permissions in a vhost", accounts.topic_permissions,
+         ADMINISTRATOR, False),
+    Read("/api/vhosts/{vhost}/connections", "Connections in a vhost", connections.connection_listing),
+    Read("/api/vhosts/{vhost}/channels", "Channels in a vhost", connections.channel_listing),
+    Read("/api/users", "Users", accounts.users, ADMINISTRATOR),
+    Read("/api/users/without-permissions", "Users that may enter no vhost", partial(accounts.users, lonely=True),
+         ADMINISTRATOR),
+    _one("/api/users/{user}", "One user", lambda r, user: accounts.user_document(accounts.user_named(r, user)),
+         ADMINISTRATOR),
+    Read("/api/users/{user}/permissions", "Permissions of a user", accounts.permissions, ADMINISTRATOR),
+    Read("/api/users/{user}/topic-permissions", "Topic permissions of a user", accounts.topic_permissions,
+         ADMINISTRATOR),
+    Read("/api/permissions", "Permissions", accounts.permissions, ADMINISTRATOR),
+    _one("/api/permissions/{vhost}/{user}", "Permission of a user in a vhost", accounts.permission_of, ADMINISTRATOR,
+         False),
+    Read("/api/topic-permissions", "Topic permissions", accounts.topic_permissions, ADMINISTRATOR),
+    Read("/api/topic-permissions/{vhost}/{user}", "Topic permissions of a user in a vhost", accounts.topic_permissions,
+         ADMINISTRATOR, False),
     # policies, parameters, limits
-    Read("/api/policies", "Policies", lambda r, _: settings.policies(r)),
-    Read("/api/policies/{vhost}", "Policies of a vhost", lambda r, p: settings.policies(r, p["vhost"])),
-    Read("/api/policies/{vhost}/{name}", "One policy", lambda r, p: settings.policy_named(r, p["vhost"], p["name"])),
-    Read("/api/operator-policies", "Operator policies", lambda r, _: settings.policies(r, operator=True)),
-    Read(
-        "/api/operator-policies/{vhost}",
-        "Operator policies of a vhost",
-        lambda r, p: settings.policies(r, p["vhost"], operator=True),
-    ),
-    Read(
-        "/api/operator-policies/{vhost}/{name}",
-        "One operator policy",
-        lambda r, p: settings.policy_named(r, p["vhost"], p["name"], operator=True),
-    ),
-    Read("/api/parameters", "Runtime parameters", lambda r, _: settings.parameters(r), POLICYMAKER),
-    Read(
-        "/api/parameters/{component}",
-        "Parameters of a component",
-        lambda r, p: settings.parameters(r, p["component"]),
-        POLICYMAKER,
-    ),
-    Read(
-        "/api/parameters/{component}/{vhost}",
-        "Parameters of a component in a vhost",
-        lambda r, p: settings.parameters(r, p["component"], p["vhost"]),
-        POLICYMAKER,
-    ),
-    Read(
-        "/api/parameters/{component}/{vhost}/{name}",
-        "One parameter",
-        lambda r, p: settings.parameter_named(r, p["component"], p["vhost"], p["name"]),
-        POLICYMAKER,
-    ),
-    Read("/api/global-parameters", "Global parameters", lambda r, _: settings.global_parameters(r), POLICYMAKER),
-    Read(
-        "/api/global-parameters/{name}",
-        "One global parameter",
-        lambda r, p: settings.global_parameter_named(r, p["name"]),
-        POLICYMAKER,
-    ),
-    Read("/api/vhost-limits", "Limits of vhosts", lambda r, _: settings.vhost_limits(r)),
-    Read("/api/vhost-limits/{vhost}", "Limits of a vhost", lambda r, p: settings.vhost_limits(r, p["vhost"])),
-    Read("/api/user-limits", "Limits of users", lambda r, _: accounts.user_limits(r)),
-    Read("/api/user-limits/{user}", "Limits of a user", lambda r, p: accounts.user_limits(r, p["user"])),
-    *_CHECKS,
-)
+    Read("/api/policies", "Policies", settings.policies),
+    Read("/api/policies/{vhost}", "Policies of a vhost", settings.policies),
+    _one("/api/policies/{vhost}/{name}", "One policy", settings.policy_named),
+    Read("/api/operator-policies", "Operator policies", _operator_policies),
+    Read("/api/operator-policies/{vhost}", "Operator policies of a vhost", _operator_policies),
+    _one("/api/operator-policies/{vhost}/{name}", "One operator policy", partial(settings.policy_named, operator=True)),
+    Read("/api/parameters", "Runtime parameters", settings.parameters, POLICYMAKER),
+    Read("/api/parameters/{component}", "Parameters of a component", settings.parameters, POLICYMAKER),
+    Read("/api/parameters/{component}/{vhost}", "Parameters of a component in a vhost", settings.parameters,
+         POLICYMAKER),
+    _one("/api/parameters/{component}/{vhost}/{name}", "One parameter", settings.parameter_named, POLICYMAKER),
+    Read("/api/global-parameters", "Global parameters", settings.global_parameters, POLICYMAKER),
+    _one("/api/global-parameters/{name}", "One global parameter", settings.global_parameter_named, POLICYMAKER),
+    Read("/api/vhost-limits", "Limits of vhosts", settings.vhost_limits),
+    Read("/api/vhost-limits/{vhost}", "Limits of a vhost", settings.vhost_limits),
+    Read("/api/user-limits", "Limits of users", accounts.user_limits),
+    Read("/api/user-limits/{user}", "Limits of a user", accounts.user_limits),
+    # health
+    _check("/api/health/checks/alarms", "Whether any node has an alarm", nodes.alarms),
+    _check("/api/health/checks/local-alarms", "Whether this node has an alarm", _LOCAL),
+    _check("/api/health/checks/virtual-hosts", "Whether all vhosts run here", lambda _r: Health(True)),
+    _check("/api/health/checks/port-listener/{port}", "Whether this node listens on a port", nodes.port_listener),
+    _check("/api/health/checks/protocol-listener/{protocol}", "Whether this node listens for a protocol",
+           nodes.protocol_listener),
+    _check("/api/health/checks/node-is-mirror-sync-critical",
+           "Whether a queue would lose its minimum in sync without this node", nodes.quorum_critical),
+    _check("/api/health/checks/node-is-quorum-critical",
+           "Whether a queue would lose its minimum in sync without this node", nodes.quorum_critical),
+    _check("/api/health/checks/certificate-expiration/{within}/{unit}",
+           "Whether no certificate of this node ends within a time", nodes.certificate_expiration),
+    _check("/api/healthchecks/node", "This node's alarms and lease", _LOCAL),
+    _check("/api/healthchecks/node/{name}", "Whether a node runs, and its alarms", nodes.health),
+)  # fmt: skip

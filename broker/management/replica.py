@@ -17,7 +17,7 @@ No clock here: `now_ms` is the process's wall clock, used for staleness, the clu
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -38,6 +38,7 @@ from clusterbroker.broker.stats.rows import (
     NodeRow,
     QueueFlowRow,
     QueueRow,
+    emptied,
 )
 from clusterbroker.cluster.ids import LogIndex, NodeId, QueueId
 from clusterbroker.cluster.wiring import changes as told
@@ -53,8 +54,11 @@ WATCHED_MAX: Final = 1_000
 """So many single things may have an hour of their past."""
 UNHEARD_MS: Final = 30_000
 """A member whose rows are older than this is shown as they were, and as not running."""
+DEPTHS: Final = ("ready", "unacknowledged")
+BYTES: Final = ("received_bytes", "sent_bytes")
 TOTALS: Final = MessageTotals.__struct_fields__
 DISK: Final = ("disk_reads", "disk_writes")
+"""What no channel knows."""
 
 
 class Sums(msgspec.Struct, frozen=True):
@@ -67,22 +71,23 @@ class Sums(msgspec.Struct, frozen=True):
     messages: MessageTotals = MessageTotals()
 
 
-class _Running:
-    """Sums while they are being made."""
+class _Running(Counter[str]):
+    """Sums while they are being made, by name."""
 
-    __slots__ = ("messages", "ready", "received_bytes", "sent_bytes", "unacknowledged")
+    def add(self, fields: Iterable[str], row: Any, sign: int = 1) -> None:
+        for field in fields:
+            self[field] += sign * getattr(row, field)
 
-    def __init__(self) -> None:
-        self.ready = 0
-        self.unacknowledged = 0
-        self.received_bytes = 0
-        self.sent_bytes = 0
-        self.messages = [0] * len(TOTALS)
+    def grow(self, fields: Iterable[str], before: Any, now: Any) -> None:
+        """`before`: None: it is new."""
+        for field in fields:
+            old, new = getattr(before, field, 0), getattr(now, field)
+            if old != new:
+                self[field] += int(grown(old, new))
 
     def now(self) -> Sums:
-        return Sums(
-            self.ready, self.unacknowledged, self.received_bytes, self.sent_bytes, MessageTotals(*self.messages)
-        )
+        messages = MessageTotals(*(self[field] for field in TOTALS))
+        return Sums(**{field: self[field] for field in DEPTHS + BYTES}, messages=messages)
 
 
 class MemberRows:
@@ -146,7 +151,7 @@ class Replica:
         """By node: over AMQP."""
         self._queues: dict[int, dict[str, Track[QueueRow]]] = {}
         self._node_of: dict[int, str] = {}  # by id of the track's sampling: who told it
-        self._counted: dict[int, tuple[str, int, int]] = {}  # queue_id: what it adds to the depths of its vhost
+        self._counted: dict[int, tuple[str, QueueRow]] = {}  # queue_id: what it adds to the depths of its vhost
         self._running: dict[str, _Running] = {}
         self.vhost_sums: dict[str, Track[Sums]] = {}
         self._sampling = Sampling()
@@ -246,21 +251,15 @@ class Replica:
             self.vhost_sums.pop(vhost, None)
         whole = _Running()
         for vhost, running in self._running.items():
-            sums = running.now()
-            whole.ready += sums.ready
-            whole.unacknowledged += sums.unacknowledged
-            whole.received_bytes += sums.received_bytes
-            whole.sent_bytes += sums.sent_bytes
+            for field in (*DEPTHS, *BYTES, *DISK):
+                whole[field] += running[field]
             track = self.vhost_sums.get(vhost)
             if track is None:
-                self.vhost_sums[vhost] = Track(self._sampling, sums, DAY)
+                self.vhost_sums[vhost] = Track(self._sampling, running.now(), DAY)
             else:
-                track.put(sums)
+                track.put(running.now())
         for row in self.node_rows():
-            whole.messages = [have + new for have, new in zip(whole.messages, _values(row.messages), strict=True)]
-        for running in self._running.values():
-            for place in (TOTALS.index(field) for field in DISK):
-                whole.messages[place] += running.messages[place]
+            whole.add(TOTALS, row.messages)
         self.sums.put(whole.now())
 
     def lease(self, leased: bool, now_ms: int) -> None:
@@ -280,30 +279,35 @@ class Replica:
             member.sampling,
             row,
             spans=DAY if isinstance(row, NodeRow) else MINUTE,
-            since=_empty(row) if new else None,
+            since=emptied(row) if new else None,
         )
-        match row:
-            case ConnectionRow():
-                self.connections[row.connection_id] = track
-                self.connection_ids[row.name] = row.connection_id
-            case ChannelRow():
-                self.channels.setdefault(row.connection_id, {})[row.number] = track
-            case ConsumerRow():
-                self.consumers.setdefault(row.queue_id, {})[key] = track
-                self.consumers_of_channel.setdefault((row.connection_id, row.channel), {})[row.tag] = track
-            case QueueRow():
-                self._queues.setdefault(row.queue_id, {})[member.node] = track
-            case LoginSourceRow():
-                self.login_sources.setdefault(member.node, {})[key] = track
-            case ExchangeRow():
-                self.exchanges.setdefault((row.vhost, row.name), {})[member.node] = track
-            case QueueFlowRow():
-                place = (row.vhost, row.exchange)
-                self.flows_of_exchange.setdefault(place, {}).setdefault(key, {})[member.node] = track
-                self.flows_of_queue.setdefault(row.queue_id, {}).setdefault(key, {})[member.node] = track
-            case NodeRow():
-                pass
+        if isinstance(row, ConnectionRow):
+            self.connections[row.connection_id] = track
+            self.connection_ids[row.name] = row.connection_id
+        for index, place, name in self._places(member, row):
+            index.setdefault(place, {})[name] = track
         self._grew(row, None)
+
+    def _places(self, member: MemberRows, row: AnyRow) -> tuple[tuple[dict[Any, dict[Any, Any]], Any, Any], ...]:
+        """(index, place, name) of all indices that have the row."""
+        node, key = member.node, row.key
+        match row:
+            case ChannelRow():
+                return ((self.channels, row.connection_id, row.number),)
+            case ConsumerRow():
+                channel = (row.connection_id, row.channel)
+                return (self.consumers, row.queue_id, key), (self.consumers_of_channel, channel, row.tag)
+            case QueueRow():
+                return ((self._queues, row.queue_id, node),)
+            case LoginSourceRow():
+                return ((self.login_sources, node, key),)
+            case ExchangeRow():
+                return ((self.exchanges, (row.vhost, row.name), node),)
+            case QueueFlowRow():
+                of_exchange = self.flows_of_exchange.setdefault((row.vhost, row.exchange), {})
+                return (of_exchange, key, node), (self.flows_of_queue.setdefault(row.queue_id, {}), key, node)
+            case _:
+                return ()
 
     def _gone(self, member: MemberRows, key: Key) -> None:
         track = member.rows.pop(key, None)
@@ -311,33 +315,20 @@ class Replica:
             return
         self._watched.pop(id(track), None)
         row = track.row
+        for index, place, name in self._places(member, row):
+            _drop(index, place, name)
         match row:
             case ConnectionRow():
                 del self.connections[row.connection_id]
                 if self.connection_ids.get(row.name) == row.connection_id:
                     del self.connection_ids[row.name]
-            case ChannelRow():
-                _drop(self.channels, row.connection_id, row.number)
-            case ConsumerRow():
-                _drop(self.consumers, row.queue_id, key)
-                _drop(self.consumers_of_channel, (row.connection_id, row.channel), row.tag)
             case QueueRow():
-                _drop(self._queues, row.queue_id, member.node)
                 self._count(row.queue_id)
-            case LoginSourceRow():
-                _drop(self.login_sources, member.node, key)
-            case ExchangeRow():
-                _drop(self.exchanges, (row.vhost, row.name), member.node)
             case QueueFlowRow():
-                for flows, place in (
-                    (self.flows_of_exchange, (row.vhost, row.exchange)),
-                    (self.flows_of_queue, row.queue_id),
-                ):
-                    _drop(flows[place], key, member.node)  # type: ignore[index]
-                    if not flows[place]:  # type: ignore[index]
-                        del flows[place]  # type: ignore[arg-type]
-            case _:
-                pass
+                if not self.flows_of_exchange[row.vhost, row.exchange]:
+                    del self.flows_of_exchange[row.vhost, row.exchange]
+                if not self.flows_of_queue[row.queue_id]:
+                    del self.flows_of_queue[row.queue_id]
 
     # -- sums -------------------------------------------------------------------------------------------------
 
@@ -345,47 +336,27 @@ class Replica:
         match row:
             case QueueRow():
                 self._count(row.queue_id)
-                self._count_disk(row, before)
+                queue = self.map.queue_by_id(QueueId(row.queue_id))
+                if queue is not None and (before is None or before.messages != row.messages):
+                    self._running_of(queue.vhost).grow(DISK, before and before.messages, row.messages)
             case ConnectionRow():
-                running = self._running_of(row.vhost)
-                running.received_bytes += int(grown(before.received_bytes if before else 0, row.received_bytes))
-                running.sent_bytes += int(grown(before.sent_bytes if before else 0, row.sent_bytes))
+                self._running_of(row.vhost).grow(BYTES, before, row)
             case ChannelRow():
                 connection = self.connections.get(row.connection_id)
                 if connection is not None:
-                    messages = self._running_of(connection.row.vhost).messages
-                    old = before.messages if before else MessageTotals()
-                    for place, field in enumerate(TOTALS):
-                        messages[place] += int(grown(getattr(old, field), getattr(row.messages, field)))
-            case _:
-                pass
-
-    def _count_disk(self, row: QueueRow, before: QueueRow | None) -> None:
-        """What queues read and wrote: no channel knows it."""
-        old = before.messages if before else MessageTotals()
-        if (old.disk_reads, old.disk_writes) == (row.messages.disk_reads, row.messages.disk_writes):
-            return
-        queue = self.map.queue_by_id(QueueId(row.queue_id))
-        if queue is not None:
-            messages = self._running_of(queue.vhost).messages
-            for field in DISK:
-                messages[TOTALS.index(field)] += int(grown(getattr(old, field), getattr(row.messages, field)))
+                    self._running_of(connection.row.vhost).grow(TOTALS, before and before.messages, row.messages)
 
     def _count(self, queue_id: int) -> None:
         """Brings the depths of a vhost up to date with one of its queues."""
         counted = self._counted.pop(queue_id, None)
         if counted is not None:
-            vhost, ready, unacknowledged = counted
-            running = self._running_of(vhost)
-            running.ready -= ready
-            running.unacknowledged -= unacknowledged
+            vhost, row = counted
+            self._running_of(vhost).add(DEPTHS, row, -1)
         queue = self.map.queue_by_id(QueueId(queue_id))
         track = self.queue_track(queue) if queue is not None and not queue.staging else None
         if queue is not None and track is not None:
-            running = self._running_of(queue.vhost)
-            running.ready += track.row.ready
-            running.unacknowledged += track.row.unacknowledged
-            self._counted[queue_id] = (queue.vhost, track.row.ready, track.row.unacknowledged)
+            self._running_of(queue.vhost).add(DEPTHS, track.row)
+            self._counted[queue_id] = (queue.vhost, track.row)
 
     def _running_of(self, vhost: str) -> _Running:
         running = self._running.get(vhost)
@@ -452,26 +423,3 @@ def _drop(index: dict[Any, dict[Any, Any]], place: Any, name: Any) -> None:
         inner.pop(name, None)
         if not inner:
             del index[place]
-
-
-def _values(totals: MessageTotals) -> tuple[int, ...]:
-    return tuple(getattr(totals, field) for field in TOTALS)
-
-
-def _empty(row: AnyRow) -> AnyRow:
-    """The row of the same thing before anything happened: what a new thing's rate is counted from."""
-    match row:
-        case ConnectionRow():
-            return msgspec.structs.replace(row, received_bytes=0, received_reads=0, sent_bytes=0, sent_writes=0)
-        case QueueRow():
-            return msgspec.structs.replace(row, messages=MessageTotals(), ready=0, unacknowledged=0)
-        case ChannelRow():
-            return msgspec.structs.replace(row, messages=MessageTotals(), publishes=())
-        case ConsumerRow():
-            return msgspec.structs.replace(row, delivered=0)
-        case ExchangeRow():
-            return ExchangeRow(vhost=row.vhost, name=row.name)
-        case QueueFlowRow():
-            return QueueFlowRow(vhost=row.vhost, exchange=row.exchange, queue_id=row.queue_id)
-        case _:
-            return row

@@ -8,7 +8,7 @@ from clusterbroker.cluster.wiring.entities import VHOST_LIMITS, OperatorPolicy, 
 
 from .errors import object_not_found
 from .principals import MONITORING
-from .reading import Document, Reading, plain, plain_table
+from .reading import Document, Reading, plain, plain_table, same
 from .statistics import CHANNEL_FIELDS, CONNECTION_BYTES, DEPTH_FIELDS
 
 POLICY_COMPONENT: Final = "policy"
@@ -79,12 +79,9 @@ def vhost_document(reading: Reading, vhost: Vhost) -> Document:
 def policy_document(policy: Policy | OperatorPolicy) -> Document:
     """One policy."""
     return {
+        **same(policy, "name", "pattern", "priority", "vhost"),
         "apply-to": policy.apply_to,
         "definition": plain_table(policy.definition),
-        "name": policy.name,
-        "pattern": policy.pattern,
-        "priority": policy.priority,
-        "vhost": policy.vhost,
     }
 
 
@@ -166,8 +163,7 @@ def _global(parameter: Parameter) -> Document:
 
 def limits_of(limits: VhostLimits) -> Document:
     """Limits under their names in RabbitMQ."""
-    named = ((name, getattr(limits, field)) for name, field in VHOST_LIMITS.items())
-    return {name: value for name, value in named if value is not None}
+    return {name: value for name, field in VHOST_LIMITS.items() if (value := getattr(limits, field)) is not None}
 
 
 def vhost_limits(reading: Reading, vhost: str | None = None) -> list[Document]:

@@ -16,18 +16,9 @@ from msgspec.structs import replace
 
 from clusterbroker.cluster.wiring import commands as c
 
-from . import accounts, definitions, settings
-from .bodies import (
-    BODY_BYTES_MAX,
-    DEFINITIONS_BYTES_MAX,
-    Body,
-    limit_command,
-    parameter_command,
-    policy_command,
-    user_command,
-    user_limit_command,
-)
+from . import accounts, bodies, definitions, settings
 from .errors import bad_request, object_not_found
+from .forms import BODY_BYTES_MAX, Form, Said
 from .messages import require_unlocked, staged_in
 from .naming import check_new_name
 from .principals import ADMINISTRATOR, MANAGEMENT, POLICYMAKER
@@ -57,7 +48,7 @@ class Planned(msgspec.Struct):
         return f"Planned({self.commands!r}, status={self.status})"
 
 
-Plan = Callable[[Reading, Path, Body, dict[str, Any]], Planned]
+Plan = Callable[[Reading, Path, Said], Planned]
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -70,6 +61,8 @@ class Write(msgspec.Struct, frozen=True):
     right: str = ADMINISTRATOR
     enter: bool = False
     """The vhost of the path must be open to the user."""
+    form: type[Form] | None = None
+    """What the plan reads of a body."""
     body_bytes_max: int = BODY_BYTES_MAX
 
     @property
@@ -80,12 +73,12 @@ class Write(msgspec.Struct, frozen=True):
         return (201, 204) if self.method == "PUT" else (204,)
 
 
-def run(write: Write, reading: Reading, path: Path, fields: dict[str, Any]) -> Planned:
+def run(write: Write, reading: Reading, path: Path, said: Said) -> Planned:
     """The plan. Refused as rights and body demand."""
     reading.principal.require(write.right)
     if write.enter:
         reading.principal.enter(path["vhost"])
-    return write.plan(reading, path, Body(fields, reading.now_ms), fields)
+    return write.plan(reading, path, said)
 
 
 def _made(command: c.AnyCommand, existed: bool) -> Planned:
@@ -95,60 +88,69 @@ def _made(command: c.AnyCommand, existed: bool) -> Planned:
     return Planned([command], 204 if existed else 201)
 
 
-def _deleted(command: c.AnyCommand, existed: bool) -> Planned:
-    if not existed:
-        raise object_not_found()
-    return Planned([command])
+def _put(
+    make: Callable[[Said, int, Path], c.AnyCommand],
+    there: Callable[[Reading, Path], object],
+    check: Callable[[Reading, Path], None] = lambda _r, _p: None,
+) -> Plan:
+    """A thing that a path names: new, or in the place of what is `there`."""
+
+    def plan(r: Reading, p: Path, said: Said) -> Planned:
+        check(r, p)
+        return _made(make(said, r.now_ms, p), bool(there(r, p)))
+
+    return plan
 
 
-def _put_vhost(r: Reading, p: Path, body: Body, fields: dict[str, Any]) -> Planned:
+def _delete(make: Callable[[int, Path], c.AnyCommand], there: Callable[[Reading, Path], object]) -> Plan:
+    """Refused (404) when it is not there."""
+
+    def plan(r: Reading, p: Path, _said: Said) -> Planned:
+        if not there(r, p):
+            raise object_not_found()
+        return Planned([make(r.now_ms, p)])
+
+    return plan
+
+
+# -- vhosts, users, permissions -------------------------------------------------------------------------------
+
+
+def _put_vhost(r: Reading, p: Path, said: Said) -> Planned:
     existing = r.map.vhost(p["vhost"])
-    command = body.vhost_command(p["vhost"])
-    if existing is not None and set(fields) == {"tracing"}:  # a switch says nothing of the rest
+    command = bodies.Vhost.of(said).command(r.now_ms, p["vhost"])
+    if existing is not None and set(said) == {"tracing"}:  # a switch says nothing of the rest
         command = replace(command, only=("tracing",))
     planned = _made(command, existing is not None)
     if existing is None and r.principal.account:  # as in RabbitMQ, whose clients make a vhost and go on to use it
-        every = c.SetPermission(
-            at_ms=body.at_ms, user=r.principal.account, vhost=p["vhost"], configure=".*", write=".*", read=".*"
-        )
-        planned.commands.append(every)
+        every = bodies.Permission(configure=".*", write=".*", read=".*")
+        planned.commands.append(every.command(r.now_ms, p["vhost"], r.principal.account))
     return planned
 
 
-def _delete_vhost(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    return _deleted(c.DeleteVhost(at_ms=body.at_ms, name=p["vhost"]), r.map.vhost(p["vhost"]) is not None)
-
-
-def _start_vhost(r: Reading, p: Path, _body: Body, _fields: dict[str, Any]) -> Planned:
+def _start_vhost(r: Reading, p: Path, _said: Said) -> Planned:
     """Nothing is to be done: a vhost runs wherever a node does."""
-    if r.map.vhost(p["vhost"]) is None:
-        raise object_not_found()
+    settings.vhost_named(r, p["vhost"])
     if not r.replica.running(p["node"], r.now_ms):
         raise bad_request(f"Request to node {p['node']} failed with nodedown")
     return Planned([])
 
 
-def _put_user(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    existing = r.map.user(p["user"])
-    command, password = user_command(p["user"], body, existing is not None)
-    planned = _made(command, existing is not None)
+def _put_user(r: Reading, p: Path, said: Said) -> Planned:
+    existed = r.map.user(p["user"]) is not None
+    command, password = bodies.User.of(said).command(r.now_ms, p["user"], existed)
+    planned = _made(command, existed)
     if password is not None:
         planned.passwords = [(0, password)]
     return planned
 
 
-def _delete_user(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    return _deleted(c.DeleteUser(at_ms=body.at_ms, name=p["user"]), r.map.user(p["user"]) is not None)
-
-
-def _delete_users(r: Reading, _p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    names = body.value("users")
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise bad_request("'users' should be a list of names")
+def _delete_users(r: Reading, _p: Path, said: Said) -> Planned:
+    names = bodies.Users.of(said).users
     for name in names:
         if r.map.user(name) is None:
             raise bad_request(["no_such_user", name])
-    return Planned([c.DeleteUser(at_ms=body.at_ms, name=name) for name in names])
+    return Planned([c.DeleteUser(at_ms=r.now_ms, name=name) for name in names])
 
 
 def _known(r: Reading, p: Path) -> None:
@@ -156,111 +158,63 @@ def _known(r: Reading, p: Path) -> None:
         raise bad_request("vhost_or_user_not_found")
 
 
-def _put_permission(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    _known(r, p)
-    existed = r.map.permission(p["user"], p["vhost"]) is not None
-    return _made(body.permission_command(p["vhost"], p["user"]), existed)
-
-
-def _delete_permission(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    command = c.ClearPermission(at_ms=body.at_ms, user=p["user"], vhost=p["vhost"])
-    return _deleted(command, r.map.permission(p["user"], p["vhost"]) is not None)
-
-
 def _topic_permissions(r: Reading, p: Path) -> list[str]:
     held = r.map.topic_permissions()
     return [entry.exchange for entry in held if (entry.user, entry.vhost) == (p["user"], p["vhost"])]
 
 
-def _put_topic_permission(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
+def _put_topic_permission(r: Reading, p: Path, said: Said) -> Planned:
     _known(r, p)
-    command = body.topic_permission_command(p["vhost"], p["user"])
+    command = bodies.TopicPermission.of(said).command(r.now_ms, **p)
     return _made(command, command.exchange in _topic_permissions(r, p))
 
 
-def _delete_topic_permission(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    held = _topic_permissions(r, p)
-    exchange = p.get("exchange")
-    command = c.ClearTopicPermission(at_ms=body.at_ms, user=p["user"], vhost=p["vhost"], exchange=exchange)
-    return _deleted(command, bool(held) if exchange is None else exchange in held)
+_delete_topic_permission: Final = _delete(
+    lambda at_ms, p: c.ClearTopicPermission(at_ms=at_ms, **p),
+    lambda r, p: p["exchange"] in _topic_permissions(r, p) if "exchange" in p else _topic_permissions(r, p),
+)
 
-
-def _put_policy(operator: bool) -> Plan:
-    def plan(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-        command = policy_command(p["vhost"], p["name"], body, operator=operator)
-        return _made(command, p["name"] in r.policies(p["vhost"])[operator])
-
-    return plan
-
-
-def _delete_policy(operator: bool) -> Plan:
-    def plan(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-        command: c.AnyCommand
-        if operator:
-            command = c.DeleteOperatorPolicy(at_ms=body.at_ms, vhost=p["vhost"], name=p["name"])
-        else:
-            command = c.DeletePolicy(at_ms=body.at_ms, vhost=p["vhost"], name=p["name"])
-        return _deleted(command, p["name"] in r.policies(p["vhost"])[operator])
-
-    return plan
-
+# -- policies, parameters, limits -----------------------------------------------------------------------------
 
 _OF_OTHERS: Final = (settings.POLICY_COMPONENT, settings.OPERATOR_POLICY_COMPONENT, settings.LIMITS_COMPONENT)
 
 
-def _parameter_place(p: Path) -> tuple[str, str, str]:
-    """(vhost, component, name); a path of global parameters has the name alone."""
-    return p.get("vhost", settings.GLOBAL), p.get("component", settings.GLOBAL), p["name"]
+def _policy_there(operator: bool) -> Callable[[Reading, Path], bool]:
+    return lambda r, p: p["name"] in r.policies(p["vhost"])[operator]
 
 
-def _put_parameter(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    vhost, component, name = _parameter_place(p)
+def _parameter_place(p: Path) -> dict[str, str]:
+    """A path of global parameters has the name alone."""
+    return {"vhost": settings.GLOBAL, "component": settings.GLOBAL, **p}
+
+
+def _no_component_of_others(_r: Reading, p: Path) -> None:
+    component = p.get("component", settings.GLOBAL)
     if component in _OF_OTHERS:
         raise bad_request(f"component '{component}' has a path of its own")
-    existed = r.map.parameter(vhost, component, name) is not None
-    return _made(parameter_command(vhost, component, name, body), existed)
 
 
-def _delete_parameter(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    vhost, component, name = _parameter_place(p)
-    command = c.DeleteParameter(at_ms=body.at_ms, vhost=vhost, component=component, name=name)
-    return _deleted(command, r.map.parameter(vhost, component, name) is not None)
-
-
-def _put_cluster_name(_r: Reading, _p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    name = body.text("name")
+def _put_cluster_name(r: Reading, _p: Path, said: Said) -> Planned:
+    name = bodies.ClusterName.of(said).name
     check_new_name(name)
-    command = c.PutParameter(
-        at_ms=body.at_ms, vhost=settings.GLOBAL, component=settings.GLOBAL, name="cluster_name", value=name
-    )
-    return Planned([command])
+    return Planned([bodies.Parameter(value=name).command(r.now_ms, settings.GLOBAL, settings.GLOBAL, "cluster_name")])
 
 
-def _put_vhost_limit(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
+def _put_vhost_limit(r: Reading, p: Path, said: Said) -> Planned:
     settings.vhost_named(r, p["vhost"])
-    return Planned([limit_command(p["vhost"], p["name"], body.number("value"), body.at_ms)])
+    return Planned([bodies.vhost_limit_command(r.now_ms, **p, value=bodies.Limit.of(said).value)])
 
 
-def _delete_vhost_limit(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    if p["name"] not in settings.limits_of(r.map.vhost_limits(p["vhost"])):
-        raise object_not_found()
-    return Planned([limit_command(p["vhost"], p["name"], None, body.at_ms)])
+def _put_user_limit(r: Reading, p: Path, said: Said) -> Planned:
+    accounts.user_named(r, p["user"])
+    return Planned([bodies.user_limit_command(r.now_ms, **p, value=bodies.Limit.of(said).value)])
 
 
-def _put_user_limit(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    user = accounts.user_named(r, p["user"])
-    return Planned([user_limit_command(user.name, p["name"], body.number("value"), body.at_ms)])
+# -- imports and queues ---------------------------------------------------------------------------------------
 
 
-def _delete_user_limit(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    user = accounts.user_named(r, p["user"])
-    if p["name"] not in accounts.limits_of(user.limits):
-        raise object_not_found()
-    return Planned([user_limit_command(user.name, p["name"], None, body.at_ms)])
-
-
-def _import(r: Reading, p: Path, body: Body, fields: dict[str, Any]) -> Planned:
-    commands, passwords = definitions.planned(fields, body.at_ms, p.get("vhost"))
+def _import(r: Reading, p: Path, said: Said) -> Planned:
+    commands, passwords = definitions.planned(said, r.now_ms, p.get("vhost"))
     planned = Planned(list(commands), passwords=passwords, whole=True)
     if r.query.get("dry_run") == "true":
         planned.answer = definitions.trial(r.replica.map, commands)
@@ -268,71 +222,77 @@ def _import(r: Reading, p: Path, body: Body, fields: dict[str, Any]) -> Planned:
 
 
 def _pause_queue(paused: bool) -> Plan:
-    def plan(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-        staged = not paused and body.flag("staged", False)
+    def plan(r: Reading, p: Path, said: Said) -> Planned:
+        staged = not paused and bodies.Resume.of(said).staged
         queue = staged_in(r, p["vhost"], p["name"]) if staged else r.map.queue(p["vhost"], p["name"])
         if queue is None:
             raise object_not_found()
         r.principal.check(p["vhost"], "configure", "queue", p["name"])
         if paused:
             require_unlocked(queue)
-        return Planned(
-            [c.PauseQueue(at_ms=body.at_ms, vhost=p["vhost"], name=p["name"], paused=paused, staging=staged)]
-        )
+        return Planned([c.PauseQueue(at_ms=r.now_ms, **p, paused=paused, staging=staged)])
 
     return plan
 
 
-WRITES: Final[tuple[Write, ...]] = (
-    Write("PUT", "/api/queues/{vhost}/{name}/pause", "Hand nothing out", _pause_queue(True), MANAGEMENT, enter=True),
-    Write("PUT", "/api/queues/{vhost}/{name}/resume", "Hand out again", _pause_queue(False), MANAGEMENT, enter=True),
-    Write("PUT", "/api/vhosts/{vhost}", "Make or change a vhost", _put_vhost),
-    Write("DELETE", "/api/vhosts/{vhost}", "Delete a vhost and all in it", _delete_vhost),
-    Write("POST", "/api/vhosts/{vhost}/start/{node}", "Start a vhost at a node; it runs there already", _start_vhost),
-    Write("POST", "/api/users/bulk-delete", "Delete users", _delete_users),
-    Write("PUT", "/api/users/{user}", "Make or change a user", _put_user),
-    Write("DELETE", "/api/users/{user}", "Delete a user", _delete_user),
-    Write("PUT", "/api/permissions/{vhost}/{user}", "Let a user into a vhost", _put_permission),
-    Write("DELETE", "/api/permissions/{vhost}/{user}", "Close a vhost to a user", _delete_permission),
-    Write("PUT", "/api/topic-permissions/{vhost}/{user}", "Set a topic permission", _put_topic_permission),
-    Write("DELETE", "/api/topic-permissions/{vhost}/{user}", "Clear topic permissions", _delete_topic_permission),
-    Write(
-        "DELETE",
-        "/api/topic-permissions/{vhost}/{user}/{exchange}",
-        "Clear one topic permission",
-        _delete_topic_permission,
-    ),
-    Write("PUT", "/api/policies/{vhost}/{name}", "Set a policy", _put_policy(False), POLICYMAKER, enter=True),
-    Write("DELETE", "/api/policies/{vhost}/{name}", "Delete a policy", _delete_policy(False), POLICYMAKER, enter=True),
-    Write("PUT", "/api/operator-policies/{vhost}/{name}", "Set an operator policy", _put_policy(True), enter=True),
-    Write(
-        "DELETE", "/api/operator-policies/{vhost}/{name}", "Delete an operator policy", _delete_policy(True), enter=True
-    ),
-    Write(
-        "PUT", "/api/parameters/{component}/{vhost}/{name}", "Set a parameter", _put_parameter, POLICYMAKER, enter=True
-    ),
-    Write(
-        "DELETE",
-        "/api/parameters/{component}/{vhost}/{name}",
-        "Delete a parameter",
-        _delete_parameter,
-        POLICYMAKER,
-        enter=True,
-    ),
-    Write("PUT", "/api/global-parameters/{name}", "Set a global parameter", _put_parameter),
-    Write("DELETE", "/api/global-parameters/{name}", "Delete a global parameter", _delete_parameter),
-    Write("PUT", "/api/cluster-name", "Name the cluster", _put_cluster_name),
-    Write("PUT", "/api/vhost-limits/{vhost}/{name}", "Set a limit of a vhost", _put_vhost_limit),
-    Write("DELETE", "/api/vhost-limits/{vhost}/{name}", "Take off a limit of a vhost", _delete_vhost_limit),
-    Write("PUT", "/api/user-limits/{user}/{name}", "Set a limit of a user", _put_user_limit),
-    Write("DELETE", "/api/user-limits/{user}/{name}", "Take off a limit of a user", _delete_user_limit),
-    Write("POST", "/api/definitions", "Import definitions, all or none", _import, body_bytes_max=DEFINITIONS_BYTES_MAX),
-    Write(
-        "POST",
-        "/api/definitions/{vhost}",
-        "Import definitions into a vhost, all or none",
-        _import,
-        enter=True,
-        body_bytes_max=DEFINITIONS_BYTES_MAX,
-    ),
+_POLICY: Final = "/api/policies/{vhost}/{name}"
+_OPERATOR_POLICY: Final = "/api/operator-policies/{vhost}/{name}"
+_PARAMETER: Final = "/api/parameters/{component}/{vhost}/{name}"
+_TOPIC_PERMISSION: Final = "/api/topic-permissions/{vhost}/{user}"
+_put_parameter: Final = _put(
+    lambda said, at_ms, p: bodies.Parameter.of(said).command(at_ms, **_parameter_place(p)),
+    lambda r, p: r.map.parameter(**_parameter_place(p)),
+    _no_component_of_others,
 )
+_delete_parameter: Final = _delete(
+    lambda at_ms, p: c.DeleteParameter(at_ms=at_ms, **_parameter_place(p)),
+    lambda r, p: r.map.parameter(**_parameter_place(p)),
+)
+WRITES: Final[tuple[Write, ...]] = (
+    Write("PUT", "/api/queues/{vhost}/{name}/pause", "Hand nothing out", _pause_queue(True), MANAGEMENT, True),
+    Write("PUT", "/api/queues/{vhost}/{name}/resume", "Hand out again", _pause_queue(False), MANAGEMENT, True,
+          bodies.Resume),
+    Write("PUT", "/api/vhosts/{vhost}", "Make or change a vhost", _put_vhost, form=bodies.Vhost),
+    Write("DELETE", "/api/vhosts/{vhost}", "Delete a vhost and all in it", _delete(
+        lambda at_ms, p: c.DeleteVhost(at_ms=at_ms, name=p["vhost"]), lambda r, p: r.map.vhost(p["vhost"]))),
+    Write("POST", "/api/vhosts/{vhost}/start/{node}", "Start a vhost at a node; it runs there already", _start_vhost),
+    Write("POST", "/api/users/bulk-delete", "Delete users", _delete_users, form=bodies.Users),
+    Write("PUT", "/api/users/{user}", "Make or change a user", _put_user, form=bodies.User),
+    Write("DELETE", "/api/users/{user}", "Delete a user", _delete(
+        lambda at_ms, p: c.DeleteUser(at_ms=at_ms, name=p["user"]), lambda r, p: r.map.user(p["user"]))),
+    Write("PUT", "/api/permissions/{vhost}/{user}", "Let a user into a vhost", _put(
+        lambda said, at_ms, p: bodies.Permission.of(said).command(at_ms, **p),
+        lambda r, p: r.map.permission(**p), _known), form=bodies.Permission),
+    Write("DELETE", "/api/permissions/{vhost}/{user}", "Close a vhost to a user", _delete(
+        lambda at_ms, p: c.ClearPermission(at_ms=at_ms, **p), lambda r, p: r.map.permission(**p))),
+    Write("PUT", _TOPIC_PERMISSION, "Set a topic permission", _put_topic_permission, form=bodies.TopicPermission),
+    Write("DELETE", _TOPIC_PERMISSION, "Clear topic permissions", _delete_topic_permission),
+    Write("DELETE", _TOPIC_PERMISSION + "/{exchange}", "Clear one topic permission", _delete_topic_permission),
+    Write("PUT", _POLICY, "Set a policy", _put(
+        lambda said, at_ms, p: bodies.Policy.of(said).command(at_ms, **p), _policy_there(False)),
+        POLICYMAKER, True, bodies.Policy),
+    Write("DELETE", _POLICY, "Delete a policy", _delete(
+        lambda at_ms, p: c.DeletePolicy(at_ms=at_ms, **p), _policy_there(False)), POLICYMAKER, True),
+    Write("PUT", _OPERATOR_POLICY, "Set an operator policy", _put(
+        lambda said, at_ms, p: bodies.OperatorPolicy.of(said).command(at_ms, **p), _policy_there(True)),
+        enter=True, form=bodies.OperatorPolicy),
+    Write("DELETE", _OPERATOR_POLICY, "Delete an operator policy", _delete(
+        lambda at_ms, p: c.DeleteOperatorPolicy(at_ms=at_ms, **p), _policy_there(True)), enter=True),
+    Write("PUT", _PARAMETER, "Set a parameter", _put_parameter, POLICYMAKER, True, bodies.Parameter),
+    Write("DELETE", _PARAMETER, "Delete a parameter", _delete_parameter, POLICYMAKER, True),
+    Write("PUT", "/api/global-parameters/{name}", "Set a global parameter", _put_parameter, form=bodies.Parameter),
+    Write("DELETE", "/api/global-parameters/{name}", "Delete a global parameter", _delete_parameter),
+    Write("PUT", "/api/cluster-name", "Name the cluster", _put_cluster_name, form=bodies.ClusterName),
+    Write("PUT", "/api/vhost-limits/{vhost}/{name}", "Set a limit of a vhost", _put_vhost_limit, form=bodies.Limit),
+    Write("DELETE", "/api/vhost-limits/{vhost}/{name}", "Take off a limit of a vhost", _delete(
+        lambda at_ms, p: bodies.vhost_limit_command(at_ms, **p, value=None),
+        lambda r, p: p["name"] in settings.limits_of(r.map.vhost_limits(p["vhost"])))),
+    Write("PUT", "/api/user-limits/{user}/{name}", "Set a limit of a user", _put_user_limit, form=bodies.Limit),
+    Write("DELETE", "/api/user-limits/{user}/{name}", "Take off a limit of a user", _delete(
+        lambda at_ms, p: bodies.user_limit_command(at_ms, **p, value=None),
+        lambda r, p: p["name"] in accounts.limits_of(accounts.user_named(r, p["user"]).limits))),
+    Write("POST", "/api/definitions", "Import definitions, all or none", _import,
+          body_bytes_max=bodies.DEFINITIONS_BYTES_MAX),
+    Write("POST", "/api/definitions/{vhost}", "Import definitions into a vhost, all or none", _import, enter=True,
+          body_bytes_max=bodies.DEFINITIONS_BYTES_MAX),
+)  # fmt: skip

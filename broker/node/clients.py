@@ -10,12 +10,15 @@ whether the socket is read. A core never raises out of `receive` for a mistake o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.stats.totals import MessageTotals
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.stats.rows import AnyRow, ConnectionRow
 
 
 class Output(Protocol):
@@ -139,6 +142,10 @@ class ClientCore(SocketCore, Protocol):
 
     def vhost_deleted(self, name: str) -> None:
         """A virtual host is gone, perhaps the client's."""
+
+    def rows(self, row: ConnectionRow) -> Iterator[AnyRow]:
+        """What operators are told: `row`, completed by the protocol, and rows of its channels and consumers, if it has
+        such. Nothing before the client has signed in. The walk may be interrupted between two rows."""
 
 
 class ChannelCore(Protocol):

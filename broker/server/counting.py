@@ -9,22 +9,17 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from clusterbroker.broker.content.formats import UnknownFormatError
 from clusterbroker.broker.content.properties import property_of
-from clusterbroker.broker.fronts.amqp091.connection import Connection
-from clusterbroker.broker.fronts.amqp091.state import State
-from clusterbroker.broker.fronts.amqp091.subscription import Subscription
 from clusterbroker.broker.node.alerts import ALERTS_SHOWN_MAX
+from clusterbroker.broker.node.counts import ExchangeCounts
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.states import LEASED
-from clusterbroker.broker.queues.subscription import Subscriptions
 from clusterbroker.broker.server.alarms import free_bytes, resident_bytes
 from clusterbroker.broker.server.control.copying_operations import copying_facts
 from clusterbroker.broker.server.tls import shown
@@ -32,9 +27,7 @@ from clusterbroker.broker.stats.rows import (
     FLUSH_BOUNDS_MS,
     AlertRow,
     AnyRow,
-    ChannelRow,
     ConnectionRow,
-    ConsumerRow,
     CopyLag,
     ExchangeRow,
     LeaseRow,
@@ -54,22 +47,21 @@ from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster.ids import NodeId, QueueId
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.journal.flushes import BOUNDS_MS
-from clusterbroker.journal.record import Message
 from clusterbroker.replication.copies import State as CopyState
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.fronts.amqp091.channel import Channel
+    from clusterbroker.broker.node.clients import ClientCore
     from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.node.vhost import VirtualHost
     from clusterbroker.broker.queues.local_queue import LocalQueue
     from clusterbroker.broker.queues.ring import Ring
+    from clusterbroker.broker.queues.subscription import LocalConsumer, Member
     from clusterbroker.broker.server.client import Client
     from clusterbroker.broker.server.ports import ServerPort
+    from clusterbroker.broker.server.scrub import Scrub
+    from clusterbroker.journal.journal import Journal
+    from clusterbroker.journal.record import Message
 
-"""In the second byte of a message's properties: it has a timestamp."""
-FREE_BYTES_MAX: Final = 16 << 10
-"""Longer arguments and properties are not told: a batch has to fit into a frame whatever clients say."""
-_FREE: Final = msgspec.msgpack.Encoder(enc_hook=str)
 assert FLUSH_BOUNDS_MS == BOUNDS_MS, "rows have the journal's counts"
 
 
@@ -79,15 +71,8 @@ def rows(shell: ServerPort, started_at_ms: int, lag_ms: float) -> Iterator[AnyRo
     yield node_row(shell, started_at_ms, lag_ms)
     for connection in tuple(node.clients.values()):
         client = shell.clients.get(connection)
-        if client is None or not isinstance(connection, Connection):
-            continue  # rows know 0-9-1 alone
-        if connection.state not in (State.OPEN, State.CLOSING):
-            continue
-        yield connection_row(connection, client, bool(node.alarms or connection.backpressure.fed))
-        for channel in tuple(connection.channels.values()):
-            yield channel_row(connection.id, channel)
-            for subscription in tuple(channel.consumers.values()):
-                yield consumer_row(connection.id, channel.number, subscription)
+        if client is not None:
+            yield from connection.rows(connection_row(connection, client))
     for vhost in tuple(node.vhosts.values()):
         for name in tuple(vhost.exchanges):
             if name in vhost.exchanges:  # a slice may be long over
@@ -122,7 +107,7 @@ DESCRIPTORS: Final = "/dev/fd"
 
 def node_row(shell: ServerPort, started_at_ms: int, lag_ms: float) -> NodeRow:
     """What the process and its place in the cluster are like at this moment."""
-    node, options, cluster = shell.node, shell.options, shell.cluster
+    node, options = shell.node, shell.options
     directory = options.data_dir
     member = node.map.member(NodeId(options.node.name))
     now_ms = time.time_ns() // 1_000_000
@@ -136,13 +121,8 @@ def node_row(shell: ServerPort, started_at_ms: int, lag_ms: float) -> NodeRow:
         listeners.append(Listener("clustering", options.cluster.listen.host, options.cluster.listen.port))
     listeners += [Listener("http", where.host, where.port) for where in options.http]
     listeners += [Listener("https", where.host, where.port) for where in options.https]
-    journal = shell.storage.journal
-    segments, journal_bytes = (0, 0) if journal is None else journal.size()
-    linked = () if node.part is None else node.part.hub.linked
-    clocks = {} if cluster is None else cluster.heart.clocks_ahead_ms()
     return NodeRow(
         name=options.node.name,
-        incarnation=0 if cluster is None else node.options.incarnation,
         version=VERSION,
         os_pid=os.getpid(),
         started_at_ms=started_at_ms,
@@ -161,18 +141,8 @@ def node_row(shell: ServerPort, started_at_ms: int, lag_ms: float) -> NodeRow:
         draining=member is not None and member.draining,
         listeners=tuple(listeners),
         loop_lag_ms=round(lag_ms, 3),
-        leased=cluster is None or cluster.heart.leased(),
-        lease_left_ms=0 if cluster is None else cluster.heart.lease_left_ms(),
         wiring_index=node.map.applied,
-        wiring_leader="" if cluster is None else cluster.raft.leader or "",
-        journal_segments=segments,
-        journal_bytes=journal_bytes,
-        journal_written_bytes=0 if journal is None else journal.written_bytes,
-        journal_flushes=0 if journal is None else journal.flushes.count,
-        journal_flush_us=0 if journal is None else journal.flushes.us,
-        links=tuple(
-            LinkRow(peer, peer in linked, *_traffic(shell, peer), clocks.get(peer, 0)) for peer in _others(shell)
-        ),
+        links=tuple(_links(shell)),
         connections_created=shell.connections_created,
         connections_closed=shell.connections_created - len(shell.clients),
         channels_created=node.churn.channels,
@@ -190,142 +160,103 @@ def node_row(shell: ServerPort, started_at_ms: int, lag_ms: float) -> NodeRow:
             if listener.tls is not None
             for where in listener.addresses
         ),
-        journal_reads=0 if journal is None else journal.reads,
-        journal_read_bytes=0 if journal is None else journal.read_bytes,
-        journal_read_us=0 if journal is None else journal.read_us,
-        wiring_term=0 if cluster is None else cluster.raft.term,
-        copies_sent_bytes=0 if node.part is None else node.part.copying.sent_bytes,
-        copies_received_bytes=0 if node.part is None else node.part.copying.received_bytes,
         alerts=tuple(
             AlertRow(one.kind, one.subject, one.text, one.since_ms) for one in islice(node.alerts, ALERTS_SHOWN_MAX)
         ),
         alerts_count=len(node.alerts),
         loop_held=shell.held.count,
         routes_refused=node.labour.refused,
-        scrub_percent=100 if shell.scrub is None else shell.scrub.percent,
-        scrub_passes=0 if shell.scrub is None else shell.scrub.passes,
-        scrub_bytes=0 if shell.scrub is None else shell.scrub.bytes_read,
-        scrub_found=0 if shell.scrub is None else shell.scrub.found,
-        journal_flush_counts=() if journal is None else tuple(journal.flushes.counts),
+        **_of_journal(shell.storage.journal),
+        **_of_scrub(shell.scrub),
+        **_of_member(shell),
         **copying_facts(shell),
     )
 
 
-def _traffic(shell: ServerPort, peer: str) -> tuple[int, int]:
-    return (0, 0) if shell.cluster is None else shell.cluster.mesh.traffic(peer)
+def _of_journal(journal: Journal | None) -> dict[str, Any]:
+    """Of a node that has one; what is missing is as the row says."""
+    if journal is None:
+        return {}
+    segments, octets = journal.size()
+    return {
+        "journal_segments": segments,
+        "journal_bytes": octets,
+        "journal_written_bytes": journal.written_bytes,
+        "journal_flushes": journal.flushes.count,
+        "journal_flush_us": journal.flushes.us,
+        "journal_flush_counts": tuple(journal.flushes.counts),
+        "journal_reads": journal.reads,
+        "journal_read_bytes": journal.read_bytes,
+        "journal_read_us": journal.read_us,
+    }
 
 
-def _others(shell: ServerPort) -> list[str]:
-    return [member.name for member in shell.node.map.members() if member.name != shell.options.node.name]
+def _of_scrub(scrub: Scrub | None) -> dict[str, Any]:
+    if scrub is None:
+        return {}
+    return {
+        "scrub_percent": scrub.percent,
+        "scrub_passes": scrub.passes,
+        "scrub_bytes": scrub.bytes_read,
+        "scrub_found": scrub.found,
+    }
 
 
-def connection_row(connection: Connection, client: Client, alarmed: bool) -> ConnectionRow:
-    """A client that has opened its connection."""
+def _of_member(shell: ServerPort) -> dict[str, Any]:
+    """Of a node that is in a cluster."""
+    cluster, part = shell.cluster, shell.node.part
+    found: dict[str, Any] = {}
+    if cluster is not None:
+        found = {
+            "incarnation": shell.node.options.incarnation,
+            "leased": cluster.heart.leased(),
+            "lease_left_ms": cluster.heart.lease_left_ms(),
+            "wiring_leader": cluster.raft.leader or "",
+            "wiring_term": cluster.raft.term,
+        }
+    if part is not None:
+        found["copies_sent_bytes"] = part.copying.sent_bytes
+        found["copies_received_bytes"] = part.copying.received_bytes
+    return found
+
+
+def _links(shell: ServerPort) -> Iterator[LinkRow]:
+    cluster, part = shell.cluster, shell.node.part
+    linked = () if part is None else part.hub.linked
+    clocks = {} if cluster is None else cluster.heart.clocks_ahead_ms()
+    for member in shell.node.map.members():
+        if (peer := member.name) != shell.options.node.name:
+            sent, received = (0, 0) if cluster is None else cluster.mesh.traffic(peer)
+            yield LinkRow(peer, peer in linked, sent, received, clocks.get(peer, 0))
+
+
+def connection_row(core: ClientCore, client: Client) -> ConnectionRow:
+    """What the shell knows of a client; its protocol tells the rest (`ClientCore.rows`)."""
     host, port = client.own_address
-    peer_host, _, peer_port = connection.peer.rpartition(":")
-    if connection.state is State.CLOSING:
-        state = "closing"
-    elif alarmed and connection.backpressure.publishes:
-        state = "blocked"
-    else:
-        state = "running" if connection.reading else "flow"
+    peer_host, _, peer_port = core.peer.rpartition(":")
+    negotiated = client.cipher
     return ConnectionRow(
-        connection_id=connection.id,
-        user=connection.user,
-        vhost=connection.vhost.name if connection.vhost is not None else "",
-        peer_host=peer_host.strip("[]") or connection.peer,
+        connection_id=core.id,
+        user=core.user,
+        peer_host=peer_host.strip("[]") or core.peer,
         peer_port=int(peer_port) if peer_port.isdigit() else 0,
         host=host,
         port=port,
-        auth_mechanism=connection.mechanism,
-        tls=_tls(client, connection.peer_identity),
-        client_properties=_told(connection.client_properties),
-        frame_max_bytes=connection.out.frame_max,
-        channel_max=connection.channel_max,
-        heartbeat_s=connection.heartbeat_s,
-        connected_at_ms=connection.opened_at_ms,
-        state=state,
-        channels=len(connection.channels),
+        tls=None if negotiated is None else TlsFacts(protocol=negotiated[1].lower(), cipher=negotiated[0]),
+        channels=len(core.channels),
         received_bytes=client.received_bytes,
         received_reads=client.received_reads,
         sent_bytes=client.sent_bytes,
         sent_writes=client.sent_writes,
-        pending_send_bytes=connection.out.size + client.unsent_bytes,
-        by_token=connection.access.by_token,
+        pending_send_bytes=core.out.size + client.unsent_bytes,
     )
-
-
-def _tls(client: Client, subject: str | None) -> TlsFacts | None:
-    negotiated = client.cipher
-    if negotiated is None:
-        return None
-    cipher, protocol, _ = negotiated
-    return TlsFacts(protocol=protocol.lower(), cipher=cipher, peer_subject=subject or "")
-
-
-def channel_row(connection_id: str, channel: Channel) -> ChannelRow:
-    """One channel."""
-    staged = channel.transaction
-    return ChannelRow(
-        connection_id=connection_id,
-        number=channel.number,
-        confirm=channel.confirms is not None,
-        transactional=staged is not None,
-        prefetch_count=channel.prefetch,
-        global_prefetch_count=channel.ledger.prefetch,
-        state="closing" if channel.closing else "running",
-        consumers=len(channel.consumers),
-        unacknowledged=channel.ledger.unacked,
-        unconfirmed=0 if channel.confirms is None else channel.confirms.unconfirmed,
-        uncommitted=0 if staged is None else sum(len(messages) for _, messages, _, _ in staged.publishes),
-        acks_uncommitted=0 if staged is None else sum(len(entries) for entries, _ in staged.settles),
-        messages=channel.totals,
-        publishes=tuple(
-            (exchange.decode("utf-8", "replace"), count) for exchange, count in channel.counts.publishes.items()
-        ),
-    )
-
-
-def consumer_row(connection_id: str, channel: int, subscription: Subscription) -> ConsumerRow:
-    """One consumer."""
-    credit = subscription.credit
-    return ConsumerRow(
-        connection_id=connection_id,
-        channel=channel,
-        tag=subscription.tag,
-        queue_id=subscription.queue.entity.queue_id,
-        ack_required=not subscription.no_ack,
-        exclusive=subscription.exclusive,
-        priority=credit.priority,
-        prefetch_count=credit.prefetch,
-        active=credit.active,
-        arguments=_told(subscription.arguments),
-        delivered=credit.delivered,
-    )
-
-
-def _told(free: Mapping[str, Any]) -> dict[str, Any]:
-    """What a client made up, if it can be told at all: names may be no UTF-8, and numbers of any size."""
-    if not free:
-        return {}
-    try:
-        size = len(_FREE.encode(free))
-    except (ValueError, OverflowError, TypeError, RecursionError):
-        return {}
-    return dict(free) if size <= FREE_BYTES_MAX else {}
 
 
 def exchange_row(vhost: VirtualHost, name: str) -> ExchangeRow:
     """What was published to an exchange here."""
     counts = vhost.exchanges[name]
     return ExchangeRow(
-        vhost=vhost.name,
-        name=name,
-        publish_in=counts.publish_in,
-        publish_out=counts.publish_out,
-        confirm=counts.confirm,
-        return_unroutable=counts.return_unroutable,
-        drop_unroutable=counts.drop_unroutable,
+        vhost=vhost.name, name=name, **{field: getattr(counts, field) for field in ExchangeCounts.__slots__}
     )
 
 
@@ -334,15 +265,12 @@ def lags(node: Node, queue: LocalQueue) -> tuple[CopyLag, ...]:
     owes an answer, what is not committed; and nobody knows what one has that is not synced yet."""
     if node.part is None:
         return ()
-    ring = queue.ring
-    found = []
+    ring, found = queue.ring, []
     for copy in node.part.copying.primary.copies(queue.entity.queue_id):
-        synced = copy.state is CopyState.SYNCED
-        if not synced:
-            lag = CopyLag(copy.node, queue.ready + ring.unacked, queue.ready_bytes, in_sync=False)
+        if copy.state is CopyState.SYNCED:
+            found.append(CopyLag(copy.node, max(0, ring.next_seq - ring.committed) if copy.owed_last else 0))
         else:
-            lag = CopyLag(copy.node, max(0, ring.next_seq - ring.committed) if copy.owed_last else 0)
-        found.append(lag)
+            found.append(CopyLag(copy.node, queue.ready + ring.unacked, queue.ready_bytes, in_sync=False))
     return tuple(found)
 
 
@@ -365,7 +293,7 @@ def queue_totals(ring: Ring) -> MessageTotals:
 def queue_row(queue: LocalQueue, copies: tuple[CopyLag, ...] = (), held_back: tuple[int, ...] = ()) -> QueueRow:
     """A queue that is owned here."""
     ring = queue.ring
-    active = queue.subscriptions.active
+    subscriptions = queue.subscriptions
     return QueueRow(
         queue_id=queue.entity.queue_id,
         epoch=queue.entity.epoch,
@@ -378,11 +306,11 @@ def queue_row(queue: LocalQueue, copies: tuple[CopyLag, ...] = (), held_back: tu
         in_memory=ring.resident,
         in_memory_bytes=ring.resident_bytes,
         memory_bytes=ring.resident_bytes,
-        consumers=len(queue.subscriptions),
-        consumer_capacity=round(queue.subscriptions.capacity(queue.host.now_ms), 3),
+        consumers=len(subscriptions),
+        consumer_capacity=round(subscriptions.capacity(queue.host.now_ms), 3),
         head_timestamp_s=_stamped(ring.head_message()),
-        exclusive_consumer_tag=_exclusive(queue.subscriptions),
-        single_active_consumer_tag=active.tag if isinstance(active, Subscription) else None,
+        exclusive_consumer_tag=next(filter(None, map(_tag, subscriptions)), None) if subscriptions.exclusive else None,
+        single_active_consumer_tag=_tag(subscriptions.active),
         messages=queue_totals(ring),
         copies=copies,
         lease=_lease(queue),
@@ -417,11 +345,9 @@ def _stamped(head: Message | None) -> int | None:
         return None
 
 
-def _exclusive(consumers: Subscriptions) -> str | None:
+def _tag(consumer: Member | None) -> str | None:
     """Of a consumer at this node; one at another node is known there by its tag."""
-    if not consumers.exclusive:
-        return None
-    return next((one.tag for one in consumers if isinstance(one, Subscription)), None)
+    return None if consumer is None or consumer.node else cast("LocalConsumer", consumer).tag
 
 
 def copy_row(entity: QueueEntity, ring: Ring) -> QueueRow:

@@ -5,9 +5,10 @@
            `- consumer (.., tag)    queue (queue_id)            node (name)
                                     login source (protocol, address, user)
 
-A *total* counts from when the thing began at this node, 64 bits, and never goes back while the thing lives there; so
-who asks seldom, or loses a sample, loses resolution and no truth. A total that is lower than before began anew. A
-*gauge* is the value at the moment of the sample. Names say the unit; `_at_ms` is wall clock time in ms since 1970.
+A `Total` counts from when the thing began at this node, 64 bits, and never goes back while the thing lives there; so
+who asks seldom, or loses a sample, loses resolution and no truth. A total that is lower than before began anew. All
+other numbers are gauges: values at the moment of the sample. Names say the unit; `_at_ms` is wall clock time in ms
+since 1970.
 
 Free-form values (arguments, client properties) are plain: None, bool, int, float, str, list, dict with text keys, and
 bytes or datetime where the client sent such; whoever shows them makes text of these. So nothing in a row leads back to
@@ -21,12 +22,14 @@ with its kind and is unique among the rows of one node; a thing that ended is to
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from clusterbroker.broker.stats.stored_offset import StoredOffset
 from clusterbroker.broker.stats.totals import MessageTotals as MessageTotals
+from clusterbroker.broker.stats.totals import StoredOffset, Total
 
 VERSION: Final = 2
 FLUSH_BOUNDS_MS: Final = (1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000)
@@ -50,10 +53,8 @@ class LinkRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     peer: str
     up: bool
-    sent_bytes: int = 0
-    """Total."""
-    received_bytes: int = 0
-    """Total."""
+    sent_bytes: Total = 0
+    received_bytes: Total = 0
     clock_ahead_ms: int = 0
     """How far its clock is ahead of this node's, by its last beat; 0 as well when none came lately."""
 
@@ -63,8 +64,8 @@ class LoginTotals(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     protocol: str
     """"amqp" or "http"."""
-    succeeded: int = 0
-    failed: int = 0
+    succeeded: Total = 0
+    failed: Total = 0
 
 
 class Certificate(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -144,63 +145,60 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     journal_segments: int = 0
     journal_bytes: int = 0
     """On disk now."""
-    journal_written_bytes: int = 0
-    """Total."""
-    journal_flushes: int = 0
-    """Total of group commits that were made durable."""
-    journal_flush_us: int = 0
-    """Total of the microseconds that they took."""
+    journal_written_bytes: Total = 0
+    journal_flushes: Total = 0
+    """Group commits that were made durable."""
+    journal_flush_us: Total = 0
+    """The microseconds that they took."""
     links: tuple[LinkRow, ...] = ()
 
-    connections_created: int = 0
-    connections_closed: int = 0
-    channels_created: int = 0
-    channels_closed: int = 0
-    queues_declared: int = 0
-    """Total of queue.declare that were answered, whether the queue was new or not."""
-    queues_created: int = 0
-    """Total of queues that began and that this node was the first owner of."""
-    queues_deleted: int = 0
-    """Total of queues that ended while this node owned them."""
+    connections_created: Total = 0
+    connections_closed: Total = 0
+    channels_created: Total = 0
+    channels_closed: Total = 0
+    queues_declared: Total = 0
+    """Queue.declare that were answered, whether the queue was new or not."""
+    queues_created: Total = 0
+    """Queues that began and that this node was the first owner of."""
+    queues_deleted: Total = 0
+    """Queues that ended while this node owned them."""
     logins: tuple[LoginTotals, ...] = ()
     messages: MessageTotals = MessageTotals()
     """Of all channels that ever were at this node: what outlives a channel."""
     certificates: tuple[Certificate, ...] = ()
     """Of the listeners for AMQP: the management process has its own."""
-    journal_reads: int = 0
-    """Total of reads from the journal, each of many messages."""
-    journal_read_bytes: int = 0
-    """Total."""
-    journal_read_us: int = 0
-    """Total of the microseconds that they took."""
+    journal_reads: Total = 0
+    """Reads from the journal, each of many messages."""
+    journal_read_bytes: Total = 0
+    journal_read_us: Total = 0
+    """The microseconds that they took."""
     wiring_term: int = 0
     """Of the wiring log's elections: it rises when another member is to order it; 0: a single node."""
-    copies_sent_bytes: int = 0
-    """Total of records sent to copies of queues that are owned here."""
-    copies_received_bytes: int = 0
-    """Total of records received for copies that this node keeps."""
+    copies_sent_bytes: Total = 0
+    """Records sent to copies of queues that are owned here."""
+    copies_received_bytes: Total = 0
+    """Records received for copies that this node keeps."""
     alerts: tuple[AlertRow, ...] = ()
     """The oldest ALERTS_SHOWN_MAX of them."""
     alerts_count: int = 0
     """All of them."""
-    loop_held: int = 0
-    """Total of events that held the loop for 100 ms or longer."""
-    routes_refused: int = 0
-    """Total of publishes and other messages whose route would have cost too much."""
+    loop_held: Total = 0
+    """Events that held the loop for 100 ms or longer."""
+    routes_refused: Total = 0
+    """Publishes and other messages whose route would have cost too much."""
     scrub_percent: int = 100
     """Of the pass over old segments that is under way; 100: none is."""
-    scrub_passes: int = 0
-    """Total."""
-    scrub_bytes: int = 0
-    """Total of bytes that were read and proved."""
-    scrub_found: int = 0
-    """Total of messages that it could not read."""
+    scrub_passes: Total = 0
+    scrub_bytes: Total = 0
+    """Bytes that were read and proved."""
+    scrub_found: Total = 0
+    """Messages that it could not read."""
     journal_flush_counts: tuple[int, ...] = ()
-    """Total of group commits by how long they took: up to each of FLUSH_BOUNDS_MS, and longer."""
+    """Of group commits by how long they took: up to each of FLUSH_BOUNDS_MS, and longer."""
     copies_syncing: int = 0
     """Copies here that are being brought up to date."""
-    copying_bytes: int = 0
-    """Total of what came in for that."""
+    copying_bytes: Total = 0
+    """What came in for that."""
     copying_rate_bytes: int = 0
     """So much a second may come in for copies that no publisher waits for; 0: as fast as it goes."""
     copying_paused: bool = False
@@ -250,14 +248,11 @@ class ConnectionRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_o
     """"starting", "tuning", "opening", "running", "flow" (its publishers wait), "blocking", "blocked" (an alarm),
     "closing"; as in RabbitMQ."""
     channels: int = 0
-    received_bytes: int = 0
-    """Total."""
-    received_reads: int = 0
-    """Total of reads that brought something."""
-    sent_bytes: int = 0
-    """Total."""
-    sent_writes: int = 0
-    """Total."""
+    received_bytes: Total = 0
+    received_reads: Total = 0
+    """Reads that brought something."""
+    sent_bytes: Total = 0
+    sent_writes: Total = 0
     pending_send_bytes: int = 0
     """Waiting for the socket."""
     by_token: bool = False
@@ -319,8 +314,8 @@ class ConsumerRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_onl
     active: bool = True
     """False: another one is the single active consumer."""
     arguments: dict[str, Any] = {}
-    delivered: int = 0
-    """Total of messages that it was handed."""
+    delivered: Total = 0
+    """Messages that it was handed."""
 
     @property
     def key(self) -> Key:
@@ -423,16 +418,13 @@ class ExchangeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_onl
     vhost: str
     name: str
     """Empty: the default exchange."""
-    publish_in: int = 0
-    """Total of messages that clients published to it; what other exchanges hand on is counted at the first one."""
-    publish_out: int = 0
-    """Total of messages that went to queues from there, once for each queue."""
-    confirm: int = 0
-    """Total."""
-    return_unroutable: int = 0
-    """Total."""
-    drop_unroutable: int = 0
-    """Total."""
+    publish_in: Total = 0
+    """Messages that clients published to it; what other exchanges hand on is counted at the first one."""
+    publish_out: Total = 0
+    """Messages that went to queues from there, once for each queue."""
+    confirm: Total = 0
+    return_unroutable: Total = 0
+    drop_unroutable: Total = 0
 
     @property
     def key(self) -> Key:
@@ -445,8 +437,8 @@ class QueueFlowRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_on
     vhost: str
     exchange: str
     queue_id: int
-    publish: int = 0
-    """Total since the counting began."""
+    publish: Total = 0
+    """Since the counting began."""
 
     @property
     def key(self) -> Key:
@@ -461,8 +453,8 @@ class LoginSourceRow(msgspec.Struct, frozen=True, array_like=True, gc=False, tag
     address: str
     user: str
     """Empty: none that there is."""
-    succeeded: int = 0
-    failed: int = 0
+    succeeded: Total = 0
+    failed: Total = 0
 
     @property
     def key(self) -> Key:
@@ -470,6 +462,20 @@ class LoginSourceRow(msgspec.Struct, frozen=True, array_like=True, gc=False, tag
 
 
 AnyRow = NodeRow | ConnectionRow | ChannelRow | ConsumerRow | QueueRow | ExchangeRow | QueueFlowRow | LoginSourceRow
+
+
+def emptied(row: AnyRow) -> AnyRow:
+    """The row of the same thing before anything happened: what a new thing's rate is counted from."""
+    return msgspec.structs.replace(row, **_empty(type(row)))
+
+
+@cache
+def _empty(kind: type[AnyRow]) -> dict[str, Any]:
+    """Totals, and the depths of a queue."""
+    depths = ("ready", "unacknowledged") if kind is QueueRow else ()
+    hints = get_type_hints(kind, include_extras=True)
+    totals = [name for name, hint in hints.items() if hint == Total or name in ("messages", "publishes", *depths)]
+    return {field.name: field.default for field in msgspec.structs.fields(kind) if field.name in totals}
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
@@ -492,8 +498,21 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True
     gone: tuple[Key, ...] = ()
 
 
+FREE_BYTES_MAX: Final = 16 << 10
+"""Longer arguments and properties are not told: a batch has to fit into a frame whatever clients say."""
 _ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=str)
 _DECODER: Final = msgspec.msgpack.Decoder(Batch)
+
+
+def free(table: Mapping[str, Any]) -> dict[str, Any]:
+    """What a client made up, if it can be told at all: names may be no UTF-8, and numbers of any size."""
+    if not table:
+        return {}
+    try:
+        size = len(_ENCODER.encode(table))
+    except (ValueError, OverflowError, TypeError, RecursionError):
+        return {}
+    return dict(table) if size <= FREE_BYTES_MAX else {}
 
 
 def encode(batch: Batch) -> bytes:

@@ -26,7 +26,7 @@ from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
-from clusterbroker.broker.stats.stored_offset import StoredOffset
+from clusterbroker.broker.stats.totals import StoredOffset
 from clusterbroker.broker.streams.bookmarks import Bookmarks
 from clusterbroker.broker.streams.messages import FIND, LEAVE, STORE, STORED, StreamAsk, StreamTold
 from clusterbroker.broker.streams.past import Part

@@ -10,8 +10,11 @@ import asyncio
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.management import reads
+from clusterbroker.broker.server import counting
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.shell import NodeShell
+from clusterbroker.broker.stats.rows import ConnectionRow
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.entities import UserLimits
 from tests.fronts.toy import Toy
@@ -19,6 +22,7 @@ from tests.fronts.toy_actors import settle
 from tests.fronts.toy_client import FRONTS, ToyClient
 from tests.simulation.run import run
 from tests.unit.broker.fronts.amqp091.harness import HEADER, World, bodies
+from tests.unit.broker.management.set_up import Place, everything, user
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.server.server_support import Lines, options, until
 
@@ -148,6 +152,40 @@ async def test_one_listener_serves_both() -> None:
     assert await reader.readline() == b"ERR closed broker forced connection closure with reason 'shutdown'\n"
     for each in (writer, silent, rabbit):
         each.close()
+
+
+async def test_operators_see_it_among_connections() -> None:
+    shell = NodeShell(options(), NodeLog(Lines(), "debug"))
+    shell.fronts = FRONTS
+    await shell.start()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", shell.listeners[0].addresses[0].port)
+        writer.write(b"TOY guest wrong")
+        await until(lambda: any(isinstance(core, Toy) for core in shell.clients))
+        assert not connections(shell), "before it has signed in"
+        writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", shell.listeners[0].addresses[0].port)
+        own = "{}:{}".format(*writer.get_extra_info("sockname"))
+        for said, answer in ((b"TOY guest guest /\n", b"READY\n"), (b"PUB 1 none x\n", b"NO 1\n")):
+            writer.write(said)
+            assert await reader.readline() == answer
+        place = Place()
+        place.must(c.AddVhost(name="/"), user("guest", "administrator"), everything("guest"))
+        place.tell(*counting.rows(shell, 0, 0.0))
+        (listed,) = (read for read in reads.READS if read.path == "/api/connections")
+        _, (told,) = reads.run(listed, place.reading(), {})
+        assert told["name"].startswith(f"{own} -> 127.0.0.1:")
+        assert (told["protocol"], told["user"], told["vhost"], told["state"]) == ("TOY", "guest", "/", "running")
+        assert (told["recv_oct"], told["recv_cnt"], told["send_oct"], told["send_cnt"]) == (31, 2, 11, 2)
+        shell.node.set_alarm("minority", True)
+        assert [row.state for row in connections(shell)] == ["flow"]
+    finally:
+        await shell.stop()
+    writer.close()
+
+
+def connections(shell: NodeShell) -> list[ConnectionRow]:
+    return [row for row in counting.rows(shell, 0, 0.0) if isinstance(row, ConnectionRow)]
 
 
 async def test_bytes_of_no_protocol_are_answered_as_before() -> None:

@@ -12,8 +12,10 @@ only session. Deliveries leave the ring as frames of 0-9-1, which `Lines` turns 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+from msgspec.structs import replace
 
 from clusterbroker.broker.access.authorization import Authorization
 from clusterbroker.broker.access.errors import Refusal, access_refused, precondition_failed
@@ -32,6 +34,7 @@ from clusterbroker.broker.node.clients import Accepted
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.stats.rows import AnyRow, ConnectionRow
 from clusterbroker.broker.stats.totals import MessageTotals
 from clusterbroker.cluster.wiring.stream_settings import STREAM
 from tests.fronts.lines import WORDS, Lines
@@ -208,6 +211,10 @@ class Toy:
 
     def tick(self, now_ms: int, wall_ms: int = 0) -> None:
         self.deadlines = [overdue for overdue in self.deadlines if not overdue(now_ms)]
+
+    def rows(self, row: ConnectionRow) -> Iterator[AnyRow]:
+        if self.is_open and self.ending is None:
+            yield replace(row, protocol="TOY", vhost=self.vhost_name, state="running" if self.reading else "flow")
 
     # -- the end
 

@@ -14,7 +14,7 @@ what a client does wrong ends its channel or its connection, with the code of am
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.authorization import Authorization
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import Accepted
     from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.node.vhost import VirtualHost
+    from clusterbroker.broker.stats.rows import AnyRow, ConnectionRow
 
 HEADER_0_9_1: Final = b"AMQP\x00\x00\x09\x01"
 HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
@@ -135,6 +136,12 @@ class Connection:
     @property
     def undecoded(self) -> bytes:
         return self.decoder.rest
+
+    def rows(self, row: ConnectionRow) -> Iterator[AnyRow]:
+        # a node that tells nobody need not know how
+        from clusterbroker.broker.fronts.amqp091.rows import rows_of
+
+        return rows_of(self, row)
 
     # -- bytes in ---------------------------------------------------------------------------------------------
 

@@ -28,10 +28,12 @@ class ConnectionCore(ClientCore, Protocol):
     decoder: FrameDecoder
     divided: Published | None
     exclusive_queues: bool
+    heartbeat_s: int
     looks: bool
     loopback: bool
     mechanism: str
     node: Node
+    opened_at_ms: int
     out: OutBuffer
     parked_bytes: int
     peer_identity: str | None

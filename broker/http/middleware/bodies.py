@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from starlette.requests import ClientDisconnect, Request
 
-from clusterbroker.broker.management import bodies
+from clusterbroker.broker.management import forms
 from clusterbroker.broker.management.errors import Refused
 
 BODY_S: Final = 120.0
@@ -50,7 +50,7 @@ class Room:
         """Waits until a body of this length may be read; to be called when it was answered."""
         if count <= SHORT_BYTES:
             return lambda: None
-        turns = self._worked_on if count <= bodies.BODY_BYTES_MAX else self._long
+        turns = self._worked_on if count <= forms.BODY_BYTES_MAX else self._long
         await turns.acquire()
         return turns.release
 
@@ -78,9 +78,9 @@ async def fields_of(request: Request, bytes_max: int, may_be_long: tuple[str, ..
         if (received or request.method == "POST") and kind != "application/json" and (kind or request.method == "POST"):
             raise Refused(415, "unsupported_media_type", "the body is application/json")
         request.scope[ANSWERED] = await room.turn(len(received))
-        if may_be_long and len(received) > bodies.BODY_BYTES_MAX:
-            return bodies.picked(bytes(received), may_be_long)
-        return bodies.parsed(bytes(received))
+        if may_be_long and len(received) > forms.BODY_BYTES_MAX:
+            return forms.picked(bytes(received), may_be_long)
+        return forms.parsed(bytes(received))
     except TimeoutError:
         raise Refused(408, "request_timeout", f"the body was not there within {BODY_S:g} s") from None
     except ClientDisconnect:

@@ -10,8 +10,8 @@ import pytest
 
 from clusterbroker.broker.http.middleware import bodies
 from clusterbroker.broker.http.operations import OrderError
-from clusterbroker.broker.management.bodies import BODY_BYTES_MAX, picked
 from clusterbroker.broker.management.errors import Refused
+from clusterbroker.broker.management.forms import BODY_BYTES_MAX, picked
 from clusterbroker.cluster.wiring.commands import AddVhost, AnyCommand
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import recorded_place

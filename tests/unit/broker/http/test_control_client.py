@@ -13,7 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from clusterbroker.broker.http import control_client
-from clusterbroker.broker.http.control_client import ControlClient, NotDone
+from clusterbroker.broker.http.control_client import ControlClient
+from clusterbroker.broker.http.operations import OrderError
 from clusterbroker.broker.management.replica import Replica
 from clusterbroker.broker.server import counting, upkeep
 from clusterbroker.broker.server.alarms import AlarmOptions
@@ -172,9 +173,10 @@ async def test_an_import_that_nobody_goes_on_with_is_dropped(beside: Beside, mon
 
 async def test_operations(beside: Beside) -> None:
     await asyncio.wait_for(beside.client.ready.wait(), 60)
-    assert await beside.client.call("alarm.set", {"name": "memory", "raised": True}) == {"alarms": ["memory"]}
-    with pytest.raises(NotDone, match="there is no connection"):
-        await beside.client.call("connection.close", {"id": "a.1.1"})
+    assert await beside.client.carry_out("alarm.set", {"name": "memory", "raised": True}) == {"alarms": ["memory"]}
+    refused = await beside.client.carry_out("connection.close", {"id": "a.1.1"})
+    assert isinstance(refused, OrderError)
+    assert "there is no connection" in refused.text
     refused = await beside.client.close_connection("a.1.1", "enough")
     assert refused is not None
     assert "there is no connection" in refused.text

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.management import definitions
-from clusterbroker.broker.management.bodies import parsed
 from clusterbroker.broker.management.errors import Refused
+from clusterbroker.broker.management.forms import parsed
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.management.set_up import Place, everything, queue, recorded_place, user
 

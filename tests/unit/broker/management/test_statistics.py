@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -37,6 +37,14 @@ def test_each_number_of_a_row_is_a_statistic(row: Any, groups: tuple[tuple[s.Of,
         if type(getattr(row, name)) in (int, float) and name not in NO_STATISTICS:
             changed = type(row)(**{field: getattr(row, field) for field in row.__struct_fields__} | {name: NUMBER})
             assert any(one.get(changed) != one.get(row) for one in table), f"{name} is not in the table"
+
+
+@pytest.mark.parametrize(("row", "groups"), KINDS)
+def test_a_total_is_a_counter(row: Any, groups: tuple[tuple[s.Of, ...], ...]) -> None:
+    hints = get_type_hints(type(row), include_extras=True)
+    for one in chain(*groups):
+        if one.name and one.source in hints:
+            assert (hints[one.source] == rows.Total) is (one.kind == s.COUNTER), one.name
 
 
 def test_a_name_and_a_field_mean_one_thing() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.fronts.amqp091.rows import channel_row, consumer_row
 from clusterbroker.broker.node import counts
 from clusterbroker.broker.node.counts import ChannelCounts
-from clusterbroker.broker.server import counting
 from tests.unit.broker.fronts.amqp091.harness import World
 
 
@@ -14,19 +14,19 @@ def test_nobody_counts_unless_somebody_asks() -> None:
     alice = world.client()
     alice.declare("q")
     alice.publish("", "q", b"1")
-    assert (world.node.flows.counting, world.node.flows.totals) == (False, {})
-    world.node.flows.asked(world.now_ms)
+    assert (world.node.counts.counting, world.node.counts.totals) == (False, {})
+    world.node.counts.asked(world.now_ms)
     alice.publish("", "q", b"2", b"3")
     queue_id = world.queue("q").entity.queue_id
-    assert world.node.flows.totals == {("/", b"", queue_id): 2}
+    assert world.node.counts.totals == {("/", b"", queue_id): 2}
     world.now_ms += counts.WANTED_MS
     alice.publish("", "q", b"4")
-    assert (world.node.flows.counting, world.node.flows.totals) == (False, {})
+    assert (world.node.counts.counting, world.node.counts.totals) == (False, {})
 
 
 def test_each_queue_of_a_route_is_a_flow_of_its_own() -> None:
     world = World()
-    world.node.flows.asked(world.now_ms)
+    world.node.counts.asked(world.now_ms)
     alice = world.client()
     for name in ("p", "q"):
         alice.declare(name)
@@ -34,7 +34,7 @@ def test_each_queue_of_a_route_is_a_flow_of_its_own() -> None:
     alice.publish("amq.fanout", "", b"1", b"2")
     alice.publish("", "q", b"3")
     ids = {name: world.queue(name).entity.queue_id for name in ("p", "q")}
-    assert world.node.flows.totals == {
+    assert world.node.counts.totals == {
         ("/", b"amq.fanout", ids["p"]): 2, ("/", b"amq.fanout", ids["q"]): 2, ("/", b"", ids["q"]): 1,
     }  # fmt: skip
 
@@ -56,10 +56,10 @@ def test_a_channel_tells_what_it_published_to_which_exchange() -> None:
     alice = world.client()
     alice.declare("q")
     alice.publish("", "q", b"0")
-    world.node.flows.asked(world.now_ms)
+    world.node.counts.asked(world.now_ms)
     alice.publish("", "q", b"1", b"2")
     alice.publish("amq.fanout", "nobody", b"3")
-    row = counting.channel_row("c", alice.connection.channels[1])
+    row = channel_row("c", alice.connection.channels[1])
     assert dict(row.publishes) == {"": 2, "amq.fanout": 1}
     assert row.messages.publish == 4
 
@@ -71,4 +71,4 @@ def test_a_consumer_tells_what_it_was_handed() -> None:
     alice.publish("", "q", b"1", b"2", b"3")
     alice.say(m.BasicConsume(queue="q", consumer_tag="t"))
     (subscription,) = alice.connection.channels[1].consumers.values()
-    assert counting.consumer_row("c", 1, subscription).delivered == 3
+    assert consumer_row("c", 1, subscription).delivered == 3

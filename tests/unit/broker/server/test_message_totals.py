@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.fronts.amqp091.rows import channel_row
 from clusterbroker.broker.server import counting
 from clusterbroker.broker.stats.rows import CopyLag
 from clusterbroker.broker.stats.totals import MessageTotals
@@ -13,7 +14,7 @@ from tests.unit.broker.node.node_cluster import Cluster
 
 
 def of_channel(client: Client, number: int = 1) -> MessageTotals:
-    return counting.channel_row("c", client.connection.channels[number]).messages
+    return channel_row("c", client.connection.channels[number]).messages
 
 
 def of_queue(world: World, name: str) -> MessageTotals:
