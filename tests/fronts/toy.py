@@ -41,14 +41,13 @@ from tests.fronts.lines import WORDS, Lines
 
 FIRST = b"TOY "
 LASTING = Properties(delivery_mode=2)
+PLAIN: dict[str, Any] = {"no_ack": False, "exclusive": False, "priority": 0, "arguments": {}}
 
 
 class Toy:
     """The core of a connection (`broker.node.clients.ClientCore`), and its session."""
 
-    number = 1
-    partial_bytes = 0
-    totals = MessageTotals()
+    number, partial_bytes, totals = 1, 0, MessageTotals()
 
     def __init__(self, node: Node, accepted: Accepted) -> None:
         self.node = node
@@ -114,8 +113,7 @@ class Toy:
             except Refusal as refusal:
                 self.refuse(refusal)
                 return
-            self.publisher = Publisher(self)
-            self.is_open = True
+            self.publisher, self.is_open = Publisher(self), True
             self._say(b"READY")
             self.review_reading()
 
@@ -139,20 +137,16 @@ class Toy:
     def _subscribe(self, name: str, limit: str, start: str = "next") -> None:
         self.access.check("read", "queue", name)
         queue = readable(self.access, name, (self,))
+        source: Any = queue
         if queue.settings.queue_type == STREAM:
-            self._attach(StreamReader(self.access, queue, int(start) if start.isdigit() else start), name, int(limit))
-        else:
-            self._attach(queue, name, int(limit))
+            source = StreamReader(self.access, queue, int(start) if start.isdigit() else start)
 
-    def _attach(self, source: Any, name: str, limit: int) -> None:
         def attached(_: bool) -> None:
             self.consumers[name] = consumer
             self._say(b"ON", name)
             self.review_rights()
 
-        consumer = Subscription(
-            self, self.ledger, source, name, no_ack=False, exclusive=False, prefetch=limit, priority=0, arguments={}
-        )
+        consumer = Subscription(self, self.ledger, source, name, prefetch=int(limit), **PLAIN)
         attach(self, source, consumer, Pending(self), attached)
 
     # -- what publisher and consumers ask

@@ -60,8 +60,14 @@ def divide(
             lost.append(seq)
             continue
         row = Message(
-            way[0], message.payload, message.header_length, message.flags, message.priority, now_ms,
-            message.ttl_ms, message.format,
+            way[0],
+            message.payload,
+            message.header_length,
+            message.flags,
+            message.priority,
+            now_ms,
+            message.ttl_ms,
+            message.format,
         )
         for part in way[1]:
             part.messages.append(row)

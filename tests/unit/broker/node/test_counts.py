@@ -14,19 +14,19 @@ def test_nobody_counts_unless_somebody_asks() -> None:
     alice = world.client()
     alice.declare("q")
     alice.publish("", "q", b"1")
-    assert (world.node.counts.counting, world.node.counts.totals) == (False, {})
-    world.node.counts.asked(world.now_ms)
+    assert (world.node.flows.counting, world.node.flows.totals) == (False, {})
+    world.node.flows.asked(world.now_ms)
     alice.publish("", "q", b"2", b"3")
     queue_id = world.queue("q").entity.queue_id
-    assert world.node.counts.totals == {("/", b"", queue_id): 2}
+    assert world.node.flows.totals == {("/", b"", queue_id): 2}
     world.now_ms += counts.WANTED_MS
     alice.publish("", "q", b"4")
-    assert (world.node.counts.counting, world.node.counts.totals) == (False, {})
+    assert (world.node.flows.counting, world.node.flows.totals) == (False, {})
 
 
 def test_each_queue_of_a_route_is_a_flow_of_its_own() -> None:
     world = World()
-    world.node.counts.asked(world.now_ms)
+    world.node.flows.asked(world.now_ms)
     alice = world.client()
     for name in ("p", "q"):
         alice.declare(name)
@@ -34,7 +34,7 @@ def test_each_queue_of_a_route_is_a_flow_of_its_own() -> None:
     alice.publish("amq.fanout", "", b"1", b"2")
     alice.publish("", "q", b"3")
     ids = {name: world.queue(name).entity.queue_id for name in ("p", "q")}
-    assert world.node.counts.totals == {
+    assert world.node.flows.totals == {
         ("/", b"amq.fanout", ids["p"]): 2, ("/", b"amq.fanout", ids["q"]): 2, ("/", b"", ids["q"]): 1,
     }  # fmt: skip
 
@@ -56,7 +56,7 @@ def test_a_channel_tells_what_it_published_to_which_exchange() -> None:
     alice = world.client()
     alice.declare("q")
     alice.publish("", "q", b"0")
-    world.node.counts.asked(world.now_ms)
+    world.node.flows.asked(world.now_ms)
     alice.publish("", "q", b"1", b"2")
     alice.publish("amq.fanout", "nobody", b"3")
     row = channel_row("c", alice.connection.channels[1])
