@@ -50,22 +50,19 @@ class Toy:
     number, partial_bytes, totals = 1, 0, MessageTotals()
 
     def __init__(self, node: Node, accepted: Accepted) -> None:
-        self.node = node
+        self.node, self.connection = node, self
         self.id, self.peer = node.connection_id(), accepted.peer
         self.trusted, self.loopback = False, accepted.loopback
         self.out, self.undecoded, self.reading = Lines(), b"", True
         self.ending: str | None = None
         self.is_open = self.dismissed = False
         self.access = Authorization(node, self.id, "", AccountRights(node.map, ""))
-        self.backpressure = Backpressure(node, self)
-        self.counts = ChannelCounts()
+        self.backpressure, self.counts = Backpressure(node, self), ChannelCounts()
         self.channels: Mapping[int, Toy] = {1: self}
-        self.connection = self
         self.ledger = Ledger(1, self.out.frames)
         self.consumers: dict[str, Subscription] = {}
         self.deadlines: list[Callable[[int], bool]] = []
-        self.publisher = Publisher(self)
-        self._unconfirmed = 0
+        self.publisher, self._unconfirmed = Publisher(self), 0
         node.clients[self.id] = self
 
     @property
@@ -140,13 +137,15 @@ class Toy:
         source: Any = queue
         if queue.settings.queue_type == STREAM:
             source = StreamReader(self.access, queue, int(start) if start.isdigit() else start)
+        self._attach(source, name, int(limit))
 
+    def _attach(self, source: Any, name: str, limit: int) -> None:
         def attached(_: bool) -> None:
             self.consumers[name] = consumer
             self._say(b"ON", name)
             self.review_rights()
 
-        consumer = Subscription(self, self.ledger, source, name, prefetch=int(limit), **PLAIN)
+        consumer = Subscription(self, self.ledger, source, name, prefetch=limit, **PLAIN)
         attach(self, source, consumer, Pending(self), attached)
 
     # -- what publisher and consumers ask

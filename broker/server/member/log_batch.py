@@ -59,9 +59,9 @@ class LogBatch:
             if count > LINES_EACH:
                 level = "debug"
         if self._log.writes(level):
-            self._queue(level, event, facts)
+            self._queue_line(level, event, facts)
 
-    def _queue(self, level: str, event: str, facts: Mapping[str, Any]) -> None:
+    def _queue_line(self, level: str, event: str, facts: Mapping[str, Any]) -> None:
         if not self._asked:
             self._asked = True
             self._room = LINES_A_TURN
@@ -87,7 +87,7 @@ class LogBatch:
                     "count": more,
                     "what": f"{more:,} more, of one queue each, are lines of level debug",
                 }
-                self._queue(LEVEL_OF.get(event, "info"), "log.summed_up", facts)
+                self._queue_line(LEVEL_OF.get(event, "info"), "log.summed_up", facts)
 
     def rest(self) -> None:
         """Writes the rest now: the node ends."""
