@@ -27,8 +27,8 @@ def test_log_lines_are_documented() -> None:
 
 
 LOGGING = frozenset({
-    "emit", "always", "_caused", "_queue_line", "_write", "_say", "_emit", "_log_held", "_told", "tell", "_tell", "Libraries",
-    "log_event", "_log_event",
+    "emit", "always", "_caused", "_queue_line", "_write", "_say", "_emit", "_log_held", "_told", "tell", "_tell",
+    "Libraries", "log_event", "_log_event",
 })  # fmt: skip
 """Functions that take an event's name."""
 
