@@ -22,7 +22,7 @@ from build_backend import c_compiler  # noqa: E402
 COMPILED = (  # the longest first
     "clusterbroker.broker.queues.ring",
     "clusterbroker.journal.record",
-    "clusterbroker.broker.amqp.codec",
+    "clusterbroker.broker.wire.amqp091.codec",
     "clusterbroker.broker.fronts.amqp091.delivery",
     "clusterbroker.pipeline.records",
     "clusterbroker.broker.transactions.rows",

@@ -24,10 +24,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.server.control.client import ask
 from clusterbroker.broker.trial.client import Client, ClientLost, Delivery
 from clusterbroker.broker.trial.nodes import LocalCluster
+from clusterbroker.broker.wire.amqp091 import methods as m
 
 PACE_S: Final = 0.01
 BEFORE_S: Final = 3.0

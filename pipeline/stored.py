@@ -35,7 +35,7 @@ HEADERS: Final = "headers"
 HEADER_NAMES, HEADER_VALUES = "headers.name", "headers.value"
 """What the column `headers` points into."""
 NESTED_MAX: Final = 128
-"""No broker takes or makes a message with deeper headers (`broker.amqp.fields.STORED_LIMITS`)."""
+"""No broker takes or makes a message with deeper headers (`broker.wire.amqp091.fields.STORED_LIMITS`)."""
 SEQ_END: Final = 2**62
 
 _FIXED: Final = {

@@ -36,7 +36,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("broker.routing",),
     ("broker.stats", "broker.oauth2"),
     ("broker.content",),
-    ("broker.amqp",),
+    ("broker.wire",),
     ("broker.version", "broker.visible", "broker.extras"),
     ("replication",),
     ("cluster",),

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from clusterbroker.broker.amqp import codec
+from clusterbroker.broker.wire.amqp091 import codec
 
 MESSAGES = 1000
 BODY = bytes(100)

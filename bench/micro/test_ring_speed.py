@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import codec
 from clusterbroker.broker.fronts.amqp091 import delivery
 from clusterbroker.broker.queues import ring as module
+from clusterbroker.broker.wire.amqp091 import codec
 from clusterbroker.journal import record
 from clusterbroker.journal.layout import PERSISTENT
 

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from clusterbroker.broker.access.errors import precondition_failed
 from clusterbroker.broker.access.publisher import Named, Publisher, affordable
 from clusterbroker.broker.access.services import REPLY_TO
-from clusterbroker.broker.amqp.fields import FieldTable
 from clusterbroker.broker.content.message import with_flags, with_properties
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.routing.carbon_copy import UnacceptableHeader, accepted_keys
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.transactions.onward import route_of
+from clusterbroker.broker.wire.amqp091.fields import FieldTable
 from clusterbroker.journal.layout import HAS_BCC, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT
 from clusterbroker.journal.record import Message
 

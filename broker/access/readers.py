@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.access.errors import Refusal, access_refused, not_found, not_implemented, precondition_failed
-from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import new_message
 from clusterbroker.broker.queues.handle import GONE, CommitPart, QueueHandle
 from clusterbroker.broker.queues.lease import READ_ROWS_MAX, LeaseAnswer, Read
@@ -30,6 +29,7 @@ from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.streams.messages import FIND, READ, StreamTold
+from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.record import Message, verify_records

@@ -21,11 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from clusterbroker.broker.access.errors import Refusal, precondition_failed
-from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import new_message
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, TypeAlias
 
-from clusterbroker.broker.amqp.properties import PROPERTIES
 from clusterbroker.broker.cli.readable import plain, properties_of
 from clusterbroker.broker.extras import is_there, wanting
+from clusterbroker.broker.wire.amqp091.properties import PROPERTIES
 from clusterbroker.journal.errors import DamagedJournal
 from clusterbroker.journal.inspect import StoredMessage
 

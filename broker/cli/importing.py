@@ -20,11 +20,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.amqp.properties import PROPERTIES, Properties
 from clusterbroker.broker.cli.export import PARQUET, SHEETS, ExportImpossible
 from clusterbroker.broker.extras import wanting
 from clusterbroker.broker.trial.client import Client, ClientLost, Target
+from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091.properties import PROPERTIES, Properties
 from clusterbroker.journal.values import Timestamp
 
 WINDOW: Final = 1000

@@ -16,10 +16,10 @@ import math
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.amqp.errors import ConnectionFault
-from clusterbroker.broker.amqp.fields import FieldLimits
-from clusterbroker.broker.amqp.properties import PROPERTIES
 from clusterbroker.broker.visible import visible as visible
+from clusterbroker.broker.wire.amqp091.errors import ConnectionFault
+from clusterbroker.broker.wire.amqp091.fields import FieldLimits
+from clusterbroker.broker.wire.amqp091.properties import PROPERTIES
 from clusterbroker.journal.values import Timestamp
 
 if TYPE_CHECKING:

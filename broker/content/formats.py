@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from clusterbroker.broker.amqp import codec
-from clusterbroker.broker.amqp import properties as basic
-from clusterbroker.broker.amqp.errors import AmqpError
-from clusterbroker.broker.amqp.fields import STORED_LIMITS, FieldLimits
-from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.broker.wire.amqp091 import codec
+from clusterbroker.broker.wire.amqp091 import properties as basic
+from clusterbroker.broker.wire.amqp091.errors import AmqpError
+from clusterbroker.broker.wire.amqp091.fields import STORED_LIMITS, FieldLimits
+from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.journal.record import Message
 
 BASIC: Final = 0

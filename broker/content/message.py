@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from clusterbroker.broker.amqp.domains import push_shortstr
-from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.formats import BASIC, format_of
+from clusterbroker.broker.wire.amqp091.domains import push_shortstr
+from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.journal.record import Message
 
 KEY_BYTES_MAX: Final = 255

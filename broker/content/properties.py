@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from clusterbroker.broker.amqp.fields import STORED_LIMITS, FieldLimits, FieldTable
-from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.formats import format_of
+from clusterbroker.broker.wire.amqp091.fields import STORED_LIMITS, FieldLimits, FieldTable
+from clusterbroker.broker.wire.amqp091.properties import Properties
 
 
 class Content(Protocol):

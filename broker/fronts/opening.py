@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from clusterbroker.broker.amqp.codec import OutBuffer
-from clusterbroker.broker.amqp.errors import connection_forced
 from clusterbroker.broker.fronts.amqp091.connection import HEADER_0_9, HEADER_0_9_1, open_connection
 from clusterbroker.broker.node.clients import Accepted, ClientCore
 from clusterbroker.broker.node.core import Node
+from clusterbroker.broker.wire.amqp091.codec import OutBuffer
+from clusterbroker.broker.wire.amqp091.errors import connection_forced
 
 OUT_BYTES: Final = 8192
 

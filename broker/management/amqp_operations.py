@@ -21,11 +21,11 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import asdict
 
-from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.amqp.errors import ReplyCode
-from clusterbroker.broker.amqp.properties import Properties, decode, encode
 from clusterbroker.broker.stats.as_user import AnyRequest, Ask, Got, Method, Outcome, Publish
 from clusterbroker.broker.stats.as_user import Get as GetRequest
+from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091.errors import ReplyCode
+from clusterbroker.broker.wire.amqp091.properties import Properties, decode, encode
 from clusterbroker.cluster.wiring.entities import DestinationKind, Queue
 from clusterbroker.cluster.wiring.view import ClusterView
 

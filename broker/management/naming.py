@@ -14,8 +14,8 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, Final
 
-from clusterbroker.broker.amqp.errors import AmqpError
-from clusterbroker.broker.amqp.fields import pull_table, push_table
+from clusterbroker.broker.wire.amqp091.errors import AmqpError
+from clusterbroker.broker.wire.amqp091.fields import pull_table, push_table
 
 from .errors import Refused, bad_request
 

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from clusterbroker.broker.amqp.errors import AmqpError
 from clusterbroker.broker.node import effects, grouping, queue_factory, reactions
 from clusterbroker.broker.node.alerts import Alerts
 from clusterbroker.broker.node.counts import Churn, Flows
@@ -49,6 +48,7 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.labour import Labour
 from clusterbroker.broker.streams.streams import Streams
 from clusterbroker.broker.transactions.moving import Moving
+from clusterbroker.broker.wire.amqp091.errors import AmqpError
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.wiring import changes

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import died
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.dead_lettering.death import Reason, dead_letter_keys, death, is_cycle
@@ -21,6 +20,7 @@ from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.carbon_copy import copy_keys
 from clusterbroker.broker.stats.inspection import FIRST_DEATH_QUEUE
+from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import new_message
+from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.cluster.wiring.entities import Member
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.exchange_rules import FAILOVER

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import republished
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.node.dead_letters import origin_of
@@ -57,6 +56,7 @@ from clusterbroker.broker.stats.message_filter import (
     Subject,
     parse,
 )
+from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from clusterbroker.broker.amqp.errors import AmqpError
+from clusterbroker.broker.wire.amqp091.errors import AmqpError
 from clusterbroker.cluster.wiring.entities import Queue, Segment
 
 

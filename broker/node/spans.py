@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from clusterbroker.broker.amqp.errors import AmqpError
-from clusterbroker.broker.amqp.fields import DEFAULT_LIMITS, FieldLimits
-from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import with_properties
 from clusterbroker.broker.content.properties import properties_of, routing_headers
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Delivery
+from clusterbroker.broker.wire.amqp091.errors import AmqpError
+from clusterbroker.broker.wire.amqp091.fields import DEFAULT_LIMITS, FieldLimits
+from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.journal.layout import HAS_BCC, HAS_HEADERS
 from clusterbroker.journal.record import Message
 

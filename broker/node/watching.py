@@ -21,14 +21,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.amqp.errors import AmqpError
-from clusterbroker.broker.amqp.fields import FieldTable
-from clusterbroker.broker.amqp.properties import PROPERTIES, Properties
 from clusterbroker.broker.content.message import key_of, new_message
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Delivery, Watch
 from clusterbroker.broker.routing.carbon_copy import copy_keys
+from clusterbroker.broker.wire.amqp091.errors import AmqpError
+from clusterbroker.broker.wire.amqp091.fields import FieldTable
+from clusterbroker.broker.wire.amqp091.properties import PROPERTIES, Properties
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from clusterbroker.broker.amqp.errors import AmqpError
 from clusterbroker.broker.visible import visible
+from clusterbroker.broker.wire.amqp091.errors import AmqpError
 from clusterbroker.cluster.wiring.entities import Queue, Segment
 
 if TYPE_CHECKING:

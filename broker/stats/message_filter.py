@@ -21,8 +21,8 @@ import re
 from collections.abc import Callable, Generator
 from typing import Any, Final, Protocol
 
-from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.wire.amqp091.properties import Properties
 
 LENGTH_MAX: Final = 4096
 CONDITIONS_MAX: Final = 32

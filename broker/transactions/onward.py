@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.routing.carbon_copy import copy_keys
 from clusterbroker.broker.routing.router import Route, Router
+from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.journal.record import Message
 
 Q = TypeVar("Q")

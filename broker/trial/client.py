@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.amqp.errors import ReplyCode
-from clusterbroker.broker.amqp.fields import Table
-from clusterbroker.broker.amqp.properties import CLASS_ID, Properties, encode
+from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091.errors import ReplyCode
+from clusterbroker.broker.wire.amqp091.fields import Table
+from clusterbroker.broker.wire.amqp091.properties import CLASS_ID, Properties, encode
 
 FRAME_MAX: Final = 131072
 _HEAD: Final = struct.Struct(">BHI")

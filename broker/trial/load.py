@@ -24,10 +24,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.amqp.fields import Table
 from clusterbroker.broker.trial.client import Client, ClientLost, Delivery, Target
 from clusterbroker.broker.trial.history import History, What
+from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091.fields import Table
 
 TICK_S: Final = 0.005
 REDIAL_S: Final = 0.02

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.server.control.client import ask
 from clusterbroker.broker.trial.client import Client, Delivery, Target
 from clusterbroker.broker.trial.nodes import LOOPBACK, Node, all_ready, environment, free_port
+from clusterbroker.broker.wire.amqp091 import methods
 from tests.support.processes import popen, run
 
 ROOT = Path(__file__).resolve().parents[2]

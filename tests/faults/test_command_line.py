@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.cli.api import Api
 from clusterbroker.broker.cli.main import app
 from clusterbroker.broker.management.amqp_operations import ACTS
@@ -25,6 +24,7 @@ from clusterbroker.broker.management.reads import READS
 from clusterbroker.broker.management.writes import WRITES
 from clusterbroker.broker.trial.client import Client
 from clusterbroker.broker.trial.nodes import LOOPBACK, free_port
+from clusterbroker.broker.wire.amqp091 import methods
 from tests.faults.fleet import Fleet
 from tests.unit.broker.cli.reference import commands
 

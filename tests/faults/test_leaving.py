@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.wire.amqp091 import methods
 from tests.faults.fleet import Fleet, until
 from tests.faults.test_membership import found, is_dead
 

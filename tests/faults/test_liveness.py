@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.server.control.client import ask
 from clusterbroker.broker.trial.client import Client, ClientLost, Delivery
 from clusterbroker.broker.trial.clocks import Clocks
 from clusterbroker.broker.trial.nodes import LocalCluster
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.faults.fleet import until
 from tests.faults.test_clocks import library
 

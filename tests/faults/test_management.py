@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
-from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.trial.nodes import LOOPBACK
+from clusterbroker.broker.wire.amqp091 import methods
 from tests.faults.managed import NAMES, PATIENCE_S, Managed, running
 
 pytestmark = [pytest.mark.faults]

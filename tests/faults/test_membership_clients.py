@@ -12,9 +12,9 @@ import pika
 import pytest
 import pytest_asyncio
 
-from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.trial.client import Client, ClientLost, Delivery
 from clusterbroker.broker.trial.judge import judge, judge_owners
+from clusterbroker.broker.wire.amqp091 import methods
 from tests.faults.cluster_trial import on_trial
 from tests.faults.fleet import Fleet, until
 

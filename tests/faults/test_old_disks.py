@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.wire.amqp091 import methods
 from tests.faults.fleet import Fleet, until
 
 NEAR = {"x-queue-leader-locator": "client-local"}

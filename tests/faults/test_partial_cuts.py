@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.server.control.client import ask
 from clusterbroker.broker.trial.client import Client, ClientLost
 from clusterbroker.broker.trial.nodes import LocalCluster
 from clusterbroker.broker.trial.relay import Wires
+from clusterbroker.broker.wire.amqp091 import methods as m
 
 
 class Cut:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.wire.amqp091 import methods
 from tests.faults.fleet import until
 from tests.faults.managed import NAMES, Managed, running
 

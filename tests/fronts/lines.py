@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from clusterbroker.broker.amqp.codec import OutBuffer
 from clusterbroker.broker.queues.ticket import Outcome
+from clusterbroker.broker.wire.amqp091.codec import OutBuffer
 
 WORDS = {Outcome.ACCEPTED: b"OK", Outcome.REJECTED: b"FULL", Outcome.RELEASED: b"NO"}
 """Of a publish."""

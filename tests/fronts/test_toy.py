@@ -9,12 +9,12 @@ import asyncio
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.management import reads
 from clusterbroker.broker.server import counting
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.shell import NodeShell
 from clusterbroker.broker.stats.rows import ConnectionRow
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.entities import UserLimits
 from tests.fronts.toy import Toy

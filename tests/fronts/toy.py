@@ -25,7 +25,6 @@ from clusterbroker.broker.access.readers import StreamReader
 from clusterbroker.broker.access.receiver import attach, give_back, let_go, readable
 from clusterbroker.broker.access.rights import AccountRights
 from clusterbroker.broker.access.sign_in import Outcome, by_secret, enter, leave
-from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import new_message
 from clusterbroker.broker.fronts.amqp091.delivery import Ledger
 from clusterbroker.broker.fronts.amqp091.subscription import Subscription
@@ -36,6 +35,7 @@ from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.stats.rows import AnyRow, ConnectionRow
 from clusterbroker.broker.stats.totals import MessageTotals
+from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.cluster.wiring.stream_settings import STREAM
 from tests.fronts.lines import WORDS, Lines
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.fronts.opening import Opening
 from clusterbroker.broker.node.clients import Accepted
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.fronts.toy_client import FRONTS
 from tests.simulation.consumers import Consumer
 from tests.simulation.publishers import Publisher

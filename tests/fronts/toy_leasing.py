@@ -14,9 +14,9 @@ from clusterbroker.broker.access.readers import LeaseReader
 from clusterbroker.broker.access.receiver import attach_replies
 from clusterbroker.broker.access.services import REPLY_TO, requested
 from clusterbroker.broker.access.virtual_exchanges import VIRTUAL_EXCHANGES
-from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import new_message
 from clusterbroker.broker.fronts.opening import Fronts
+from clusterbroker.broker.wire.amqp091.properties import Properties
 from tests.fronts.toy import FIRST, Toy
 
 

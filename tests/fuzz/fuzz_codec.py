@@ -134,7 +134,7 @@ def main() -> int:
     sys.path.insert(0, str(Path(__file__).parents[2]))
     with atheris.instrument_imports(include=["tests.model.codec"]):
         from tests.model import codec as codec_model
-    from clusterbroker.broker.amqp import codec as codec_compiled
+    from clusterbroker.broker.wire.amqp091 import codec as codec_compiled
 
     arguments = list(sys.argv)
     with tempfile.TemporaryDirectory() as found:

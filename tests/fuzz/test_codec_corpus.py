@@ -10,7 +10,7 @@ from pathlib import Path
 import fuzz_codec
 import pytest
 
-from clusterbroker.broker.amqp import codec as codec_compiled
+from clusterbroker.broker.wire.amqp091 import codec as codec_compiled
 from tests.model import codec as codec_model
 
 INPUTS = sorted(fuzz_codec.CORPUS.iterdir())

@@ -9,7 +9,7 @@ from typing import Final
 MODELS: Final = {
     "clusterbroker.journal.record": "record",
     "clusterbroker.journal.walk": "walk",
-    "clusterbroker.broker.amqp.codec": "codec",
+    "clusterbroker.broker.wire.amqp091.codec": "codec",
     "clusterbroker.broker.queues.ring": "ring",
     "clusterbroker.broker.fronts.amqp091.delivery": "delivery",
     "clusterbroker.broker.content.headers": "headers",

@@ -1,4 +1,4 @@
-"""Frames to batches of events, messages to frames: the specification of `broker/amqp/codec.pyx`.
+"""Frames to batches of events, messages to frames: the specification of `broker/wire/amqp091/codec.pyx`.
 
     frame    0 u8 type (1 method, 2 content header, 3 body, 8 heartbeat)   1 u16 channel   3 u32 size of payload
              7 payload   7+size u8 0xCE
@@ -19,7 +19,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from clusterbroker.broker.amqp.errors import (
+from clusterbroker.broker.wire.amqp091.errors import (
     AmqpError,
     frame_error,
     precondition_failed,
@@ -27,8 +27,8 @@ from clusterbroker.broker.amqp.errors import (
     syntax_error,
     unexpected_frame,
 )
-from clusterbroker.broker.amqp.fields import DEFAULT_LIMITS, STORED_LIMITS, FieldLimits, pull_table
-from clusterbroker.broker.amqp.properties import without_header
+from clusterbroker.broker.wire.amqp091.fields import DEFAULT_LIMITS, STORED_LIMITS, FieldLimits, pull_table
+from clusterbroker.broker.wire.amqp091.properties import without_header
 from clusterbroker.journal.layout import HAS_EXPIRATION, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT, TTL_MS_MAX
 from tests.model.record import Message
 

@@ -26,7 +26,7 @@ import time
 import traceback
 from typing import Any, Final
 
-from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.property.cluster_lives_books import Books, Broken
 from tests.property.cluster_lives_clients import QUEUE, Names, Publisher, Talker, Teller, Worker, name_of
 from tests.property.cluster_lives_kinds import COPIES, LIMITS, NAMES, RULES, limited

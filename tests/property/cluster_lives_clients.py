@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, Final
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.fronts.amqp091.state import State
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.property.cluster_lives_books import Books, Broken, Sent
 from tests.property.cluster_lives_world import Shaky
 from tests.unit.broker.fronts.amqp091.harness import Client, Content

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.unit.broker.fronts.amqp091.harness import Client, Content, World
 from tests.unit.broker.node.node_cluster import Cluster
 

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
-from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.property.differential_sides import CLIENTS, SETTLE_MS, Difference, Heard, Side, compare
 from tests.unit.broker.fronts.amqp091.harness import Client
 

@@ -24,8 +24,8 @@ import time
 from collections import Counter, defaultdict
 from typing import Any, NamedTuple
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node import core
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.unit.broker.fronts.amqp091.harness import Content, World
 
 Key = tuple[int, str]  # token, queue

@@ -23,12 +23,12 @@ from typing import Any
 
 import msgspec
 
-from clusterbroker.broker.amqp.codec import OutBuffer
 from clusterbroker.broker.fronts.amqp091.delivery import Ledger
 from clusterbroker.broker.fronts.amqp091.subscription import Subscription
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.remote_queues import RemoteQueues
+from clusterbroker.broker.wire.amqp091.codec import OutBuffer
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from tests.unit.broker.remote.owner_support import EVERYBODY, QUEUE_ID, Stage, message
 

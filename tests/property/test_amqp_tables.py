@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterbroker.broker.amqp import domains, methods, properties
-from clusterbroker.broker.amqp.errors import AmqpError, not_found
-from clusterbroker.broker.amqp.fields import (
+from clusterbroker.broker.wire.amqp091 import domains, methods, properties
+from clusterbroker.broker.wire.amqp091.errors import AmqpError, not_found
+from clusterbroker.broker.wire.amqp091.fields import (
     FieldLimits,
     Float32,
     Int8,
@@ -28,8 +28,8 @@ from clusterbroker.broker.amqp.fields import (
     pull_table,
     push_table,
 )
-from clusterbroker.broker.amqp.methods import METHODS, Method
-from clusterbroker.broker.amqp.properties import PROPERTIES, Properties
+from clusterbroker.broker.wire.amqp091.methods import METHODS, Method
+from clusterbroker.broker.wire.amqp091.properties import PROPERTIES, Properties
 
 
 def whole(bits: int, signed: bool) -> st.SearchStrategy[int]:

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterbroker.broker.amqp import codec as codec_compiled
-from clusterbroker.broker.amqp.errors import AmqpError
+from clusterbroker.broker.wire.amqp091 import codec as codec_compiled
+from clusterbroker.broker.wire.amqp091.errors import AmqpError
 from tests.budget import examples
 from tests.model import codec as codec_model
 

@@ -16,8 +16,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues.leasing import REPLACED_MAX
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.budget import examples
 from tests.property.cluster_lives_world import SEGMENT_BYTES, checkpoint_some, copy_forward, journal_of
 from tests.unit.broker.fronts.amqp091.harness import Content, bodies

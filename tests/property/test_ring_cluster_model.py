@@ -14,10 +14,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from clusterbroker.broker.amqp import codec as codec_compiled
 from clusterbroker.broker.queues import ring as ring_compiled
 from clusterbroker.broker.queues.states import HEAD_NOT_LOADED, LEASED, READY
 from clusterbroker.broker.server.recovery import Recovery
+from clusterbroker.broker.wire.amqp091 import codec as codec_compiled
 from clusterbroker.journal import record as record_compiled
 from clusterbroker.journal.replay import tell
 from tests.budget import examples

@@ -15,10 +15,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from clusterbroker.broker.amqp import codec as codec_compiled
 from clusterbroker.broker.fronts.amqp091 import delivery as delivery_compiled
 from clusterbroker.broker.queues import ring as ring_compiled
 from clusterbroker.broker.queues.states import HEAD_EXPIRED, HEAD_NONE, HEAD_NOT_LOADED, HEAD_OK
+from clusterbroker.broker.wire.amqp091 import codec as codec_compiled
 from clusterbroker.journal import layout
 from clusterbroker.journal import record as record_compiled
 from tests.budget import examples

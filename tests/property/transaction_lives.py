@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.wiring import commands as c
 from tests.property.cluster_lives_world import SEGMENT_BYTES, checkpoint_some, copy_forward, journal_of
 from tests.unit.broker.fronts.amqp091.harness import Client, Content

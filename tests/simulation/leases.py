@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues.leasing import REPLACED_MAX
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.journal.record import read_records
 from tests.simulation.checkers.history import Violation
 from tests.simulation.clients import Actor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.simulation.clients import Actor
 from tests.simulation.sockets import Socket
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.amqp import properties as codec
-from clusterbroker.broker.amqp.codec import OutBuffer
-from clusterbroker.broker.amqp.layout import Method
-from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.fronts.amqp091.connection import Connection
+from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091 import properties as codec
+from clusterbroker.broker.wire.amqp091.codec import OutBuffer
+from clusterbroker.broker.wire.amqp091.layout import Method
+from clusterbroker.broker.wire.amqp091.properties import Properties
 from tests.unit.broker.fronts.amqp091.harness import CAPABILITIES, HEADER, Content
 
 if TYPE_CHECKING:

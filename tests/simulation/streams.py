@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.journal.record import read_records
 from tests.simulation.clients import Actor
 from tests.simulation.sockets import Socket, properties_of

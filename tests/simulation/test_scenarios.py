@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.wiring.entities import Queue
 from clusterbroker.journal.record import GroupWriter, Message, SegmentUse

@@ -21,19 +21,6 @@ from clusterbroker.broker.access.questions import Asked, review
 from clusterbroker.broker.access.receiver import detach_replies, give_back, let_go
 from clusterbroker.broker.access.timeouts import check_timeouts
 from clusterbroker.broker.access.transaction import Transaction
-from clusterbroker.broker.amqp import methods
-from clusterbroker.broker.amqp.codec import Acked, MethodReceived, Published
-from clusterbroker.broker.amqp.errors import (
-    AmqpError,
-    ChannelError,
-    ConnectionFault,
-    access_refused,
-    command_invalid,
-    not_found,
-    precondition_failed,
-)
-from clusterbroker.broker.amqp.errors import channel_error as channel_fault
-from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.fronts.amqp091.confirms import Confirms
 from clusterbroker.broker.fronts.amqp091.delivery import BasicConsumer, Ledger
 from clusterbroker.broker.fronts.amqp091.dividing import WAITED_STEPS, divided
@@ -47,6 +34,19 @@ from clusterbroker.broker.queues.subscription import Source
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Traced
 from clusterbroker.broker.stats.totals import MessageTotals
+from clusterbroker.broker.wire.amqp091 import methods
+from clusterbroker.broker.wire.amqp091.codec import Acked, MethodReceived, Published
+from clusterbroker.broker.wire.amqp091.errors import (
+    AmqpError,
+    ChannelError,
+    ConnectionFault,
+    access_refused,
+    command_invalid,
+    not_found,
+    precondition_failed,
+)
+from clusterbroker.broker.wire.amqp091.errors import channel_error as channel_fault
+from clusterbroker.broker.wire.amqp091.layout import Method
 from clusterbroker.journal.record import Message
 
 NO_ROUTE: Final = 312

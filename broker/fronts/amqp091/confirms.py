@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from clusterbroker.broker.amqp.codec import OutBuffer
 from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.wire.amqp091.codec import OutBuffer
 
 
 class Confirms:

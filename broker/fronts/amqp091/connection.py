@@ -22,9 +22,17 @@ from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.rights import AccountRights, Rights
 from clusterbroker.broker.access.sign_in import check_session, enter, leave, session_began, session_ended
 from clusterbroker.broker.access.virtual_exchanges import only_asks
-from clusterbroker.broker.amqp import methods
-from clusterbroker.broker.amqp.codec import Acked, FrameDecoder, MethodReceived, OutBuffer, Published
-from clusterbroker.broker.amqp.errors import (
+from clusterbroker.broker.fronts.amqp091 import handshake
+from clusterbroker.broker.fronts.amqp091.channel import Channel
+from clusterbroker.broker.fronts.amqp091.dividing import look, take
+from clusterbroker.broker.fronts.amqp091.handlers import HANDLERS
+from clusterbroker.broker.fronts.amqp091.reply_codes import amqp_error
+from clusterbroker.broker.fronts.amqp091.state import State
+from clusterbroker.broker.node.backpressure import MINORITY, Backpressure
+from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
+from clusterbroker.broker.wire.amqp091 import methods
+from clusterbroker.broker.wire.amqp091.codec import Acked, FrameDecoder, MethodReceived, OutBuffer, Published
+from clusterbroker.broker.wire.amqp091.errors import (
     AmqpError,
     ConnectionFault,
     ReplyCode,
@@ -34,16 +42,8 @@ from clusterbroker.broker.amqp.errors import (
     not_allowed,
     resource_error,
 )
-from clusterbroker.broker.amqp.errors import channel_error as channel_fault
-from clusterbroker.broker.amqp.layout import Method
-from clusterbroker.broker.fronts.amqp091 import handshake
-from clusterbroker.broker.fronts.amqp091.channel import Channel
-from clusterbroker.broker.fronts.amqp091.dividing import look, take
-from clusterbroker.broker.fronts.amqp091.handlers import HANDLERS
-from clusterbroker.broker.fronts.amqp091.reply_codes import amqp_error
-from clusterbroker.broker.fronts.amqp091.state import State
-from clusterbroker.broker.node.backpressure import MINORITY, Backpressure
-from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
+from clusterbroker.broker.wire.amqp091.errors import channel_error as channel_fault
+from clusterbroker.broker.wire.amqp091.layout import Method
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import Accepted

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.lease_service import SEQ_MAX
 from clusterbroker.broker.access.readers import OFFSET_MAX, LeaseReader, StreamReader
-from clusterbroker.broker.amqp.errors import precondition_failed
 from clusterbroker.broker.queues.lease import NAME_BYTES_MAX
+from clusterbroker.broker.wire.amqp091.errors import precondition_failed
 from clusterbroker.journal.values import Timestamp
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from clusterbroker.broker.access.readers import RangeReader
 from clusterbroker.broker.access.receiver import Got, attach, attach_replies, detach_replies, get, give_back, readable
 from clusterbroker.broker.access.services import REPLY_TO
-from clusterbroker.broker.amqp import methods
-from clusterbroker.broker.amqp.codec import Acked
-from clusterbroker.broker.amqp.errors import not_allowed, not_implemented, precondition_failed
-from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.fronts.amqp091.consume_arguments import ConsumeArguments
 from clusterbroker.broker.fronts.amqp091.declaring import clean
 from clusterbroker.broker.fronts.amqp091.subscription import Subscription
 from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.wire.amqp091 import methods
+from clusterbroker.broker.wire.amqp091.codec import Acked
+from clusterbroker.broker.wire.amqp091.errors import not_allowed, not_implemented, precondition_failed
+from clusterbroker.broker.wire.amqp091.layout import Method
 from clusterbroker.cluster.wiring.stream_settings import STREAM
 
 if TYPE_CHECKING:

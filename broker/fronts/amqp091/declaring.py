@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.admin import Admin
 from clusterbroker.broker.access.services import REPLY_TO
-from clusterbroker.broker.amqp import methods
-from clusterbroker.broker.amqp.errors import access_refused
-from clusterbroker.broker.amqp.layout import Method
+from clusterbroker.broker.wire.amqp091 import methods
+from clusterbroker.broker.wire.amqp091.errors import access_refused
+from clusterbroker.broker.wire.amqp091.layout import Method
 from clusterbroker.cluster.wiring.commands import AnyCommand
 from clusterbroker.cluster.wiring.entities import DestinationKind
 

@@ -1,8 +1,8 @@
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from clusterbroker.broker.amqp.codec import OutBuffer
 from clusterbroker.broker.queues.ring import Ring, Taker
+from clusterbroker.broker.wire.amqp091.codec import OutBuffer
 
 class BasicConsumer(Taker):
     ledger: Ledger

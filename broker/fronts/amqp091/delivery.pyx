@@ -7,7 +7,7 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t, uint16_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 
-from clusterbroker.broker.amqp.codec cimport Acked, OutBuffer, with_number
+from clusterbroker.broker.wire.amqp091.codec cimport Acked, OutBuffer, with_number
 from clusterbroker.broker.queues.ring cimport Taker, acknowledge, row_from
 from clusterbroker.journal.record cimport Message
 

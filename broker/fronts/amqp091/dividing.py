@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from clusterbroker.broker.amqp.codec import MethodReceived, Published
-from clusterbroker.broker.amqp.errors import ConnectionFault
 from clusterbroker.broker.fronts.amqp091.ports import ConnectionCore
 from clusterbroker.broker.fronts.amqp091.state import State
 from clusterbroker.broker.routing.labour import METHODS_AT_ONCE, STEPS_AT_ONCE
+from clusterbroker.broker.wire.amqp091.codec import MethodReceived, Published
+from clusterbroker.broker.wire.amqp091.errors import ConnectionFault
 
 WAITED_STEPS: Final = 200
 """An event that waited in a parked channel: a get, a passive declare or a commit may be answered within the turn."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from clusterbroker.broker.amqp.codec import Acked, Published
 from clusterbroker.broker.fronts.amqp091 import channel, consuming, declaring, publishing, transacting
+from clusterbroker.broker.wire.amqp091.codec import Acked, Published
 
 HANDLERS: Final[dict[type, Callable[[channel.Channel, Any], None]]] = {
     Published: publishing.publish,

@@ -15,14 +15,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.sign_in import Outcome, address_of, by_identity, by_secret, login_refused
-from clusterbroker.broker.amqp import methods
-from clusterbroker.broker.amqp.errors import command_invalid, not_allowed, syntax_error
-from clusterbroker.broker.amqp.fields import decode_fields
 from clusterbroker.broker.fronts.amqp091.ports import ConnectionCore
 from clusterbroker.broker.fronts.amqp091.state import State
 from clusterbroker.broker.node.effects import Check, Verdict
 from clusterbroker.broker.node.failover import addresses
 from clusterbroker.broker.version import VERSION
+from clusterbroker.broker.wire.amqp091 import methods
+from clusterbroker.broker.wire.amqp091.errors import command_invalid, not_allowed, syntax_error
+from clusterbroker.broker.wire.amqp091.fields import decode_fields
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node

@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 from clusterbroker.broker.access.authorization import Authorization
 from clusterbroker.broker.access.rights import Rights
-from clusterbroker.broker.amqp.codec import FrameDecoder, OutBuffer, Published
-from clusterbroker.broker.amqp.errors import AmqpError
-from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.fronts.amqp091.state import State
 from clusterbroker.broker.node.clients import ClientCore
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.vhost import VirtualHost
+from clusterbroker.broker.wire.amqp091.codec import FrameDecoder, OutBuffer, Published
+from clusterbroker.broker.wire.amqp091.errors import AmqpError
+from clusterbroker.broker.wire.amqp091.layout import Method
 
 
 class ConnectionCore(ClientCore, Protocol):

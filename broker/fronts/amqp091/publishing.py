@@ -17,14 +17,14 @@ from clusterbroker.broker.access.addressing import LOOKED_INTO, addressed, as_ro
 from clusterbroker.broker.access.publisher import DELIVERIES_AT_ONCE, Named
 from clusterbroker.broker.access.services import requested
 from clusterbroker.broker.access.virtual_exchanges import VIRTUAL_EXCHANGES
-from clusterbroker.broker.amqp import methods
-from clusterbroker.broker.amqp.codec import Published
-from clusterbroker.broker.amqp.errors import not_implemented, precondition_failed
-from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.fronts.amqp091.confirms import Confirms
 from clusterbroker.broker.fronts.amqp091.dividing import divide
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.routing.router import Route
+from clusterbroker.broker.wire.amqp091 import methods
+from clusterbroker.broker.wire.amqp091.codec import Published
+from clusterbroker.broker.wire.amqp091.errors import not_implemented, precondition_failed
+from clusterbroker.broker.wire.amqp091.layout import Method
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from clusterbroker.broker.access.errors import Refusal
-from clusterbroker.broker.amqp.errors import (
+from clusterbroker.broker.wire.amqp091.errors import (
     AmqpError,
     access_refused,
     connection_forced,

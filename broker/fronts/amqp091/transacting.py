@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.transaction import Transaction
-from clusterbroker.broker.amqp import methods
-from clusterbroker.broker.amqp.errors import internal_error, precondition_failed
-from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.wire.amqp091 import methods
+from clusterbroker.broker.wire.amqp091.errors import internal_error, precondition_failed
+from clusterbroker.broker.wire.amqp091.layout import Method
 
 if TYPE_CHECKING:
     from clusterbroker.broker.fronts.amqp091.channel import Channel

@@ -40,9 +40,9 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from clusterbroker.broker.amqp.fields import FieldTable, FieldValue
-from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.routing.carbon_copy import COPIES_MAX
+from clusterbroker.broker.wire.amqp091.fields import FieldTable, FieldValue
+from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.journal.values import Timestamp
 
 Reason = Literal["rejected", "expired", "maxlen", "delivery_limit"]

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.amqp import methods
-from clusterbroker.broker.amqp.errors import AmqpError
 from clusterbroker.broker.server.control.own_client import Denied, Nacked, Outstanding, OwnClient
 from clusterbroker.broker.stats import as_user as r
+from clusterbroker.broker.wire.amqp091 import methods
+from clusterbroker.broker.wire.amqp091.errors import AmqpError
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ServerPort

@@ -32,11 +32,6 @@ from clusterbroker.broker.access.sign_in import (
     session_ended,
 )
 from clusterbroker.broker.access.virtual_exchanges import VIRTUAL_EXCHANGES, only_asks
-from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.amqp.codec import OutBuffer, make_message
-from clusterbroker.broker.amqp.domains import push_shortstr
-from clusterbroker.broker.amqp.errors import AmqpError, connection_forced, internal_error, precondition_failed
-from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import new_message
 from clusterbroker.broker.fronts.amqp091.declaring import clean
 from clusterbroker.broker.fronts.amqp091.reply_codes import Refused, amqp_error
@@ -52,6 +47,11 @@ from clusterbroker.broker.server.control.protocol import NAME
 from clusterbroker.broker.stats import as_user as r
 from clusterbroker.broker.stats.rows import AnyRow, ConnectionRow
 from clusterbroker.broker.stats.totals import MessageTotals
+from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091.codec import OutBuffer, make_message
+from clusterbroker.broker.wire.amqp091.domains import push_shortstr
+from clusterbroker.broker.wire.amqp091.errors import AmqpError, connection_forced, internal_error, precondition_failed
+from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.cluster.wiring.commands import AnyCommand
 from clusterbroker.cluster.wiring.entities import DestinationKind
 from clusterbroker.journal.record import Message

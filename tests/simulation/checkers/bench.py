@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.streams.store import store_of
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.journal.layout import ENQ, SET
 from tests.simulation.checkers import batches, ending, handing, leasing, logs, reading
 from tests.simulation.checkers.history import Checker, History, Violation

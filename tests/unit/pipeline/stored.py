@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterbroker.broker.amqp import properties
+from clusterbroker.broker.wire.amqp091 import properties
 from clusterbroker.journal.layout import GROUP_HEADER_BYTES
 from clusterbroker.journal.record import GroupWriter, Message
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterbroker.broker.amqp import codec, properties
+from clusterbroker.broker.wire.amqp091 import codec, properties
 from clusterbroker.pipeline.encode import (
     ROW_ERROR_HEADER,
     WIRE_ORDER,

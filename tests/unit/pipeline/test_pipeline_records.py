@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterbroker.broker.amqp import properties as codec
-from clusterbroker.broker.amqp.codec import make_message
-from clusterbroker.broker.amqp.fields import DEFAULT_LIMITS
+from clusterbroker.broker.wire.amqp091 import properties as codec
+from clusterbroker.broker.wire.amqp091.codec import make_message
+from clusterbroker.broker.wire.amqp091.fields import DEFAULT_LIMITS
 from clusterbroker.journal import layout
 from clusterbroker.journal.record import GroupWriter, Message, RecordBuffer
 from clusterbroker.pipeline import records as records_compiled

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.amqp.fields import pull_table
+from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091.fields import pull_table
 from clusterbroker.pipeline import wire
 from clusterbroker.pipeline.wire import BadFrame, Decoder, Heard
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusterbroker.broker.amqp import codec, properties
-from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.wire.amqp091 import codec, properties
+from clusterbroker.broker.wire.amqp091 import methods as m
 
 
 @dataclass

@@ -11,7 +11,7 @@ from clusterbroker.broker.access.admin import Admin
 from clusterbroker.broker.access.authorization import Authorization
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.rights import AccountRights
-from clusterbroker.broker.amqp.methods import QueueDeclare
+from clusterbroker.broker.wire.amqp091.methods import QueueDeclare
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.fronts.amqp091.harness import World
 from tests.unit.broker.node.node_cluster import Cluster

@@ -10,7 +10,7 @@ import pytest
 
 from clusterbroker.broker.access.services import OPEN_MAX, Request, Service
 from clusterbroker.broker.access.virtual_exchanges import VIRTUAL_EXCHANGES
-from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.fronts.amqp091.harness import Client, Content, World
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.formats import BASIC, FORMATS, MQTT, Basic, UnknownFormatError, translate
 from clusterbroker.broker.content.headers import may_have_header
 from clusterbroker.broker.content.message import died, new_message, taken_at, with_annotations, with_flags
 from clusterbroker.broker.content.properties import properties_of, property_of, routing_headers
+from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.journal.record import Message
 
 LATER = Message(b"\x01x\x01k", b"\xff\xfebytes", 2, 1, 3, 55, 1000, 200)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import (
     key_of,
     new_message,
@@ -15,6 +14,7 @@ from clusterbroker.broker.content.message import (
     with_properties,
 )
 from clusterbroker.broker.content.properties import properties_of, routing_headers
+from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.journal.layout import HAS_BCC, HAS_EXPIRATION, HAS_HEADERS, PERSISTENT
 from clusterbroker.journal.record import Message
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.content.message import new_message
 from clusterbroker.broker.content.properties import properties_of, property_of, routing_headers
+from clusterbroker.broker.wire.amqp091.properties import Properties
 
 PROPERTIES = Properties(headers={"a": 1}, delivery_mode=2, timestamp=7)
 

@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.http.app import create_app
 from clusterbroker.broker.http.control_client import ControlClient
 from clusterbroker.broker.http.operations import OrderError
@@ -25,6 +24,7 @@ from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.options import ServerOptions
 from clusterbroker.broker.server.shell import NodeShell
 from clusterbroker.broker.stats.as_user import AsUser, Outcome
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.options import MIB, JournalOptions

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from clusterbroker.broker.amqp.codec import make_message
-from clusterbroker.broker.amqp.properties import Properties, encode
 from clusterbroker.broker.node.hub import HEADS
 from clusterbroker.broker.remote import messages as p
+from clusterbroker.broker.wire.amqp091.codec import make_message
+from clusterbroker.broker.wire.amqp091.properties import Properties, encode
 from clusterbroker.journal.record import GroupWriter, Message, RecordBuffer
 from tests.unit.broker.node.node_cluster import Cluster
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.fronts.amqp091.harness import Client, Content, World
 from tests.unit.broker.transactions.stager import Stager

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node import arrears as room
 from clusterbroker.broker.node.arrears import Arrears, named
 from clusterbroker.broker.node.hub import HEADS
 from clusterbroker.broker.remote.messages import Attach, Credit, Detach
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.ids import Incarnation, NodeId, QueueId
 from clusterbroker.cluster.link.frames import FrameReader
 from clusterbroker.cluster.wiring import commands as c

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node import hub as hub_module
 from clusterbroker.broker.queues.lease import Acquire, End, Read, Release, Settle
 from clusterbroker.broker.remote import messages as p
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.link.frames import FrameReader, encode
 from clusterbroker.journal.record import verify_records
 from clusterbroker.replication import messages as r

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.unit.broker.fronts.amqp091.harness import Client, Content, bodies
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import away, confirming, count, declared, drained, hand_over, owner_of, three

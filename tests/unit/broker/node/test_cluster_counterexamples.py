@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.amqp.fields import Float32
 from clusterbroker.broker.node.hub import ROUNDS_MAX, Hub
 from clusterbroker.broker.remote.messages import Answer, Ask
+from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091.fields import Float32
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.layout import CUT, ENQ

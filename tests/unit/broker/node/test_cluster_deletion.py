@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.node.places import away, confirming, gone, three
 

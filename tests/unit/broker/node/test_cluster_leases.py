@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues.attributes import LEASE, LEASE_ACKNOWLEDGED, LEASE_RUN
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.unit.broker.fronts.amqp091.harness import bodies
 from tests.unit.broker.fronts.amqp091.leasing_reader import Reader
 from tests.unit.broker.fronts.amqp091.memory_journal import MemoryJournal

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues.producers import DEAD_SPREAD
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.unit.broker.fronts.amqp091.harness import bodies
 from tests.unit.broker.node.node_cluster import Cluster
 

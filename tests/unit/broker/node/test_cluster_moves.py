@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.journal.layout import RUN_ENTRY
 from tests.unit.broker.fronts.amqp091.harness import Client, bodies
 from tests.unit.broker.node.node_cluster import Cluster

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.fronts.amqp091.harness import Content, bodies

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.streams.messages import StreamTold
 from clusterbroker.broker.streams.past import Past
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.journal.values import Timestamp
 from clusterbroker.replication.errors import BadMessage
 from tests.unit.broker.fronts.amqp091.harness import Client, Content

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.access.questions import LOCKED_MS, OWNERLESS_MS
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues.handle import UNANSWERED_MS
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.fronts.amqp091.harness import Client, bodies

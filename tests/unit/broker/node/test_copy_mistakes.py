@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node.hub import Hub
 from clusterbroker.broker.node.messages import Occupied, Reach
 from clusterbroker.broker.node.relay import Relay
 from clusterbroker.broker.remote.outbox import Outbox
 from clusterbroker.broker.remote.remote_queue import RemoteQueue
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.replication import copying
 from clusterbroker.replication.backup import Backup

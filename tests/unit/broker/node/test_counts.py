@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.fronts.amqp091.rows import channel_row, consumer_row
 from clusterbroker.broker.node import counts
 from clusterbroker.broker.node.counts import ChannelCounts
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.unit.broker.fronts.amqp091.harness import World
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node.inspecting import Inspection
 from clusterbroker.broker.stats.inspection import Request
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.ids import NodeId, QueueId
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.fronts.amqp091.harness import Client, World, bodies

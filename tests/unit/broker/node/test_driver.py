@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node.driver import LAZY_MS, ROUNDS_MAX, Driver
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.fronts.amqp091.harness import World
 

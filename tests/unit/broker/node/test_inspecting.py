@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.node.inspecting import GONE, UNSAFE, Inspection
 from clusterbroker.broker.stats import inspection as i
 from clusterbroker.broker.stats.message_filter import STEP_BYTES, BadFilter
+from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091 import properties as codec
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.fronts.amqp091.harness import Client, Content, World, bodies
 from tests.unit.broker.node.node_cluster import Cluster, Site

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.fronts.amqp091.connection import Connection
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.routing.labour import STEPS_MAX
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.wiring_log import MemoryWiringLog
 from tests.unit.broker.fronts.amqp091.harness import Content, World
 from tests.unit.broker.node.shapes import COSTLY, IN_TURNS, SHAPES, Shape, bound, topics, wired

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.fronts.amqp091.connection import Connection
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.hub import Hub
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.unit.broker.fronts.amqp091.harness import Client
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.test_loop_held import HELD_S, Watch, watching

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.content.formats import Basic
 from clusterbroker.broker.fronts.amqp091.channel import Channel
 from clusterbroker.broker.node.mistakes import ALERT
@@ -20,6 +18,8 @@ from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.remote.ingest import Ingest
 from clusterbroker.broker.remote.replies import Replies
 from clusterbroker.broker.transactions.mover import Mover
+from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091 import properties as codec
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring_log import unlogged

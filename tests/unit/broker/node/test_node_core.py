@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node import core
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.record import GroupWriter
 from tests.unit.broker.fronts.amqp091.harness import HEADER, Client, World, bodies

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node.messages import Occupied
 from clusterbroker.broker.node.occupancy import Occupancy
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.entities import UserLimits
 from tests.unit.broker.fronts.amqp091.harness import HEADER, Client

@@ -7,8 +7,8 @@ from itertools import permutations
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node.relay import Relay
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.unit.broker.fronts.amqp091.harness import Content, bodies
 from tests.unit.broker.node.node_cluster import Cluster
 

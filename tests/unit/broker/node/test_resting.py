@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.remote.messages import Publish
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.replication.messages import AppendAck
 from tests.unit.broker.fronts.amqp091.harness import bodies
 from tests.unit.broker.node.node_cluster import Cluster, Site

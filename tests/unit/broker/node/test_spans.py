@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node.spans import Span, Spans
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.fronts.amqp091.harness import Content, World, bodies
 from tests.unit.broker.node.node_cluster import Cluster

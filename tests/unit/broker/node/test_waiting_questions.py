@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.fronts.amqp091.connection import Connection
 from clusterbroker.broker.fronts.amqp091.dividing import WAITED_STEPS
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.routing.labour import METHODS_AT_ONCE, STEPS_AT_ONCE
+from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091.layout import Method
 from tests.unit.broker.fronts.amqp091.harness import World
 
 CLIENTS = 5

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues.subscription import Subscriptions
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.unit.broker.fronts.amqp091.harness import Client, Content, World, bodies
 
 

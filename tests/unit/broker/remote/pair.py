@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from clusterbroker.broker.amqp.codec import OutBuffer
 from clusterbroker.broker.fronts.amqp091.delivery import Ledger
 from clusterbroker.broker.fronts.amqp091.subscription import Subscription
 from clusterbroker.broker.queues.ring import Ring
@@ -22,6 +21,7 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.messages import AnyProxy, Attach, Attached, Consuming, Deliver, ProxyMessage
 from clusterbroker.broker.remote.remote_queue import RemoteQueue
 from clusterbroker.broker.remote.remote_queues import RemoteQueues
+from clusterbroker.broker.wire.amqp091.codec import OutBuffer
 from clusterbroker.cluster.ids import Epoch, NodeId, QueueId
 from clusterbroker.cluster.link.frames import FrameReader, decoder, encode
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.remote.replies import Replies
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.fronts.amqp091.harness import Client, World, bodies
 

@@ -2,7 +2,6 @@ from collections import Counter
 
 import pytest
 
-from clusterbroker.broker.amqp.fields import Int16
 from clusterbroker.broker.routing.binding import Binding, Destination
 from clusterbroker.broker.routing.exchange import (
     EXCHANGE_TYPES,
@@ -13,6 +12,7 @@ from clusterbroker.broker.routing.exchange import (
     HeadersExchange,
     TopicExchange,
 )
+from clusterbroker.broker.wire.amqp091.fields import Int16
 from clusterbroker.journal.values import LongBytes, Timestamp
 
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from clusterbroker.broker.amqp import methods
-from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.server.alarms import AlarmOptions
 from clusterbroker.broker.server.listener import Address
 from clusterbroker.broker.server.options import ServerOptions
+from clusterbroker.broker.wire.amqp091 import methods
+from clusterbroker.broker.wire.amqp091.layout import Method
 from clusterbroker.journal.options import MIB, JournalOptions
 
 HEADER = b"AMQP\x00\x00\x09\x01"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from server_support import HEADER, Lines, Peer, until
 
-from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.fronts.amqp091.connection import Connection
 from clusterbroker.broker.fronts.amqp091.handshake import CAPABILITIES
 from clusterbroker.broker.server.client import LINGER_S, cut_off_slow, peer_name
+from clusterbroker.broker.wire.amqp091 import methods
 
 
 async def test_bytes_that_come_one_by_one_and_mixed_with_those_of_others(start: Any, connect: Any) -> None:

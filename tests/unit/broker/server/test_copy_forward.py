@@ -7,9 +7,9 @@ from typing import Any
 
 from server_support import Peer, until
 
-from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.server.copy_forward import SLICE
 from clusterbroker.broker.server.shell import NodeShell
+from clusterbroker.broker.wire.amqp091 import methods
 from clusterbroker.journal.options import MIB, JournalOptions
 
 BY_HAND = JournalOptions(

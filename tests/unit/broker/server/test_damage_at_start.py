@@ -12,9 +12,9 @@ import pytest
 from server_support import Peer, until
 from typer.testing import CliRunner
 
-from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.cli.journal import app
 from clusterbroker.broker.server.shell import NodeShell
+from clusterbroker.broker.wire.amqp091 import methods
 from clusterbroker.journal.errors import DamagedJournal
 from clusterbroker.journal.options import MIB, JournalOptions
 from clusterbroker.journal.record import scan_group

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from server_support import Peer, until
 
-from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.server import goodbye
+from clusterbroker.broker.wire.amqp091 import methods
 
 COUNT = 500
 

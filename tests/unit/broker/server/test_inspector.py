@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from server_support import until
 
-from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.node.inspecting import Inspection
 from clusterbroker.broker.server import inspecting
 from clusterbroker.broker.server.control import protocol as m
@@ -18,6 +17,7 @@ from clusterbroker.broker.server.control.calls import Calls
 from clusterbroker.broker.server.control.service import LOOKS_MAX, Service
 from clusterbroker.broker.server.inspecting import AT_ONCE_MAX, Inspector
 from clusterbroker.broker.stats.inspection import Request, encode
+from clusterbroker.broker.wire.amqp091 import methods
 
 
 async def filled(start: Any, connect: Any, count: int) -> tuple[Any, Request]:

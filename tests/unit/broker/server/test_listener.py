@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from server_support import Peer, until
 
-from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.server.listener import Address, address, peer_identity, raise_descriptor_limit
 from clusterbroker.broker.server.tls import TlsOptions
+from clusterbroker.broker.wire.amqp091 import methods
 from tests.authority import Authority
 
 

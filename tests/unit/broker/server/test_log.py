@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from server_support import Lines, until
 
-from clusterbroker.broker.amqp import methods
-from clusterbroker.broker.amqp.errors import connection_forced, internal_error, not_found
 from clusterbroker.broker.server import log as log_module
 from clusterbroker.broker.server.counting import node_row
 from clusterbroker.broker.server.log import BURST, Held, NodeLog, library, structured
+from clusterbroker.broker.wire.amqp091 import methods
+from clusterbroker.broker.wire.amqp091.errors import connection_forced, internal_error, not_found
 
 
 def test_a_flood_is_held_back_and_counted() -> None:

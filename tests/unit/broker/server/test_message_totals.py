@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.fronts.amqp091.rows import channel_row
 from clusterbroker.broker.server import counting
 from clusterbroker.broker.stats.rows import CopyLag
 from clusterbroker.broker.stats.totals import MessageTotals
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.unit.broker.fronts.amqp091.harness import Client, World
 from tests.unit.broker.node.node_cluster import Cluster
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.server import counting
 from clusterbroker.broker.stats.rows import LeaseRow, QueueRow
 from clusterbroker.broker.stats.totals import MessageTotals
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.unit.broker.fronts.amqp091.harness import World
 from tests.unit.broker.fronts.amqp091.leasing_reader import Reader
 from tests.unit.broker.node.node_cluster import Cluster

@@ -12,9 +12,9 @@ import pytest
 from server_support import Peer, until
 from typer.testing import CliRunner
 
-from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.cli.journal import app
 from clusterbroker.broker.server.shell import NodeShell
+from clusterbroker.broker.wire.amqp091 import methods
 from clusterbroker.cluster.log_store import LogStore
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.options import MIB, JournalOptions

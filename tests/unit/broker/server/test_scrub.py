@@ -7,7 +7,7 @@ from typing import Any
 
 from server_support import until
 
-from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.wire.amqp091 import methods
 from clusterbroker.journal.options import JournalOptions
 
 COUNT = 60
@@ -74,7 +74,7 @@ async def test_what_is_in_memory_still_is_written_again(tmp_path: Path, start: A
 
 def whole(queue: Any, shell: Any) -> Any:
     """The fifth message, as it was: another one's, with its first bytes."""
-    from clusterbroker.broker.amqp.codec import make_message
+    from clusterbroker.broker.wire.amqp091.codec import make_message
 
     return make_message(b"\0\1q", b"\0\0", b"0005" + BODY, shell.clock.now_ms())
 

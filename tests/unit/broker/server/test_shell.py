@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from server_support import Lines, options, until
 
-from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.node.options import NodeOptions
+from clusterbroker.broker.wire.amqp091 import methods
 from clusterbroker.journal.errors import JournalFailed, LockedJournal
 from clusterbroker.journal.options import MIB, JournalOptions
 

@@ -16,13 +16,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from server_support import Lines, Peer, until
 
-from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.server import tls
 from clusterbroker.broker.server.control.node_operations import OF_NODE, chains
 from clusterbroker.broker.server.control.operations import Refused
 from clusterbroker.broker.server.listener import Address
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.tls import BadCertificate, Chain, TlsDoor, TlsOptions, watch
+from clusterbroker.broker.wire.amqp091 import methods
 from clusterbroker.cluster.link import door
 from clusterbroker.cluster.link.door import listening_sockets
 from tests.authority import Authority

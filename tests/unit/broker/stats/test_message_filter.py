@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterbroker.broker.amqp import properties as codec
-from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.queues.states import DEAD, READY, UNACKED
 from clusterbroker.broker.stats import message_filter
 from clusterbroker.broker.stats.message_filter import STEP_BYTES, BadFilter, Filter, Glob, Subject, finished, parse
+from clusterbroker.broker.wire.amqp091 import properties as codec
+from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.journal.record import Message
 
 NOW_MS = 1_000_000

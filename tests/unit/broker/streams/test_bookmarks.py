@@ -13,10 +13,10 @@ import pytest
 
 from clusterbroker import Broker
 from clusterbroker.broker.access import services
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.fronts.amqp091.state import State
 from clusterbroker.broker.stats.inspection import life_of
 from clusterbroker.broker.streams import bookmarks
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.fronts.amqp091.harness import Client
 from tests.unit.broker.node.node_cluster import Cluster

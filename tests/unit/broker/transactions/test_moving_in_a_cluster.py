@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.transactions import mover, moving
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.ids import NodeId, QueueId
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.fronts.amqp091.harness import Content, bodies

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues.handle import CommitPart, Moved
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.transactions import mover, moving
 from clusterbroker.broker.transactions.pace import HOLD_MS
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring_log import unlogged

@@ -20,12 +20,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.amqp import properties as codec
-from clusterbroker.broker.amqp.codec import OutBuffer
-from clusterbroker.broker.amqp.errors import AmqpError
-from clusterbroker.broker.amqp.layout import Method
-from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.fronts.amqp091.connection import Connection
 from clusterbroker.broker.node.core import Entropy, Group, Load, Node
 from clusterbroker.broker.node.driver import Driver, Proposal
@@ -34,6 +28,12 @@ from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.patience import PATIENCE_MS
 from clusterbroker.broker.server.recovery import recovered
+from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091 import properties as codec
+from clusterbroker.broker.wire.amqp091.codec import OutBuffer
+from clusterbroker.broker.wire.amqp091.errors import AmqpError
+from clusterbroker.broker.wire.amqp091.layout import Method
+from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.cluster.ids import LOCAL_NODE
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.entities import Segment

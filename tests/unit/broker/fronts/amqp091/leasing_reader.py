@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues import leasing
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.unit.broker.fronts.amqp091.harness import Client, Content
 
 ANSWERS = "amq.rabbitmq.reply-to"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.amqp.errors import precondition_failed
+from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091.errors import precondition_failed
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.fronts.amqp091.harness import Client, Content, World, bodies
 

@@ -8,9 +8,9 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.amqp.codec import OutBuffer
 from clusterbroker.broker.fronts.amqp091.confirms import Confirms
+from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091.codec import OutBuffer
 from tests.unit.broker.fronts.amqp091.harness import World
 
 

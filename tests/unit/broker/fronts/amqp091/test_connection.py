@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.amqp.layout import METHODS, Method
 from clusterbroker.broker.fronts.amqp091.state import State
+from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091.layout import METHODS, Method
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.fronts.amqp091.harness import CAPABILITIES, HEADER, Client, World
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from clusterbroker.broker.access.transaction import TRANSACTION_BYTES_MAX
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.fronts.amqp091.channel import REPLY_BYTES_MAX
 from clusterbroker.broker.oauth2.scopes import granted
 from clusterbroker.broker.oauth2.verifier import Token
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.wiring.commands import DeletePolicy, PutPolicy
 from clusterbroker.cluster.wiring_log import unlogged

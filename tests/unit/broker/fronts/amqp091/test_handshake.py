@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.access.sign_in import address_of
-from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.amqp.domains import push_longstr
-from clusterbroker.broker.amqp.fields import push_table
 from clusterbroker.broker.fronts.amqp091.connection import Connection
 from clusterbroker.broker.node.effects import GOOD
+from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091.domains import push_longstr
+from clusterbroker.broker.wire.amqp091.fields import push_table
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.entities import UserLimits
 from tests.unit.broker.fronts.amqp091.harness import CAPABILITIES, HEADER, Client, World

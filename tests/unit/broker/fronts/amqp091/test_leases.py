@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.queues.attributes import LEASE_RUN
 from clusterbroker.broker.stats.inspection import life_of
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.record import read_records
 from tests.unit.broker.fronts.amqp091.harness import Client, Content, World, bodies

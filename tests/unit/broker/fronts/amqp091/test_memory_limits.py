@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.amqp.codec import OutBuffer
+from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091.codec import OutBuffer
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.commands import FREE_FORM_BYTES_MAX
 from tests.unit.broker.fronts.amqp091.harness import Client, World

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.oauth2.scopes import granted
 from clusterbroker.broker.oauth2.verifier import Token
 from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.fronts.amqp091.harness import CAPABILITIES, HEADER, Client, World, bodies
 

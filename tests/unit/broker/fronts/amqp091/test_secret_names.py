@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.options import NodeOptions
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.wiring.map import ClusterMap
 from tests.unit.broker.fronts.amqp091.harness import Client, World

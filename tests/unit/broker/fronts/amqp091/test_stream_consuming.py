@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.streams import stream
 from clusterbroker.broker.streams.messages import READ, StreamAsk, StreamTold
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.journal.values import Timestamp
 from tests.unit.broker.fronts.amqp091.harness import World
 from tests.unit.broker.streams.test_stream import consume, declare, filled, offsets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.unit.broker.fronts.amqp091.harness import Client, Content, World, bodies
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.fronts.amqp091.harness import Client, World, bodies
 

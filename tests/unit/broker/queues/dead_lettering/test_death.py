@@ -3,8 +3,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from clusterbroker.broker.amqp.fields import Int16
-from clusterbroker.broker.amqp.properties import Properties, decode, encode
 from clusterbroker.broker.queues.dead_lettering.death import (
     COUNT_MAX,
     DEATHS_MAX,
@@ -17,6 +15,8 @@ from clusterbroker.broker.queues.dead_lettering.death import (
     death,
     is_cycle,
 )
+from clusterbroker.broker.wire.amqp091.fields import Int16
+from clusterbroker.broker.wire.amqp091.properties import Properties, decode, encode
 from clusterbroker.journal.values import Timestamp
 
 

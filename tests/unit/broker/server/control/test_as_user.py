@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from server_support import until
 
-from clusterbroker.broker.amqp import methods
-from clusterbroker.broker.amqp import properties as p
 from clusterbroker.broker.server import counting
 from clusterbroker.broker.server.control.as_user import carried_out
 from clusterbroker.broker.stats.as_user import AsUser, Get, Method, Outcome, Publish, Request
 from clusterbroker.broker.stats.rows import ConnectionRow
+from clusterbroker.broker.wire.amqp091 import methods
+from clusterbroker.broker.wire.amqp091 import properties as p
 from clusterbroker.cluster.wiring import commands as c
 
 NOTHING = p.encode(p.Properties())

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from server_support import Lines, until
 
-from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.server.control.calls import NODE
 from clusterbroker.broker.server.control.client import ask
 from clusterbroker.broker.server.control.protocol import NAME
 from clusterbroker.broker.server.endings import Restart
+from clusterbroker.broker.wire.amqp091 import methods
 
 
 async def asked(directory: Path, operation: str, **arguments: Any) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import pytest
 from server_support import HEADER, Lines, Peer, until
 
-from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.server.control import protocol as m
 from clusterbroker.broker.server.control import server
 from clusterbroker.broker.server.control.client import ask
@@ -29,6 +28,7 @@ from clusterbroker.broker.stats.rows import (
     QueueRow,
     decode,
 )
+from clusterbroker.broker.wire.amqp091 import methods
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring import snapshot

@@ -9,12 +9,12 @@ import pytest
 from server_support import until
 
 from clusterbroker.broker.access.sign_in import address_of
-from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.amqp import properties as p
 from clusterbroker.broker.server.control import as_user
 from clusterbroker.broker.server.control.as_user import carried_out
 from clusterbroker.broker.server.control.own_client import OwnClient
 from clusterbroker.broker.stats.as_user import Ask, AsUser, Get, Method, Outcome, Publish
+from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091 import properties as p
 from clusterbroker.cluster.wiring import commands as c
 
 

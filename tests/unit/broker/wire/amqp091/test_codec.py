@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp import codec
-from clusterbroker.broker.amqp.errors import AmqpError, ChannelError, ConnectionFault
-from clusterbroker.broker.amqp.properties import Properties, decode, encode
+from clusterbroker.broker.wire.amqp091 import codec
+from clusterbroker.broker.wire.amqp091.errors import AmqpError, ChannelError, ConnectionFault
+from clusterbroker.broker.wire.amqp091.properties import Properties, decode, encode
 from clusterbroker.journal.layout import HAS_EXPIRATION, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT, TTL_MS_MAX
 
 NOW = 1_700_000_000_000

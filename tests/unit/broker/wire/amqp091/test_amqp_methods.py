@@ -8,9 +8,9 @@ from typing import Any
 import pika.spec  # type: ignore[import-untyped]
 import pytest
 
-from clusterbroker.broker.amqp.errors import ConnectionFault
-from clusterbroker.broker.amqp.fields import FieldLimits, Int32
-from clusterbroker.broker.amqp.methods import (
+from clusterbroker.broker.wire.amqp091.errors import ConnectionFault
+from clusterbroker.broker.wire.amqp091.fields import FieldLimits, Int32
+from clusterbroker.broker.wire.amqp091.methods import (
     METHODS,
     AccessRequest,
     BasicAck,

@@ -19,7 +19,7 @@ import struct
 from collections.abc import Callable
 from typing import Annotated, Final
 
-from clusterbroker.broker.amqp.errors import syntax_error
+from clusterbroker.broker.wire.amqp091.errors import syntax_error
 
 Bit = Annotated[bool, "bit"]
 Octet = Annotated[int, "octet"]

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from clusterbroker.broker.amqp.domains import (
+from clusterbroker.broker.wire.amqp091.domains import (
     pull_bits,
     pull_longstr,
     pull_shortstr,
@@ -27,8 +27,8 @@ from clusterbroker.broker.amqp.domains import (
     push_longstr,
     push_shortstr,
 )
-from clusterbroker.broker.amqp.errors import syntax_error
-from clusterbroker.broker.amqp.fields import FieldLimits, pull_table, push_table
+from clusterbroker.broker.wire.amqp091.errors import syntax_error
+from clusterbroker.broker.wire.amqp091.fields import FieldLimits, pull_table, push_table
 
 Pull: TypeAlias = Callable[[bytes, int, FieldLimits, list[Any]], int]
 """Appends the values it reads to the list; returns the offset behind them."""

@@ -7,9 +7,9 @@ from typing import Any
 import pika.spec  # type: ignore[import-untyped]
 import pytest
 
-from clusterbroker.broker.amqp.errors import ConnectionFault
-from clusterbroker.broker.amqp.fields import FieldLimits, Int16
-from clusterbroker.broker.amqp.properties import PROPERTIES, Properties, decode, encode
+from clusterbroker.broker.wire.amqp091.errors import ConnectionFault
+from clusterbroker.broker.wire.amqp091.fields import FieldLimits, Int16
+from clusterbroker.broker.wire.amqp091.properties import PROPERTIES, Properties, decode, encode
 from clusterbroker.journal.values import LongBytes
 
 BYTES: list[tuple[str, int, Any, bytes]] = [

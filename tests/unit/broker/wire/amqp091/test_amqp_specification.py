@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from clusterbroker.broker.amqp import properties
-from clusterbroker.broker.amqp.errors import HARD_CODES, SOFT_CODES, ReplyCode
-from clusterbroker.broker.amqp.methods import METHODS
+from clusterbroker.broker.wire.amqp091 import properties
+from clusterbroker.broker.wire.amqp091.errors import HARD_CODES, SOFT_CODES, ReplyCode
+from clusterbroker.broker.wire.amqp091.methods import METHODS
 
-SPECIFICATION = Path(__file__).parents[3] / "spec" / "amqp0-9-1.stripped.extended.xml"
+SPECIFICATION = Path(__file__).parents[4] / "spec" / "amqp0-9-1.stripped.extended.xml"
 
 RENAMED = {"no-wait": "nowait", "global": "global_qos", "reserved": "cluster_id"}
 RESERVED = {

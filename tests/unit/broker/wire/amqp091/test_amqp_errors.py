@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from clusterbroker.broker.amqp import errors
-from clusterbroker.broker.amqp.errors import AmqpError, ChannelError, ConnectionFault, ReplyCode
+from clusterbroker.broker.wire.amqp091 import errors
+from clusterbroker.broker.wire.amqp091.errors import AmqpError, ChannelError, ConnectionFault, ReplyCode
 
 SOFT = {
     "content_too_large": 311,

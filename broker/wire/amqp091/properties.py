@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias, get_args
 
 from msgspec import Struct
 
-from clusterbroker.broker.amqp.domains import (
+from clusterbroker.broker.wire.amqp091.domains import (
     Octet,
     ShortStr,
     TimestampS,
@@ -31,8 +31,8 @@ from clusterbroker.broker.amqp.domains import (
     push_short,
     push_shortstr,
 )
-from clusterbroker.broker.amqp.errors import syntax_error
-from clusterbroker.broker.amqp.fields import STORED_LIMITS, FieldLimits, Table, pull_table, push_table
+from clusterbroker.broker.wire.amqp091.errors import syntax_error
+from clusterbroker.broker.wire.amqp091.fields import STORED_LIMITS, FieldLimits, Table, pull_table, push_table
 
 CLASS_ID: Final = 60
 """The class ``basic``, the only one with content."""

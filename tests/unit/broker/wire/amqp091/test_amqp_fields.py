@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.amqp.domains import (
+from clusterbroker.broker.wire.amqp091.domains import (
     pull_bits,
     pull_long,
     pull_longlong,
@@ -27,8 +27,8 @@ from clusterbroker.broker.amqp.domains import (
     push_short,
     push_shortstr,
 )
-from clusterbroker.broker.amqp.errors import ConnectionFault
-from clusterbroker.broker.amqp.fields import (
+from clusterbroker.broker.wire.amqp091.errors import ConnectionFault
+from clusterbroker.broker.wire.amqp091.fields import (
     FieldLimits,
     Float32,
     Int8,

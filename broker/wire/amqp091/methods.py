@@ -19,12 +19,12 @@ from typing import Final
 
 from msgspec import field
 
-from clusterbroker.broker.amqp.domains import Bit, Long, LongLong, LongStr, Octet, Short, ShortStr
-from clusterbroker.broker.amqp.errors import ConnectionFault, command_invalid, syntax_error
-from clusterbroker.broker.amqp.fields import DEFAULT_LIMITS, FieldLimits, Table
-from clusterbroker.broker.amqp.layout import METHODS as METHODS
-from clusterbroker.broker.amqp.layout import Method as Method
-from clusterbroker.broker.amqp.layout import declare
+from clusterbroker.broker.wire.amqp091.domains import Bit, Long, LongLong, LongStr, Octet, Short, ShortStr
+from clusterbroker.broker.wire.amqp091.errors import ConnectionFault, command_invalid, syntax_error
+from clusterbroker.broker.wire.amqp091.fields import DEFAULT_LIMITS, FieldLimits, Table
+from clusterbroker.broker.wire.amqp091.layout import METHODS as METHODS
+from clusterbroker.broker.wire.amqp091.layout import Method as Method
+from clusterbroker.broker.wire.amqp091.layout import declare
 
 _IDS: Final = struct.Struct(">HH")
 

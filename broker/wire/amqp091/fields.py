@@ -37,8 +37,8 @@ from typing import Annotated, Any, Final, TypeAlias
 
 from msgspec import Struct
 
-from clusterbroker.broker.amqp.domains import pull_extent, push_long, push_longstr, push_shortstr
-from clusterbroker.broker.amqp.errors import syntax_error
+from clusterbroker.broker.wire.amqp091.domains import pull_extent, push_long, push_longstr, push_shortstr
+from clusterbroker.broker.wire.amqp091.errors import syntax_error
 from clusterbroker.journal.values import LongBytes, Timestamp
 
 FieldValue: TypeAlias = "bool | int | float | str | bytes | Decimal | list[FieldValue] | dict[str, FieldValue] | None"

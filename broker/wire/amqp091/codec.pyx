@@ -19,7 +19,7 @@ from libc.string cimport memcmp, memcpy, memset
 from clusterbroker.journal.record cimport Message, address_size, address_start, held_start, payload_size, payload_start
 from clusterbroker.journal.record cimport make_message as new_message
 
-from clusterbroker.broker.amqp.errors import (
+from clusterbroker.broker.wire.amqp091.errors import (
     AmqpError,
     frame_error,
     precondition_failed,
@@ -27,8 +27,8 @@ from clusterbroker.broker.amqp.errors import (
     syntax_error,
     unexpected_frame,
 )
-from clusterbroker.broker.amqp.fields import DEFAULT_LIMITS, STORED_LIMITS, pull_table
-from clusterbroker.broker.amqp.properties import without_header
+from clusterbroker.broker.wire.amqp091.fields import DEFAULT_LIMITS, STORED_LIMITS, pull_table
+from clusterbroker.broker.wire.amqp091.properties import without_header
 
 cdef extern from "Python.h":
     # the same two calls on bytes objects that are still being written: plain pointers, no counting by the compiler

@@ -1,6 +1,6 @@
 from collections.abc import Iterator
 
-from clusterbroker.broker.amqp.errors import AmqpError
+from clusterbroker.broker.wire.amqp091.errors import AmqpError
 from clusterbroker.journal.record import Message
 
 class Published:
