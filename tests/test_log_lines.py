@@ -47,7 +47,7 @@ def events(path: Path) -> Iterator[str]:
                 yield from (word for word in words if EVENT.fullmatch(word))
             if name == "log_line" and node.args and ("cluster" in ast.dump(node.func) or place == CLUSTER):
                 yield from (f"cluster.{word}" for word in texts(node.args[0]) if word not in LEVELS)
-    if place == "broker/node/part.py":
+    if place == "broker/node/member.py":
         yield from (word for value in ast.walk(tree) if isinstance(value, ast.Dict) for each in value.values
                     for word in texts(each) if EVENT.fullmatch(word))  # fmt: skip
 

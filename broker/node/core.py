@@ -70,7 +70,7 @@ from clusterbroker.journal.stream_catalogue import Filing, Taken, Wish
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import ChannelCore, ClientCore, SocketCore
-    from clusterbroker.broker.node.part import Part
+    from clusterbroker.broker.node.member import MemberRole
     from clusterbroker.broker.remote.replies import Replies, Target
 
 RATE_MS = 8
@@ -122,7 +122,7 @@ class Node:
         """Queues elsewhere that have too much uncommitted: who publishes to them waits."""
         self.alarms_elsewhere: dict[str, tuple[str, ...]] = {}
         """Of other nodes, which own queues that clients of this node publish to."""
-        self.part: Part | None = None
+        self.role: MemberRole | None = None
         """What the node is to others; None: it is alone."""
         self.authorization_generation = 0
         self.exchange_count = 0
@@ -225,7 +225,7 @@ class Node:
         self.log.cut(client.peer, client.user, why)
 
     def propose(self, command: AnyCommand, done: Done) -> None:
-        if self.part is not None and isinstance(command, (DeclareQueue, DeclareExchange)):
+        if self.role is not None and isinstance(command, (DeclareQueue, DeclareExchange)):
             me = NodeId(self.options.name)
             command = replace(command, owner=me, incarnation=Incarnation(self.options.incarnation))
         if isinstance(command, CommitTransaction) or (isinstance(command, DeclareExchange) and command.type == STAGING):
@@ -243,8 +243,8 @@ class Node:
             self.alarms[name] = None
         else:
             self.alarms.pop(name, None)
-        if self.part is not None:
-            self.part.alarms.changed()
+        if self.role is not None:
+            self.role.alarms.changed()
         if bool(self.alarms) != before:
             self._alarms_changed()
 
@@ -277,8 +277,8 @@ class Node:
             for exchange in self.map.exchanges(vhost.name):
                 self.react(changes.ExchangeDeclared(exchange))
             for queue in (*self.map.queues(vhost.name), *self.map.staging_queues(vhost.name)):
-                if self.part is not None:
-                    self.part.declared(queue, rings.get(queue.queue_id), found=True)
+                if self.role is not None:
+                    self.role.declared(queue, rings.get(queue.queue_id), found=True)
                 else:
                     self.add_queue(queue, rings.get(queue.queue_id))
             for binding in self.map.bindings(vhost.name):
@@ -359,8 +359,8 @@ class Node:
 
     def _awaits_copies(self, queue: LocalQueue) -> bool:
         """Whether its last group is on its way to the copies: its records cannot go into the next one."""
-        part = self.part
-        return part is not None and queue.ring.replicated and not part.copying.primary.may_write(queue.entity.queue_id)
+        role = self.role
+        return role is not None and queue.ring.replicated and not role.copying.primary.may_write(queue.entity.queue_id)
 
     def later(self, queue: LocalQueue) -> None:
         self.postponed.later[queue] = None
@@ -418,8 +418,8 @@ class Node:
         if not goes_on:
             self.effort.left = TURN
             self.postponed.begin_turn()
-            if self.part is not None and self.part.arrears.owing:
-                self.part.go_on()
+            if self.role is not None and self.role.arrears.owing:
+                self.role.go_on()
         self._wakes.mark(now_ms)
         while self._removals and self._removals[0][0] <= now_ms:
             self.remove_connection(self._removals.popleft()[1])
@@ -452,7 +452,7 @@ class Node:
                     before_ns, at_ns = at_ns, self.stopwatch()
                     if at_ns - before_ns > self.longest_ns:
                         self.longest, self.longest_ns = queue, at_ns - before_ns
-            moved = self.part is not None and self.part.turn(now_ms)
+            moved = self.role is not None and self.role.turn(now_ms)
             if self.watches:
                 moved = self.watching.turn() or moved
             if self.moving.due or self.moving.is_late(now_ms):
@@ -461,7 +461,7 @@ class Node:
     @property
     def busy(self) -> bool:
         """Something is marked: `turn` must be called again."""
-        late = self.part is not None and self.part.arrears.owing and self.part.arrears.due
+        late = self.role is not None and self.role.arrears.owing and self.role.arrears.due
         return bool(self.agenda or self.postponed.soon or self.postponed.later or late)
 
     @property
@@ -470,7 +470,7 @@ class Node:
         return not (
             self.agenda or self.writes or self.proposals or self.sending or self.confirming or self._barriers
             or self.postponed.soon or self.postponed.later
-            or self.loads or self.checks or (self.part is not None and not self.part.at_rest)
+            or self.loads or self.checks or (self.role is not None and not self.role.at_rest)
         )  # fmt: skip
 
     @property
@@ -478,8 +478,8 @@ class Node:
         earliest, moves_ms = self._wakes.next_ms, self.moving.next_wake_ms
         if moves_ms is not None and (earliest is None or moves_ms < earliest):
             earliest = moves_ms
-        if self.part is not None:
-            others_ms = self.part.next_wake_ms
+        if self.role is not None:
+            others_ms = self.role.next_wake_ms
             if others_ms is not None and (earliest is None or others_ms < earliest):
                 earliest = others_ms
         return earliest
@@ -516,12 +516,12 @@ class Node:
     @property
     def wants_group(self) -> bool:
         """Something waits to be written."""
-        return bool(self.writes) or (self.part is not None and self.part.copying.waits)
+        return bool(self.writes) or (self.role is not None and self.role.copying.waits)
 
     @property
     def wants_group_now(self) -> bool:
         """Somebody waits for it."""
-        return self.urgent or (self.part is not None and self.part.copying.waits)
+        return self.urgent or (self.role is not None and self.role.copying.waits)
 
     def group_bytes(self, room: int = 0) -> int:
         """About so many bytes the next group will take: more than `room`, what a segment has left, and a new segment
@@ -536,8 +536,8 @@ class Node:
         that came just now and have consumers: most are acknowledged before they are PATIENCE_MS old and need no disk.
         """
         # what came since the turn may have one half in a queue that writes, the other in one that is only marked
-        part = self.part
-        if self.agenda or self.moving.due or part is not None:
+        role = self.role
+        if self.agenda or self.moving.due or role is not None:
             self._work(now_ms)
         self._group_count += 1
         queues, sync, parted = grouping.fill(self, writer, self._undivided, self._patient, now_ms)
@@ -545,10 +545,10 @@ class Node:
         self._group_in_flight = True
         if not parted:
             self._group_barriers, self._barriers = self._barriers, []
-        if part is None:
+        if role is None:
             return Group(self._group_count, queues, [], sync)
-        sync = part.copying.write_copies(writer, self._group_count) or sync
-        return Group(self._group_count, queues, part.cut(self._group_count, now_ms), sync)
+        sync = role.copying.write_copies(writer, self._group_count) or sync
+        return Group(self._group_count, queues, role.cut(self._group_count, now_ms), sync)
 
     def group_committed(self, group: Group, now_ms: int) -> None:
         self.now_ms = now_ms
@@ -556,8 +556,8 @@ class Node:
             self.setting_aside.work(queue, queue.committed, upto)
             if not queue.deleted:
                 self.touched[queue.ring] = None
-        if self.part is not None:
-            self.part.group_durable(group, now_ms)
+        if self.role is not None:
+            self.role.group_durable(group, now_ms)
         self._group_in_flight = False
         self._pass(self._group_barriers)
         self.review_throttle()
@@ -577,8 +577,8 @@ class Node:
     def review_throttle(self) -> None:
         """Publishers wait while the journal cannot keep up; seen by clients as back pressure of the socket only."""
         waiting = self.unwritten_bytes + self.effort.owed
-        if self.part is not None:
-            waiting += self.part.proxies.unacknowledged_bytes
+        if self.role is not None:
+            waiting += self.role.proxies.unacknowledged_bytes
         throttled = waiting > self.options.unwritten_bytes_max
         if throttled != self.throttled:
             self.throttled = throttled

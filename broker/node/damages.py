@@ -92,8 +92,8 @@ class Damages:
         """Whether what the start has read of the queue is still what this node has of it."""
         if self._node.map.queue_by_id(QueueId(queue_id)) is None or queue_id in self._begun_anew:
             return False
-        part = self._node.part
-        return queue_id in self._node.queues or (part is not None and queue_id in part.copying.replicas)
+        role = self._node.role
+        return queue_id in self._node.queues or (role is not None and queue_id in role.copying.replicas)
 
     def held_back(self, queue_id: int) -> tuple[int, ...]:
         """The seqs of what no consumer gets, ascending."""
@@ -105,8 +105,8 @@ class Damages:
         """An operator has deleted what was held back."""
         known = self._found.get(queue_id, {})
         known.pop(seq, None)
-        if self._node.part is not None:
-            self._node.part.copying.begin_syncs_anew(queue_id)  # one may wait for that very message
+        if self._node.role is not None:
+            self._node.role.copying.begin_syncs_anew(queue_id)  # one may wait for that very message
         if known:
             self._set_alert(queue_id)
         else:
@@ -212,7 +212,7 @@ class Damages:
             return
         what = next(iter(known.values()))
         seqs = sorted(seq for seq in known if seq)
-        if not seqs and self._node.part is None:
+        if not seqs and self._node.role is None:
             text = f"something of it cannot be read from the disk ({what}); everything else is served: look at the disk"
         elif not seqs or queue_id not in self._node.queues:
             text = f"the copy here is damaged ({what}), and no other member that is here has all of the queue"

@@ -111,5 +111,5 @@ class Failover:
                     queue.publish((message,), None, node.now_ms)
 
     def _owns(self, entity: QueueEntity) -> bool:
-        part, now = self._node.part, self._node.map.queue_by_id(entity.queue_id)
-        return part is not None and now is not None and part.owns(now)
+        role, now = self._node.role, self._node.map.queue_by_id(entity.queue_id)
+        return role is not None and now is not None and role.owns(now)

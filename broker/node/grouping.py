@@ -23,19 +23,19 @@ TOGETHER_BYTES_MAX: Final = 1 << 30
 def expected_bytes(node: NodeCore, undivided: bool, room: int) -> int:
     """About so many bytes the next group will take; at most so many if that surely fits `room`: no message is looked at
     then."""
-    part = node.part
+    role = node.role
     most = sum([queue.ring.unwritten_most for queue in node.writes])
-    if part is not None:
-        most += part.copying.pending_bytes
+    if role is not None:
+        most += role.copying.pending_bytes
     if most <= room:
         return most
     size = sum([queue.ring.unwritten_bytes for queue in node.writes])
     if size > node.options.group_bytes_max:
         own_max, size = _own_max(node, undivided), 0
         for queue in node.writes:
-            if size <= (own_max if part is None or not queue.ring.replicated else node.options.group_bytes_max):
+            if size <= (own_max if role is None or not queue.ring.replicated else node.options.group_bytes_max):
                 size += queue.ring.unwritten_bytes
-    return size if part is None else size + part.copying.pending_bytes
+    return size if role is None else size + role.copying.pending_bytes
 
 
 def fill(
@@ -47,19 +47,19 @@ def fill(
     `patient`: messages may be left out that are about to be acknowledged.
     """
     queues: list[tuple[LocalQueue, int]] = []
-    part, sync, parted, left = node.part, False, False, False
+    role, sync, parted, left = node.role, False, False, False
     patient = patient and not undivided
     writes, node.writes, node.urgent = node.writes, {}, False
     own_max, replicated_max = _own_max(node, undivided), node.options.group_bytes_max
     for queue in writes:
-        replicated = part is not None and queue.ring.replicated
-        size = writer.size if part is None else max(writer.size, part.copying.volatile_bytes)
+        replicated = role is not None and queue.ring.replicated
+        size = writer.size if role is None else max(writer.size, role.copying.volatile_bytes)
         if size > (replicated_max if replicated else own_max):
             node.writes[queue] = None
             node.urgent = left = True
             parted = parted or (undivided and not replicated)
-        elif part is not None and replicated:
-            sync = part.copying.write_own(queue, writer) or sync
+        elif role is not None and replicated:
+            sync = role.copying.write_own(queue, writer) or sync
         else:
             queues.append((queue, queue.ring.write(writer, queue.ripe(now_ms) if patient else 0)))
             sync = sync or queue.settings.durability == "fsync"

@@ -349,8 +349,8 @@ class Inspection:
     def _held_at(self, place: Place) -> str:
         if place.state != UNACKED:
             return ""
-        part = self._node.part
-        serving = None if part is None else part.servings.queues.get(self.queue.entity.queue_id)
+        role = self._node.role
+        serving = None if role is None else role.servings.queues.get(self.queue.entity.queue_id)
         if serving is None or not self.queue.ring.replicated:
             return self._node.options.name
         return serving.holder(place.holder) if place.holder else ""

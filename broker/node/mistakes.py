@@ -113,8 +113,8 @@ class SettingAside:
         what they hold. One that is set aside is open for that."""
         if not queue.broken:
             return queue.paused
-        part = self._node.part
-        serving = None if part is None else part.servings.queues.get(queue.entity.queue_id)
+        role = self._node.role
+        serving = None if role is None else role.servings.queues.get(queue.entity.queue_id)
         return serving is not None and not serving.answers
 
     def resumed(self, queue: LocalQueue) -> None:
@@ -125,9 +125,9 @@ class SettingAside:
         if not queue.broken:
             return
         queue.set_aside(False)
-        part = self._node.part
-        if part is not None:
-            part.servings.resumed(queue.entity.queue_id)
+        role = self._node.role
+        if role is not None:
+            role.servings.resumed(queue.entity.queue_id)
 
     def forget(self, queue: LocalQueue) -> None:
         """It is deleted, or somebody else's now."""
@@ -142,8 +142,8 @@ def subject(entity: QueueEntity) -> str:
 class Mistakes:
     """Of one member."""
 
-    def __init__(self, part: Member, damages: Damages) -> None:
-        self._part = part
+    def __init__(self, role: Member, damages: Damages) -> None:
+        self._part = role
         self._damages = damages
         self.fatal: Exception | None = None
         """The mistake for which the node must begin again."""
@@ -151,18 +151,18 @@ class Mistakes:
 
     def copy(self, queue_id: int, error: Exception) -> None:
         """Something raised in the replication of a queue."""
-        part, node = self._part, self._part.node
+        role, node = self._part, self._part.node
         entity = node.map.queue_by_id(QueueId(queue_id))
         if entity is None:
-            part.forget_copy(queue_id)
+            role.forget_copy(queue_id)
             return
-        part.copying.distrust(queue_id)
+        role.copying.distrust(queue_id)
         node.log.set_aside(entity, 0, error)
         queue = node.queues.get(queue_id)
         if queue is not None and not queue.deleted:
             queue.set_aside(True)
         what = f"its copying raised {type(error).__name__}: {error}"[:COPY_WHY_MAX]
-        part.care.stumbled(entity, what)
+        role.care.stumbled(entity, what)
 
         def alone() -> None:
             self.fatal = error
@@ -171,15 +171,15 @@ class Mistakes:
 
     def link(self, peer: str, error: Exception) -> None:
         """Something raised over what a member said, or over what is said to it."""
-        part = self._part
-        part.node.log.link_crashed(peer, error)
-        if peer != part.name:
-            part.hub.bad(peer, f"this node could not carry it out: {type(error).__name__}")
+        role = self._part
+        role.node.log.link_crashed(peer, error)
+        if peer != role.name:
+            role.hub.bad(peer, f"this node could not carry it out: {type(error).__name__}")
             return
-        now_ms, times = part.node.now_ms, self._own
+        now_ms, times = role.node.now_ms, self._own
         if len(times) == OWN_MAX and now_ms - times[0] < OWN_MS:
             raise error
         times.append(now_ms)
-        part.servings.unlinked(peer)
-        part.proxies.unlinked(peer)
-        part.proxies.linked(peer)
+        role.servings.unlinked(peer)
+        role.proxies.unlinked(peer)
+        role.proxies.linked(peer)

@@ -1,6 +1,6 @@
 """The node, and its part in a cluster, as those see them that need little of them.
 
-`core.Node` and `part.Part` say what the attributes mean.
+`core.Node` and `member.MemberRole` say what the attributes mean.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class NodeCore(Protocol):
     def newest_group(self) -> int: ...
 
     @property
-    def part(self) -> MemberCore | None: ...
+    def role(self) -> MemberCore | None: ...
 
     @property
     def setting_aside(self) -> AsideCore: ...

@@ -35,7 +35,7 @@ class FactoryNode(Host, Protocol):
     use: SegmentUse | None
 
     @property
-    def part(self) -> MemberCore | None: ...
+    def role(self) -> MemberCore | None: ...
 
     def new_ring(self, entity: QueueEntity, replica: bool = False) -> Ring: ...
 
@@ -70,7 +70,7 @@ def checkpoint(node: FactoryNode) -> Written:
         parts = ring.move_out() if ring.past is not None and node.files_streams else []
         runs.extend((ring.queue_id, first, run) for first, run in ring.dirty_runs())
         meta = ring.checkpoint_meta()
-        if node.part is not None and (end := node.part.copying.known_committed(ring)):
+        if node.role is not None and (end := node.role.copying.known_committed(ring)):
             meta["committed"] = end
         if ring.past is not None:
             node.filings.append(ring.past.begin(parts, meta))

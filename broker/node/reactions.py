@@ -14,7 +14,7 @@ from clusterbroker.cluster.wiring.map import Applied
 if TYPE_CHECKING:
     from clusterbroker.broker.node.counts import Churn
     from clusterbroker.broker.node.log_clock import LogClock
-    from clusterbroker.broker.node.part import MemberNode, Part
+    from clusterbroker.broker.node.member import MemberNode, MemberRole
     from clusterbroker.broker.node.postponed import Postponed
     from clusterbroker.broker.node.watching import Watching
     from clusterbroker.broker.queues.ring import Ring
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         watching: Watching
 
         @property
-        def part(self) -> Part | None: ...
+        def role(self) -> MemberRole | None: ...
 
     from clusterbroker.broker.node.ports import NodeCore
 
@@ -40,9 +40,9 @@ def queue_declared(node: ReactingNode, change: changes.QueueDeclared) -> None:
     assert change.queue.queue_id not in node.set_aside, (
         "an index is given once, also to a queue that nobody knows any more"
     )
-    node.churn.queues_created += node.part is None or change.queue.owner == node.options.name
-    if node.part is not None:
-        node.part.declared(change.queue)
+    node.churn.queues_created += node.role is None or change.queue.owner == node.options.name
+    if node.role is not None:
+        node.role.declared(change.queue)
     else:
         node.add_queue(change.queue)
 
@@ -55,8 +55,8 @@ def queue_deleted(node: ReactingNode, change: changes.QueueDeleted) -> None:
     if not entity.staging:
         vhost.router.remove_queue(entity.name)
     node.streams.deleted(entity.queue_id)
-    if node.part is not None:
-        node.part.deleted(entity)
+    if node.role is not None:
+        node.role.deleted(entity)
     queue = node.queues.pop(entity.queue_id, None)
     if queue is not None:
         node.churn.queues_deleted += 1
@@ -74,8 +74,8 @@ def queue_paused(node: ReactingNode, change: changes.QueuePaused) -> None:
         queue.halt(change.queue)
         if not change.queue.paused:
             node.setting_aside.resumed(queue)
-    if node.part is not None:
-        node.part.proxies.paused(change.queue)
+    if node.role is not None:
+        node.role.proxies.paused(change.queue)
 
 
 def exchange_declared(node: ReactingNode, change: changes.ExchangeDeclared) -> None:
@@ -162,22 +162,22 @@ def react(node: ReactingNode, change: changes.Change) -> None:
     """Carries out one change."""
     kind = type(change)
     if kind in OF_MEMBERS:
-        if node.part is not None:
-            getattr(node.part, OF_MEMBERS[kind])(change)
+        if node.role is not None:
+            getattr(node.role, OF_MEMBERS[kind])(change)
     elif kind not in WITHOUT:
         REACTIONS[kind](node, change)
 
 
 def carry_out(node: ReactingNode, happened: Sequence[changes.Change]) -> None:
     """What a command changed; of thousands of queues perhaps later (`broker.node.arrears`)."""
-    part = node.part
-    if part is not None and part.arrears.takes(happened):
-        part.arrears.take(happened)
+    role = node.role
+    if role is not None and role.arrears.takes(happened):
+        role.arrears.take(happened)
     else:
         for change in happened:
             node.react(change)
-    if part is not None:
-        part.changed()
+    if role is not None:
+        role.changed()
 
 
 ROUNDS_MAX: Final = 10_000

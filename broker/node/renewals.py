@@ -87,13 +87,13 @@ class Renewals:
         face = vhost.queues.get(name)
         if face is None:
             return  # it was deleted meanwhile
-        part = node.part
-        if part is not None:
-            part.arrears.settle(face.entity.queue_id)
+        role = node.role
+        if role is not None:
+            role.arrears.settle(face.entity.queue_id)
             queue = node.queues.get(face.entity.queue_id)
             if queue is not None and queue.ring.replicated:
                 queue.adopt(node.map.effective(queue.entity))
-                part.minimum_changed(queue.entity)
+                role.minimum_changed(queue.entity)
         face.adopt(node.map.effective(face.entity))
 
     def _exchange(self, vhost: VirtualHost, name: str) -> None:

@@ -80,8 +80,8 @@ class CopyForward:
                 queue = node.queues.get(queue_id)
                 if queue is not None and not queue.deleted:
                     queue.ring.rewrite(seq, segment, offset, message)
-                elif node.part is not None:
-                    node.part.copying.move(queue_id, seq, segment, offset, message)
+                elif node.role is not None:
+                    node.role.copying.move(queue_id, seq, segment, offset, message)
         except Exception as error:
             self._fail(error)
             return

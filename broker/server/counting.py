@@ -84,8 +84,8 @@ def rows(shell: ServerPort, started_at_ms: int, lag_ms: float) -> Iterator[AnyRo
     for queue in tuple(node.queues.values()):
         if not queue.deleted:
             yield queue_row(queue, lags(node, queue), node.damages.held_back(queue.entity.queue_id))
-    if node.part is not None:
-        for queue_id, ring in tuple(node.part.copying.replicas.items()):
+    if node.role is not None:
+        for queue_id, ring in tuple(node.role.copying.replicas.items()):
             entity = node.map.queue_by_id(QueueId(queue_id))
             if entity is not None and entity.owner is None:
                 yield copy_row(entity, ring)
@@ -204,7 +204,7 @@ def _of_scrub(scrub: Scrub | None) -> dict[str, Any]:
 
 def _of_member(shell: ServerPort) -> dict[str, Any]:
     """Of a node that is in a cluster."""
-    cluster, part = shell.cluster, shell.node.part
+    cluster, role = shell.cluster, shell.node.role
     found: dict[str, Any] = {}
     if cluster is not None:
         found = {
@@ -214,15 +214,15 @@ def _of_member(shell: ServerPort) -> dict[str, Any]:
             "wiring_leader": cluster.raft.leader or "",
             "wiring_term": cluster.raft.term,
         }
-    if part is not None:
-        found["copies_sent_bytes"] = part.copying.sent_bytes
-        found["copies_received_bytes"] = part.copying.received_bytes
+    if role is not None:
+        found["copies_sent_bytes"] = role.copying.sent_bytes
+        found["copies_received_bytes"] = role.copying.received_bytes
     return found
 
 
 def _links(shell: ServerPort) -> Iterator[LinkRow]:
-    cluster, part = shell.cluster, shell.node.part
-    linked = () if part is None else part.hub.linked
+    cluster, role = shell.cluster, shell.node.role
+    linked = () if role is None else role.hub.linked
     clocks = {} if cluster is None else cluster.heart.clocks_ahead_ms()
     for member in shell.node.map.members():
         if (peer := member.name) != shell.options.node.name:
@@ -263,10 +263,10 @@ def exchange_row(vhost: VirtualHost, name: str) -> ExchangeRow:
 def lags(node: Node, queue: LocalQueue) -> tuple[CopyLag, ...]:
     """How much each copy of a queue may lack at most. One that has acknowledged all it was sent lacks nothing; one that
     owes an answer, what is not committed; and nobody knows what one has that is not synced yet."""
-    if node.part is None:
+    if node.role is None:
         return ()
     ring, found = queue.ring, []
-    for copy in node.part.copying.primary.copies(queue.entity.queue_id):
+    for copy in node.role.copying.primary.copies(queue.entity.queue_id):
         if copy.state is CopyState.SYNCED:
             found.append(CopyLag(copy.node, max(0, ring.next_seq - ring.committed) if copy.owed_last else 0))
         else:

@@ -31,7 +31,7 @@ from clusterbroker.broker.streams.stream import Stream
 from clusterbroker.cluster.ids import QueueId
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.part import Part
+    from clusterbroker.broker.node.member import MemberRole
     from clusterbroker.broker.server.ports import ServerPort
 
 PATIENCE_S: Final = 5.0
@@ -62,9 +62,9 @@ FAILURES: Final = {"not_yet": NotYet, "unanswered": Unanswered, "refused": Refus
 class Inspector:
     """One member's requests to leaders, and its answers as one."""
 
-    def __init__(self, shell: ServerPort, part: Part | None) -> None:
+    def __init__(self, shell: ServerPort, role: MemberRole | None) -> None:
         self._shell = shell
-        self._part = part
+        self._part = role
         self._ask = 0
         self._asked: dict[int, tuple[str, asyncio.Future[tuple[InspectAnswer, bytes]]]] = {}
         self._answering: set[asyncio.Task[None]] = set()
@@ -94,12 +94,12 @@ class Inspector:
             await asyncio.sleep(AGAIN_S)
 
     async def _there(self, owner: str, request: Request) -> Result:
-        part, loop = self._part, self._shell.loop
-        assert part is not None, "who is alone owns all queues"
+        role, loop = self._part, self._shell.loop
+        assert role is not None, "who is alone owns all queues"
         self._ask += 1
-        ask, session = self._ask, part.hub.linked.get(owner)
+        ask, session = self._ask, role.hub.linked.get(owner)
         answered: asyncio.Future[tuple[InspectAnswer, bytes]] = loop.create_future()
-        if not part.send(owner, InspectAsk(ask), (encode(request),)):
+        if not role.send(owner, InspectAsk(ask), (encode(request),)):
             raise NotYet(f"there is no link to '{owner}', which leads the queue")
         self._shell.schedule()
         self._asked[ask] = owner, answered
@@ -107,7 +107,7 @@ class Inspector:
             end_s = loop.time() + ANSWER_S
             while not answered.done():
                 await asyncio.wait((answered,), timeout=AGAIN_S)
-                lost = part.hub.linked.get(owner) != session or loop.time() >= end_s
+                lost = role.hub.linked.get(owner) != session or loop.time() >= end_s
                 if lost and not answered.done():
                     raise NotYet(IN_DOUBT) if request.what == "browse" else Unanswered(IN_DOUBT)
         finally:
@@ -133,12 +133,12 @@ class Inspector:
         task.add_done_callback(self._answering.discard)
 
     async def _answer(self, peer: str, ask: int, stored: bytes) -> None:
-        part, payload = self._part, b""
-        assert part is not None, "nobody asks who is alone"
+        role, payload = self._part, b""
+        assert role is not None, "nobody asks who is alone"
         try:
             payload = encode(await self._here(decode_request(stored)))
             answer = InspectAnswer(ask)
-            if len(payload) > part.room(peer):
+            if len(payload) > role.room(peer):
                 payload, answer = b"", InspectAnswer(ask, "unanswered", FULL_LINK)
         except NotYet as why:
             answer = InspectAnswer(ask, "not_yet", str(why))
@@ -149,7 +149,7 @@ class Inspector:
         except Exception as mistake:  # a failed look hurts no message
             self._shell.log.crashed("inspection", mistake)
             answer = InspectAnswer(ask, "refused", "the broker made a mistake; see its log")
-        part.send(peer, answer, (payload,))
+        role.send(peer, answer, (payload,))
         self._shell.schedule()
 
     async def _here(self, request: Request) -> Result:

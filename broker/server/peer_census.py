@@ -18,7 +18,7 @@ from clusterbroker.broker.stats.peer_messages import (
 )
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.part import Part
+    from clusterbroker.broker.node.member import MemberRole
     from clusterbroker.broker.server.inspecting import Inspector
     from clusterbroker.broker.server.ports import ServerPort
     from clusterbroker.broker.server.sampling import Sampling
@@ -31,15 +31,15 @@ Told = Callable[[bytes, bool], None]
 class PeerCensus:
     """One member's questions to the others, and its answers."""
 
-    def __init__(self, shell: ServerPort, part: Part) -> None:
+    def __init__(self, shell: ServerPort, role: MemberRole) -> None:
         self._shell = shell
-        self._part = part
+        self._part = role
         self._ask = 0
         self._asked: dict[int, tuple[str, Told]] = {}
         self._answering: dict[str, int] = {}
         self._sampling: Sampling | None = None
         self._inspector: Inspector | None = None
-        part.hub.handlers.update(
+        role.hub.handlers.update(
             {
                 CensusAsk: self._to_answer,
                 CensusAnswer: self._answered,
@@ -117,8 +117,8 @@ class PeerCensus:
 
         if self._answering.get(peer) != ask or self._shell.ended.done() or self._part.room(peer) <= 0:
             return
-        part, *rest = parts
-        if not self._part.send(peer, CensusAnswer(ask, bool(rest)), (encode(part),)):
+        role, *rest = parts
+        if not self._part.send(peer, CensusAnswer(ask, bool(rest)), (encode(role),)):
             return
         self._shell.schedule()
         if rest:

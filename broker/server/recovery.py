@@ -166,8 +166,8 @@ class Recovery:
         """Gives the node its queues by the map, with these messages."""
         node.set_aside = {queue_id: self.rings[queue_id] for queue_id in sorted(self.unknown)}
         node.adopt(self.rings)
-        if node.part is not None:
-            node.part.copying.backup.ends.update(self._committed)
+        if node.role is not None:
+            node.role.copying.backup.ends.update(self._committed)
         node.forgotten.extend(sorted(self.deleted | self.begun_again.keys()))
         for queue_id in sorted(self.changed | self.begun_again.keys() & self.rings.keys()):
             if not self.rings[queue_id].destroyed:  # of a queue that this node holds no more
@@ -182,7 +182,7 @@ def recovered(node: Node, journal: Recoverable, settled: Callable[[Recovery], ob
     """The journal's content for the queues of the node's map. A member holds copies, until the metadata log says after
     its registration which of them it leads. `settled`: see Journal.recover; with it, damage that names its queue does
     not end the start. Raises DamagedJournal."""
-    member = node.part is not None
+    member = node.role is not None
     recovery = Recovery(
         node.map.queue_by_id,
         lambda entity: node.new_ring(entity, member and not entity.transient),

@@ -119,7 +119,7 @@ class Scrub:
 
     def _next(self) -> None:
         if not self._pieces:
-            self._queues = deque(sorted(self._node.queues)) if self._node.part is not None else deque()
+            self._queues = deque(sorted(self._node.queues)) if self._node.role is not None else deque()
             self._compare()
         elif not self._journal.idle and self._yielded < YIELDS:
             self._yielded += 1
@@ -146,9 +146,9 @@ class Scrub:
     # -- copies
 
     def _compare(self) -> None:
-        part = self._node.part
-        while self._queues and part is not None:
-            if part.copying.primary.compare(self._queues.popleft()):
+        role = self._node.role
+        while self._queues and role is not None:
+            if role.copying.primary.compare(self._queues.popleft()):
                 self._schedule()
                 self._later(QUEUE_S, self._compare)
                 return
@@ -201,7 +201,7 @@ class SegmentRegion(Region):
                 ring.rewrite(seq, self._segment, ring.location(seq)[2], message)
                 return False
         else:
-            replica = None if node.part is None else node.part.copying.replicas.get(queue_id)
+            replica = None if node.role is None else node.role.copying.replicas.get(queue_id)
             if replica is None or not contains(replica.emitted_live(seq // BUCKET_SEQS), seq):
                 return False
             if replica.location(seq)[1] != self._segment:
@@ -214,13 +214,13 @@ def _past(node: Node, queue_id: int) -> Past | None:
     queue = node.queues.get(queue_id)
     if queue is not None:
         return queue.ring.past  # type: ignore[no-any-return]
-    replica = None if node.part is None else node.part.copying.replicas.get(queue_id)
+    replica = None if node.role is None else node.role.copying.replicas.get(queue_id)
     return None if replica is None else replica.past
 
 
 def streams_of(journal: Journal, node: Node) -> Iterator[StreamRegion]:
     """The files that the streams of this node have now."""
-    copies = () if node.part is None else tuple(node.part.copying.replicas)
+    copies = () if node.role is None else tuple(node.role.copying.replicas)
     for queue_id in sorted({*node.queues, *copies}):
         past = _past(node, queue_id)
         for part in () if past is None else past.files:

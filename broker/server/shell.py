@@ -348,8 +348,8 @@ class NodeShell:
     def schedule_unless_idle(self) -> None:
         """Asks for a turn if it would do anything."""
         if not self._scheduled:
-            part = self.node.part
-            if not self.rests or (part is not None and part.hub.out):
+            role = self.node.role
+            if not self.rests or (role is not None and role.hub.out):
                 self.schedule()
 
     def run_turn(self) -> None:
@@ -393,15 +393,15 @@ class NodeShell:
     def receive_frame(self, peer: str, index: int, head: memoryview, payload: memoryview) -> None:
         """A frame of another node."""
         assert self.cluster is not None, "others speak to members only"
-        part = self.node.part
-        assert part is not None, "a member has a part"
+        role = self.node.role
+        assert role is not None, "a member has a role"
         if self.ended.done():
             return
         now_ms = self.node.now_ms = self.clock.now_ms()
         try:
-            part.hub.received(peer, index, head, payload)
+            role.hub.received(peer, index, head, payload)
         except Exception as error:
-            part.hub.failed(peer, error)
+            role.hub.failed(peer, error)
         self.held.frame(self.clock.now_ms() - now_ms, peer)
         self.received(len(payload))
 
@@ -481,8 +481,8 @@ class NodeShell:
         try:
             with self.held.event("wiring", command=type(applied.command).__name__, changes=len(applied.changes)):
                 self.node.apply(applied.changes)
-                if self.node.part is not None:
-                    self.node.part.hub.advanced()
+                if self.node.role is not None:
+                    self.node.role.hub.advanced()
         except Exception as error:
             self.fail(error)
         self.schedule()

@@ -213,9 +213,9 @@ class Storage:
             return node
         node.files_streams = True
         if member is not None:
-            from clusterbroker.broker.node.part import Part  # its imports would slow down every start
+            from clusterbroker.broker.node.member import MemberRole  # its imports would slow down every start
 
-            node.part = Part(node, member)
+            node.role = MemberRole(node, member)
         recovery = recovered(node, journal, partial(self._settled_by, journal))
         recovery.adopt_into(node)
         if recovery.unknown:
@@ -271,7 +271,7 @@ class Storage:
         journal = self.journal
         assert journal is not None, "only a journal has checkpoints"
         assert journal.idle, "a group under way is neither in the runs nor behind the position"
-        if node.part is not None and node.part.copying.distrusted:
+        if node.role is not None and node.role.copying.distrusted:
             return  # a start goes on from the one before, if it comes to that
         self._checkpointing = True
 
@@ -296,7 +296,7 @@ class Storage:
                 return False
             run_turn()
             await asyncio.sleep(0.001)
-        if node.part is not None and node.part.copying.distrusted:
+        if node.role is not None and node.role.copying.distrusted:
             return False
         last = asyncio.Event()
         self.checkpoint(node, last.set)

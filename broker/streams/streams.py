@@ -53,7 +53,7 @@ class Host(Protocol):
         """Those that live here, by id."""
 
     @property
-    def part(self) -> Peers | None:
+    def role(self) -> Peers | None:
         """None: the node is alone."""
 
 
@@ -136,13 +136,13 @@ class Streams:
         return request
 
     def _say(self, ask: StreamAsk, entity: QueueEntity) -> None:
-        part = self.host.part
-        if part is None:
+        role = self.host.role
+        if role is None:
             queue = self.host.queues.get(ask.queue_id)
             if isinstance(queue, Stream):
                 queue.ask("", ask, lambda told, records: self._told("", told, records))
         elif entity.owner is not None:
-            part.send(entity.owner, ask)
+            role.send(entity.owner, ask)
 
     def _told(self, peer: str, told: StreamTold, records: bytes | memoryview) -> None:
         one = self._open.get(told.request)
@@ -161,10 +161,10 @@ class Streams:
     def asked(self, peer: str, ask: StreamAsk, _: memoryview) -> None:
         """A question of a node, this one included."""
         queue = self.host.queues.get(ask.queue_id)
-        part = self.host.part
-        assert part is not None, "others ask members only"
+        role = self.host.role
+        assert role is not None, "others ask members only"
         if isinstance(queue, Stream) and queue.ring.epoch == ask.epoch:
-            send = part.send
+            send = role.send
 
             def tell(told: StreamTold, records: bytes) -> None:
                 send(peer, told, (records,))

@@ -72,8 +72,8 @@ class Shaky(Cluster):
             site._turn()
             if not site.disk_waits and not journal_of(site).idle and rng.random() < 0.6:
                 site.complete()
-            assert site.node.part is not None
-            for peer, frames in site.node.part.hub.take().items():
+            assert site.node.role is not None
+            for peer, frames in site.node.role.hub.take().items():
                 if (site.name, peer) in self.links:
                     self.links[site.name, peer].extend(frames)
             for client in tuple(site.clients.values()):
@@ -93,8 +93,8 @@ class Shaky(Cluster):
             self.now_ms += TICK_MS
             for site in self.running:
                 site.now_ms = site.node.now_ms = self.now_ms
-                assert site.node.part is not None
-                site.node.part.tick(self.now_ms)
+                assert site.node.role is not None
+                site.node.role.tick(self.now_ms)
                 for connection in tuple(site.node.clients.values()):
                     connection.tick(self.now_ms)
             self.round()
@@ -117,9 +117,9 @@ class Shaky(Cluster):
 
     def ring(self, site: Site, queue_id: int) -> Any:
         """The node's copy, whether it owns the queue or not."""
-        assert site.node.part is not None
+        assert site.node.role is not None
         queue = site.node.queues.get(queue_id)
-        return queue.ring if queue is not None else site.node.part.copying.replicas.get(queue_id)
+        return queue.ring if queue is not None else site.node.role.copying.replicas.get(queue_id)
 
     def holds(self, site: Site, queue_id: int) -> list[tuple[int, int]] | None:
         """The messages of the node's copy that the log knows, as ranges of seqs."""
@@ -157,11 +157,11 @@ def copy_forward(site: Site, rng: random.Random) -> str:
     if not old:
         return ""
     segment = rng.choice(old)
-    assert site.node.part is not None
+    assert site.node.role is not None
     for queue_id, seq, offset, message in journal.old_messages(segment):
         queue = site.node.queues.get(queue_id)
         if queue is None:
-            site.node.part.copying.move(queue_id, seq, segment, offset, message)
+            site.node.role.copying.move(queue_id, seq, segment, offset, message)
         elif not queue.deleted:
             queue.ring.rewrite(seq, segment, offset, message)
     return f"{site.name} writes segment {segment} again"
@@ -268,7 +268,7 @@ class Faults:
         entity = self.cluster.truth(self._queue)
         if entity.owner not in self._up:
             return ""
-        part = self.cluster[entity.owner].node.part
+        part = self.cluster[entity.owner].node.role
         assert part is not None
         to = self.cluster.rng.choice(sorted(self.cluster.sites))
         part.hand_over(entity.queue_id, to)

@@ -150,7 +150,7 @@ class Talk:
         assert cluster is not None
         entity = cluster.queue(queue)
         if entity.owner != to:
-            cluster[entity.owner].node.part.hand_over(entity.queue_id, to)  # type: ignore[union-attr]
+            cluster[entity.owner].node.role.hand_over(entity.queue_id, to)  # type: ignore[union-attr]
             cluster.turn()
 
     def _fault(self) -> None:

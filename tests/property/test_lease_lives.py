@@ -228,7 +228,7 @@ class Leases(RuleBasedStateMachine):
         to = self.at(pick)
         if entity.owner in (None, to) or to not in entity.in_sync:
             return
-        part = self.cluster[entity.owner].node.part
+        part = self.cluster[entity.owner].node.role
         assert part is not None
         part.hand_over(entity.queue_id, to)
         self.cluster.wait(200)

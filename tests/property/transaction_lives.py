@@ -171,8 +171,8 @@ class Life:
         site = self.node
         owned = [queue for queue in site.node.queues.values() if queue.ring.replicated]
         others = [other.name for other in self.cluster.running if other is not site]
-        if owned and others and site.node.part is not None:
-            site.node.part.hand_over(self.chance.choice(owned).entity.queue_id, self.chance.choice(others))
+        if owned and others and site.node.role is not None:
+            site.node.role.hand_over(self.chance.choice(owned).entity.queue_id, self.chance.choice(others))
 
     def slow_disk(self) -> None:
         site = self.node

@@ -74,9 +74,9 @@ def wakes_with_its_lease() -> None:
 
 @mutation("an owner does not hear that a policy asks for more copies", only=("policy", "kill", "heal"))
 def policy_unheard() -> None:
-    from clusterbroker.broker.node.part import Part
+    from clusterbroker.broker.node.member import MemberRole
 
-    patch(Part, "minimum_changed", lambda _: lambda self, entity: None)
+    patch(MemberRole, "minimum_changed", lambda _: lambda self, entity: None)
 
 
 @mutation(

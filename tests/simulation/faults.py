@@ -272,7 +272,7 @@ class Faults:
         to = self.rng.choice([name for name in queue.in_sync if name != queue.owner])
         if site.node is None:
             return False
-        site.do(site.life, site.part.hand_over, queue.queue_id, to)
+        site.do(site.life, site.role.hand_over, queue.queue_id, to)
         return True
 
     def drain(self) -> bool:
@@ -298,7 +298,7 @@ class Faults:
             if queue.owner == site.name:
                 others = [name for name in queue.in_sync if name != site.name]
                 if others:
-                    site.do(site.life, site.part.hand_over, queue.queue_id, self.rng.choice(others))
+                    site.do(site.life, site.role.hand_over, queue.queue_id, self.rng.choice(others))
 
     def join(self) -> bool:
         if len(self.world.sites) > 5 or self.rng.random() < 0.5:

@@ -144,7 +144,7 @@ class Loop:
                 socket.flush()
 
     def exchange(self) -> None:
-        for peer, frames in self._site.part.hub.take().items():
+        for peer, frames in self._site.role.hub.take().items():
             # else it has not heard yet that the link is gone
             if self._site.world.network.sessions.get((DATA, self._site.name, peer)) == self._site.data_links.get(peer):
                 self._site.world.network.send(DATA, self._site.name, peer, frames)

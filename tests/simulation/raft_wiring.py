@@ -270,7 +270,7 @@ class RaftWiring:
         if self.site._beats % 2 == 0:
             for name, incarnation in self.granter.tick(now_s):
                 self._fail(name, incarnation)
-        if self.site._beats % int(LEADER_S / 0.05) == 0 and self.site.node is not None and self.site.part.registered:
+        if self.site._beats % int(LEADER_S / 0.05) == 0 and self.site.node is not None and self.site.role.registered:
             for command in reconfigurations(log.map):
                 self.propose(command)
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.log import Silence
+from clusterbroker.broker.node.member import MemberRole
 from clusterbroker.broker.node.options import NodeOptions
-from clusterbroker.broker.node.part import Part
 from clusterbroker.broker.server.recovery import recovered
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import Incarnation, NodeId
@@ -130,9 +130,9 @@ class Site(Machine):
         return self.up
 
     @property
-    def part(self) -> Part:
-        assert self.node is not None and self.node.part is not None, "a node that runs has a part"  # noqa: PT018
-        return self.node.part
+    def role(self) -> MemberRole:
+        assert self.node is not None and self.node.role is not None, "a node that runs has a role"  # noqa: PT018
+        return self.node.role
 
     def leased(self) -> bool:
         return self.keeper.leased(self.boot_s())
@@ -349,7 +349,7 @@ class Site(Machine):
         self.data_links[peer] = session
         self.readers[peer] = session, FrameReader()
         if self.node is not None:
-            self.part.linked(peer, session)
+            self.role.linked(peer, session)
 
     def unlinked(self, channel: str, peer: str, session: int) -> None:
         self.do(self.life, self._unlinked, channel, peer, session)
@@ -362,7 +362,7 @@ class Site(Machine):
 
     def _unlink(self, peer: str) -> None:
         if self.data_links.pop(peer, None) is not None and self.node is not None:
-            self.part.unlinked(peer)
+            self.role.unlinked(peer)
 
     def arrived(self, channel: str, peer: str, session: int, message: Any) -> None:
         self.do(self.life, self._arrived, channel, peer, session, message)
@@ -386,7 +386,7 @@ class Site(Machine):
         for frame in message:
             self.world.schedule.traced(frame)
             for index, head, payload in link[1].feed(frame):
-                self.part.hub.received(peer, index, head, payload)
+                self.role.hub.received(peer, index, head, payload)
 
     # -- the wiring
 
@@ -402,12 +402,12 @@ class Site(Machine):
     @property
     def late(self) -> bool:
         """What its map says is not carried out of all queues yet."""
-        return self._applies or self.part.arrears.owing
+        return self._applies or self.role.arrears.owing
 
     def advanced(self) -> None:
         if self.node is None:
             return
-        self.part.hub.advanced()
+        self.role.hub.advanced()
         member = self.wiring.map.member(NodeId(self.name))
         if member is None or member.incarnation != self.incarnation:
             return
@@ -451,9 +451,9 @@ class Site(Machine):
             node = self.node = Node(options, self.wiring.map, self.journal.use, self.log, entropy=chance.randbytes)
             node.now_ms = self.now_ms()
             self.loop.begin(node)
-            node.part = part = Part(node, self.world.shell_of(self))
+            node.role = role = MemberRole(node, self.world.shell_of(self))
             if self.life % 2:  # as with thousands of queues: what a command changes is carried out one by one
-                part.arrears.at_once, part.arrears.slice = 0, 1
+                role.arrears.at_once, role.arrears.slice = 0, 1
                 node.postponed.renewals.at_once, node.postponed.renewals.slice = 0, 1
             node.files_streams = self.journal.streams is not None
             recovery = recovered(node, self.journal)
@@ -468,9 +468,9 @@ class Site(Machine):
         self.world.checkers.recovered(self, recovery.rings)
         recovery.adopt_into(node)
         self.world.observe(self)
-        part.linked(self.name, 0)
+        role.linked(self.name, 0)
         for peer, session in self.data_links.items():
-            part.linked(peer, session)
+            role.linked(peer, session)
         marked, given_up_as = self.directory.marked, self.directory.given_up_as
         command = self._registration(self.incarnation, marked, given_up_as=given_up_as if marked else 0)
         self.wiring.propose(command, self._registered)
@@ -494,16 +494,16 @@ class Site(Machine):
             self.wiring.beat(0, self._beats)
         if self._beats % 2 == 0:
             stuck = self.loop.submitted_s is not None and self.world.schedule.now_s - self.loop.submitted_s > STUCK_S
-            if not stuck and self.node is not None and self.part.registered:
+            if not stuck and self.node is not None and self.role.registered:
                 self.keeper.sent(self._beats, now_s)
                 self.wiring.beat(self.incarnation, self._beats, self.pulse.sent(self._beats))
         if self.node is None:
             return
         self._lease()
-        if self.keeper.state(now_s) in (LeaseState.FENCED, LeaseState.FAILED) and self.part.registered:
+        if self.keeper.state(now_s) in (LeaseState.FENCED, LeaseState.FAILED) and self.role.registered:
             self.begin_again()
             return
-        self.part.tick(self.node.now_ms)
+        self.role.tick(self.node.now_ms)
         if self.world.folder is not None and self._beats % CHECKPOINT_TICKS == 0:
             self.world.checkpoint(self)
         if self._beats % 10 == 0:
@@ -513,5 +513,5 @@ class Site(Machine):
     def _lease(self) -> None:
         if self.node is not None:
             leased = self.leased()
-            self.part.lease(leased)
+            self.role.lease(leased)
             self.node.set_alarm("minority", not leased)

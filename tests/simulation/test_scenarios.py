@@ -58,7 +58,7 @@ def test_a_queue_that_stepped_down_is_not_woken() -> None:
     writer.ask(m.ConfirmSelect())
     writer.publish("", "q", b"x")
     to = next(name for name in "abc" if name != owner)
-    assert cluster[owner].node.part.hand_over(cluster.queue("q").queue_id, to)
+    assert cluster[owner].node.role.hand_over(cluster.queue("q").queue_id, to)
     cluster.turn()
     cluster.wait(2000)
     assert cluster.queue("q").owner == to

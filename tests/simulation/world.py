@@ -371,9 +371,9 @@ class World:
 
     def observe(self, site: Site) -> None:
         """Shows the checkers what a new node does."""
-        part = site.part
+        role = site.role
 
-        copying = part.copying
+        copying = role.copying
         committed, first_sync_complete = copying.committed, copying.first_sync_complete
 
         def observed(queue_id: int, group: int) -> None:
@@ -381,16 +381,16 @@ class World:
             committed(queue_id, group)
 
         def complete(queue_id: int) -> None:
-            self.checkers.taken_over(site, queue_id, part.node.queues[queue_id].ring.epoch)
+            self.checkers.taken_over(site, queue_id, role.node.queues[queue_id].ring.epoch)
             first_sync_complete(queue_id)
 
-        send = part.hub.send
+        send = role.hub.send
 
         def sent(peer: str, head: Any, payload: Any = ()) -> bool:
             self.on_sent(site, peer, head)
             return send(peer, head, payload)
 
-        part.hub.send = sent  # type: ignore[method-assign]
+        role.hub.send = sent  # type: ignore[method-assign]
         copying.committed = observed  # type: ignore[method-assign]
         copying.first_sync_complete = complete  # type: ignore[method-assign]
 

@@ -54,7 +54,7 @@ def start(node: Node, external: bool = False) -> methods.ConnectionStart:
         "platform": "Python",
         "information": "AMQP 0-9-1 with RabbitMQ's extensions",
     }
-    if node.part is not None:
+    if node.role is not None:
         properties["node"] = node.options.name
         properties["members"] = list(addresses(node.map))
     mechanisms = b"PLAIN AMQPLAIN EXTERNAL" if external else b"PLAIN AMQPLAIN"

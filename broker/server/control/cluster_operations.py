@@ -179,8 +179,8 @@ def _row(queue: Queue, counted: tuple[int, int] | None) -> Facts:
 async def _handed_over(shell: ServerPort, queue_id: QueueId, to: NodeId, timeout_s: float) -> Queue | None:
     """The queue once `to` owns it; None: it does not in time, or the queue is gone."""
     node, loop = shell.node, shell.loop
-    part = node.part
-    assert part is not None, "a member has a part"
+    role = node.role
+    assert role is not None, "a member has a role"
     end_s, again_s = loop.time() + timeout_s, loop.time()
     while loop.time() < end_s and not shell.ended.done():
         queue = node.map.queue_by_id(queue_id)
@@ -188,10 +188,10 @@ async def _handed_over(shell: ServerPort, queue_id: QueueId, to: NodeId, timeout
             return queue
         if loop.time() >= again_s:
             again_s = loop.time() + ASK_AGAIN_S
-            if queue.owner == part.name:
-                part.hand_over(queue_id, to)
+            if queue.owner == role.name:
+                role.hand_over(queue_id, to)
             elif queue.owner is not None:
-                part.send(queue.owner, HandOver(queue_id, to))
+                role.send(queue.owner, HandOver(queue_id, to))
             shell.schedule()
         await asyncio.sleep(LOOK_S)
     return None

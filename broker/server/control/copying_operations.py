@@ -22,9 +22,9 @@ PAUSED: Final = "copying.paused"
 
 def copying_facts(shell: ServerPort) -> Facts:
     """As fields of a NodeRow; nothing of a node that is alone."""
-    if shell.node.part is None:
+    if shell.node.role is None:
         return {}
-    backup = shell.node.part.copying.backup
+    backup = shell.node.role.copying.backup
     return {
         "copies_syncing": backup.syncing,
         "copying_bytes": backup.rate.bytes,
@@ -42,10 +42,10 @@ async def _copying(shell: ServerPort, _: Facts) -> Facts:
 
 async def _set_copying(shell: ServerPort, asked: Facts) -> Facts:
     """Raises Refused."""
-    part = shell.node.part
-    if part is None:
+    role = shell.node.role
+    if role is None:
         raise Refused("this node is alone: it has no copies of others")
-    rate, name = part.copying.backup.rate, shell.options.node.name
+    rate, name = role.copying.backup.rate, shell.options.node.name
     if "rate_bytes" in asked:
         wanted = asked["rate_bytes"]
         if wanted is None:

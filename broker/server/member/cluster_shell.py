@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import clusterbroker.broker.node.part  # noqa: F401 - long to import, and once there are links the loop must not stand still
+import clusterbroker.broker.node.member  # noqa: F401 - long to import, and once there are links the loop must not stand still
 from clusterbroker.broker.server.client import cut_off_slow
 from clusterbroker.broker.server.endings import Restart, Unstarted, come, ordered, proposed
 from clusterbroker.broker.server.member.addresses import dialable, own_address
@@ -61,7 +61,7 @@ from clusterbroker.cluster.wiring.map import Applied
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node
-    from clusterbroker.broker.node.part import Part
+    from clusterbroker.broker.node.member import MemberRole
     from clusterbroker.broker.server.log import NodeLog
     from clusterbroker.broker.server.options import ClusterOptions
     from clusterbroker.broker.server.ports import ServerPort
@@ -121,9 +121,9 @@ class ClusterShell:
         return self.liveness.heart
 
     @property
-    def _part(self) -> Part | None:
+    def _role(self) -> MemberRole | None:
         """None before the node has read its journal."""
-        return None if self._node is None else self._node.part
+        return None if self._node is None else self._node.role
 
     # -- start ------------------------------------------------------------------------------------------------
 
@@ -192,12 +192,12 @@ class ClusterShell:
     async def join_node(self, node: Node, amqp: tuple[str, ...]) -> None:
         """The node is recovered: registers it, and returns when it may speak to clients."""
         self._node = node
-        part = node.part
-        assert part is not None, "a member has a part"
-        self.census = PeerCensus(self._shell, part)
-        part.linked(self.name, 0)
+        role = node.role
+        assert role is not None, "a member has a role"
+        self.census = PeerCensus(self._shell, role)
+        role.linked(self.name, 0)
         for peer, session in self._data_links.items():
-            part.linked(peer, session)
+            role.linked(peer, session)
         self._part_tick()
         self._look()
         node.cluster_name = f"clusterbroker-{self.mesh.identity.cluster[:12]}"
@@ -270,9 +270,9 @@ class ClusterShell:
 
     def exchange(self) -> None:
         """After a turn: frames to their links."""
-        if (part := self._part) is None or not (part.hub.out or part.relay.via):
+        if (role := self._role) is None or not (role.hub.out or role.relay.via):
             return
-        for peer, frames in part.hub.take().items():
+        for peer, frames in role.hub.take().items():
             self.mesh.send(peer, DATA, frames)
 
     def may_speak(self) -> bool:
@@ -453,13 +453,13 @@ class ClusterShell:
 
     def _part_tick(self) -> None:
         self._resting = False
-        if (part := self._part) is not None:
+        if (role := self._role) is not None:
             try:
                 with self._shell.held.event("tick"):
-                    part.tick(self._shell.clock.now_ms())
+                    role.tick(self._shell.clock.now_ms())
             except Exception as error:  # a node without its tick would stand still unnoticed
                 self._shell.fail(error)
-            self._resting = part.tick_rests and not self._turned
+            self._resting = role.tick_rests and not self._turned
             self._shell.schedule_unless_idle()
         self._turned = False
         self.again("part", RESTING_TICK_S if self._resting else PART_TICK_S, self._part_tick)
@@ -494,9 +494,9 @@ class ClusterShell:
             self.raft.linked(NodeId(peer))
             return
         self._data_links[peer] = session
-        if (part := self._part) is not None:
+        if (role := self._role) is not None:
             with self._shell.held.event("linked", peer=peer):
-                part.linked(peer, session)
+                role.linked(peer, session)
             self._shell.schedule()
 
     def on_unlinked(self, peer: str, channel: str, session: int, why: str) -> None:
@@ -506,9 +506,9 @@ class ClusterShell:
             self.raft.unlinked(NodeId(peer))
         elif self._data_links.get(peer) == session:
             del self._data_links[peer]
-            if (part := self._part) is not None:
+            if (role := self._role) is not None:
                 with self._shell.held.event("unlinked", peer=peer):
-                    part.unlinked(peer)
+                    role.unlinked(peer)
                 self._shell.schedule()
         if not self._closed:
             self.liveness.unlinked(peer, channel)
@@ -528,7 +528,7 @@ class ClusterShell:
                 self.raft.received(NodeId(peer), head)
             except ValueError as error:
                 self.mesh.drop(peer, f"it sent what is no control frame: {error}")
-        elif self._part is not None:
+        elif self._role is not None:
             self._shell.receive_frame(peer, index, head, payload)
 
     # -- the node's role (MemberShell)
@@ -546,8 +546,8 @@ class ClusterShell:
     def bad_frame(self, peer: str, why: str) -> None:
         self._log.emit("error", "cluster.bad_frame", peer=peer, why=why)
         self.mesh.drop(peer, f"it sent what no node sends: {why}")
-        if (part := self._part) is not None:
-            part.relay.drop(peer, "it sent what no node sends")
+        if (role := self._role) is not None:
+            role.relay.drop(peer, "it sent what no node sends")
 
     def silent(self, peer: str, silent_ms: int) -> None:
         """A link that is dead before the kernel knows; a relayed one takes its place. A slow peer still beats."""
@@ -578,9 +578,9 @@ class ClusterShell:
         text = state.name.lower() if leased or lost else "none yet"
         self.log_line("lease", text, level="warning" if lost else "info")
         self._leased_once = self._leased_once or leased
-        if (part := self._part) is not None:
+        if (role := self._role) is not None:
             with self._shell.held.event("lease"):
-                part.lease(leased)
+                role.lease(leased)
             self._shell.lease_changed()
         if not leased:
             cut_off_slow(self._shell.clients.values())

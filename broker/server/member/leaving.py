@@ -160,8 +160,8 @@ async def hand_over_all(shell: ServerPort, timeout_s: float, thoroughly: bool = 
     `thoroughly`: a queue that nobody else can own now gets another copy first, if a member can hold one.
     """
     node, loop = shell.node, shell.loop
-    part = node.part
-    assert part is not None, "a member has a part"
+    role = node.role
+    assert role is not None, "a member has a role"
     end_s = loop.time() + timeout_s
     first: int | None = None
     copying: dict[int, float] = {}  # queues for which another copy was ordered, and when, s
@@ -181,8 +181,8 @@ async def hand_over_all(shell: ServerPort, timeout_s: float, thoroughly: bool = 
                 copying.pop(queue_id, None)
                 if moving < HAND_OVERS_AT_ONCE:
                     to = min(able, key=lambda name: (node.map.owned(name), name))
-                    part.hand_over(queue_id, to)
-                    moving += part.copying.primary.moves(queue_id)
+                    role.hand_over(queue_id, to)
+                    moving += role.copying.primary.moves(queue_id)
             elif (asked_s := copying.get(queue_id)) is None and len(copying) >= MOVES_AT_ONCE:
                 continue
             elif asked_s is not None and now_s - asked_s < ASK_AGAIN_S:

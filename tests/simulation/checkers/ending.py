@@ -46,7 +46,7 @@ class I18Convergence(Checker):
     def missing(self) -> str:
         """What is not yet as it must be; empty: nothing."""
         for site in self.world.sites.values():
-            if not site.up or site.node is None or not site.part.registered or not site.leased():
+            if not site.up or site.node is None or not site.role.registered or not site.leased():
                 return f"{site.name} is not back"
         for queue in self.world.newest_map.queues("/"):
             if queue.transient or queue.name not in self.world.kinds:
@@ -55,7 +55,7 @@ class I18Convergence(Checker):
                 return f"{queue.name} has no owner"
             if set(queue.in_sync) != set(queue.replicas):
                 return f"{queue.name} is in sync on {queue.in_sync} of {queue.replicas}"
-            serving = self.world.sites[queue.owner].part.servings.queues.get(queue.queue_id)
+            serving = self.world.sites[queue.owner].role.servings.queues.get(queue.queue_id)
             if serving is None or not serving.open:
                 return f"{queue.name} is not served by {queue.owner}: {getattr(serving, 'missing', None)}"
             ring = serving.queue.ring
@@ -67,8 +67,8 @@ class I18Convergence(Checker):
             if segment.place is not None:
                 return f"rows of {segment.name} are on their way"
         for site in self.world.sites.values():
-            if site.part.proxies.unacknowledged_bytes:
-                return f"{site.name} waits for {site.part.proxies.unacknowledged_bytes} bytes of publishes"
+            if site.role.proxies.unacknowledged_bytes:
+                return f"{site.name} waits for {site.role.proxies.unacknowledged_bytes} bytes of publishes"
         for actor in self.world.actors:
             if actor.waits:
                 return f"{actor.name} waits for {actor.waits}"
@@ -98,5 +98,5 @@ class I19Bounds(Checker):
             for queue in site.node.queues.values():
                 count = len(queue.ring.attributes)
                 self.require(count <= PRODUCERS_MAX, f"{queue.name} remembers {count} producers")
-            held = sum(site.part.hub.held_bytes.values())
+            held = sum(site.role.hub.held_bytes.values())
             self.require(not held, f"{site.name} holds {held} bytes of frames back")

@@ -163,7 +163,7 @@ class I5EnoughCopies(Checker):
             known = site.node.queues[queue_id].entity
         least = min(self.world.newest_map.min_in_sync(entity), site.wiring.map.min_in_sync(known or entity))
         if site.node is not None and site.node.postponed.renewals:  # nor looked at a policy yet (decision 044)
-            least = min(least, site.part.copying.primary._owned[queue_id].min_in_sync)
+            least = min(least, site.role.copying.primary._owned[queue_id].min_in_sync)
         # a member that is added stops nobody before it has a copy, or the owner has heard of it
         least = min(least, len(entity.replicas), len((known or entity).replicas))
         members = [member.name for member in site.wiring.map.members()]

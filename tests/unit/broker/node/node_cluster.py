@@ -17,8 +17,8 @@ from typing import Any
 from clusterbroker.broker.fronts.amqp091.connection import Connection
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.driver import Driver
+from clusterbroker.broker.node.member import MemberRole
 from clusterbroker.broker.node.options import NodeOptions
-from clusterbroker.broker.node.part import Part
 from clusterbroker.broker.server.recovery import recovered
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
 from clusterbroker.cluster.link.frames import FrameReader
@@ -63,10 +63,10 @@ class Site(World):
         node = self.node = Node(options, self.map, self.journal.use, self.story, entropy=entropy())
         node.now_ms = self.now_ms
         self.driver = Driver(node, self, lambda: self.now_ms, lazy_ms=0)
-        node.part = part = Part(node, self)
+        node.role = role = MemberRole(node, self)
         recovered(node, self.journal).adopt_into(node)
-        part.linked(self.name, 0)
-        part.lease(True)
+        role.linked(self.name, 0)
+        role.lease(True)
         self.cluster.order(
             c.RegisterNode(
                 node=NodeId(self.name), disk_id=f"disk-{self.name}", incarnation=Incarnation(self.incarnation),
@@ -115,8 +115,8 @@ class Site(World):
             if proposer is self and done is not None:
                 done(applied)
         if moved and not quiet:
-            assert self.node.part is not None
-            self.node.part.hub.advanced()
+            assert self.node.role is not None
+            self.node.role.hub.advanced()
         return moved
 
     def propose(self, proposals: Any) -> None:
@@ -176,18 +176,18 @@ class Cluster:
         for here, there in ((one, other), (other, one)):
             self.links[here.name, there.name] = deque()
             self.readers[here.name, there.name] = FrameReader()
-            here.node.part.linked(there.name, self.sessions)  # type: ignore[union-attr]
+            here.node.role.linked(there.name, self.sessions)  # type: ignore[union-attr]
 
     def unlink(self, one: str, other: str) -> None:
         """The link between two nodes is reset, and comes back with `relink` unless it is cut."""
         for here, there in ((one, other), (other, one)):
             if self.links.pop((here, there), None) is not None and self[here].alive:
-                self[here].node.part.unlinked(there)  # type: ignore[union-attr]
+                self[here].node.role.unlinked(there)  # type: ignore[union-attr]
 
     def bad(self, name: str, peer: str, why: str) -> None:
         self.bad_frames.append((name, peer, why))
         self.unlink(name, peer)
-        self[name].node.part.relay.drop(peer, why)  # type: ignore[union-attr]
+        self[name].node.role.relay.drop(peer, why)  # type: ignore[union-attr]
 
     def kill(self, name: str, failed: bool = True) -> None:
         """kill -9; with `failed` the others have noticed."""
@@ -230,8 +230,8 @@ class Cluster:
                 site.complete()
                 moved = True
             node = site.node
-            assert node.part is not None
-            for peer, frames in node.part.hub.take().items():
+            assert node.role is not None
+            for peer, frames in node.role.hub.take().items():
                 if (site.name, peer) in self.links:
                     self.links[site.name, peer].extend(frames)
             proposals = bool(node.proposals) and not site.wiring_waits
@@ -245,10 +245,10 @@ class Cluster:
         return moved or any(site.applied < len(self.log) for site in self.running)
 
     def _deliver(self, source: str, target: str, frame: bytes) -> None:
-        part = self[target].node.part
-        assert part is not None
+        role = self[target].node.role
+        assert role is not None
         for index, head, payload in self.readers[target, source].feed(frame):
-            part.hub.received(source, index, head, payload)
+            role.hub.received(source, index, head, payload)
 
     def wait(self, time_ms: int, step_ms: int = 50) -> None:
         end_ms = self.now_ms + time_ms
@@ -257,7 +257,7 @@ class Cluster:
             for site in self.running:
                 site.now_ms = self.now_ms
                 site.node.now_ms = self.now_ms
-                site.node.part.tick(self.now_ms)  # type: ignore[union-attr]
+                site.node.role.tick(self.now_ms)  # type: ignore[union-attr]
                 for connection in tuple(site.node.clients.values()):
                     connection.tick(self.now_ms)
             self.turn()

@@ -35,9 +35,9 @@ def declared(cluster: Cluster, queue: str, owner: str | None = None, **arguments
 def hand_over(cluster: Cluster, queue: str, to: str) -> None:
     owner = owner_of(cluster, queue)
     if owner != to:
-        part = cluster[owner].node.part
-        assert part is not None
-        assert part.hand_over(cluster.queue(queue).queue_id, to)
+        role = cluster[owner].node.role
+        assert role is not None
+        assert role.hand_over(cluster.queue(queue).queue_id, to)
         cluster.turn()
     assert owner_of(cluster, queue) == to
 

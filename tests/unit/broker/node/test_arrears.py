@@ -24,8 +24,8 @@ from tests.unit.broker.fronts.amqp091.harness import bodies
 from tests.unit.broker.node.node_cluster import Cluster, Site
 
 
-def part(site: Site) -> Any:
-    found = site.node.part
+def role(site: Site) -> Any:
+    found = site.node.role
     assert found is not None
     return found
 
@@ -33,7 +33,7 @@ def part(site: Site) -> Any:
 def owing(cluster: Cluster, at_once: int = 0, slice_: int = 1) -> None:
     """From now on."""
     for site in cluster.running:
-        part(site).arrears.at_once, part(site).arrears.slice = at_once, slice_
+        role(site).arrears.at_once, role(site).arrears.slice = at_once, slice_
 
 
 def declared(cluster: Cluster, count: int) -> list[str]:
@@ -49,18 +49,18 @@ def declared(cluster: Cluster, count: int) -> list[str]:
 def settled(cluster: Cluster) -> None:
     """Each node's roles, faces and epochs are those of the map."""
     for site in cluster.running:
-        assert not part(site).arrears.owing
-        assert part(site).hub.before is None
+        assert not role(site).arrears.owing
+        assert role(site).hub.before is None
         for entity in site.map.queues("/"):
             queue = site.node.queues.get(entity.queue_id)
             assert (queue is not None) == (entity.owner == site.name), entity
             if queue is not None:
                 assert queue.ring.epoch == entity.epoch
                 assert queue.entity == entity
-                assert entity.queue_id in part(site).servings.queues
+                assert entity.queue_id in role(site).servings.queues
             else:
-                assert (entity.queue_id in part(site).copying.replicas) == (site.name in entity.replicas)
-            assert part(site).proxies.queues[entity.queue_id].entity == entity
+                assert (entity.queue_id in role(site).copying.replicas) == (site.name in entity.replicas)
+            assert role(site).proxies.queues[entity.queue_id].entity == entity
 
 
 def fail(cluster: Cluster, name: str) -> None:
@@ -93,7 +93,7 @@ def test_queues_with_clients_come_first_then_those_with_another_owner_then_the_r
     fail(cluster, "b")
     site = cluster["a"]
     site.catch_up()
-    owed = part(site).arrears
+    owed = role(site).arrears
     assert all(owed.owes(site.map.queue("/", name).queue_id) for name in names)  # type: ignore[union-attr]
     assert owed.slices == 0, "the command itself carries out nothing of them"
     left: list[list[str]] = []
@@ -122,15 +122,15 @@ def test_others_queues_are_served_between_two_slices() -> None:
     served = 0
     for other in ("a", "c"):
         cluster[other].catch_up()
-    while part(site).arrears.owing and served < 10:
-        before = part(site).arrears.slices
+    while role(site).arrears.owing and served < 10:
+        before = role(site).arrears.slices
         publisher.raw(publisher.content("", own, b"%d" % served))
         for _ in range(20):  # rounds of all nodes, in each of which a slice is carried out
             cluster._round()
             if bodies(consumer.hear()):
                 served += 1
                 break
-        assert part(site).arrears.slices - before < 20, "a publish goes through while the others wait"
+        assert role(site).arrears.slices - before < 20, "a publish goes through while the others wait"
     assert served >= 2
     cluster.turn()
     settled(cluster)
@@ -150,9 +150,9 @@ def test_a_commit_that_waits_for_the_dead_copy_comes_first() -> None:
     site.catch_up()
     site._turn()
     queue_id = site.map.queue("/", own).queue_id  # type: ignore[union-attr]
-    assert not part(site).arrears.owes(queue_id)
-    assert part(site).arrears.slices == 1
-    assert any(part(site).arrears.owes(site.map.queue("/", name).queue_id) for name in names)  # type: ignore[union-attr]
+    assert not role(site).arrears.owes(queue_id)
+    assert role(site).arrears.slices == 1
+    assert any(role(site).arrears.owes(site.map.queue("/", name).queue_id) for name in names)  # type: ignore[union-attr]
     cluster.turn()
     assert publisher.hear() == [m.BasicAck(1, True)]
     settled(cluster)
@@ -165,18 +165,18 @@ def test_a_frame_settles_its_queue_and_no_other() -> None:
     fail(cluster, "b")
     site = cluster["a"]
     site.catch_up()
-    owed = part(site).arrears
+    owed = role(site).arrears
     ids = [site.map.queue("/", name).queue_id for name in names]  # type: ignore[union-attr]
-    assert part(site).hub.before is not None
-    part(site).hub.before(Detach(ids[20], 1, 1, "unknown"))
-    part(site).hub.before(Append(1, ((ids[3], 1, 0), (ids[4], 1, 0))))
-    part(site).hub.before(Credit(((ids[5], 1, 1, 1, 0),)))
+    assert role(site).hub.before is not None
+    role(site).hub.before(Detach(ids[20], 1, 1, "unknown"))
+    role(site).hub.before(Append(1, ((ids[3], 1, 0), (ids[4], 1, 0))))
+    role(site).hub.before(Credit(((ids[5], 1, 1, 1, 0),)))
     assert [name for name, queue_id in zip(names, ids, strict=True) if not owed.owes(queue_id)] == [
         "q3", "q4", "q5", "q20",
     ]  # fmt: skip
-    part(site).hub.before(Attach(1, 1, (), partial=True, silent=tuple(ids)))
+    role(site).hub.before(Attach(1, 1, (), partial=True, silent=tuple(ids)))
     assert owed.owes(ids[0]), "it stays behind"
-    part(site).hub.before(Attach(1, 1, ()))
+    role(site).hub.before(Attach(1, 1, ()))
     assert not owed.owing, "it speaks for all queues"
     cluster.turn()
     settled(cluster)
@@ -208,7 +208,7 @@ def test_an_owner_that_is_late_keeps_what_others_say_of_its_queues(late: str) ->
     cluster = Cluster("a", "b", "c")
     declared(cluster, 30)
     dead = owned_by(cluster, "b")
-    part(cluster[late]).arrears.at_once, part(cluster[late]).arrears.slice = 0, 1
+    role(cluster[late]).arrears.at_once, role(cluster[late]).arrears.slice = 0, 1
     fail(cluster, "b")
     cluster.turn()
     settled(cluster)
@@ -216,7 +216,7 @@ def test_an_owner_that_is_late_keeps_what_others_say_of_its_queues(late: str) ->
     for site in cluster.running:
         for entity in site.map.queues("/"):
             if entity.owner == site.name:
-                assert part(site).servings.queues[entity.queue_id].attached
+                assert role(site).servings.queues[entity.queue_id].attached
     for name in dead:
         publisher, consumer = cluster["a"].client(), cluster["c"].client()
         consumer.consume(name, no_ack=True)
@@ -231,14 +231,14 @@ def test_a_take_over_that_is_late_begins_at_the_index_of_its_command() -> None:
     owing(cluster)
     fail(cluster, "b")
     cluster["c"].catch_up()
-    while part(cluster["c"]).arrears.owing:
+    while role(cluster["c"]).arrears.owing:
         cluster["c"]._turn()  # its frames name this index
     cluster.order(c.PutParameter(vhost="/", component="x", name="y", value=1))
     cluster["a"].catch_up()
-    assert part(cluster["a"]).arrears.owing
+    assert role(cluster["a"]).arrears.owing
     cluster.turn()
     settled(cluster)
-    for serving in part(cluster["a"]).servings.queues.values():
+    for serving in role(cluster["a"]).servings.queues.values():
         assert serving.missing == []
 
 
@@ -253,13 +253,13 @@ def test_a_new_link_hears_of_all_queues_when_nothing_is_owed() -> None:
     cluster.unlink("a", "c")
     cluster.relink()
     site._turn()
-    assert part(site).arrears.owing
-    frames = part(site).hub.take().get("c", [])
+    assert role(site).arrears.owing
+    frames = role(site).hub.take().get("c", [])
     heads = [HEADS.decode(head) for frame in frames for _, head, _ in FrameReader().feed(frame)]
     assert not any(isinstance(head, Attach) and not head.partial for head in heads)
-    assert list(part(site).proxies._full) == ["c"]
+    assert list(role(site).proxies._full) == ["c"]
     cluster.turn()
-    assert not part(site).proxies._full
+    assert not role(site).proxies._full
     settled(cluster)
 
 
@@ -284,7 +284,7 @@ def still_owed(cluster: Cluster, owner: str) -> Any:
     return next(
         entity
         for entity in reversed(tuple(site.map.queues("/")))
-        if entity.owner == owner and part(site).arrears.owes(entity.queue_id)
+        if entity.owner == owner and role(site).arrears.owes(entity.queue_id)
     )
 
 
@@ -323,8 +323,8 @@ def test_a_queue_that_is_deleted_between_slices() -> None:
     between(cluster, delete)
     for site in cluster.running:
         assert gone[0] not in site.node.queues
-        assert gone[0] not in part(site).copying.replicas
-        assert gone[0] not in part(site).servings.queues
+        assert gone[0] not in role(site).copying.replicas
+        assert gone[0] not in role(site).servings.queues
 
 
 def test_a_policy_between_slices_settles_all() -> None:
@@ -334,11 +334,11 @@ def test_a_policy_between_slices_settles_all() -> None:
     fail(cluster, "b")
     site = cluster["a"]
     site.catch_up()
-    assert part(site).arrears.owing
+    assert role(site).arrears.owing
     owing(cluster, 256)
     cluster.order(c.PutPolicy(vhost="/", name="p", pattern=".*", apply_to="queues", definition={"min-in-sync": 1}))
     site.catch_up()
-    assert not part(site).arrears.owing
+    assert not role(site).arrears.owing
     cluster.turn()
     settled(cluster)
 
@@ -371,9 +371,9 @@ def test_a_mistake_in_a_slice_ends_the_node_also_when_a_frame_brought_it(monkeyp
     def raises(*_: object) -> None:
         raise wrong
 
-    monkeypatch.setattr(part(site), "_assume", raises)
-    monkeypatch.setattr(part(site), "_renew", raises)
-    part(site).hub.before(Detach(site.map.queue("/", "q0").queue_id, 1, 1, "unknown"))  # type: ignore[union-attr]
+    monkeypatch.setattr(role(site), "_assume", raises)
+    monkeypatch.setattr(role(site), "_renew", raises)
+    role(site).hub.before(Detach(site.map.queue("/", "q0").queue_id, 1, 1, "unknown"))  # type: ignore[union-attr]
     with pytest.raises(ZeroDivisionError):
         site.node.turn(site.now_ms)
 
@@ -400,7 +400,7 @@ def test_lives_of_a_cluster_that_carries_out_everything_in_slices(seed: int) -> 
             entity = cluster.queue(chance.choice(names))
             others = [name for name in entity.in_sync if name != entity.owner and name in living]
             if entity.owner in living and others:
-                part(cluster[entity.owner]).hand_over(entity.queue_id, chance.choice(others))
+                role(cluster[entity.owner]).hand_over(entity.queue_id, chance.choice(others))
         for _ in range(chance.randrange(3)):
             cluster._round()
         name, body = chance.choice(names), b"%d" % step
@@ -448,10 +448,10 @@ def test_a_command_of_few_queues_is_carried_out_at_once() -> None:
     declared(cluster, 10)
     fail(cluster, "b")
     cluster["a"].catch_up()
-    assert not part(cluster["a"]).arrears.owing
+    assert not role(cluster["a"]).arrears.owing
     cluster.turn()
     settled(cluster)
-    assert all(part(site).arrears.slices == 0 for site in cluster.running)
+    assert all(role(site).arrears.slices == 0 for site in cluster.running)
     assert room.AT_ONCE > 100
 
 
@@ -470,7 +470,7 @@ def test_what_an_owner_asked_for_itself_is_carried_out_at_once() -> None:
     )
     cluster.order(c.ChangeInSync(node=NodeId("a"), incarnation=Incarnation(1), changes=changes))
     site.catch_up()
-    assert not part(site).arrears.owing
+    assert not role(site).arrears.owing
     assert all(site.node.queues[one.queue_id].entity.in_sync == ("a", "c") for one in own)
 
 
@@ -491,7 +491,7 @@ def test_slices_of_what_nobody_waits_for_leave_time_to_others() -> None:
 
     site.node.stopwatch = ticking
     site.catch_up()
-    owed = part(site).arrears
+    owed = role(site).arrears
     site._turn()
     first = owed.queues
     assert 0 < first < len(names)

@@ -63,10 +63,10 @@ def still_there(cluster: Cluster, confirmed: list[bytes]) -> None:
 def say(cluster: Cluster, source: str, target: str, head: Any, payload: bytes = b"", index: int | None = None) -> None:
     """A frame out of nowhere."""
     at = cluster[target].map.applied if index is None else index
-    part = cluster[target].node.part
-    assert part is not None
+    role = cluster[target].node.role
+    assert role is not None
     for got in FrameReader().feed(encode(head, at, (payload,))):
-        part.hub.received(source, *got)
+        role.hub.received(source, *got)
     cluster.turn()
 
 
@@ -77,10 +77,10 @@ def test_whatever_a_member_says(seed: int) -> None:
     for number in range(400):
         target = hostile.random.choice([name for name in "abc" if name != other])
         kind, index, head, payload = hostile.frame()
-        part = cluster[target].node.part
-        assert part is not None
+        role = cluster[target].node.role
+        assert role is not None
         try:
-            part.hub.received(other, index, memoryview(head), memoryview(payload))
+            role.hub.received(other, index, memoryview(head), memoryview(payload))
             cluster.turn()
         except Exception as error:
             raise AssertionError(f"frame {number}, {kind.__name__} {head!r} + {payload[:80]!r}: {error!r}") from error
@@ -98,8 +98,8 @@ def test_whatever_a_member_says(seed: int) -> None:
 def test_frames_that_wait_for_the_wiring_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "HELD_FRAMES_MAX", 10)
     cluster, owner, other, confirmed = loaded()
-    part = cluster[owner].node.part
-    assert part is not None
+    role = cluster[owner].node.role
+    assert role is not None
     for _ in range(10):
         say(cluster, other, owner, r.AppendAck(1), index=2**60)
     assert not cluster.bad_frames
@@ -107,7 +107,7 @@ def test_frames_that_wait_for_the_wiring_are_bounded(monkeypatch: pytest.MonkeyP
     ((name, peer, why),) = cluster.bad_frames
     assert (name, peer) == (owner, other)
     assert "10 frames wait for wiring index 1152921504606846976" in why
-    assert other not in part.hub.held_bytes
+    assert other not in role.hub.held_bytes
     still_there(cluster, confirmed)
 
 
@@ -124,21 +124,21 @@ def test_frames_do_not_wait_for_ever() -> None:
 def test_bytes_that_wait_for_the_wiring_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "HELD_BYTES_MAX", 1000)
     cluster, owner, other, _ = loaded()
-    part = cluster[owner].node.part
-    assert part is not None
+    role = cluster[owner].node.role
+    assert role is not None
     say(cluster, other, owner, p.Reply("nobody"), bytes(5000), index=2**60)
     assert not cluster.bad_frames, "one frame may be as long as it likes"
-    assert part.hub.held_bytes[other] > 5000
+    assert role.hub.held_bytes[other] > 5000
     say(cluster, other, owner, p.Reply("nobody"), index=2**60)
     assert len(cluster.bad_frames) == 1
 
 
 def test_frames_behind_a_bad_one_that_waited_are_not_looked_at() -> None:
     cluster, owner, other, confirmed = loaded()
-    part = cluster[owner].node.part
-    assert part is not None
+    role = cluster[owner].node.role
+    assert role is not None
     seen: list[Any] = []
-    part.hub.handlers[p.Reply] = lambda _peer, message, _payload: seen.append(message)
+    role.hub.handlers[p.Reply] = lambda _peer, message, _payload: seen.append(message)
     index = cluster[owner].map.applied + 1
     say(cluster, other, owner, r.AppendAck(2**40), index=index)
     say(cluster, other, owner, p.Reply("behind"), index=index)
@@ -200,10 +200,10 @@ def test_a_copy_that_gets_damaged_records_refuses_and_syncs_again(damage: str) -
         for index, head, payload in FrameReader().feed(frame):
             message = hub_module.HEADS.decode(head)
             if isinstance(message, r.Append) and (source, target) == (owner, other) and not tampered:
-                (part,) = message.parts
+                (role,) = message.parts
                 data = DAMAGED[damage](queue, bytes(payload))
                 tampered.append(len(data))
-                frame = encode(r.Append(message.group, ((*part[:2], len(data)),)), index, (data,))
+                frame = encode(r.Append(message.group, ((*role[:2], len(data)),)), index, (data,))
         deliver(source, target, frame)
 
     cluster._deliver = tamper  # type: ignore[method-assign]
@@ -222,8 +222,8 @@ def test_a_bucket_with_other_records_than_messages_is_refused() -> None:
     cluster, _, other, _confirmed = loaded()
     queue = cluster.queue("kept")
     records = other_records(queue.queue_id, queue.epoch)
-    assert cluster[other].node.part.copying.verify(queue.queue_id, memoryview(records)) is None  # type: ignore[union-attr]
-    assert cluster[other].node.part.copying.sound(queue.queue_id, memoryview(records))  # type: ignore[union-attr]
+    assert cluster[other].node.role.copying.verify(queue.queue_id, memoryview(records)) is None  # type: ignore[union-attr]
+    assert cluster[other].node.role.copying.sound(queue.queue_id, memoryview(records))  # type: ignore[union-attr]
 
 
 def test_a_node_may_settle_only_what_it_holds() -> None:
@@ -246,8 +246,8 @@ def test_publishes_count_once_and_without_gaps() -> None:
     records = publishes(queue.queue_id, 1, 2)
 
     def publish(first: int) -> None:
-        part = (queue.queue_id, queue.epoch, 50, first, 2, len(records))
-        say(cluster, other, owner, p.Publish((part,)), records)
+        role = (queue.queue_id, queue.epoch, 50, first, 2, len(records))
+        say(cluster, other, owner, p.Publish((role,)), records)
 
     known = cluster[owner].node.queues[queue.queue_id].ring
     before = known.next_seq
@@ -315,13 +315,13 @@ def test_words_of_leases_at_their_extremes_do_no_harm() -> None:
     other = next(name for name in "abc" if name != entity.owner)
     cluster[other].client().say(m.BasicGet(queue="leased"))  # so that it is attached
     cluster.turn()
-    part = cluster[entity.owner].node.part
-    assert part is not None
+    role = cluster[entity.owner].node.role
+    assert role is not None
     heads: list[Any] = []
-    send = part.send
-    part.send = lambda node, head, payload=(): heads.append(head) or send(node, head, payload)  # type: ignore[method-assign,func-returns-value]
-    serving = part.servings.queues[entity.queue_id]
-    serving.host = part
+    send = role.send
+    role.send = lambda node, head, payload=(): heads.append(head) or send(node, head, payload)  # type: ignore[method-assign,func-returns-value]
+    serving = role.servings.queues[entity.queue_id]
+    serving.host = role
     gen = serving._attachments[other].gen
     for number, word in enumerate(EXTREME_WORDS * 2, 1000):
         ask = p.Ask(entity.queue_id, entity.epoch, gen, number, p.ASK_LEASE, word=word)
@@ -336,11 +336,11 @@ def test_words_of_leases_at_their_extremes_do_no_harm() -> None:
 def test_a_question_about_a_lease_that_asks_nothing_ends_the_link() -> None:
     cluster, owner, other, confirmed = loaded()
     queue = cluster.queue("kept")
-    part = cluster[owner].node.part
-    assert part is not None
+    role = cluster[owner].node.role
+    assert role is not None
     for fields in ([p.ASK_LEASE, False, False, False, None], [0, False, False, False, ["release", "n", "r", ""]]):
         head = msgspec.msgpack.encode([27, queue.queue_id, queue.epoch, 1, 1, *fields])
-        part.hub.received(other, cluster[owner].node.map.applied, memoryview(head), memoryview(b""))
+        role.hub.received(other, cluster[owner].node.map.applied, memoryview(head), memoryview(b""))
         cluster.turn()
         assert len(cluster.bad_frames) == 1, fields
         cluster.bad_frames.clear()

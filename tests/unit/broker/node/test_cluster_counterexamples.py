@@ -195,11 +195,11 @@ def test_a_queue_that_changes_hands_all_the_time_remembers_few_epochs() -> None:
     def pass_on() -> list[int]:
         owner = cluster.queue("q").owner
         alice.publish("", "q", b"x")
-        assert cluster[owner].node.part.hand_over(queue_id, "b" if owner == "a" else "a")
+        assert cluster[owner].node.role.hand_over(queue_id, "b" if owner == "a" else "a")
         cluster.wait(100)
         assert cluster.queue("q").owner != owner
         nodes = [cluster[name].node for name in "abc"]
-        rings = [node.part.copying.replicas.get(queue_id) or node.queues[queue_id].ring for node in nodes]
+        rings = [node.role.copying.replicas.get(queue_id) or node.queues[queue_id].ring for node in nodes]
         return [len(ring.epochs) for ring in rings]
 
     grown = [pass_on() for _ in range(10)]
@@ -231,7 +231,7 @@ def test_a_queue_forgets_the_numbers_of_nodes_whose_start_is_over() -> None:
     for name in "abc":
         cluster[name].client().publish("", "q", b"x")
     nodes = [cluster[name].node for name in "abc"]
-    rings = [node.part.copying.replicas.get(queue_id) or node.queues[queue_id].ring for node in nodes]
+    rings = [node.role.copying.replicas.get(queue_id) or node.queues[queue_id].ring for node in nodes]
     assert [sorted(ring.attributes) for ring in rings] == [[PLACE, b"na/4", b"nb/4", b"nc/4"]] * 3
 
 

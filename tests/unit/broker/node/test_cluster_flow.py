@@ -22,7 +22,7 @@ def test_a_queue_that_cannot_commit_stops_its_own_publishers_only() -> None:
     free.ask(m.ConfirmSelect())
     for _ in range(40):
         stuck.publish("", "stuck", BODY)
-    proxies = cluster["b"].node.part.proxies  # type: ignore[union-attr]
+    proxies = cluster["b"].node.role.proxies  # type: ignore[union-attr]
     assert not stuck.connection.reading, "its bytes wait in its socket"
     held = next(iter(proxies.congested)).backlog_bytes
     assert QUEUE_BYTES_MAX < held <= QUEUE_BYTES_MAX + 3 * len(BODY)
@@ -40,13 +40,13 @@ def test_a_node_without_a_lease_listens_to_nobody() -> None:
     cluster = Cluster("a", "b", "c")
     cluster["a"].client().declare("q")
     fresh = cluster["b"].client()
-    part = cluster["b"].node.part
-    assert part is not None
-    part.lease(False)
+    role = cluster["b"].node.role
+    assert role is not None
+    role.lease(False)
     cluster.turn()
     assert not fresh.connection.reading, "it has never published, and is not read either"
     assert fresh.publish("", "q", b"x") == []
-    part.lease(True)
+    role.lease(True)
     cluster.turn()
     assert fresh.connection.reading
     cluster.wait(1000)
@@ -65,10 +65,10 @@ def test_the_log_hears_how_copies_fare() -> None:
     told = [facts for event, facts in owner.events if event == "replica.caught_up"]
     assert told
     assert told[-1] == {"queue": "q", "vhost": "/", "queue_id": queue.queue_id, "epoch": queue.epoch, "node": away}
-    assert owner.node.part is not None
+    assert owner.node.role is not None
     to = next(name for name in "abc" if name not in (queue.owner, away))
     cluster.kill(to, failed=False)
-    assert owner.node.part.hand_over(queue.queue_id, to)
+    assert owner.node.role.hand_over(queue.queue_id, to)
     cluster.wait(4000)
     failed = [facts for event, facts in owner.events if event == "owner.hand_over_failed"]
     assert [(facts["node"], facts["queue"], bool(facts["why"])) for facts in failed] == [(to, "q", True)]

@@ -133,9 +133,9 @@ def test_a_run_that_was_replaced_is_refused_by_the_next_owner_too(how: str) -> N
     reader_at(cluster, "c", "r2").word("release")
     queue_id = cluster.queue("q").queue_id
     for site in cluster.running:
-        assert site.node.part is not None
+        assert site.node.role is not None
         queue = site.node.queues.get(queue_id)
-        known = site.node.part.copying.replicas[queue_id] if queue is None else queue.ring
+        known = site.node.role.copying.replicas[queue_id] if queue is None else queue.ring
         kinds = (LEASE, LEASE_ACKNOWLEDGED, LEASE_RUN)
         assert not any(kind.names(known.attributes) for kind in kinds), "the lease and its runs are gone"
 

@@ -97,11 +97,11 @@ def test_an_owner_that_may_do_nothing_rests() -> None:
     writer = owner.client()
     writer.ask(m.ConfirmSelect())
     assert writer.publish("", "q", b"x") == [m.BasicAck(1, True)]
-    assert owner.node.part is not None
-    owner.node.part.lease(False)
+    assert owner.node.role is not None
+    owner.node.role.lease(False)
     cluster.wait(600)
     assert owner.node.next_wake_ms is None
-    owner.node.part.lease(True)
+    owner.node.role.lease(True)
     cluster.wait(50)
     ring = owner.node.queues[cluster.queue("q").queue_id].ring
     assert (ring.ready, ring.unacked) == (0, 0)
@@ -137,7 +137,7 @@ def test_ownership_moves_on_demand_and_nobody_notices() -> None:
     writer.publish("", "q", b"1", b"2")
     assert bodies(reader.say()) == [b"1"]
     queue_id = cluster.queue("q").queue_id
-    assert cluster[owner].node.part.hand_over(queue_id, to)
+    assert cluster[owner].node.role.hand_over(queue_id, to)
     cluster.turn()
     assert cluster.queue("q").owner == to
     assert bodies(reader.say()) == []

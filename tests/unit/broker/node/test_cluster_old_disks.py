@@ -174,7 +174,7 @@ def test_who_began_alone_cuts_nothing_that_was_confirmed() -> None:
     cluster.wait(12_000)
     assert in_sync(cluster) == ("c",), "their messages have other seqs' names"
     for name in "ab":
-        ring = cluster[name].node.part.copying.replicas[cluster.queue("q").queue_id]  # type: ignore[union-attr]
+        ring = cluster[name].node.role.copying.replicas[cluster.queue("q").queue_id]  # type: ignore[union-attr]
         assert ring.emitted_end() == ALL + 1
 
 

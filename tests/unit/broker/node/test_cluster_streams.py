@@ -251,13 +251,13 @@ def test_an_owner_without_a_lease_tells_nothing_that_it_has_begun_to_read() -> N
     assert heard(cluster, reader, m.BasicAck(0, True)) == []
     asking.publish("amq.stream", "offsets", b'{"queue": "s"}', reply_to="amq.rabbitmq.reply-to")
     cluster.wait(50)
-    part = cluster[owner].node.part
-    assert part is not None
-    part.lease(False)
+    role = cluster[owner].node.role
+    assert role is not None
+    role.lease(False)
     cluster[owner].reads_wait = False
     assert heard(cluster, reader) == []
     assert asking.say() == []
-    part.lease(True)
+    role.lease(True)
     assert heard(cluster, reader) == wanted(2, 4)
     (answer,) = [one for one in asking.say() if isinstance(one, Content)]
     assert json.loads(answer.body)["next"] == 10
@@ -303,13 +303,13 @@ def test_what_a_sync_takes_out_and_brings_again_is_there_for_readers(monkeypatch
     hand_over(cluster, "s", other)
     publish(cluster, confirming(cluster, "a"), 3, 6)
     queue_id = cluster.queue("s").queue_id
-    part: Any = cluster[here].node.part
-    ring = part.copying.replicas[queue_id]
+    role: Any = cluster[here].node.role
+    ring = role.copying.replicas[queue_id]
     (_, begin), *later = [tuple(epoch) for epoch in ring.epochs]
     ring.epochs.clear()
     for epoch, first in ((0, begin), (1, begin + 1), *later):  # its first message is none that the owner has
         ring.restore_epoch(epoch, first)
-    part.copying.backup.ends.pop(queue_id)  # nor known as committed: else the copy would not let it go
+    role.copying.backup.ends.pop(queue_id)  # nor known as committed: else the copy would not let it go
     taken_out: list[tuple[int, int]] = []
     drop = Past.drop
 

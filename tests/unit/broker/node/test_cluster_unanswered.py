@@ -132,16 +132,16 @@ def test_an_owner_that_was_asked_before_it_opened_does_not_do_later_what_was_giv
     owner = declared(cluster, "q")
     asker, other = away(cluster, "q")
     client = cluster[asker].client()
-    part = cluster[owner].node.part
-    assert part is not None
-    part.lease(False)  # it has its links, and is asked, but may not answer
+    role = cluster[owner].node.role
+    assert role is not None
+    role.lease(False)  # it has its links, and is asked, but may not answer
     assert client.say(question) == []
     cluster.wait(UNANSWERED_MS + 1000, 500)
     (closed,) = client.hear(0)
     assert (type(closed), closed.reply_code) == (m.ConnectionClose, 541)
     again = confirming(cluster, other)
     assert again.publish("", "q", b"later") == [m.BasicAck(1, True)]
-    part.lease(True)
+    role.lease(True)
     cluster.wait(8000)
     assert not gone(cluster, "q")
     assert drained(cluster, "q", asker) == [b"later"]
@@ -250,9 +250,9 @@ def test_a_channel_that_is_closed_while_it_waits_is_closed_once() -> None:
 def test_what_was_asked_in_vain_is_forgotten() -> None:
     cluster, owner, _ = ownerless()
     site = cluster[away_from(owner)]
-    part = site.node.part
-    assert part is not None
-    questions = part.proxies.queues[cluster.queue("q").queue_id]._questions
+    role = site.node.role
+    assert role is not None
+    questions = role.proxies.queues[cluster.queue("q").queue_id]._questions
     for _ in range(20):
         client = site.client()
         assert client.say(m.BasicGet(queue="q")) == []

@@ -49,7 +49,7 @@ def is_whole(cluster: Cluster, client: Client, confirmed: list[Any], bodies: lis
     assert max(tags) == len(bodies), "all of it is confirmed in the end"
     assert cluster.queue("q").in_sync == ("a", "b", "c"), "the copy was made anew"
     for site in cluster.sites.values():
-        assert not site.node.part.copying.distrusted
+        assert not site.node.role.copying.distrusted
     assert drained(cluster, "q") == bodies
 
 
@@ -109,7 +109,7 @@ def test_at_a_replica_it_costs_the_copy(dies: bool) -> None:
     cluster, _, client = cluster_of()
     confirmed = client.publish("", "q", b"1")
     site, q = cluster["c"], cluster.queue("q").queue_id
-    replicas = site.node.part.copying.replicas
+    replicas = site.node.role.copying.replicas
     replicas[q] = Unfolding(replicas[q])
     confirmed += client.publish("", "q", b"2")
     assert stumbled(site) == [("replica.stumbled", "queue 'q' in vhost '/'")]
@@ -206,7 +206,7 @@ def test_a_relayed_link_that_cannot_be_opened_is_tried_again_later(monkeypatch: 
         assert [site.name for site in cluster.running] == ["a", "b", "c"]
         assert 2 <= len(times) < 20
     cluster.wait(3000)
-    assert "c" in cluster["b"].node.part.relay.via  # type: ignore[union-attr]
+    assert "c" in cluster["b"].node.role.relay.via  # type: ignore[union-attr]
 
 
 def test_a_node_that_stumbles_over_its_own_words_again_and_again_ends(monkeypatch: pytest.MonkeyPatch) -> None:

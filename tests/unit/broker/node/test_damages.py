@@ -137,10 +137,10 @@ def test_the_copy_that_was_rebuilt_has_all_of_it() -> None:
 def test_a_copy_that_nobody_owns_here_is_rebuilt_as_well() -> None:
     cluster, queue_id = three()
     cluster["b"].node.damages.found(queue_id, (3,), "a scrub")
-    ring = cluster["b"].node.part.copying.replicas[queue_id]  # type: ignore[union-attr]
+    ring = cluster["b"].node.role.copying.replicas[queue_id]  # type: ignore[union-attr]
     cluster.wait(3000)
     assert cluster.queue("q").in_sync == ("a", "b", "c")
-    assert cluster["b"].node.part.copying.replicas[queue_id] is not ring  # type: ignore[union-attr]
+    assert cluster["b"].node.role.copying.replicas[queue_id] is not ring  # type: ignore[union-attr]
     assert [event for event, facts in cluster["a"].events if event == "replica.out_of_sync"] != []
     assert not alerts(cluster["b"])
 
@@ -173,8 +173,8 @@ def test_the_last_copy_that_is_here_waits_for_the_others() -> None:
 def test_a_copy_that_is_not_what_its_owner_has_is_synced_anew() -> None:
     """A scrub tells copies what they should be; what differs was a mistake of this process's memory, or of its disk."""
     cluster, queue_id = three()
-    primary = cluster["a"].node.part.copying.primary  # type: ignore[union-attr]
-    copy = cluster["b"].node.part.copying.replicas[queue_id]  # type: ignore[union-attr]
+    primary = cluster["a"].node.role.copying.primary  # type: ignore[union-attr]
+    copy = cluster["b"].node.role.copying.replicas[queue_id]  # type: ignore[union-attr]
     assert primary.compare(queue_id) == 2
     cluster.turn()
     assert not alerts(cluster["b"])

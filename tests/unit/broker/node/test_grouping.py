@@ -160,6 +160,6 @@ def test_copies_that_waited_for_a_slow_disk_are_written_in_portions() -> None:
     slow.disk_waits = False
     cluster.kill("b")
     cluster.restart("b")
-    part = slow.node.part
-    assert part is not None
-    assert {part.copying.replicas[cluster.queue(name).queue_id].next_seq for name in owned} == {2}
+    role = slow.node.role
+    assert role is not None
+    assert {role.copying.replicas[cluster.queue(name).queue_id].next_seq for name in owned} == {2}

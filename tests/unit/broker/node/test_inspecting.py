@@ -473,9 +473,9 @@ def test_a_hand_over_waits_for_what_is_on_its_way() -> None:
     confirming(cluster, "a").publish("", "q", *numbered(0, 400))
     one = inspection(site, "move", filter="", exchange="", routing_key="target")
     one.step(site.now_ms)
-    part = site.node.part
-    assert part is not None
-    assert not part.hand_over(cluster.queue("q").queue_id, away(cluster, "q")[1])
+    role = site.node.role
+    assert role is not None
+    assert not role.hand_over(cluster.queue("q").queue_id, away(cluster, "q")[1])
     cluster.turn()
     hand_over(cluster, "q", away(cluster, "q")[1])
     left, there = payloads(run(owner(cluster))), payloads(run(owner(cluster, "target"), queue="target"))

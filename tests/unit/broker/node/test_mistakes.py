@@ -415,9 +415,9 @@ def test_and_what_a_node_says_to_itself(monkeypatch: pytest.MonkeyPatch) -> None
         first, was = False, first
         return was
 
-    part = owner.node.part
-    assert part is not None
-    handlers = part.hub.handlers
+    role = owner.node.role
+    assert role is not None
+    handlers = role.hub.handlers
     for head, handler in [(head, handler) for head, handler in handlers.items() if head.__name__ == "Publish"]:
 
         def fails(*given: Any, handler: Any = handler) -> None:

@@ -28,9 +28,9 @@ def heal(cluster: Cluster) -> None:
 
 
 def relay(cluster: Cluster, name: str) -> Relay:
-    part = cluster[name].node.part
-    assert part is not None
-    return part.relay
+    role = cluster[name].node.role
+    assert role is not None
+    return role.relay
 
 
 def relayed(cluster: Cluster, name: str) -> dict[str, str]:

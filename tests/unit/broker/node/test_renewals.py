@@ -92,8 +92,8 @@ def test_a_queue_is_taken_over_between_a_policy_and_its_look() -> None:
         client.publish("", f"q{number}", b"before")
     cluster.wait(500)
     for site in cluster.running:
-        assert site.node.part is not None
-        site.node.part.arrears.at_once, site.node.part.arrears.slice = 0, 1
+        assert site.node.role is not None
+        site.node.role.arrears.at_once, site.node.role.arrears.slice = 0, 1
         renewals = site.node.postponed.renewals
         renewals.at_once, renewals.slice = 0, 1
     dead = cluster["c"]

@@ -18,17 +18,17 @@ from tests.unit.broker.node.places import declared, three
 
 def watched(site: Site) -> list[tuple[type, bool]]:
     """What comes to the node from now on, and whether it is at rest behind it, before any turn."""
-    part = site.node.part
-    assert part is not None
+    role = site.node.role
+    assert role is not None
     came: list[tuple[type, bool]] = []
     for kind in (Publish, AppendAck):
-        inner = part.hub.handlers[kind]
+        inner = role.hub.handlers[kind]
 
         def handle(peer: str, message: Any, payload: memoryview, inner: Any = inner, kind: type = kind) -> None:
             inner(peer, message, payload)
             came.append((kind, site.node.at_rest))
 
-        part.hub.handlers[kind] = handle
+        role.hub.handlers[kind] = handle
     return came
 
 
@@ -84,7 +84,7 @@ def test_a_group_of_settlements_alone_wakes_the_queue_for_what_came_meanwhile() 
     consumer.say(m.BasicAck(delivery_tag=1))
     publisher.publish("", "q", b"1")
     assert [rests for kind, rests in came if kind is Publish] == [True]
-    copying = cluster["a"].node.part.copying  # type: ignore[union-attr]
+    copying = cluster["a"].node.role.copying  # type: ignore[union-attr]
     queue = cluster["a"].node.queues[cluster.queue("q").queue_id]
     marked: list[bool] = []
     committed = copying.committed

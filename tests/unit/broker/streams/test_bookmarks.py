@@ -170,7 +170,7 @@ def test_a_mistake_over_a_question_without_an_answer_costs_its_client(monkeypatc
     client.publish("amq.stream", "stored", b'{"queue": "s"}', reply_to="amq.rabbitmq.reply-to")
     monkeypatch.setattr(services.Request, "refuse", fails)
     for _ in range(50):
-        site.node.part.tick(cluster.now_ms)  # type: ignore[union-attr]
+        site.node.role.tick(cluster.now_ms)  # type: ignore[union-attr]
         cluster.now_ms += 500
     assert [type(error) for *_, error in site.story.mistakes] == [ZeroDivisionError]
     assert (client.connection.state, other.connection.state) == (State.CLOSING, State.OPEN)

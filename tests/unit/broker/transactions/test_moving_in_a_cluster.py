@@ -207,7 +207,7 @@ def test_a_segment_beyond_its_limit_is_refused_by_its_owner() -> None:
     cluster, alice = begin("a", "b")
     alice.declare("txn.a", x_max_staged_bytes=1000)
     cluster.order(c.DrainNode(node=NodeId("a")))
-    part = cluster["a"].node.part
+    part = cluster["a"].node.role
     assert part is not None
     assert part.hand_over(segment_queue(cluster), "c")
     cluster.turn()
@@ -244,9 +244,9 @@ def test_queues_are_handed_over_while_rows_move(seed: int) -> None:
                 site = cluster[chance.choice("abc")]
                 owned = [queue for queue in site.node.queues.values() if queue.ring.replicated]
                 if owned:
-                    assert site.node.part is not None
+                    assert site.node.role is not None
                     to = chance.choice([other for other in "abc" if other != site.name])
-                    site.node.part.hand_over(chance.choice(owned).entity.queue_id, to)
+                    site.node.role.hand_over(chance.choice(owned).entity.queue_id, to)
     cluster.wait(5000)
     check_seen(cluster, rows)
 

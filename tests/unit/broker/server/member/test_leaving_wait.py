@@ -150,7 +150,7 @@ async def test_what_is_ordered_is_not_ordered_again_at_each_look() -> None:
     wiring = Wiring()
     queues = {q.queue_id: SimpleNamespace(entity=q, ring=SimpleNamespace(replicated=True)) for q in world.map.queues()}
     shell: Any = SimpleNamespace(
-        node=SimpleNamespace(map=world.map, part=SimpleNamespace(), queues=queues),
+        node=SimpleNamespace(map=world.map, role=SimpleNamespace(), queues=queues),
         loop=loop,
         ended=loop.create_future(),
         storage=SimpleNamespace(wiring=wiring),
@@ -192,7 +192,7 @@ async def test_thousands_are_handed_over_some_at_a_time() -> None:
             del part.moving[queue_id], queues[queue_id]
 
     shell: Any = SimpleNamespace(
-        node=SimpleNamespace(map=world.map, part=part, queues=queues),
+        node=SimpleNamespace(map=world.map, role=part, queues=queues),
         loop=loop,
         ended=loop.create_future(),
         storage=SimpleNamespace(wiring=Wiring()),

@@ -105,7 +105,7 @@ class MemberNode(NodeCore, FactoryNode, Protocol):
     def set_alarm(self, name: str, raised: bool) -> None: ...
 
 
-class Part:
+class MemberRole:
     """All of a node that a node which is alone does not have."""
 
     def __init__(self, node: MemberNode, shell: MemberShell) -> None:
