@@ -21,12 +21,11 @@ from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.entities import VHOST_LIMITS, ApplyTo, UserLimits
 from clusterbroker.cluster.wiring.exchange_rules import TYPES
 from clusterbroker.cluster.wiring.policies import ALTERNATE_EXCHANGE
-from clusterbroker.cluster.wiring.queue_settings import ARGUMENT_RULES, MILLISECONDS_MAX, POLICY_RULES, storable_lives
-from clusterbroker.cluster.wiring.stream_settings import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
+from clusterbroker.cluster.wiring.queue_settings import POLICY_RULES, RULES, storable_lives
 
 from .errors import bad_request
 from .forms import Form, shown, table, text
-from .json_schema import INTEGER_MAX, Schema, flag, integer, one_of
+from .json_schema import INTEGER_MAX, Schema, integer, one_of
 from .json_schema import table as table_schema
 from .json_schema import text as text_schema
 from .naming import check_arguments
@@ -45,48 +44,9 @@ USER_LIMITS: Final = {"max-connections": "connections_max", "max-channels": "cha
 
 # -- arguments and settings -----------------------------------------------------------------------------------
 
-_MILLISECONDS: Final = integer(0, MILLISECONDS_MAX, "ms")
-_COUNT: Final = integer(0, INTEGER_MAX)
-_KNOWN: Final[dict[str, Schema]] = {
-    "expires": integer(1, MILLISECONDS_MAX, "ms without a consumer, after which the queue is deleted"),
-    "message-ttl": integer(0, MILLISECONDS_MAX, "ms that a message is kept for at most"),
-    "dead-letter-exchange": text_schema("Where messages go that are rejected, expire or have no room", maxLength=255),
-    "dead-letter-routing-key": text_schema(maxLength=255),
-    "dead-letter-strategy": one_of("at-most-once", "at-least-once"),
-    "max-length": _COUNT,
-    "max-length-bytes": _COUNT,
-    "max-priority": integer(1, 255),
-    "overflow": one_of("drop-head", "reject-publish", "reject-publish-dlx"),
-    "queue-mode": one_of("default", "lazy"),
-    "queue-version": integer(1, 2),
-    "single-active-consumer": flag(),
-    "queue-type": one_of("classic", "quorum", "stream"),
-    "max-age": text_schema(
-        "Of a stream's messages: a number and Y, M, D, h, m or s", pattern="^[0-9]{1,12}[YMDhms]$", examples=["7D"]
-    ),
-    "stream-max-segment-size-bytes": integer(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
-    "stream-filter-size-bytes": integer(16, 255),
-    "initial-cluster-size": integer(1, 255),
-    "consumer-disconnected-timeout": _MILLISECONDS,
-    "max-in-memory-length": _COUNT,
-    "max-in-memory-bytes": _COUNT,
-    "queue-master-locator": text_schema(),
-    "queue-leader-locator": one_of("client-local", "balanced"),
-    "delivery-limit": integer(-1, 2**31 - 1),
-    "consumer-timeout": _MILLISECONDS,
-    "delayed-retry-type": one_of("disabled", "all", "failed", "returned"),
-    "delayed-retry-min": _MILLISECONDS,
-    "delayed-retry-max": _MILLISECONDS,
-    "quorum-initial-group-size": integer(1, 255),
-    "replicas": integer(1, 255),
-    "min-in-sync": integer(1, 255),
-    "durability": one_of("memory", "disk", "fsync"),
-    "ownership": one_of("shared", "rotating"),
-    "ownership-hold-ms": integer(1, MILLISECONDS_MAX),
-}
-QUEUE_ARGUMENTS: Final = table_schema({name: _KNOWN.get(name.removeprefix("x-"), {}) for name in ARGUMENT_RULES})
+QUEUE_ARGUMENTS: Final = table_schema({rule.argument: dict(rule.legal.schema) for rule in RULES})
 OPERATOR_DEFINITION: Final = table_schema(
-    {name: _KNOWN.get(name, {}) for name in POLICY_RULES}, minProperties=1, additionalProperties=False
+    {key: dict(rule.legal.schema) for key, rule in POLICY_RULES.items()}, minProperties=1, additionalProperties=False
 )
 POLICY_DEFINITION: Final = {
     **OPERATOR_DEFINITION, "properties": {**OPERATOR_DEFINITION["properties"], ALTERNATE_EXCHANGE: text_schema()},

@@ -34,7 +34,6 @@ MILLISECONDS_MAX: Final = 2**63 - 1
 years at most."""
 QUORUM_DELIVERY_LIMIT: Final = 20
 
-Check = Callable[[Any], str | None]
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 Durability = Literal["memory", "disk", "fsync"]
 Merge = Literal["minimum", "first"]
@@ -92,26 +91,43 @@ class QueueSettings(msgspec.Struct, frozen=True):
         return {field: f"{getattr(self, field)}, {source}" for field, source in self.sources}
 
 
+class Legal(NamedTuple):
+    """Legal values of a setting."""
+
+    problem: Callable[[Any], str | None]
+    """The fault of a value; None: it is legal."""
+    schema: Mapping[str, Any]
+    """The same in JSON Schema, for the documents of the management API."""
+
+    def about(self, description: str, **more: Any) -> Legal:
+        """With a description in the schema."""
+        return self._replace(schema={**self.schema, "description": description, **more})
+
+
 class Rule(NamedTuple):
-    """One setting: how an argument and a policy call it, what is a legal value, how sources are merged."""
+    """One setting: its names as an argument and in a policy, its legal values, and how sources are merged."""
 
     argument: str
     key: str | None
     """Its name in a policy's definition; None: cannot be set by policy."""
     field: str | None
     """Field of QueueSettings; None: accepted and without effect here."""
-    check: Check
+    legal: Legal
     merge: Merge
     of_streams: bool
     """Only streams have it."""
+
+    def check(self, value: Any) -> str | None:
+        """The fault of a value; None: it is legal."""
+        return self.legal.problem(value)
 
 
 def _of_type(value: object, wanted: str) -> str:
     return f"unacceptable type '{type_name(value)}', expected {wanted}"
 
 
-def _integer(low: int, high: int) -> Check:
-    def check(value: Any) -> str | None:
+def _integer(low: int, high: int) -> Legal:
+    def problem(value: Any) -> str | None:
         if not is_integer(value):
             return _of_type(value, "an integer")
         if value < low:
@@ -120,7 +136,7 @@ def _integer(low: int, high: int) -> Check:
             return f"value {value} is more than {high}"
         return None
 
-    return check
+    return Legal(problem, {"type": "integer", "minimum": low, "maximum": high})
 
 
 def _text(value: Any) -> str | None:
@@ -138,13 +154,13 @@ def _flag(value: Any) -> str | None:
     return None if isinstance(value, bool) else _of_type(value, "a boolean")
 
 
-def _one_of(*allowed: str) -> Check:
-    def check(value: Any) -> str | None:
+def _one_of(*allowed: str) -> Legal:
+    def problem(value: Any) -> str | None:
         if not isinstance(value, str):
             return _of_type(value, "a string")
         return None if value in allowed else f"'{value[:255]}' is not one of {', '.join(allowed)}"
 
-    return check
+    return Legal(problem, {"type": "string", "enum": list(allowed)})
 
 
 def _queue_type(value: Any) -> str | None:
@@ -153,57 +169,76 @@ def _queue_type(value: Any) -> str | None:
     return None if value in {"classic", "quorum", STREAM} else f"unknown queue type '{value[:255]}'"
 
 
-_count = _integer(0, 2**63 - 1)
-_milliseconds = _integer(0, MILLISECONDS_MAX)
-_segment_bytes = _integer(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
+TEXT: Final = Legal(_text, {"type": "string"})
+NAME: Final = Legal(_name, {"type": "string", "maxLength": 255})
+FLAG: Final = Legal(_flag, {"type": "boolean"})
+QUEUE_TYPE: Final = Legal(_queue_type, {"type": "string", "enum": ["classic", "quorum", STREAM]})
+AGE: Final = Legal(check_age, {"type": "string", "pattern": "^[0-9]{1,12}[YMDhms]$"})
+COUNT: Final = _integer(0, 2**63 - 1)
+MILLISECONDS: Final = _integer(0, MILLISECONDS_MAX).about("ms")
+SEGMENT: Final = _integer(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
 
 
 def _rule(
     name: str,
     field: str | None,
-    check: Check,
+    legal: Legal,
     merge: Merge = "first",
     *,
     of_streams: bool = False,
     by_policy: bool = True,
 ) -> Rule:
     """A setting that is `x-NAME` as an argument, and NAME in a policy that may have it."""
-    return Rule(f"x-{name}", name if by_policy else None, field, check, merge, of_streams)
+    return Rule(f"x-{name}", name if by_policy else None, field, legal, merge, of_streams)
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    _rule("expires", "expires_ms", _integer(1, MILLISECONDS_MAX), "minimum"),
-    _rule("message-ttl", "message_ttl_ms", _milliseconds, "minimum"),
-    _rule("dead-letter-exchange", "dead_letter_exchange", _name),
-    _rule("dead-letter-routing-key", "dead_letter_routing_key", _name),
+    _rule(
+        "expires",
+        "expires_ms",
+        _integer(1, MILLISECONDS_MAX).about("ms without a consumer, after which the queue is deleted"),
+        "minimum",
+    ),
+    _rule("message-ttl", "message_ttl_ms", MILLISECONDS.about("ms that a message is kept for at most"), "minimum"),
+    _rule(
+        "dead-letter-exchange",
+        "dead_letter_exchange",
+        NAME.about("Where messages go that are rejected, expire or have no room"),
+    ),
+    _rule("dead-letter-routing-key", "dead_letter_routing_key", NAME),
     _rule("dead-letter-strategy", "dead_letter_strategy", _one_of("at-most-once", "at-least-once")),
-    _rule("max-length", "max_length", _count, "minimum"),
-    _rule("max-length-bytes", "max_length_bytes", _count, "minimum"),
+    _rule("max-length", "max_length", COUNT, "minimum"),
+    _rule("max-length-bytes", "max_length_bytes", COUNT, "minimum"),
     _rule("max-priority", "max_priority", _integer(1, 255), by_policy=False),
     _rule("overflow", "overflow", _one_of("drop-head", "reject-publish", "reject-publish-dlx")),
     _rule("queue-mode", None, _one_of("default", "lazy")),
     _rule("queue-version", None, _integer(1, 2)),
-    _rule("single-active-consumer", "single_active_consumer", _flag, by_policy=False),
-    _rule("queue-type", "queue_type", _queue_type, by_policy=False),
-    _rule("queue-master-locator", None, _text),
+    _rule("single-active-consumer", "single_active_consumer", FLAG, by_policy=False),
+    _rule("queue-type", "queue_type", QUEUE_TYPE, by_policy=False),
+    _rule("queue-master-locator", None, TEXT),
     _rule("queue-leader-locator", "leader_locator", _one_of("client-local", "balanced")),
     _rule("delivery-limit", "delivery_limit", _integer(-1, 2**31 - 1), "minimum"),
-    _rule("consumer-timeout", "consumer_timeout_ms", _milliseconds, "minimum"),
-    _rule("consumer-disconnected-timeout", None, _milliseconds),
+    _rule("consumer-timeout", "consumer_timeout_ms", MILLISECONDS, "minimum"),
+    _rule("consumer-disconnected-timeout", None, MILLISECONDS),
     _rule("delayed-retry-type", "delayed_retry_type", _one_of("disabled", "all", "failed", "returned")),
-    _rule("delayed-retry-min", "delayed_retry_min_ms", _milliseconds),
-    _rule("delayed-retry-max", "delayed_retry_max_ms", _milliseconds),
-    _rule("max-in-memory-length", None, _count),
-    _rule("max-in-memory-bytes", None, _count),
+    _rule("delayed-retry-min", "delayed_retry_min_ms", MILLISECONDS),
+    _rule("delayed-retry-max", "delayed_retry_max_ms", MILLISECONDS),
+    _rule("max-in-memory-length", None, COUNT),
+    _rule("max-in-memory-bytes", None, COUNT),
     _rule("quorum-initial-group-size", None, _integer(1, 255), by_policy=False),
-    _rule("member-placement-tag", None, _text, by_policy=False),
+    _rule("member-placement-tag", None, TEXT, by_policy=False),
     _rule("replicas", "replicas", _integer(1, 255)),
     _rule("min-in-sync", "min_in_sync", _integer(1, 255)),
     _rule("durability", "durability", _one_of("memory", "disk", "fsync")),
     _rule("ownership", "ownership", _one_of("shared", "rotating")),
     _rule("ownership-hold-ms", "ownership_hold_ms", _integer(1, MILLISECONDS_MAX)),
-    _rule("max-age", "max_age", check_age, of_streams=True),
-    _rule("stream-max-segment-size-bytes", "segment_bytes", _segment_bytes, of_streams=True),
+    _rule(
+        "max-age",
+        "max_age",
+        AGE.about("Of a stream's messages: a number and Y, M, D, h, m or s", examples=["7D"]),
+        of_streams=True,
+    ),
+    _rule("stream-max-segment-size-bytes", "segment_bytes", SEGMENT, of_streams=True),
     _rule("stream-filter-size-bytes", None, _integer(16, 255), of_streams=True),
     _rule("initial-cluster-size", None, _integer(1, 255), of_streams=True),
 )

@@ -5,7 +5,7 @@ import dataclasses
 import msgspec
 import pytest
 
-from clusterbroker.cluster.wiring.queue_settings import RULES, QueueSettings, resolve, storable_lives
+from clusterbroker.cluster.wiring.queue_settings import RULES, QueueSettings, Rule, resolve, storable_lives
 
 
 def test_defaults() -> None:
@@ -84,3 +84,19 @@ def test_a_life_beyond_every_clock_is_kept_as_the_longest_and_nothing_else_is_to
     longest = 2**63 - 1
     assert storable_lives(given) == given | {"message-ttl": longest, "expires": longest, "x-message-ttl": longest}
     assert given["expires"] == 2**63, "the caller's table stays as it is"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.argument)
+def test_what_the_schema_of_a_setting_excludes_is_refused(rule: Rule) -> None:
+    schema = rule.legal.schema
+    outside = {"integer": [True, "1"], "string": [1, None], "boolean": [0, "true"]}[schema["type"]]
+    if "minimum" in schema:
+        outside += [schema["minimum"] - 1, schema["maximum"] + 1]
+        assert rule.check(schema["minimum"]) is None
+        assert rule.check(schema["maximum"]) is None
+    if "enum" in schema:
+        outside.append("".join(schema["enum"]))
+        assert [rule.check(value) for value in schema["enum"]] == [None] * len(schema["enum"])
+    if "maxLength" in schema:
+        outside.append("x" * (schema["maxLength"] + 1))
+    assert all(rule.check(value) is not None for value in outside), outside
