@@ -33,6 +33,9 @@ A voter without a lease gives no word: it may have missed orders for long, such 
 above does not need this. It covers a member whose machine stood still unknown to its clocks: its lease seems to last,
 and only words of voters that follow the log end its hand-outs.
 
+A member without clients hands out nothing: its beats ask for no word (C = 0), and none is given. Its first client asks
+`may_speak`, finds no contact, and a beat with C leaves at once.
+
 C follows the time of the way: 0.25 s where a word is back within 0.06 s, more where it takes longer, at most L. Two
 voters alone cannot fail each other, so they need no contact.
 """

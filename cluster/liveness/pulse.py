@@ -213,10 +213,11 @@ class Pulse:
         loop_s = max(0.0, now - facts.turned - self._options.beat_s)
         if flush_s > self._stuck_s or loop_s > self._loop_s:
             return
+        relies = facts.relies  # what the beat says, and what is counted on: the loop may change it meanwhile
         with self.lock:
             incarnation = self.keeper.incarnation
             self._seq += 1
-            rely_s = self.contact.rely_s if facts.relies else 0.0
+            rely_s = self.contact.rely_s if relies else 0.0
             beat = Beat(
                 self._name,
                 incarnation,
@@ -229,7 +230,7 @@ class Pulse:
             )
             if incarnation:
                 self.keeper.sent(beat.seq, now)
-                if facts.relies:
+                if relies:
                     self.contact.sent(beat.seq, now)
         for peer in sorted(facts.links | facts.where.keys()):
             self.send(peer, beat)
