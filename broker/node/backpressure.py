@@ -3,7 +3,7 @@
 A client that only consumes makes room, so nothing of this holds it up.
 
 *Alarms of other nodes.* An owner short of memory or disk accepts no messages for its queues. A node tells all others at
-each change of its alarms, and each newly linked one. While an owner has one, proxies send it no publishes: they wait
+each change of its alarms, and each newly linked one. While an owner has one, remote queues send it no publishes: they wait
 where they are, unconfirmed and not refused. A client that publishes to one of its queues gets `connection.blocked` and
 is not read any more until all is clear again; clients that publish elsewhere go on. A link that ends takes its node's
 alarms with it: without an owner publishes wait anyway.
@@ -136,10 +136,10 @@ class AlarmedNode(Host, Protocol):
 class AlarmsOfNodes:
     """Between this node's alarms and its peers."""
 
-    def __init__(self, node: AlarmedNode, hub: Hub, proxies: RemoteQueues) -> None:
+    def __init__(self, node: AlarmedNode, hub: Hub, remote_queues: RemoteQueues) -> None:
         self._node = node
         self._hub = hub
-        self._proxies = proxies
+        self._remote_queues = remote_queues
         self._sent: tuple[AlarmName, ...] = ()
 
     def changed(self) -> None:
@@ -168,5 +168,5 @@ class AlarmsOfNodes:
 
     def _changed(self, peer: str, names: tuple[str, ...]) -> None:
         if names != self._node.alarms_elsewhere.get(peer, ()):
-            self._proxies.alarmed(peer, bool(names))
+            self._remote_queues.alarmed(peer, bool(names))
             self._node.set_alarms_elsewhere(peer, names)

@@ -578,7 +578,7 @@ class Node:
         """Publishers wait while the journal cannot keep up; seen by clients as back pressure of the socket only."""
         waiting = self.unwritten_bytes + self.effort.owed
         if self.role is not None:
-            waiting += self.role.proxies.unacknowledged_bytes
+            waiting += self.role.remote_queues.unacknowledged_bytes
         throttled = waiting > self.options.unwritten_bytes_max
         if throttled != self.throttled:
             self.throttled = throttled

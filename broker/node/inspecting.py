@@ -350,10 +350,10 @@ class Inspection:
         if place.state != UNACKED:
             return ""
         role = self._node.role
-        serving = None if role is None else role.servings.queues.get(self.queue.entity.queue_id)
-        if serving is None or not self.queue.ring.replicated:
+        owned = None if role is None else role.owned_queues.queues.get(self.queue.entity.queue_id)
+        if owned is None or not self.queue.ring.replicated:
             return self._node.options.name
-        return serving.holder(place.holder) if place.holder else ""
+        return owned.holder(place.holder) if place.holder else ""
 
     def _settled(self) -> None:
         self._done += 1

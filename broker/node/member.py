@@ -118,9 +118,11 @@ class MemberRole:
         self.mistakes = Mistakes(self, node.damages)
         self.hub = Hub(self.name, lambda: node.map.applied, shell.bad_frame, self.mistakes.link)
         self.arrears = Arrears(node, self._needed, self._owing)
-        self.proxies = RemoteQueues(self, node.options.incarnation, lambda: self.arrears.owing, self.arrears.sooner)
-        node.congested = self.proxies.congested
-        self.servings = OwnedQueues(self, self._behind)
+        self.remote_queues = RemoteQueues(
+            self, node.options.incarnation, lambda: self.arrears.owing, self.arrears.sooner
+        )
+        node.congested = self.remote_queues.congested
+        self.owned_queues = OwnedQueues(self, self._behind)
         self.copying: Copying[LocalQueue, Ring] = Copying(
             node, self, store_of, group_bytes=node.options.group_bytes_max, rate_bytes=node.options.copy_rate_bytes
         )
@@ -131,12 +133,12 @@ class MemberRole:
         self._storing = 0  # how many members hold messages
         self._full: dict[str, None] = {}
         node.replies = self.replies = Replies(self, self._generation_of)
-        self.alarms = AlarmsOfNodes(node, self.hub, self.proxies)
+        self.alarms = AlarmsOfNodes(node, self.hub, self.remote_queues)
         self.occupancy = OccupancyOfNodes(node.occupancy, node.map, self.hub)
         handlers: tuple[tuple[Iterable[type], Handler], ...] = (
             (copies.TO_BACKUP, self.copying.received), (copies.TO_OWNER, self.copying.received_as_owner),
-            (self.servings.handles, self.servings.received), (client_side.MESSAGES, self.proxies.received),
-            ((Alarmed,), self.alarms.received),
+            (self.owned_queues.handles, self.owned_queues.received),
+            (client_side.MESSAGES, self.remote_queues.received), ((Alarmed,), self.alarms.received),
             ((HandOver,), lambda _peer, message, _payload: self.hand_over(message.queue_id, message.to)),
             ((Occupied,), self.occupancy.received), ((StreamAsk,), node.streams.asked),
             ((StreamTold,), node.streams.answered),
@@ -167,10 +169,10 @@ class MemberRole:
         if entity.transient and self.owns(entity):
             node.add_queue(entity)
             queue = node.queues[entity.queue_id]
-            self.servings.begin(queue, queue.ring.epoch, node.map.applied, {})
+            self.owned_queues.begin(queue, queue.ring.epoch, node.map.applied, {})
             return
         settings = node.map.effective(entity)
-        handle = self.proxies.add(entity, settings, Ring(entity.queue_id, agenda=node.agenda, proxy=True))
+        handle = self.remote_queues.add(entity, settings, Ring(entity.queue_id, agenda=node.agenda, proxy=True))
         node.add_handle(entity, handle)
         if ring is not None and self._holds(entity) and not entity.volatile:
             self.copying.replicas[entity.queue_id] = ring
@@ -183,14 +185,14 @@ class MemberRole:
         """A queue ended."""
         queue_id = entity.queue_id
         self.care.deleted(entity)
-        self.servings.end(queue_id)
+        self.owned_queues.end(queue_id)
         self.copying.give_up(queue_id)
         self.forget_copy(queue_id)
-        self.proxies.remove(queue_id)
+        self.remote_queues.remove(queue_id)
 
     def owner_changed(self, change: OwnerChanged) -> None:
         self._assume(change.queue)
-        self.proxies.owner_changed(change.queue)
+        self.remote_queues.owner_changed(change.queue)
         self.node.streams.owner_changed(change.queue)
 
     def in_sync_changed(self, change: InSyncChanged) -> None:
@@ -212,7 +214,7 @@ class MemberRole:
             self.node.damages.rebuilt(entity)
 
     def _renew(self, entity: QueueEntity) -> None:
-        self.proxies.owner_changed(entity)
+        self.remote_queues.owner_changed(entity)
         queue = self.node.queues.get(entity.queue_id)
         if queue is not None:
             before, queue.entity = queue.entity.in_sync, entity
@@ -254,7 +256,7 @@ class MemberRole:
 
     def _needed(self, queue_id: int) -> bool:
         """Whether a client of this node waits for the queue, or a commit."""
-        handle = self.proxies.queues.get(queue_id)
+        handle = self.remote_queues.queues.get(queue_id)
         return (handle is not None and handle.is_used()) or self.copying.primary.awaits(queue_id)
 
     def _owing(self, begins: bool) -> None:
@@ -291,7 +293,7 @@ class MemberRole:
         known: dict[str, tuple[int, bool]] = {one.name: (one.incarnation, one.alive) for one in members}
         self.copying.primary.members_changed(known, self.node.now_ms)
         alive = {name: incarnation for name, (incarnation, alive) in known.items() if alive}
-        self.servings.members_changed(alive)
+        self.owned_queues.members_changed(alive)
         self.relay.members(alive)
 
     # -- roles ------------------------------------------------------------------------------------------------
@@ -352,7 +354,7 @@ class MemberRole:
         moment = self.arrears.moment or self.arrears.now()
         node.moving.own(queue)
         node.setting_aside.began(queue)
-        self.servings.begin(queue, entity.epoch, moment.applied, {} if declared else moment.alive, synced=False)
+        self.owned_queues.begin(queue, entity.epoch, moment.applied, {} if declared else moment.alive, synced=False)
         self.copying.take_over(queue, node.map.min_in_sync(entity), node.newest_group)
         self._log_event("owner.began", entity)
 
@@ -362,7 +364,7 @@ class MemberRole:
         self.care.ended(entity)
         node.setting_aside.forget(queue)
         node.damages.stepped_down(entity.queue_id)
-        self.servings.end(entity.queue_id)
+        self.owned_queues.end(entity.queue_id)
         self.copying.give_up(entity.queue_id)
         queue.end_epoch()
         del node.queues[entity.queue_id]
@@ -401,7 +403,7 @@ class MemberRole:
     def linked(self, peer: str, session: int) -> None:
         """A direct data link to the peer; also said of this node itself, once."""
         if peer == self.name:
-            self.proxies.linked(peer)
+            self.remote_queues.linked(peer)
             return
         self.relay.linked(peer)
         self._link_begins(peer, session)
@@ -416,8 +418,8 @@ class MemberRole:
         self.hub.link(peer, session)
         self.copying.backup.linked(peer)
         self.copying.primary.linked(peer, self.node.now_ms)
-        self.servings.unlinked(peer)
-        self.proxies.linked(peer)
+        self.owned_queues.unlinked(peer)
+        self.remote_queues.linked(peer)
         self.alarms.linked(peer)
         self.occupancy.linked(peer)
         self.node.streams.linked(peer)
@@ -426,8 +428,8 @@ class MemberRole:
         self.hub.unlink(peer)
         self.copying.backup.unlinked(peer)
         self.copying.primary.unlinked(peer, self.node.now_ms)
-        self.servings.unlinked(peer)
-        self.proxies.unlinked(peer)
+        self.owned_queues.unlinked(peer)
+        self.remote_queues.unlinked(peer)
         self.replies.unlinked(peer)
         self.alarms.unlinked(peer)
         self.occupancy.unlinked(peer)
@@ -439,9 +441,9 @@ class MemberRole:
             return
         self.leased = leased
         self.node.set_alarm(MINORITY, not leased)
-        self.servings.lease(leased)
+        self.owned_queues.lease(leased)
         if leased:
-            self.proxies.lease_regained()
+            self.remote_queues.lease_regained()
 
     # -- turns and groups -------------------------------------------------------------------------------------
 
@@ -455,20 +457,20 @@ class MemberRole:
         due_ms = self.copying.backup.due_ms
         if due_ms is not None and due_ms <= now_ms:
             self.copying.backup.tick(now_ms)
-        self.proxies.turn(now_ms)
-        self.servings.turn(now_ms)
+        self.remote_queues.turn(now_ms)
+        self.owned_queues.turn(now_ms)
         if self._full:
             full, self._full = self._full, {}
             rooms = [self.room(peer) for peer in full]
             if any(rooms):
-                self.servings.drained()
-        return self.hub.turn() or self.servings.touched
+                self.owned_queues.drained()
+        return self.hub.turn() or self.owned_queues.touched
 
     @property
     def at_rest(self) -> bool:
         """`turn` would find nothing to do, and nothing waits for a group; frames may wait for their links."""
         return not (
-            self.servings.touched or self.copying.waits or self._full or self.hub.round or self.proxies.shared
+            self.owned_queues.touched or self.copying.waits or self._full or self.hub.round or self.remote_queues.shared
             or self.relay.via or self.arrears.owing
         )  # fmt: skip
 
@@ -490,7 +492,7 @@ class MemberRole:
     @property
     def next_wake_ms(self) -> int | None:
         own_ms, copies_ms = self.copying.primary.due_ms, self.copying.backup.due_ms
-        proxies_ms = self.proxies.next_wake_ms
+        proxies_ms = self.remote_queues.next_wake_ms
         rests_ms = self.arrears.rests_until_ms if self.arrears.owing else None
         if own_ms is None and copies_ms is None and rests_ms is None:
             return proxies_ms  # as a rule, and asked several times a turn
@@ -511,7 +513,7 @@ class MemberRole:
                 self.node.touched[queue.ring] = None
         self.copying.durable(group.number, now_ms)
 
-    # -- what proxies and servings ask ------------------------------------------------------------------------
+    # -- ports of remote and owned queues ------------------------------------------------------------------------
 
     @property
     def now_ms(self) -> int:
@@ -576,13 +578,13 @@ class MemberRole:
         return self.copying.primary.transfer(queue_id, NodeId(to), self.node.now_ms)
 
     def freeze(self, queue_id: int) -> None:
-        self.servings.freeze(queue_id, self.node.now_ms + HAND_OVER_MS)
+        self.owned_queues.freeze(queue_id, self.node.now_ms + HAND_OVER_MS)
 
     def thaw(self, queue_id: int) -> None:
-        self.servings.thaw(queue_id)
+        self.owned_queues.thaw(queue_id)
 
     def synced(self, queue_id: int) -> None:
-        self.servings.synced(queue_id)
+        self.owned_queues.synced(queue_id)
 
     def owes(self, queue_id: int) -> bool:
         return self.arrears.owes(queue_id)

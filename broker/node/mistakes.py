@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         care: CopyCare
         hub: Hub
         name: str
-        proxies: RemoteQueues
+        remote_queues: RemoteQueues
 
         @property
         def node(self) -> NodeCore: ...
@@ -114,8 +114,8 @@ class SettingAside:
         if not queue.broken:
             return queue.paused
         role = self._node.role
-        serving = None if role is None else role.servings.queues.get(queue.entity.queue_id)
-        return serving is not None and not serving.answers
+        owned = None if role is None else role.owned_queues.queues.get(queue.entity.queue_id)
+        return owned is not None and not owned.answers
 
     def resumed(self, queue: LocalQueue) -> None:
         """An operator wants it to try again."""
@@ -127,7 +127,7 @@ class SettingAside:
         queue.set_aside(False)
         role = self._node.role
         if role is not None:
-            role.servings.resumed(queue.entity.queue_id)
+            role.owned_queues.resumed(queue.entity.queue_id)
 
     def forget(self, queue: LocalQueue) -> None:
         """It is deleted, or somebody else's now."""
@@ -180,6 +180,6 @@ class Mistakes:
         if len(times) == OWN_MAX and now_ms - times[0] < OWN_MS:
             raise error
         times.append(now_ms)
-        role.servings.unlinked(peer)
-        role.proxies.unlinked(peer)
-        role.proxies.linked(peer)
+        role.owned_queues.unlinked(peer)
+        role.remote_queues.unlinked(peer)
+        role.remote_queues.linked(peer)

@@ -41,7 +41,7 @@ class MemberCore(Protocol):
     """The node's part in a cluster."""
 
     copying: Copying[LocalQueue, Ring]
-    servings: OwnedQueues
+    owned_queues: OwnedQueues
 
     @property
     def arrears(self) -> ArrearsCore: ...

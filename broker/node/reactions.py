@@ -75,7 +75,7 @@ def queue_paused(node: ReactingNode, change: changes.QueuePaused) -> None:
         if not change.queue.paused:
             node.setting_aside.resumed(queue)
     if node.role is not None:
-        node.role.proxies.paused(change.queue)
+        node.role.remote_queues.paused(change.queue)
 
 
 def exchange_declared(node: ReactingNode, change: changes.ExchangeDeclared) -> None:

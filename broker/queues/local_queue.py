@@ -462,7 +462,7 @@ class LocalQueue(QueueHandle):
         self.adopt(self.settings)
 
     def end_epoch(self) -> None:
-        """This node does not own the log any more; its proxies ask the next owner, and so nobody is answered."""
+        """This node does not own the log any more; its remote queues ask the next owner, and so nobody is answered."""
         self.log.end_epoch()
         self.replicated = False
         self.paused = True

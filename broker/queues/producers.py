@@ -48,7 +48,7 @@ def dead_letter_producer(queue_id: int, gap_epoch: int = 0) -> bytes:
 
 
 def forget_proxies(ring: Ring, alive: Mapping[str, int]) -> None:
-    """Takes out the proxies of starts that are over: an owner that dies cannot say that its own one is gone."""
+    """Takes out the remote queues of starts that are over: an owner that dies cannot say that its own one is gone."""
     for kind in (PROXY, PROXY_REFUSED):
         known = {kind.name(start) for start in alive.items()}
         for name in kind.names(ring.attributes):

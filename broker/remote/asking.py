@@ -1,4 +1,4 @@
-"""Questions of proxies to a queue's owner: single messages, counts, purge, deletion check.
+"""Questions of remote queues to a queue's owner: single messages, counts, purge, deletion check.
 
 Questions wait until the queue is open (`owned_queue`). Those that count wait until all earlier publishes are
 committed, at most COUNT_PATIENCE_MS: a client that publishes and asks sees its messages; a queue that cannot commit
@@ -64,10 +64,10 @@ class AskedQueue(Protocol):
 class Asking:
     """The open questions to one queue."""
 
-    __slots__ = ("_asked", "_gets", "_purges", "_serving")
+    __slots__ = ("_asked", "_gets", "_owned", "_purges")
 
-    def __init__(self, serving: AskedQueue) -> None:
-        self._serving = serving
+    def __init__(self, owned: AskedQueue) -> None:
+        self._owned = owned
         self._asked: list[Asked] = []  # few, and mostly none
         self._gets: dict[RemoteConsumer, Attachment] = {}  # they stand in the queue, waiting for its head
         self._purges: list[tuple[Attachment, Ask, int, int]] = []  # waiting for a commit: count, mark
@@ -80,20 +80,20 @@ class Asking:
             credit.limit = 0  # what it took now no attach would ever return
 
     def ask(self, attachment: Attachment, ask: Ask) -> None:
-        ring = self._serving.queue.ring
+        ring = self._owned.queue.ring
         if ask.request in attachment.purged:  # it was carried out, and the answer was lost with a link
             self._purges.append((attachment, ask, *attachment.purged[ask.request]))
-            self._serving.touch()
+            self._owned.touch()
             return
-        due_ms = self._serving.host.now_ms + COUNT_PATIENCE_MS
+        due_ms = self._owned.host.now_ms + COUNT_PATIENCE_MS
         self._asked.append(Asked(attachment, ask, ring.next_seq if ring.journaled else 0, due_ms))
-        self._serving.touch()
+        self._owned.touch()
 
     def turn(self, now_ms: int) -> None:
         """Answers what can be answered."""
-        queue = self._serving.queue
+        queue = self._owned.queue
         for _ in range(len(self._asked)):
-            if not self._serving.answers:
+            if not self._owned.answers:
                 break  # perhaps the one before was a deletion
             asked = self._asked.pop(0)
             counts = asked.ask.what in (ASK_COUNTS, ASK_TOUCH, ASK_DELETE) or isinstance(asked.ask.word, Acquire)
@@ -107,10 +107,10 @@ class Asking:
             self._say(attachment, Answer(queue.entity.queue_id, attachment.gen, ask.request, count))
 
     def _say(self, attachment: Attachment, answer: Answer, payload: bytes = b"") -> None:
-        self._serving.host.send(attachment.node, answer, (payload,) if payload else ())
+        self._owned.host.send(attachment.node, answer, (payload,) if payload else ())
 
     def _answer(self, attachment: Attachment, ask: Ask, now_ms: int) -> None:
-        queue = self._serving.queue
+        queue = self._owned.queue
         if ask.what == ASK_GET:
             self._get(attachment, ask, now_ms)
             return
@@ -139,10 +139,10 @@ class Asking:
         answer = Answer(queue.entity.queue_id, attachment.gen, ask.request, count, consumers, refused, bytes=size)
         self._say(attachment, answer)
         if ask.what == ASK_DELETE and not refused:
-            self._serving.doom(now_ms)
+            self._owned.doom(now_ms)
 
     def _tend(self, attachment: Attachment, ask: Ask, now_ms: int) -> None:
-        queue, gen = self._serving.queue, attachment.gen
+        queue, gen = self._owned.queue, attachment.gen
 
         def heard(told: LeaseAnswer, records: bytes) -> None:
             if attachment.attached and attachment.gen == gen:  # otherwise it is asked again
@@ -154,11 +154,11 @@ class Asking:
     @property
     def _ready(self) -> int:
         """Ready and committed: what is not committed yet is not in the queue for anybody but its publisher."""
-        ready, ring = self._serving.queue.ready, self._serving.queue.ring
+        ready, ring = self._owned.queue.ready, self._owned.queue.ring
         return max(0, ready - (ring.next_seq - ring.committed)) if ring.replicated else ready
 
     def _get(self, attachment: Attachment, ask: Ask, now_ms: int) -> None:
-        queue = self._serving.queue
+        queue = self._owned.queue
         credit = RemoteConsumer(queue.ring, attachment.holder, 0, None)
         credit.limit = 1
         self._gets[credit] = attachment

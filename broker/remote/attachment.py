@@ -57,10 +57,10 @@ class AttachedTo(Protocol):
 class RemoteSubscription:
     """A consumer of another node, or of this one through its proxy, as it stands in the queue's line."""
 
-    __slots__ = ("attachment", "credit", "exclusive", "held", "node", "number", "order", "serving", "window")
+    __slots__ = ("attachment", "credit", "exclusive", "held", "node", "number", "order", "owned", "window")
 
-    def __init__(self, serving: AttachedTo, attachment: Attachment, head: ConsumerHead) -> None:
-        self.serving = serving
+    def __init__(self, owned: AttachedTo, attachment: Attachment, head: ConsumerHead) -> None:
+        self.owned = owned
         self.attachment = attachment
         self.node = attachment.node
         self.number = head.consumer
@@ -68,7 +68,7 @@ class RemoteSubscription:
         self.order = (head.order, attachment.node, head.consumer)
         self.held = 0
         self.window = 0
-        self.credit = RemoteConsumer(serving.queue.ring, attachment.holder, head.priority, self)
+        self.credit = RemoteConsumer(owned.queue.ring, attachment.holder, head.priority, self)
         self.credit.out.size_max = OUT_BYTES_MAX
         self.credit.no_ack = head.no_ack
         self.renew(head)
@@ -93,12 +93,12 @@ class RemoteSubscription:
     def holds(self) -> bool:
         """By node, not by consumer: that is what the ring remembers. So a single active consumer is relieved when its
         node holds nothing of the queue."""
-        return self.serving.queue.ring.held_by(self.attachment.holder) > 0
+        return self.owned.queue.ring.held_by(self.attachment.holder) > 0
 
     def flush(self) -> None:
         if self.credit.out.size:
-            self.serving.outgoing[self] = None
-            self.serving.touch()
+            self.owned.outgoing[self] = None
+            self.owned.touch()
 
     def ended(self) -> None:
         """The queue is deleted: its node hears it from the wiring."""
@@ -108,13 +108,33 @@ class Attachment:
     """One start of one node, as the owner of a queue knows it."""
 
     __slots__ = (
-        "_commits", "_settled", "accepted", "attached", "came_before", "died", "gen", "holder", "incarnation", "killer",
-        "members", "next_number", "node", "producer", "published", "purged", "refused", "serving", "settlement",
-        "told_published", "told_settled", "unlogged", "unsettled",
+        "_commits",
+        "_settled",
+        "accepted",
+        "attached",
+        "came_before",
+        "died",
+        "gen",
+        "holder",
+        "incarnation",
+        "killer",
+        "members",
+        "next_number",
+        "node",
+        "owned",
+        "producer",
+        "published",
+        "purged",
+        "refused",
+        "settlement",
+        "told_published",
+        "told_settled",
+        "unlogged",
+        "unsettled",
     )  # fmt: skip
 
-    def __init__(self, serving: AttachedTo, node: str, incarnation: int, holder: int) -> None:
-        self.serving = serving
+    def __init__(self, owned: AttachedTo, node: str, incarnation: int, holder: int) -> None:
+        self.owned = owned
         self.node = node
         self.incarnation = incarnation
         self.holder = holder
@@ -122,9 +142,9 @@ class Attachment:
         self.gen = 0
         self.attached = False
         self.members: dict[int, RemoteSubscription] = {}
-        self.accepted = serving.queue.ring.attributes.get(self.producer, 0)
+        self.accepted = owned.queue.ring.attributes.get(self.producer, 0)
         self.killer = PROXY_REFUSED.name((node, incarnation))
-        self.died = serving.queue.ring.attributes.get(self.killer, 0)
+        self.died = owned.queue.ring.attributes.get(self.killer, 0)
         self.unlogged = 0
         """Refusals that wait for the commit of what the log says of them."""
         self.published = 0
@@ -165,7 +185,7 @@ class Attachment:
 
     def _committed(self, ticket: Ticket) -> None:
         self.published = max(self.published, ticket.last)
-        self.serving.touch()
+        self.owned.touch()
 
     def refuse(self, first: int, last: int) -> None:
         """The queue is full. What is refused has neighbouring numbers: nothing is accepted behind it."""
@@ -174,7 +194,7 @@ class Attachment:
         for number in range(first, min(last, self.died) + 1):
             self.unlogged += 1
             ticket = Ticket(number, number, self._logged)
-            self.serving.queue.log.promise(ticket)
+            self.owned.queue.log.promise(ticket)
             ticket.pass_()
 
     def remember(self) -> None:
@@ -186,13 +206,13 @@ class Attachment:
 
     def kill(self, number: int, message: Message) -> None:
         """What is about to be refused dies for it."""
-        self.serving.queue.kill(message)
-        self.serving.queue.ring.set_attribute(self.killer, number)
+        self.owned.queue.kill(message)
+        self.owned.queue.ring.set_attribute(self.killer, number)
         self.died = number
 
     def _logged(self, _: Ticket) -> None:
         self.unlogged -= 1
-        self.serving.touch()
+        self.owned.touch()
 
     @property
     def last(self) -> int:
@@ -204,11 +224,11 @@ class Attachment:
     def until_durable(self, ticket: Ticket) -> None:
         """The ticket of publishes waits for what was settled with them as well."""
         ticket.hold()
-        self._commits.append((self.serving.queue.log.commits, ticket))
+        self._commits.append((self.owned.queue.log.commits, ticket))
 
     def settled(self) -> int:
         """The last settlement of which all is committed."""
-        queue = self.serving.queue
+        queue = self.owned.queue
         while self._commits and queue.log.durable(self._commits[0][0]):
             self._commits.popleft()[1].pass_()
         while self.unsettled and queue.log.durable(self.unsettled[0][1]):

@@ -13,7 +13,7 @@ Payload = bytes | bytearray | memoryview
 
 
 class ProxyHost(Protocol):
-    """The node, as its proxies see it."""
+    """The node, as its remote queues see it."""
 
     @property
     def name(self) -> str: ...

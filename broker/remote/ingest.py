@@ -1,4 +1,4 @@
-"""Publishes and settlements of proxies at the queue's owner: in their order, each once.
+"""Publishes and settlements of remote queues at the queue's owner: in their order, each once.
 
 Publishes are known by their numbers: the next one is taken, a known one is answered when it is committed, a gap asks
 for a new attach. Settlements are known by theirs, and count only while the message is held by their very node. A
@@ -62,10 +62,10 @@ class IngestedQueue(Protocol):
 class Ingest:
     """Of one queue and epoch."""
 
-    __slots__ = ("_noted", "_serving")
+    __slots__ = ("_noted", "_owned")
 
-    def __init__(self, serving: IngestedQueue) -> None:
-        self._serving = serving
+    def __init__(self, owned: IngestedQueue) -> None:
+        self._owned = owned
         self._noted: int | None = None  # a mark (`durable`): when a refusal was last noted that is not committed
 
     # -- publishes ------------------------------------------------------------------------------------------------
@@ -73,12 +73,12 @@ class Ingest:
     def publish(self, attachment: Attachment, first: int, count: int, records: memoryview) -> None:
         if self._too_early(attachment) or not self._next(attachment, first, first + count - 1):
             return
-        queue = self._serving.queue
+        queue = self._owned.queue
         last = first + count - 1
-        self._serving.host.published(len(records))
-        if queue.entity.staging and not queue.has_room(self._serving.host.now_ms, count, len(records)):
+        self._owned.host.published(len(records))
+        if queue.entity.staging and not queue.has_room(self._owned.host.now_ms, count, len(records)):
             attachment.refuse(first, last)
-            self._serving.touch()
+            self._owned.touch()
             return
         if (queue.rejects and not queue.entity.staging) or first <= attachment.died:
             for number, message in enumerate(self._came(records), first):
@@ -90,7 +90,7 @@ class Ingest:
         ticket = attachment.ticket(last)
         rests = not queue.ring.marked
         seq = queue.ring.next_seq
-        taken = queue.publish_records(records, ticket, self._serving.host.now_ms)
+        taken = queue.publish_records(records, ticket, self._owned.host.now_ms)
         assert taken == count, f"a Publish of {count} messages holds {taken}"
         self._came_before(attachment, first, seq)
         self._accepted(attachment, last, ticket)
@@ -100,9 +100,9 @@ class Ingest:
     def publish_named(self, attachment: Attachment, named: NamedPublish, records: memoryview) -> None:
         if self._too_early(attachment) or not self._next(attachment, named.number, named.number):
             return
-        queue = self._serving.queue
+        queue = self._owned.queue
         (message,) = self._came(records)
-        self._serving.host.published(len(records))
+        self._owned.host.published(len(records))
         known = queue.log.producers.knows(named.producer, named.sequence)
         letter = is_dead_letter(named.producer) and queue.kills
         if not known and not letter and not self._accepts(attachment, named.number, message):
@@ -112,12 +112,12 @@ class Ingest:
             return
         ticket = attachment.ticket(named.number)
         seq = queue.ring.next_seq
-        if letter and not known and queue.rejects and not queue.has_room(self._serving.host.now_ms):
+        if letter and not known and queue.rejects and not queue.has_room(self._owned.host.now_ms):
             queue.log.producers.note(named.producer, named.sequence)
             queue.kill(message)  # it was dead already, and goes on to the next targets: refused, it would come again
             queue.log.promise(ticket)
         else:
-            queue.publish_named(named.producer, named.sequence, message, ticket, self._serving.host.now_ms)
+            queue.publish_named(named.producer, named.sequence, message, ticket, self._owned.host.now_ms)
         self._came_before(attachment, named.number, seq)
         self._accepted(attachment, named.number, ticket)
 
@@ -126,8 +126,8 @@ class Ingest:
         last = commit.first + commit.count - 1
         if self._too_early(attachment) or not self._next(attachment, commit.first, last):
             return
-        queue, now_ms = self._serving.queue, self._serving.host.now_ms
-        self._serving.host.published(len(records))
+        queue, now_ms = self._owned.queue, self._owned.host.now_ms
+        self._owned.host.published(len(records))
         if commit.moved is not None:
             self._take_rows(attachment, commit, Moved(*commit.moved), records)
             return
@@ -144,7 +144,7 @@ class Ingest:
         if last <= attachment.died or not fits:
             attachment.refuse(commit.first, last)
             self._remember(attachment, [name for name in named.values() if name not in known])
-            self._serving.touch()
+            self._owned.touch()
             return
         if attachment.refused is not None:
             return
@@ -172,7 +172,7 @@ class Ingest:
             raise BadMessage(
                 f"{commit.count} rows of segment {moved.segment} with seqs that are not as many and rising"
             )
-        queue, now_ms = self._serving.queue, self._serving.host.now_ms
+        queue, now_ms = self._owned.queue, self._owned.host.now_ms
         last = commit.first + commit.count - 1
         rows: list[Row] = []
         whole = not commit.named and not queue.known_rows(moved)
@@ -186,7 +186,7 @@ class Ingest:
         fits = not queue.rejects or queue.has_room_for(count, bodies_but_last(records), now_ms)
         if last <= attachment.died or not fits:
             attachment.refuse(commit.first, last)
-            self._serving.touch()
+            self._owned.touch()
             return
         if attachment.refused is not None:
             return
@@ -204,7 +204,7 @@ class Ingest:
     def _remember(self, attachment: Attachment, refused: list[tuple[bytes, int]]) -> None:
         """Numbers of clients that the queue refused: the next owner too must know that they are not here, before their
         clients are told and go on."""
-        queue = self._serving.queue
+        queue = self._owned.queue
         news = [queue.log.producers.refuse(*name) for name in refused]
         if any(news) and queue.ring.needs_write:
             self._noted = queue.log.commits
@@ -215,20 +215,20 @@ class Ingest:
 
     def _came(self, records: memoryview) -> list[Message]:
         """The messages of a frame. They live from now on, by the owner's clock: the sender's may show another time."""
-        now_ms = self._serving.host.now_ms
+        now_ms = self._owned.host.now_ms
         return [taken_at(message, now_ms) for _, message, _, _ in read_records(records)]
 
     def _too_early(self, attachment: Attachment) -> bool:
         """Whether a message might be refused for want of room that nobody knows of yet, or get a seq that a client
         holds; or comes behind such a one."""
-        if (self._serving.queue.rejects or self._serving.has_gap) and not self._serving.open:
-            self._serving.pass_over(attachment)
-        return self._serving.passes_over(attachment)
+        if (self._owned.queue.rejects or self._owned.has_gap) and not self._owned.open:
+            self._owned.pass_over(attachment)
+        return self._owned.passes_over(attachment)
 
     def _came_before(self, attachment: Attachment, first: int, seq: int) -> None:
         """Messages from number `first` on have been taken, from `seq` on. Of those that were sent before to an owner
         whose memory is gone nobody knows whether it handed them out: they count as returned."""
-        ring, holder = self._serving.queue.ring, attachment.holder
+        ring, holder = self._owned.queue.ring, attachment.holder
         last = min(ring.next_seq - 1, seq + attachment.came_before - first)
         if seq <= last:
             ring.adopt(seq, last, holder)
@@ -241,7 +241,7 @@ class Ingest:
         if attachment.refused is not None:
             return first == attachment.last + 1
         if not attachment.follows(first):
-            self._serving.detach(attachment, "gap")
+            self._owned.detach(attachment, "gap")
             return False
         return True
 
@@ -251,29 +251,29 @@ class Ingest:
             return True
         if attachment.refused is not None:
             return False
-        queue = self._serving.queue
+        queue = self._owned.queue
         ticket = attachment.ticket(number)
         seq = queue.ring.next_seq
-        queue.publish((message,), ticket, self._serving.host.now_ms)
+        queue.publish((message,), ticket, self._owned.host.now_ms)
         self._came_before(attachment, number, seq)
         self._accepted(attachment, number, ticket)
         return True
 
     def _accepts(self, attachment: Attachment, number: int, message: Message) -> bool:
         """Whether there is room for the message; else it is refused."""
-        queue = self._serving.queue
+        queue = self._owned.queue
         if number > attachment.died:
-            if not queue.rejects or queue.has_room(self._serving.host.now_ms):
+            if not queue.rejects or queue.has_room(self._owned.host.now_ms):
                 return True
             if queue.kills:
                 attachment.kill(number, message)
         attachment.refuse(number, number)
-        self._serving.touch()
+        self._owned.touch()
         return False
 
     def _accepted(self, attachment: Attachment, last: int, ticket: Ticket) -> None:
         attachment.accepted = last
-        self._serving.queue.ring.set_attribute(attachment.producer, last)
+        self._owned.queue.ring.set_attribute(attachment.producer, last)
         ticket.pass_()
 
     # -- settlements ----------------------------------------------------------------------------------------------
@@ -281,13 +281,13 @@ class Ingest:
     def settle(self, attachment: Attachment, settlements: tuple[Settlement, ...]) -> None:
         for settlement in settlements:
             self.settle_one(attachment, settlement)
-        self._serving.queue.ring.mark()
-        self._serving.touch()
+        self._owned.queue.ring.mark()
+        self._owned.touch()
 
     def settle_one(self, attachment: Attachment, settlement: Settlement) -> None:
         if settlement.id <= attachment.settlement:
             return  # told again, and applied before
-        queue, ring = self._serving.queue, self._serving.queue.ring
+        queue, ring = self._owned.queue, self._owned.queue.ring
         changed = self._carry_out(attachment, settlement.outcome, settlement.ranges, settlement.count)
         attachment.settlement = settlement.id
         if changed and ring.needs_write:
@@ -301,7 +301,7 @@ class Ingest:
         A message that counts more deliveries than it came with was counted by an owner before, who died with the
         answer: it returns as it is.
         """
-        queue, ring, holder = self._serving.queue, self._serving.queue.ring, attachment.holder
+        queue, ring, holder = self._owned.queue, self._owned.queue.ring, attachment.holder
         changed = 0
         for first, last in ranges:
             if outcome == SETTLE_ACK:

@@ -30,20 +30,20 @@ class LocatedQueue(Protocol):
 class Residence:
     """Of one queue and epoch."""
 
-    __slots__ = ("_delivered", "_locality", "_looked_ms", "_rotation", "_serving")
+    __slots__ = ("_delivered", "_locality", "_looked_ms", "_owned", "_rotation")
 
-    def __init__(self, serving: LocatedQueue) -> None:
-        self._serving = serving
+    def __init__(self, owned: LocatedQueue) -> None:
+        self._owned = owned
         self._rotation: Rotation | None = None
-        self._locality = Locality(serving.host.name, serving.host.now_ms)
+        self._locality = Locality(owned.host.name, owned.host.now_ms)
         self._delivered = 0
         self._looked_ms = 0
-        self._choose(serving.host.now_ms)
+        self._choose(owned.host.now_ms)
 
     def turn(self, now_ms: int) -> None:
         """Asks for a hand-over when one is due."""
-        serving = self._serving
-        queue, host = serving.queue, serving.host
+        owned = self._owned
+        queue, host = owned.queue, owned.host
         if not queue.ring.replicated:
             return
         self._choose(now_ms)
@@ -51,9 +51,9 @@ class Residence:
             queue.host.wake(queue, self._looked_ms + LOOK_MS)
             return
         self._looked_ms = now_ms
-        members = [member for attachment in serving.attachments for member in attachment.members.values()]
+        members = [member for attachment in owned.attachments for member in attachment.members.values()]
         interest = self._interest(members)
-        in_sync = host.in_sync(serving.queue_id)
+        in_sync = host.in_sync(owned.queue_id)
         if self._rotation is not None:
             delivered = sum(member.credit.delivered for member in members)
             busy = queue.ring.ready > 0 or delivered != self._delivered
@@ -62,7 +62,7 @@ class Residence:
         else:
             heir, again_ms = self._locality.decide(now_ms, interest, in_sync)
         if heir is not None:
-            host.transfer(serving.queue_id, heir)
+            host.transfer(owned.queue_id, heir)
         if again_ms:
             queue.host.wake(queue, again_ms)
 
@@ -71,12 +71,12 @@ class Residence:
 
         In turns only nodes that can get the token wait for it; the owner serves those that never will.
         """
-        queue, name = self._serving.queue, self._serving.host.name
+        queue, name = self._owned.queue, self._owned.host.name
         settings = queue.settings
         rotating = settings.ownership == "rotating" and not settings.single_active_consumer and queue.ring.replicated
         if rotating != (self._rotation is not None):
             self._rotation = Rotation(name, settings.ownership_hold_ms, now_ms) if rotating else None
-        in_sync = self._serving.host.in_sync(self._serving.queue_id) if rotating else ()
+        in_sync = self._owned.host.in_sync(self._owned.queue_id) if rotating else ()
         waiting = frozenset(node for node in in_sync if node != name)
         if waiting != queue.subscriptions.waiting:
             queue.subscriptions.wait(waiting)
@@ -84,7 +84,7 @@ class Residence:
 
     def _interest(self, members: list[RemoteSubscription]) -> dict[str, Interest]:
         found: dict[str, Interest] = {}
-        own, waiting = self._serving.host.name, self._serving.queue.subscriptions.waiting
+        own, waiting = self._owned.host.name, self._owned.queue.subscriptions.waiting
         for member in members:
             served_here = self._rotation is not None and member.node not in waiting
             node = own if served_here else member.node

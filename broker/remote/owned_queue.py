@@ -1,4 +1,4 @@
-"""A queue's owner towards the proxies of all nodes: attachments, held messages, permission to hand out.
+"""A queue's owner towards the remote queues of all nodes: attachments, held messages, permission to hand out.
 
     closed    not every member that was alive when the epoch began has attached at this epoch: a message that looks
               ready may be in a client's hands. Nothing is handed out, expires, is dropped, purged or counted

@@ -1,4 +1,4 @@
-"""All queues that this node owns, towards the proxies of all nodes: frames in, frames out.
+"""All queues that this node owns, towards the remote queues of all nodes: frames in, frames out.
 
 A frame is handed to the `OwnedQueue` of its queue. One for a queue that this node does not own (any more) is dropped:
 its sender learns the owner from the wiring, and attaches there. Deliveries leave once per turn, one frame per node
@@ -49,7 +49,7 @@ Behind = Callable[[str, int, Callable[[], None], bool], bool]
 class Found(NamedTuple):
     """The queue of a frame, and its sender's attachment to it."""
 
-    serving: OwnedQueue
+    owned: OwnedQueue
     attachment: Attachment
 
 
@@ -102,17 +102,17 @@ class OwnedQueues:
             queue.begin_epoch(self.host.now_ms)
             if alive:
                 forget_proxies(queue.ring, alive)
-        serving = OwnedQueue(queue, self.host, self._touch, granted_index, alive, synced, self._leased)
-        self.queues[queue_id] = serving
-        return serving
+        owned = OwnedQueue(queue, self.host, self._touch, granted_index, alive, synced, self._leased)
+        self.queues[queue_id] = owned
+        return owned
 
     def end(self, queue_id: int) -> None:
         """The epoch is over, or the queue is deleted. The queue itself is stepped down or dropped by its node."""
-        serving = self.queues.pop(queue_id, None)
-        if serving is not None:
-            serving.end()
-            self._touched.pop(serving, None)
-            self._stalled.pop(serving, None)
+        owned = self.queues.pop(queue_id, None)
+        if owned is not None:
+            owned.end()
+            self._touched.pop(owned, None)
+            self._stalled.pop(owned, None)
 
     def synced(self, queue_id: int) -> None:
         """The first sync of the epoch is complete."""
@@ -136,8 +136,8 @@ class OwnedQueues:
     def lease(self, leased: bool) -> None:
         """Without a lease nothing is handed out."""
         self._leased = leased
-        for serving in self.queues.values():
-            serving.lease(leased)
+        for owned in self.queues.values():
+            owned.lease(leased)
 
     def members_changed(self, alive: Mapping[str, int]) -> None:
         """The alive members with their incarnations, this node included."""
@@ -149,31 +149,31 @@ class OwnedQueues:
     def member_failed(self, node: str, incarnation: int) -> None:
         if self._alive.get(node) == incarnation:
             del self._alive[node]
-        for serving in self.queues.values():
-            self._work(serving, serving.failed, node, incarnation)
+        for owned in self.queues.values():
+            self._work(owned, owned.failed, node, incarnation)
 
     def unlinked(self, node: str) -> None:
         """The link to a node is gone, and all frames that were on it."""
-        for serving in self.queues.values():
-            serving.unlinked(node)
+        for owned in self.queues.values():
+            owned.unlinked(node)
 
     def drained(self) -> None:
         """There is room for deliveries again, to one of the nodes that had none."""
         self._touched.update(self._stalled)
         self._stalled.clear()
 
-    def _work(self, serving: OwnedQueue, what: Callable[..., None], *given: Any) -> None:
+    def _work(self, owned: OwnedQueue, what: Callable[..., None], *given: Any) -> None:
         """Lets a queue carry out what it was told; what raises is its own affair, but for what no member says."""
         try:
             what(*given)
         except BAD:
             raise
         except Exception as error:
-            serving.suspect = True
-            self.host.stumbled(serving.queue, error)
+            owned.suspect = True
+            self.host.stumbled(owned.queue, error)
 
-    def _touch(self, serving: OwnedQueue) -> None:
-        self._touched[serving] = None
+    def _touch(self, owned: OwnedQueue) -> None:
+        self._touched[owned] = None
 
     # -- frames in ------------------------------------------------------------------------------------------------
 
@@ -196,30 +196,30 @@ class OwnedQueues:
                 self._silent(peer, message, queue_id)
         if message.partial:
             return
-        for queue_id, serving in self.queues.items():
-            if queue_id not in listed and serving.granted_index <= message.index:
-                self._work(serving, serving.nothing, peer)
+        for queue_id, owned in self.queues.items():
+            if queue_id not in listed and owned.granted_index <= message.index:
+                self._work(owned, owned.nothing, peer)
 
     def _attach_queue(self, peer: str, incarnation: int, entry: AttachedQueue) -> None:
-        serving = self.queues.get(entry.queue_id)
-        if serving is not None and serving.epoch == entry.epoch and self._alive.get(peer) == incarnation:
-            self._work(serving, serving.attach, peer, incarnation, entry)
+        owned = self.queues.get(entry.queue_id)
+        if owned is not None and owned.epoch == entry.epoch and self._alive.get(peer) == incarnation:
+            self._work(owned, owned.attach, peer, incarnation, entry)
             self.host.hurry(entry.queue_id)
 
     def _silent(self, peer: str, message: Attach, queue_id: int) -> None:
-        serving = self.queues.get(queue_id)
+        owned = self.queues.get(queue_id)
         lives = self._alive.get(peer) == message.incarnation
-        if serving is not None and serving.granted_index <= message.index and lives:
-            self._work(serving, serving.nothing, peer)
+        if owned is not None and owned.granted_index <= message.index and lives:
+            self._work(owned, owned.nothing, peer)
 
     def _found(self, peer: str, queue_id: int, epoch: int | None, gen: int, asks: bool = False) -> Found | None:
         """Whom a frame concerns; None: nobody, it is dropped. With epoch None the gen alone tells its time, for a proxy
         never uses one again. Questions are heard by a queue that looks at nothing else."""
-        serving = self.queues.get(queue_id)
-        if serving is None or epoch not in (None, serving.epoch) or (serving.suspect and not asks):
+        owned = self.queues.get(queue_id)
+        if owned is None or epoch not in (None, owned.epoch) or (owned.suspect and not asks):
             return None
-        attachment = serving.attachment(peer, gen)
-        return None if attachment is None else Found(serving, attachment)
+        attachment = owned.attachment(peer, gen)
+        return None if attachment is None else Found(owned, attachment)
 
     def _publish(self, peer: str, message: Publish, payload: memoryview) -> None:
         check_parts(message.parts, payload)
@@ -234,13 +234,13 @@ class OwnedQueues:
             records = payload[at : at + size]
             at += size
             if (found := self._found(peer, queue_id, epoch, gen)) is not None:
-                self._work(found.serving, found.serving.intake.publish, found.attachment, first, count, records)
+                self._work(found.owned, found.owned.intake.publish, found.attachment, first, count, records)
 
     def _publish_named(self, peer: str, message: NamedPublish, payload: memoryview) -> None:
         if verify_records(payload, message.queue_id, EPOCH_MAX, True) != 1:
             raise BadMessage(f"a numbered publish to queue {message.queue_id} is not one record")
         if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
-            self._work(found.serving, found.serving.intake.publish_named, found.attachment, message, payload)
+            self._work(found.owned, found.owned.intake.publish_named, found.attachment, message, payload)
 
     def _commit(self, peer: str, message: Commit, payload: memoryview) -> None:
         if (held := verify_records(payload, message.queue_id, EPOCH_MAX, True)) != message.count:
@@ -249,28 +249,28 @@ class OwnedQueues:
         if not all(message.first <= number <= last for number, _, _ in message.named):
             raise BadMessage(f"a commit of publishes {message.first} to {last} names another one")
         if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
-            self._work(found.serving, found.serving.intake.commit, found.attachment, message, payload)
+            self._work(found.owned, found.owned.intake.commit, found.attachment, message, payload)
 
     def _consume(self, peer: str, message: Consume, _: memoryview) -> None:
         if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
-            self._work(found.serving, found.serving.consume, found.attachment, message)
+            self._work(found.owned, found.owned.consume, found.attachment, message)
 
     def _cancel(self, peer: str, message: Cancel, _: memoryview) -> None:
         if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
-            self._work(found.serving, found.serving.cancel, found.attachment, message.consumer)
+            self._work(found.owned, found.owned.cancel, found.attachment, message.consumer)
 
     def _credit(self, peer: str, message: Credit, _: memoryview) -> None:
         for queue_id, gen, consumer, upto, held in message.grants:
             if (found := self._found(peer, queue_id, None, gen)) is not None:
-                self._work(found.serving, found.serving.credit, found.attachment, consumer, upto, held)
+                self._work(found.owned, found.owned.credit, found.attachment, consumer, upto, held)
 
     def _settle(self, peer: str, message: Settle, _: memoryview) -> None:
         if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
-            self._work(found.serving, found.serving.intake.settle, found.attachment, message.settlements)
+            self._work(found.owned, found.owned.intake.settle, found.attachment, message.settlements)
 
     def _ask(self, peer: str, message: Ask, _: memoryview) -> None:
         if (found := self._found(peer, message.queue_id, message.epoch, message.gen, True)) is not None:
-            self._work(found.serving, found.serving.asking.ask, found.attachment, message)
+            self._work(found.owned, found.owned.asking.ask, found.attachment, message)
 
     # -- the turn -------------------------------------------------------------------------------------------------
 
@@ -284,16 +284,16 @@ class OwnedQueues:
         if not self._touched:
             return
         touched, self._touched = self._touched, {}
-        for serving in touched:
-            if self.queues.get(serving.queue_id) is serving:
-                self._work(serving, serving.turn, now_ms)
+        for owned in touched:
+            if self.queues.get(owned.queue_id) is owned:
+                self._work(owned, owned.turn, now_ms)
         self._deliver(touched)
 
     def _deliver(self, touched: Iterable[OwnedQueue]) -> None:
         own = self.host.name  # its parts go apart: parts of one frame to the node itself would be copied together
         frames: dict[str, Frame] = {}
-        for serving in touched:
-            waiting, serving.outgoing = serving.outgoing, {}
+        for owned in touched:
+            waiting, owned.outgoing = owned.outgoing, {}
             for member in waiting:
                 if not member.credit.out.size or not member.attachment.attached:
                     continue
@@ -301,16 +301,16 @@ class OwnedQueues:
                 if frame is None:
                     frame = frames[member.node] = Frame(self.host.room(member.node))
                 if frame.room <= 0:
-                    serving.outgoing[member] = None
-                    self._stalled[serving] = None
+                    owned.outgoing[member] = None
+                    self._stalled[owned] = None
                     continue
                 data = member.credit.out.take()
                 if frame.parts and frame.size + len(data) > (0 if member.node == own else FRAME_BYTES):
                     self.host.send(member.node, Deliver(tuple(frame.parts)), frame.payload)
                     frame.cut()
-                frame.add((serving.queue_id, serving.epoch, member.attachment.gen, member.number, len(data)), data)
-                if serving.queue.ring.ready:
-                    serving.queue.ring.mark()  # its buffer has room again
+                frame.add((owned.queue_id, owned.epoch, member.attachment.gen, member.number, len(data)), data)
+                if owned.queue.ring.ready:
+                    owned.queue.ring.mark()  # its buffer has room again
         for node, frame in frames.items():
             if frame.parts:
                 self.host.send(node, Deliver(tuple(frame.parts)), frame.payload)

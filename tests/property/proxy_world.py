@@ -141,10 +141,10 @@ class Node:
         self.news.clear()
         self.agenda: list[Any] = []
         self.up = True
-        self.proxies = RemoteQueues(self, self.incarnation)
+        self.remote_queues = RemoteQueues(self, self.incarnation)
         ring = Ring(QUEUE_ID, agenda=self.agenda, proxy=True)
-        self.queue = self.proxies.add(self.world.entity(), self.world.stage.queue.settings, ring)
-        self.proxies.linked("a")
+        self.queue = self.remote_queues.add(self.world.entity(), self.world.stage.queue.settings, ring)
+        self.remote_queues.linked("a")
 
     @property
     def now_ms(self) -> int:
@@ -166,7 +166,7 @@ class Node:
             due, self.agenda[:] = self.agenda[:], []
             for queue in due:
                 queue.turn(self.now_ms)
-            self.proxies.turn(self.now_ms)
+            self.remote_queues.turn(self.now_ms)
             if not self.agenda:
                 return
         raise AssertionError("a proxy never comes to rest")
@@ -175,13 +175,13 @@ class Node:
         """Hears one piece of news."""
         if self.news:
             self.applied_index, entity = self.news.popleft()
-            self.proxies.owner_changed(entity)
+            self.remote_queues.owner_changed(entity)
 
     def hear(self) -> None:
         """Takes one frame of the owner, if its wiring is known here."""
         if self.from_owner and self.from_owner[0][0] <= self.applied_index:
             _, head, payload = self.from_owner.popleft()
-            self.proxies.received("a", head, memoryview(payload))
+            self.remote_queues.received("a", head, memoryview(payload))
 
     def cut(self) -> None:
         """The link breaks; what was under way is lost."""
@@ -189,12 +189,12 @@ class Node:
             self.up = False
             self.to_owner.clear()
             self.from_owner.clear()
-            self.proxies.unlinked("a")
+            self.remote_queues.unlinked("a")
 
     def link(self) -> None:
         if not self.up:
             self.up = True
-            self.proxies.linked("a")
+            self.remote_queues.linked("a")
 
 
 class World:
@@ -261,7 +261,7 @@ class World:
         elif roll < 0.36:
             node.link()
         elif roll < 0.363:
-            node.proxies.lease_regained()
+            node.remote_queues.lease_regained()
         elif roll < 0.367:
             self.fail_over()
         elif roll < 0.370:
@@ -323,7 +323,7 @@ class World:
             del self.acked[body]
             self.unsure[body] = None
         self.stage.fail(node.name)
-        self.stage.servings.members_changed(self.stage.incarnations)
+        self.stage.owned_queues.members_changed(self.stage.incarnations)
         node.begin()
 
     def settle_down(self) -> None:
@@ -364,7 +364,7 @@ class World:
         self.settle_down()
         for node in self.nodes:
             assert not node.queue.outstanding()
-            assert node.proxies.unacknowledged_bytes == 0
+            assert node.remote_queues.unacknowledged_bytes == 0
         lost = [body for body in self.sure if body not in self.acked and body not in self.unsure]
         assert not lost, f"confirmed and gone: {lost[:5]}"
         assert all(body in self.sure or body in self.unsure for body in self.published)

@@ -347,13 +347,13 @@ def anybody_settles() -> None:
     def make(settle: Any) -> Any:
         def lax(self: Any, peer: str, message: Any, payload: Any) -> None:
             settle(self, peer, message, payload)
-            serving = self.queues.get(message.queue_id)
-            known = serving is not None and serving.epoch == message.epoch
+            owned = self.queues.get(message.queue_id)
+            known = owned is not None and owned.epoch == message.epoch
             for settlement in message.settlements if known else ():
                 if settlement.outcome == SETTLE_ACK:
                     for first, last in settlement.ranges:
                         for holder in range(1, HOLDERS_MAX + 1):
-                            serving.queue.ring.settle_held(first, last, holder)
+                            owned.queue.ring.settle_held(first, last, holder)
 
         return lax
 

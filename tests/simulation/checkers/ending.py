@@ -55,10 +55,10 @@ class I18Convergence(Checker):
                 return f"{queue.name} has no owner"
             if set(queue.in_sync) != set(queue.replicas):
                 return f"{queue.name} is in sync on {queue.in_sync} of {queue.replicas}"
-            serving = self.world.sites[queue.owner].role.servings.queues.get(queue.queue_id)
-            if serving is None or not serving.open:
-                return f"{queue.name} is not served by {queue.owner}: {getattr(serving, 'missing', None)}"
-            ring = serving.queue.ring
+            owned = self.world.sites[queue.owner].role.owned_queues.queues.get(queue.queue_id)
+            if owned is None or not owned.open:
+                return f"{queue.name} is not served by {queue.owner}: {getattr(owned, 'missing', None)}"
+            ring = owned.queue.ring
             if (ring.ready or ring.unacked) and not self.world.is_stream(queue.name):
                 return f"{queue.name} has {ring.ready} ready and {ring.unacked} unacknowledged messages"
             if self.world.keeps_all(queue.name) and ring.dead():
@@ -67,8 +67,8 @@ class I18Convergence(Checker):
             if segment.place is not None:
                 return f"rows of {segment.name} are on their way"
         for site in self.world.sites.values():
-            if site.role.proxies.unacknowledged_bytes:
-                return f"{site.name} waits for {site.role.proxies.unacknowledged_bytes} bytes of publishes"
+            if site.role.remote_queues.unacknowledged_bytes:
+                return f"{site.name} waits for {site.role.remote_queues.unacknowledged_bytes} bytes of publishes"
         for actor in self.world.actors:
             if actor.waits:
                 return f"{actor.name} waits for {actor.waits}"

@@ -57,10 +57,10 @@ def settled(cluster: Cluster) -> None:
             if queue is not None:
                 assert queue.ring.epoch == entity.epoch
                 assert queue.entity == entity
-                assert entity.queue_id in role(site).servings.queues
+                assert entity.queue_id in role(site).owned_queues.queues
             else:
                 assert (entity.queue_id in role(site).copying.replicas) == (site.name in entity.replicas)
-            assert role(site).proxies.queues[entity.queue_id].entity == entity
+            assert role(site).remote_queues.queues[entity.queue_id].entity == entity
 
 
 def fail(cluster: Cluster, name: str) -> None:
@@ -216,7 +216,7 @@ def test_an_owner_that_is_late_keeps_what_others_say_of_its_queues(late: str) ->
     for site in cluster.running:
         for entity in site.map.queues("/"):
             if entity.owner == site.name:
-                assert role(site).servings.queues[entity.queue_id].attached
+                assert role(site).owned_queues.queues[entity.queue_id].attached
     for name in dead:
         publisher, consumer = cluster["a"].client(), cluster["c"].client()
         consumer.consume(name, no_ack=True)
@@ -238,8 +238,8 @@ def test_a_take_over_that_is_late_begins_at_the_index_of_its_command() -> None:
     assert role(cluster["a"]).arrears.owing
     cluster.turn()
     settled(cluster)
-    for serving in role(cluster["a"]).servings.queues.values():
-        assert serving.missing == []
+    for owned in role(cluster["a"]).owned_queues.queues.values():
+        assert owned.missing == []
 
 
 def test_a_new_link_hears_of_all_queues_when_nothing_is_owed() -> None:
@@ -257,9 +257,9 @@ def test_a_new_link_hears_of_all_queues_when_nothing_is_owed() -> None:
     frames = role(site).hub.take().get("c", [])
     heads = [HEADS.decode(head) for frame in frames for _, head, _ in FrameReader().feed(frame)]
     assert not any(isinstance(head, Attach) and not head.partial for head in heads)
-    assert list(role(site).proxies._full) == ["c"]
+    assert list(role(site).remote_queues._full) == ["c"]
     cluster.turn()
-    assert not role(site).proxies._full
+    assert not role(site).remote_queues._full
     settled(cluster)
 
 
@@ -324,7 +324,7 @@ def test_a_queue_that_is_deleted_between_slices() -> None:
     for site in cluster.running:
         assert gone[0] not in site.node.queues
         assert gone[0] not in role(site).copying.replicas
-        assert gone[0] not in role(site).servings.queues
+        assert gone[0] not in role(site).owned_queues.queues
 
 
 def test_a_policy_between_slices_settles_all() -> None:

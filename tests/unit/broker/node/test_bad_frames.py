@@ -320,9 +320,9 @@ def test_words_of_leases_at_their_extremes_do_no_harm() -> None:
     heads: list[Any] = []
     send = role.send
     role.send = lambda node, head, payload=(): heads.append(head) or send(node, head, payload)  # type: ignore[method-assign,func-returns-value]
-    serving = role.servings.queues[entity.queue_id]
-    serving.host = role
-    gen = serving._attachments[other].gen
+    owned = role.owned_queues.queues[entity.queue_id]
+    owned.host = role
+    gen = owned._attachments[other].gen
     for number, word in enumerate(EXTREME_WORDS * 2, 1000):
         ask = p.Ask(entity.queue_id, entity.epoch, gen, number, p.ASK_LEASE, word=word)
         say(cluster, other, entity.owner, ask)

@@ -22,16 +22,16 @@ def test_a_queue_that_cannot_commit_stops_its_own_publishers_only() -> None:
     free.ask(m.ConfirmSelect())
     for _ in range(40):
         stuck.publish("", "stuck", BODY)
-    proxies = cluster["b"].node.role.proxies  # type: ignore[union-attr]
+    remote_queues = cluster["b"].node.role.remote_queues  # type: ignore[union-attr]
     assert not stuck.connection.reading, "its bytes wait in its socket"
-    held = next(iter(proxies.congested)).backlog_bytes
+    held = next(iter(remote_queues.congested)).backlog_bytes
     assert QUEUE_BYTES_MAX < held <= QUEUE_BYTES_MAX + 3 * len(BODY)
     assert free.publish("", "free", b"x") == [m.BasicAck(1, True)]
     cluster.restart("c")
     cluster.wait(3000)
     assert stuck.connection.reading
-    assert not proxies.congested
-    assert proxies.unacknowledged_bytes == 0
+    assert not remote_queues.congested
+    assert remote_queues.unacknowledged_bytes == 0
     reader = cluster["a"].client()
     assert len(bodies(reader.consume("stuck", no_ack=True))) == 40
 

@@ -252,7 +252,7 @@ def test_what_was_asked_in_vain_is_forgotten() -> None:
     site = cluster[away_from(owner)]
     role = site.node.role
     assert role is not None
-    questions = role.proxies.queues[cluster.queue("q").queue_id]._questions
+    questions = role.remote_queues.queues[cluster.queue("q").queue_id]._questions
     for _ in range(20):
         client = site.client()
         assert client.say(m.BasicGet(queue="q")) == []

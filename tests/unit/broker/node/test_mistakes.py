@@ -342,7 +342,7 @@ def test_what_a_proxy_says_of_one_queue_costs_that_queue(when: str, monkeypatch:
     real = Ingest.publish
 
     def fails(self: Ingest, attachment: Any, *given: Any) -> None:
-        if self._serving.queue.name == "q":
+        if self._owned.queue.name == "q":
             if when == "after":
                 real(self, attachment, *given)
             raise ZeroDivisionError
@@ -364,7 +364,7 @@ def test_what_a_proxy_says_of_one_queue_costs_that_queue(when: str, monkeypatch:
 
 def test_a_queue_that_is_set_aside_by_what_a_proxy_said_can_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, _, client = cluster_of()
-    with mistaken(monkeypatch, Ingest, "publish", lambda intake, *_: intake._serving.queue.name == "q"):
+    with mistaken(monkeypatch, Ingest, "publish", lambda intake, *_: intake._owned.queue.name == "q"):
         client.publish("", "q", b"1")
     cluster["c"].client().say(m.QueueDelete(queue="q"))
     cluster.wait(1000)

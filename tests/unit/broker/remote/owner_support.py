@@ -113,10 +113,10 @@ class Stage:
         if self.ring.replicated:
             self.ring.begin_epoch(self.epoch)
         self.queue = Queue(self.entity, resolve(self.arguments, transient=self.transient), self.ring, self, self.now_ms)
-        self.servings = OwnedQueues(self)
-        self.servings.lease(True)
-        self.servings.members_changed(self.incarnations)
-        self.serving = self.servings.begin(self.queue, self.epoch, self.index, alive, synced)
+        self.owned_queues = OwnedQueues(self)
+        self.owned_queues.lease(True)
+        self.owned_queues.members_changed(self.incarnations)
+        self.owned = self.owned_queues.begin(self.queue, self.epoch, self.index, alive, synced)
         self.turn()
 
     def send(self, node: str, head: Any, payload: Iterable[Any] = ()) -> bool:
@@ -185,8 +185,8 @@ class Stage:
             for places, loaded in loads:
                 found = [read_message(self.disk[segment], at, QUEUE_ID, seq) for seq, segment, at, _ in places]
                 loaded(places, found, places)
-            self.servings.turn(self.now_ms)
-            if not self.servings.touched and not self.agenda:
+            self.owned_queues.turn(self.now_ms)
+            if not self.owned_queues.touched and not self.agenda:
                 return
         raise AssertionError("the owner never comes to rest")
 
@@ -225,7 +225,7 @@ class Stage:
 
     def fail_over(self, alive: dict[str, int] | None = None) -> None:
         """The owner's process dies; the replica becomes the owner."""
-        self.servings.end(QUEUE_ID)
+        self.owned_queues.end(QUEUE_ID)
         self.queue.end_epoch()
         self.agenda.clear()
         self.sent.clear()
@@ -242,7 +242,7 @@ class Stage:
     # -- what proxies say
 
     def receive(self, node: str, head: Any, payload: bytes = b"") -> None:
-        self.servings.received(node, head, memoryview(payload))
+        self.owned_queues.received(node, head, memoryview(payload))
         self.turn()
 
     def attach(
@@ -286,11 +286,11 @@ class Stage:
 
     def unlink(self, node: str) -> None:
         self.sent = [entry for entry in self.sent if entry[0] != node]
-        self.servings.unlinked(node)
+        self.owned_queues.unlinked(node)
         self.turn()
 
     def fail(self, node: str) -> None:
-        self.servings.members_changed({name: n for name, n in self.incarnations.items() if name != node})
+        self.owned_queues.members_changed({name: n for name, n in self.incarnations.items() if name != node})
         self.incarnations[node] += 1
         self.turn()
 

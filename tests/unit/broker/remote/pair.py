@@ -75,19 +75,19 @@ class Pair:
         self.frames: list[tuple[str, Any, bytes]] = []
         self.flow = 0
         self.links = {"owner", "other"}
-        self.proxies = RemoteQueues(self, incarnation=3)
+        self.remote_queues = RemoteQueues(self, incarnation=3)
         self.settings = QueueSettings(**arguments)
         for node in ("owner", "other"):
-            self.proxies.linked(node)
+            self.remote_queues.linked(node)
         for queue_id in queue_ids or (7,):
             self.add(entity(queue_id, owner))
-        self.queue = self.proxies.queues[(queue_ids or (7,))[0]]
+        self.queue = self.remote_queues.queues[(queue_ids or (7,))[0]]
         self.turn()
         self.frames.clear()
 
     def add(self, new: QueueEntity) -> RemoteQueue:
         ring = Ring(new.queue_id, agenda=self.agenda, proxy=True)
-        return self.proxies.add(new, self.settings, ring)
+        return self.remote_queues.add(new, self.settings, ring)
 
     # -- the host
 
@@ -114,17 +114,17 @@ class Pair:
                 self.agenda.clear()
                 for queue in due:
                     queue.turn(self.now_ms)
-            self.proxies.turn(self.now_ms)
+            self.remote_queues.turn(self.now_ms)
             if not self.agenda:
                 return
 
     def cut(self, node: str = "owner") -> None:
         self.links.discard(node)
-        self.proxies.unlinked(node)
+        self.remote_queues.unlinked(node)
 
     def link(self, node: str = "owner") -> None:
         self.links.add(node)
-        self.proxies.linked(node)
+        self.remote_queues.linked(node)
         self.turn()
 
     # -- the owner
@@ -146,7 +146,7 @@ class Pair:
         return [head for _, head, _ in self.all() if not kinds or type(head) in kinds]
 
     def say(self, head: ProxyMessage, payload: bytes = b"", peer: str = "owner") -> None:
-        self.proxies.received(peer, head, memoryview(payload))
+        self.remote_queues.received(peer, head, memoryview(payload))
         self.turn()
 
     def attach(self, accepted: int = 0, queue: RemoteQueue | None = None, peer: str = "owner") -> Any:

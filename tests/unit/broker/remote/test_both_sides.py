@@ -26,11 +26,11 @@ class Node:
         self.world, self.name = world, name
         self.agenda: list[RemoteQueue] = []
         self.out: list[tuple[Any, bytes]] = []
-        self.proxies = RemoteQueues(self, 1)
+        self.remote_queues = RemoteQueues(self, 1)
         self.channel = Channel()
         self.ring = Ring(QUEUE_ID, agenda=self.agenda, proxy=True)
-        self.queue = self.proxies.add(world.stage.entity, world.stage.queue.settings, self.ring)
-        self.proxies.linked("a")
+        self.queue = self.remote_queues.add(world.stage.entity, world.stage.queue.settings, self.ring)
+        self.remote_queues.linked("a")
 
     @property
     def now_ms(self) -> int:
@@ -56,7 +56,7 @@ class Node:
                 due, self.agenda[:] = self.agenda[:], []
                 for queue in due:
                     queue.turn(self.now_ms)
-            self.proxies.turn(self.now_ms)
+            self.remote_queues.turn(self.now_ms)
             if not self.agenda:
                 return
 
@@ -95,7 +95,7 @@ class World:
     def route(self) -> None:
         sent, self.stage.sent = self.stage.sent, []
         for name, head, payload in sent:
-            self.nodes[name].proxies.received("a", head, memoryview(payload))
+            self.nodes[name].remote_queues.received("a", head, memoryview(payload))
 
     def acknowledge(self) -> None:
         for node in self.nodes.values():
@@ -108,19 +108,19 @@ class World:
     def cut(self, name: str) -> None:
         self.nodes[name].out.clear()
         self.stage.unlink(name)
-        self.nodes[name].proxies.unlinked("a")
-        self.nodes[name].proxies.linked("a")
+        self.nodes[name].remote_queues.unlinked("a")
+        self.nodes[name].remote_queues.linked("a")
 
     def fail_over(self) -> None:
         """Another process owns it then, under the same name here."""
         for node in self.nodes.values():
             node.out.clear()
-            node.proxies.unlinked("a")
+            node.remote_queues.unlinked("a")
         self.stage.fail_over()
         self.stage.entity = msgspec.structs.replace(self.stage.entity, epoch=self.stage.epoch)
         for node in self.nodes.values():
-            node.proxies.owner_changed(self.stage.entity)
-            node.proxies.linked("a")
+            node.remote_queues.owner_changed(self.stage.entity)
+            node.remote_queues.linked("a")
 
 
 @pytest.mark.parametrize("seed", range(12))

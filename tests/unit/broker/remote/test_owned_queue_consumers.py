@@ -30,7 +30,7 @@ def test_nothing_is_handed_out_before_everybody_has_attached() -> None:
     stage.nothing("a")
     stage.commit()
     assert stage.said("b", Deliver) == []
-    assert stage.serving.missing == ["c"]
+    assert stage.owned.missing == ["c"]
     stage.nothing("c")
     stage.commit()
     assert [(consumer, body) for consumer, _, body, _ in stage.delivered("b")] == [(1, b"1")]
@@ -40,33 +40,33 @@ def test_a_member_that_fails_is_not_waited_for() -> None:
     stage = Stage(attached=False)
     stage.nothing("a")
     stage.nothing("b")
-    assert not stage.serving.open
+    assert not stage.owned.open
     stage.fail("c")
-    assert stage.serving.open
+    assert stage.owned.open
 
 
 def test_an_attach_that_does_not_know_the_epoch_says_nothing_about_it() -> None:
     stage = Stage(attached=False)
     for node in "abc":
         stage.nothing(node, index=stage.index - 1)
-    assert stage.serving.missing == ["a", "b", "c"]
+    assert stage.owned.missing == ["a", "b", "c"]
 
 
 def test_an_attach_of_a_start_that_is_over_says_nothing() -> None:
     stage = Stage(attached=False)
     stage.incarnations["b"] = 7
     stage.nothing("b")
-    assert "b" in stage.serving.missing
+    assert "b" in stage.owned.missing
 
 
 def test_nothing_is_handed_out_before_the_copies_are_in_sync_or_without_a_lease() -> None:
     stage = Stage()
     stage.attach("b", consumers=[head()])
-    stage.servings.lease(False)
+    stage.owned_queues.lease(False)
     stage.publish("b", 1, b"1")
     stage.commit()
     assert stage.said("b", Deliver) == []
-    stage.servings.lease(True)
+    stage.owned_queues.lease(True)
     stage.commit()
     assert stage.bodies_at("b") == [b"1"]
 
@@ -416,7 +416,7 @@ def test_deliveries_wait_while_the_way_to_their_node_is_full() -> None:
     stage.commit()
     assert stage.said("b", Deliver) == []
     stage.rooms["b"] = 1
-    stage.servings.drained()
+    stage.owned_queues.drained()
     stage.turn()
     assert stage.bodies_at("b") == [b"1"]
 

@@ -115,7 +115,7 @@ def test_a_deletion_may_be_refused(flags: dict[str, bool], refused: str) -> None
     stage.commit()
     stage.ask("b", 9, ASK_DELETE, **flags)
     assert [said.refused for said in stage.said("b", Answer)] == [refused]
-    assert stage.serving.open
+    assert stage.owned.open
 
 
 def test_a_queue_that_may_be_deleted_takes_nothing_until_it_is_and_its_owner_sees_to_that() -> None:
@@ -140,8 +140,8 @@ def test_a_queue_that_may_be_deleted_may_move_and_its_next_owner_takes_everythin
     stage = Stage()
     stage.attach("b")
     stage.ask("b", 9, ASK_DELETE)
-    stage.servings.freeze(QUEUE_ID, stage.now_ms + 3000)
-    stage.servings.thaw(QUEUE_ID)
+    stage.owned_queues.freeze(QUEUE_ID, stage.now_ms + 3000)
+    stage.owned_queues.thaw(QUEUE_ID)
     stage.attach("b", next_number=2)
     stage.publish("b", 1, b"1")
     assert stage.ring.ready == 0, "a hand-over that failed changes nothing"
@@ -159,14 +159,14 @@ def test_a_queue_that_may_be_deleted_may_move_and_its_next_owner_takes_everythin
 def test_a_hand_over_drains_and_a_failed_one_loses_nothing() -> None:
     stage = handed_out(2)
     stage.settle("b", 1, SETTLE_ACK, (1, 1))
-    stage.servings.freeze(QUEUE_ID, stage.now_ms + 3000)
-    assert not stage.serving.drained
+    stage.owned_queues.freeze(QUEUE_ID, stage.now_ms + 3000)
+    assert not stage.owned.drained
     stage.settle("b", 2, SETTLE_ACK, (2, 2))  # not looked at
     stage.publish("b", 3, b"3")
     stage.commit()
-    assert stage.serving.drained
+    assert stage.owned.drained
     assert stage.ring.unacked == 1
-    stage.servings.thaw(QUEUE_ID)
+    stage.owned_queues.thaw(QUEUE_ID)
     stage.attach("b", settlements=[Settlement(2, SETTLE_ACK, ((2, 2),))], next_number=4)
     stage.publish("b", 3, b"3")
     stage.commit()
@@ -276,14 +276,14 @@ def test_a_node_that_names_a_queue_as_silent_has_attached_and_holds_nothing() ->
     stage = Stage(attached=False)
     stage.attach("b", partial=True)
     for node in "ac":
-        assert not stage.queue.paused or stage.serving.missing
+        assert not stage.queue.paused or stage.owned.missing
         stage.receive(node, Attach(1, stage.index - 1, (), partial=True, silent=(QUEUE_ID,)))
-        assert node in stage.serving.missing, "it spoke of an earlier epoch"
+        assert node in stage.owned.missing, "it spoke of an earlier epoch"
         stage.receive(node, Attach(1, stage.index, (), partial=True, silent=(QUEUE_ID + 1,)))
-        assert node in stage.serving.missing, "it spoke of another queue"
+        assert node in stage.owned.missing, "it spoke of another queue"
         stage.receive(node, Attach(1, stage.index, (), partial=True, silent=(QUEUE_ID,)))
         assert stage.said(node, Attached) == [], "nobody waits for an answer"
-    assert stage.serving.attached
+    assert stage.owned.attached
     stage.consume("b", head(1, upto=1))
     stage.publish("b", 1, b"1")
     stage.commit()

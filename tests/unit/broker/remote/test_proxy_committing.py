@@ -55,20 +55,20 @@ def test_a_transaction_that_publishes_is_one_frame() -> None:
     pair.deliver(1, 2, redelivered=True)
     pair.say(Published(7, pair.gen, 2))
     assert (receipt.answered, pair.queue.outstanding()) == ("ack", [(2, 2), (4, 4)]), "what came again is held"
-    assert pair.proxies.unacknowledged_bytes == 0
+    assert pair.remote_queues.unacknowledged_bytes == 0
 
 
 def test_a_transaction_is_told_to_the_next_owner_with_all_it_settles() -> None:
     pair, receipt = Pair(), Receipt()
     _, commit = moving(pair, receipt)
-    pair.proxies.owner_changed(entity(owner="other", epoch=2))
+    pair.remote_queues.owner_changed(entity(owner="other", epoch=2))
     pair.turn()
     attach = pair.attach(peer="other")
     assert attach.outstanding == ((1, 1), (3, 4))
     assert [(one.outcome, one.ranges) for one in attach.settlements] == [(SETTLE_REQUEUE, ((2, 2),))]
     (again,) = pair.heard(Commit)
     assert (again.first, again.settlements, again.named) == (commit.first, commit.settlements, commit.named)
-    pair.proxies.owner_changed(entity(owner="owner", epoch=3))
+    pair.remote_queues.owner_changed(entity(owner="owner", epoch=3))
     pair.turn()
     pair.attach(accepted=2)
     assert pair.heard(Commit) == [], "that owner has it"
@@ -100,7 +100,7 @@ def test_a_transaction_waits_for_its_settlements() -> None:
     assert [one.id for one in settle.settlements] == [1, 2]
     pair.say(Settled(7, pair.gen, 1))
     assert receipt.answered == ""
-    pair.proxies.owner_changed(entity(owner="other", epoch=2))
+    pair.remote_queues.owner_changed(entity(owner="other", epoch=2))
     pair.turn()
     assert [one.id for one in pair.attach(peer="other").settlements] == [2]
     pair.say(Settled(7, pair.gen, 2), peer="other")

@@ -229,7 +229,7 @@ def test_credit_is_counted_anew_in_each_attachment() -> None:
 
 def test_a_limit_of_the_channel_is_kept_over_several_queues() -> None:
     pair = Pair(7, 8)
-    other = pair.proxies.queues[8]
+    other = pair.remote_queues.queues[8]
     channel = Channel(prefetch=3)
     _, here = pair.consume(channel, "here")
     _, there = pair.consume(channel, "there", queue=other)
@@ -338,7 +338,7 @@ def test_a_delivery_of_an_older_gen_is_dropped() -> None:
     _, number = pair.consume(channel)
     pair.deliver(number, 1)
     old = pair.gen
-    pair.proxies.lease_regained()
+    pair.remote_queues.lease_regained()
     pair.turn()
     pair.deliver(number, 2, gen=old)
     assert pair.queue.outstanding() == [(1, 1)]
@@ -416,7 +416,7 @@ def test_a_counted_return_says_the_delivery_count_that_the_message_came_with() -
 def test_a_new_epoch_names_the_queue_even_when_there_is_nothing_to_say() -> None:
     pair = Pair(7, 8)
     for queue_id in (7, 8):
-        pair.proxies.owner_changed(entity(queue_id, owner="other", epoch=2))
+        pair.remote_queues.owner_changed(entity(queue_id, owner="other", epoch=2))
     pair.turn()
     ((node, attach, _),) = pair.all()
     assert (node, attach.partial) == ("other", True)
@@ -430,7 +430,7 @@ def test_a_new_version_in_the_same_epoch_changes_nothing() -> None:
     pair.consume(Channel())
     gen = pair.gen
     pair.all()
-    pair.proxies.owner_changed(entity(epoch=1, version=9))
+    pair.remote_queues.owner_changed(entity(epoch=1, version=9))
     pair.turn()
     assert pair.all() == []
     assert (pair.gen, pair.queue.entity.version) == (gen, 9)
@@ -441,10 +441,10 @@ def test_consumers_and_outstanding_move_to_the_new_owner() -> None:
     channel = Channel()
     _, number = pair.consume(channel, prefetch=10)
     pair.deliver(number, 1, 2)
-    pair.proxies.owner_changed(entity(owner=None, epoch=2))
+    pair.remote_queues.owner_changed(entity(owner=None, epoch=2))
     ack(pair, channel, 1)
     assert pair.heard(Settle) == []
-    pair.proxies.owner_changed(entity(owner="other", epoch=3))
+    pair.remote_queues.owner_changed(entity(owner="other", epoch=3))
     pair.turn()
     listed = pair.attach(peer="other")
     assert (listed.epoch, listed.outstanding) == (3, ((2, 2),))
@@ -458,7 +458,7 @@ def test_an_attach_is_repeated_until_it_is_answered() -> None:
     pair.queue.counts(0, lambda *_: None)
     pair.turn()
     first = pair.gen
-    assert pair.proxies.next_wake_ms == pair.now_ms + 500
+    assert pair.remote_queues.next_wake_ms == pair.now_ms + 500
     pair.all()
     pair.turn(later_ms=499)
     assert pair.all() == []
@@ -469,13 +469,13 @@ def test_an_attach_is_repeated_until_it_is_answered() -> None:
     assert not pair.queue.attached, "an answer to the first is of no use"
     pair.say(Attached(7, 1, pair.gen, 0))
     assert pair.queue.attached
-    assert pair.proxies.next_wake_ms is None
+    assert pair.remote_queues.next_wake_ms is None
 
 
 def test_a_new_link_lists_all_that_speak_in_one_frame() -> None:
     pair = Pair(7, 8, 9)
     for queue_id in (7, 9):
-        pair.consume(Channel(), queue=pair.proxies.queues[queue_id])
+        pair.consume(Channel(), queue=pair.remote_queues.queues[queue_id])
     pair.cut()
     pair.all()
     pair.link()
@@ -516,7 +516,7 @@ def test_a_get_that_was_lost_with_its_owner_is_asked_again() -> None:
     pair.attach()
     (first,) = pair.heard(Ask)
     lost = answer(pair, first)
-    pair.proxies.owner_changed(entity(owner="other", epoch=2))
+    pair.remote_queues.owner_changed(entity(owner="other", epoch=2))
     pair.turn()
     listed = pair.attach(peer="other")
     assert listed.outstanding == ()
@@ -569,7 +569,7 @@ def test_a_deleted_queue_answers_everything() -> None:
     pair.queue.subscribe(subscription(pair, channel, "late"), 0, answers.append)
     pair.deliver(1, 1)
     pair.turn()
-    pair.proxies.remove(7)
+    pair.remote_queues.remove(7)
     assert sorted(map(str, answers)) == sorted(map(str, [None, (0, 0), 0, ("", 0), GONE]))
     assert channel.told == ["c"]
     channel.ledger.ack([2])

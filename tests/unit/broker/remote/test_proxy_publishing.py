@@ -12,7 +12,7 @@ from tests.unit.broker.remote.pair import Pair, Receipt, entity, message, number
 
 def publish(pair: Pair, *bodies: bytes, queue_id: int = 7) -> Receipt:
     receipt = Receipt()
-    pair.proxies.queues[queue_id].publish([message(body) for body in bodies], receipt, 0)
+    pair.remote_queues.queues[queue_id].publish([message(body) for body in bodies], receipt, 0)
     receipt.pass_()
     return receipt
 
@@ -54,7 +54,7 @@ def test_the_first_publish_attaches_and_waits_for_the_answer() -> None:
     assert receipt.answered == "", "half of it is committed"
     pair.say(Published(7, pair.gen, 2))
     assert receipt.answered == "ack"
-    assert pair.proxies.unacknowledged_bytes == 0
+    assert pair.remote_queues.unacknowledged_bytes == 0
 
 
 def test_publishes_of_one_turn_to_one_owner_are_one_frame() -> None:
@@ -64,7 +64,7 @@ def test_publishes_of_one_turn_to_one_owner_are_one_frame() -> None:
     pair.turn()
     (attach,) = pair.all()
     for listed in attach[1].queues:
-        pair.proxies.received("owner", Attached(listed.queue_id, 1, listed.gen, 0), memoryview(b""))
+        pair.remote_queues.received("owner", Attached(listed.queue_id, 1, listed.gen, 0), memoryview(b""))
     pair.turn()
     ((_, head, data),) = pair.all()
     assert [(part[0], part[3], part[4]) for part in head.parts] == [(7, 1, 1), (8, 1, 1)]
@@ -153,7 +153,7 @@ def test_what_an_owner_has_but_not_committed_is_answered_later() -> None:
     pair = attached()
     receipt = publish(pair, b"2")
     pair.turn()
-    pair.proxies.owner_changed(entity(owner="other", epoch=2))
+    pair.remote_queues.owner_changed(entity(owner="other", epoch=2))
     pair.turn()
     pair.attach(accepted=2, peer="other")
     assert sent(pair) == []
@@ -209,8 +209,8 @@ def test_without_an_owner_everything_waits() -> None:
     pair.queue.counts(0, lambda *answer: answers.append(answer))
     pair.turn(later_ms=10_000)
     assert pair.all() == []
-    assert pair.proxies.unacknowledged_bytes > 0
-    pair.proxies.owner_changed(entity(epoch=2))
+    assert pair.remote_queues.unacknowledged_bytes > 0
+    pair.remote_queues.owner_changed(entity(epoch=2))
     pair.turn()
     pair.attach()
     (head, ask) = (head for _, head, _ in pair.all())
@@ -240,7 +240,7 @@ def test_the_window_bounds_what_is_under_way_to_one_owner(monkeypatch: pytest.Mo
     before = pair.flow
     pair.turn()
     assert sent(pair) == [2, 3, 4]
-    assert pair.proxies.unacknowledged_bytes > 40_000, "publishers are slowed by what waits here too"
+    assert pair.remote_queues.unacknowledged_bytes > 40_000, "publishers are slowed by what waits here too"
     answers: list[tuple[int, int]] = []
     pair.queue.counts(0, lambda *answer: answers.append(answer))
     pair.turn()
@@ -253,7 +253,7 @@ def test_the_window_bounds_what_is_under_way_to_one_owner(monkeypatch: pytest.Mo
     assert [type(head) for _, head, _ in pair.frames] == [Publish, Publish, Ask]
     pair.say(Published(7, pair.gen, 11))
     assert [receipt.answered for receipt in receipts] == ["ack"] * 10
-    assert pair.proxies.unacknowledged_bytes == 0
+    assert pair.remote_queues.unacknowledged_bytes == 0
     assert pair.queue.outbox is not None
     assert pair.queue.outbox.in_flight_bytes == 0
 
@@ -264,7 +264,7 @@ def test_the_window_is_the_owners_and_not_the_queues(monkeypatch: pytest.MonkeyP
     for queue_id in (7, 8):
         publish(pair, bytes(6000), queue_id=queue_id)
         pair.turn()
-        pair.attach(queue=pair.proxies.queues[queue_id])
+        pair.attach(queue=pair.remote_queues.queues[queue_id])
     assert [head.parts[0][0] for head in pair.heard(Publish)] == [8], "a queue with nothing under way sends one"
     publish(pair, bytes(6000), queue_id=8)
     pair.turn()
@@ -283,9 +283,9 @@ def test_a_deleted_queue_takes_everything() -> None:
     pair = attached()
     receipts = [publish(pair, b"2"), publish(pair, b"3")]
     pair.turn()
-    pair.proxies.remove(7)
+    pair.remote_queues.remove(7)
     assert [receipt.answered for receipt in receipts] == ["ack", "ack"]
-    assert pair.proxies.unacknowledged_bytes == 0
+    assert pair.remote_queues.unacknowledged_bytes == 0
     late = publish_to_the_dead(pair)
     assert late.answered == "ack"
     pair.turn()

@@ -151,7 +151,7 @@ class Chaos:
         if self.kills:
             limits |= {"overflow": "reject-publish-dlx", "dead_letter_exchange": ""}
         self.stage = Stage(**limits)
-        self.proxies = {node: Proxy(self, node, 1) for node in EVERYBODY}
+        self.remote_queues = {node: Proxy(self, node, 1) for node in EVERYBODY}
         self.seen: dict[int, bytes] = {}
         self.bodies: dict[bytes, int] = {}
         self.settled: set[int] = set()
@@ -162,14 +162,14 @@ class Chaos:
         self.dead: dict[bytes, int] = {}
         """The number under which each dead message came to its targets, who take a number once."""
         self.count = 0
-        for proxy in self.proxies.values():
+        for proxy in self.remote_queues.values():
             proxy.consumes = True
             proxy.attach(partial=False)
 
     # -- what clients see
 
     def handed(self, seq: int, body: bytes, redelivered: bool, count: int) -> None:
-        assert all(seq not in proxy.held for proxy in self.proxies.values()), f"I9, I11: {seq} is held"
+        assert all(seq not in proxy.held for proxy in self.remote_queues.values()), f"I9, I11: {seq} is held"
         assert seq not in self.settled, f"I12: {seq} was settled"
         assert redelivered or seq not in self.seen, f"I10: {seq} was handed out before"
         assert self.seen.setdefault(seq, body) == body, f"I2: {seq} is one message"
@@ -182,7 +182,7 @@ class Chaos:
 
     def route(self) -> None:
         for node, message, payload in self.stage.sent:
-            self.proxies[node].inbox.append((message, payload))
+            self.remote_queues[node].inbox.append((message, payload))
         self.stage.sent.clear()
         buried, self.stage.buried = self.stage.buried, []
         for number, _, body, ticket in buried:
@@ -191,7 +191,7 @@ class Chaos:
 
     def step(self) -> None:
         choice = self.random.random()
-        proxy = self.proxies[self.random.choice(EVERYBODY)]
+        proxy = self.remote_queues[self.random.choice(EVERYBODY)]
         if choice < 0.25:
             self.hear(proxy)
         elif choice < 0.50:
@@ -247,37 +247,37 @@ class Chaos:
     def kill(self, node: str) -> None:
         """The node dies, which everybody hears, and starts again."""
         self.stage.fail(node)
-        self.stage.servings.members_changed(self.stage.incarnations)
+        self.stage.owned_queues.members_changed(self.stage.incarnations)
         self.stage.unlink(node)
-        self.proxies[node] = Proxy(self, node, self.stage.incarnations[node])
-        self.proxies[node].consumes = True
-        self.proxies[node].attach(partial=False)
+        self.remote_queues[node] = Proxy(self, node, self.stage.incarnations[node])
+        self.remote_queues[node].consumes = True
+        self.remote_queues[node].attach(partial=False)
 
     def fail_over(self) -> None:
         self.stage.fail_over()
-        for proxy in self.proxies.values():
+        for proxy in self.remote_queues.values():
             proxy.inbox.clear()
             proxy.outbox.clear()
             proxy.attach(partial=False)
 
     def hand_over(self) -> None:
         """It is tried, and fails."""
-        self.stage.servings.freeze(QUEUE_ID, self.stage.now_ms + 3000)
+        self.stage.owned_queues.freeze(QUEUE_ID, self.stage.now_ms + 3000)
         for _ in range(self.random.randrange(20)):
-            proxy = self.proxies[self.random.choice(EVERYBODY)]
+            proxy = self.remote_queues[self.random.choice(EVERYBODY)]
             self.tell(proxy)
             self.route()
-        self.stage.servings.thaw(QUEUE_ID)
+        self.stage.owned_queues.thaw(QUEUE_ID)
         self.stage.turn()
 
     def recover(self) -> None:
         """Everybody is well, hears and tells everything, and acknowledges what it gets."""
-        for proxy in self.proxies.values():
+        for proxy in self.remote_queues.values():
             proxy.consumes = True
             self.reset(proxy)
         for _ in range(400):
             self.route()
-            for proxy in self.proxies.values():
+            for proxy in self.remote_queues.values():
                 while proxy.inbox:
                     self.hear(proxy)
                 for seq in sorted(proxy.held):
@@ -292,8 +292,8 @@ class Chaos:
         self.route()
         ring = self.stage.ring
         assert (ring.ready, ring.unacked) == (0, 0), "everything that is here can be got"
-        assert not any(proxy.backlog for proxy in self.proxies.values()), "every publish is answered"
-        assert not any(proxy.settlements for proxy in self.proxies.values()), "every settlement is answered"
+        assert not any(proxy.backlog for proxy in self.remote_queues.values()), "every publish is answered"
+        assert not any(proxy.settlements for proxy in self.remote_queues.values()), "every settlement is answered"
         assert self.confirmed <= set(self.bodies), "what was confirmed was handed out"
         assert not self.kills or self.refused <= set(self.dead), "what was refused died"
 
@@ -313,6 +313,6 @@ def test_calm_weather_confirms_and_delivers_everything(seed: int) -> None:
     """The chaos itself is worth something only if messages get through."""
     chaos = Chaos(seed * 3 + 1)
     for number in range(30):
-        chaos.proxies[EVERYBODY[number % 3]].publish(b"calm-%d" % number)
+        chaos.remote_queues[EVERYBODY[number % 3]].publish(b"calm-%d" % number)
     chaos.recover()
     assert len(chaos.confirmed) == 30
