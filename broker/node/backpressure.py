@@ -6,7 +6,8 @@ A client that only consumes makes room, so nothing of this holds it up.
 at each change of its alarms, and each newly linked one. While an owner has one, remote queues send it no publishes:
 they wait where they are, unconfirmed and not refused. A client that publishes to one of its queues gets
 `connection.blocked` and is not read any more until all is clear again; clients that publish elsewhere go on. A link
-that ends takes its node's alarms with it: without an owner publishes wait anyway. """
+that ends takes its node's alarms with it: without an owner publishes wait anyway.
+"""
 
 from __future__ import annotations
 
