@@ -34,6 +34,8 @@ __all__ = ["Heart", "HeartOptions", "HeartOwner", "Member"]
 
 OVERDUE_AGAIN_S: Final = 1.0
 DEAF_AGAIN_S: Final = 1.0
+ASKED_S: Final = 2.0
+"""So long after `may_speak` found no contact the words of voters are asked for, though there may be no client."""
 RESOLVE_AGAIN_S: Final = 30.0
 RESOLVE_RETRY_S: Final = 1.0
 
@@ -131,7 +133,7 @@ class Heart:
         self._resolver: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._turned = 0.0
-        self._listens_since = 0.0
+        self._listens_since = self._asked_until = 0.0
         self._granter = LeaseGranter(lease)
         self._detector = Detector(self._options.detector)
         self._pauses = Pauses()
@@ -281,6 +283,7 @@ class Heart:
             return False
         if now >= self.pulse.contact.until:
             self.pulse.held = True
+            self._asked_until = now + ASKED_S
             if not self.pulse.facts.relies:  # nobody was to be written to for a while
                 self.pulse.facts.relies = True
                 self.pulse.beat()
@@ -339,7 +342,7 @@ class Heart:
         facts = self.pulse.facts
         facts.term, facts.applied = self._owner.term(), self._owner.applied_index()
         facts.flush_since, facts.turned = self._owner.stuck_since(), now
-        facts.relies = self._owner.serves()
+        facts.relies = now < self._asked_until or self._owner.serves()
         self._emit_lease()
         self.pulse.fetch()
         self.pulse.lasting = self._granter.lasting(now)

@@ -36,7 +36,7 @@ def test_demo() -> None:
 def test_chaos() -> None:
     code, verdict = call("chaos", "--rounds", "1", "--seed", "706")
     assert code == 0, verdict
-    assert verdict.startswith("chaos passed: 1 rounds, ")
+    assert verdict.startswith("chaos passed: 1 round, ")
 
 
 async def test_verify_while_a_node_is_killed(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 30.0
 TICK_S: Final = 0.5
+SPEAK_S: Final = 0.002
 GETS_AT_ONCE: Final = 64
 
 
@@ -61,8 +62,10 @@ class _Call:
                     await self._done(client.inquire, request)
                 case r.Get():
                     await self._get(request, got)
-        while not self._shell.may_speak:  # noqa: ASYNC110 - a lease ends and comes by the clock
-            await asyncio.sleep(TICK_S)
+        wait_s = SPEAK_S
+        while not self._shell.may_speak:  # contact of a node without clients takes milliseconds, a lease its time
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, TICK_S)
         return r.Outcome(routed=client.routed, got=tuple(got))
 
     async def _get(self, request: r.Get, got: list[r.Got]) -> None:

@@ -233,6 +233,10 @@ async def test_a_node_without_clients_asks_for_no_words_before_one_is_to_be_writ
         assert not c.heart.may_speak(), "nobody was asked"
         await until(lambda: c.owner.contacts > 0)
         await until(lambda: c.heart.may_speak())
+        first = a.heart.heard["c"][1].seq
+        await until(lambda: a.heart.heard["c"][1].seq > first + 3)
+        assert a.heart.heard["c"][1].rely_ms > 0, "whoever looks again now and then finds contact"
+        await until(lambda: a.heart.heard["c"][1].rely_ms == 0)
 
 
 @pytest.mark.long
