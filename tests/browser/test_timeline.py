@@ -120,7 +120,7 @@ def test_a_member_that_dies_and_returns_is_seen_to_lose_its_queues(cluster: Clus
     expect(said(page)).not_to_have_text(first)
     page.keyboard.press("ArrowLeft")
     expect(said(page)).to_have_text(first)
-    page.get_by_label("Time that is shown").select_option("1m")
+    page.get_by_label("Time range").select_option("1m")
     expect(line(page)).to_be_visible()
 
 
