@@ -14,16 +14,15 @@ from __future__ import annotations
 import base64
 import math
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from clusterbroker.broker.content import properties as content
+from clusterbroker.broker.content.formats import UnknownFormatError
 from clusterbroker.broker.visible import visible as visible
 from clusterbroker.broker.wire.amqp091.errors import ConnectionFault
 from clusterbroker.broker.wire.amqp091.fields import FieldLimits
 from clusterbroker.broker.wire.amqp091.properties import PROPERTIES
 from clusterbroker.journal.values import Timestamp
-
-if TYPE_CHECKING:
-    from clusterbroker.broker.content.properties import Content
 
 LIMITS: Final = FieldLimits(depth_max=200, entries_max=10_000_000)
 """What lies in a journal was within the node's limits when it came, whatever those were."""
@@ -62,16 +61,12 @@ def jsonable(value: Any) -> Any:
     return value
 
 
-def properties_of(message: Content) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def properties_of(message: content.Content) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """(properties that are there, headers) of a stored message, both ready for JSON.
 
     Bytes that cannot be decoded, as those of a format that this release does not know, are shown as
     `{"undecodable": hex}`.
     """
-    # most commands ask a running node, and import no message
-    from clusterbroker.broker.content import properties as content
-    from clusterbroker.broker.content.formats import UnknownFormatError
-
     try:
         found = content.properties_of(message, LIMITS)
     except (ConnectionFault, UnknownFormatError):

@@ -1,21 +1,24 @@
 """What the bytes of a message are encoded in, and the table of those that this release can read.
 
 A message keeps the header and body that its publisher sent; `Message.format` says how they are encoded, and goes with
-it through ring, journal, replication and frames as any byte. Who reads or changes a header asks the format's `Format`;
-a protocol with a format of its own adds one to `FORMATS`, and translates only where consumer and message differ.
+it through ring, journal, replication and frames as any byte. Commands and the management process read properties too,
+and no records: this module imports a node's compiled modules only where a message is made. Who reads or changes a
+header asks the format's `Format`; a protocol with a format of its own adds one to `FORMATS`, and translates only
+where consumer and message differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from clusterbroker.broker.wire.amqp091 import codec
 from clusterbroker.broker.wire.amqp091 import properties as basic
 from clusterbroker.broker.wire.amqp091.errors import AmqpError
 from clusterbroker.broker.wire.amqp091.fields import STORED_LIMITS, FieldLimits
 from clusterbroker.broker.wire.amqp091.properties import Properties
-from clusterbroker.journal.record import Message
+
+if TYPE_CHECKING:
+    from clusterbroker.journal.record import Message
 
 BASIC: Final = 0
 """AMQP 0-9-1: property flags and list of class basic | body."""
@@ -67,6 +70,8 @@ class Basic:
         return basic.decode(header).timestamp if header[1] & _HAS_TIMESTAMP else None
 
     def accept(self, address: bytes, header: bytes, body: bytes, now_ms: int) -> Message | AmqpError:
+        from clusterbroker.broker.wire.amqp091 import codec
+
         return codec.make_message(address, header, body, now_ms)
 
     def header(self, _: bytes, properties: Properties) -> bytes:
@@ -95,6 +100,8 @@ def translate(message: Message, to: int) -> Message:
     UnknownFormatError."""
     if message.format == to:
         return message
+    from clusterbroker.journal.record import Message
+
     header = format_of(to).header(b"", format_of(message.format).properties(message.header, STORED_LIMITS))
     return Message(
         message.address, header + message.body, len(header), message.flags, message.priority, message.time_ms,

@@ -11,6 +11,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
+from clusterbroker.broker.content.formats import UnknownFormatError
+from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.stats.inspection import TREATED_MAX, Request, Result, Shown, What, life_of
 from clusterbroker.broker.stats.message_filter import BadFilter, parse
 from clusterbroker.cluster.wiring.entities import Queue
@@ -181,10 +183,6 @@ def document(reading: Reading, request: Request, result: Result) -> Document:
 
 
 def _properties(shown: Shown) -> Document:
-    # imports a node's records, which the process needs for nothing else
-    from clusterbroker.broker.content.formats import UnknownFormatError
-    from clusterbroker.broker.content.properties import properties_of
-
     try:
         return properties_document(properties_of(shown))
     except UnknownFormatError:

@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Generator
 from typing import Any, Final, Protocol
 
+from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.wire.amqp091.properties import Properties
 
 LENGTH_MAX: Final = 4096
@@ -109,9 +110,6 @@ class Subject:
         """Decoded when first asked for."""
         if self._properties is None:
             assert self.content is not None, "a filter that asks for content gets it"
-            # the management process reads filters, and no messages
-            from clusterbroker.broker.content.properties import properties_of
-
             self.work += len(self.content.header) // WORK_DECODED_BYTES
             self._properties = properties_of(self.content)
         return self._properties
