@@ -79,6 +79,8 @@ class LimitSettings(Section):
     fast as it goes."""
     consumer_timeout_ms: int = Field(default=_NODE.consumer_timeout_ms, ge=0)
     """A delivery that is unacknowledged for longer ends its channel; 0: never."""
+    anonymous_user: str = _NODE.anonymous_user
+    """Clients of AMQP 1.0 that name no user are this one (SASL ANONYMOUS); empty: they are refused."""
     loopback_users: Words = _NODE.loopback_users
     """Users who may connect from this machine only, separated by commas."""
 

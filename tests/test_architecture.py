@@ -119,6 +119,7 @@ CIRCLES: dict[tuple[str, str], str] = {}
 LINES_MAX = 600
 LONG = {
     "broker/wire/amqp091/codec.pyx": "all that runs per frame, in one unit of translation: calls between units cost",
+    "broker/wire/amqp10/codec.pyx": "likewise",
     "broker/queues/ring.pyx": "ring and hand-out share C structs that no Python may see",
     "journal/record.pyx": "message, group writer and scanner share C structs and one checksum",
 }

@@ -27,7 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("broker.management",),
     ("broker.server",),
     ("broker.fronts",),
-    ("broker.fronts.amqp091",),
+    ("broker.fronts.amqp091", "broker.fronts.amqp10"),
     ("broker.access",),
     ("broker.node",),
     ("broker.remote",),

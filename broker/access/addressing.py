@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec.structs import replace
 
-from clusterbroker.broker.access.errors import precondition_failed
+from clusterbroker.broker.access.errors import Impersonated, precondition_failed
 from clusterbroker.broker.access.publisher import Named, Publisher, affordable
 from clusterbroker.broker.access.services import REPLY_TO
+from clusterbroker.broker.content.formats import format_of
 from clusterbroker.broker.content.message import with_flags, with_properties
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.handle import QueueHandle
@@ -56,7 +57,7 @@ def looks_into(flags: int, messages: Iterable[Message]) -> bool:
         return False
     if flags & (HAS_USER_ID | HAS_REPLY_TO):
         return True
-    return any(b"CC" in message.header or b"x-producer" in message.header for message in messages)
+    return any(format_of(message.format).looked_into(message.header) for message in messages)
 
 
 def addressed(
@@ -70,9 +71,9 @@ def addressed(
     changed = properties
     named = properties.user_id
     if named not in (None, access.user) and "impersonator" not in access.rights.tags:
-        raise precondition_failed(f"user_id property set to '{named}' but authenticated user was '{access.user}'")
+        raise Impersonated(f"user_id property set to '{named}' but authenticated user was '{access.user}'")
     if named is not None and access.by_token and access.node.map.user(named) is not None:
-        raise precondition_failed(f"user_id property set to '{named}', an account, but a token signed in")
+        raise Impersonated(f"user_id property set to '{named}', an account, but a token signed in")
     if properties.reply_to == REPLY_TO:
         if not session.reply_key:
             raise precondition_failed("fast reply consumer does not exist")

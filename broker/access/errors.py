@@ -34,6 +34,13 @@ class Refusal(Exception):
         self.text = text
 
 
+class Impersonated(Refusal):
+    """A message names another user than the one that signed in. AMQP 0-9-1 knows no better kind for it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__("precondition_failed", text)
+
+
 access_refused = partial(Refusal, "access_refused")
 not_found = partial(Refusal, "not_found")
 resource_locked = partial(Refusal, "resource_locked")

@@ -80,11 +80,16 @@ class Question(Protocol):
 class Client(Protocol):
     """The core of a client (`broker.node.clients.ClientCore`) whose session goes on while it waits."""
 
-    access: Authorization
-    deadlines: list[Callable[[int], bool]]
-    """Called about twice a second with the time; True: it is over."""
-    ending: str | None
-    """None: it lives."""
+    @property
+    def access(self) -> Authorization: ...
+
+    @property
+    def deadlines(self) -> list[Callable[[int], bool]]:
+        """Called about twice a second with the time; True: it is over."""
+
+    @property
+    def ending(self) -> str | None:
+        """None: it lives."""
 
     def refuse(self, error: Refusal | WiringError | Unavailable) -> None:
         """The answer is an error."""

@@ -58,10 +58,6 @@ class ReadingConsumer(LocalConsumer, Protocol):
     """A consumer that a reader delivers to."""
 
     @property
-    def limit(self) -> int:
-        """Unacknowledged deliveries that it may hold; 0: as many as its session."""
-
-    @property
     def room(self) -> int:
         """So many more it may hold now, its session's limit included; none while its client takes nothing."""
 

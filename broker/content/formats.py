@@ -9,7 +9,7 @@ where consumer and message differ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.wire.amqp091 import properties as basic
@@ -59,6 +59,15 @@ class Format(Protocol):
     def annotated(self, header: bytes, added: Mapping[str, Any], removed: str) -> bytes:
         """The header with these annotations of the broker's more, and without the header named `removed`."""
 
+    def looked_into(self, header: bytes) -> bool:
+        """Whether CC, BCC or a producer's number may stand there. Errs on the careful side."""
+
+    def plain(self, body: bytes) -> tuple[bytes, str | None]:
+        """The body as AMQP 0-9-1 has it, and the property `type` that says so if it is no plain bytes."""
+
+    def wrapped(self, body: bytes, kind: str | None) -> bytes:
+        """A plain body in this format; `kind`: its property `type`."""
+
 
 class Basic:
     """Format BASIC."""
@@ -83,15 +92,34 @@ class Basic:
         properties.headers = headers or (None if properties.headers is None else {})
         return basic.encode(properties)
 
+    def looked_into(self, header: bytes) -> bool:
+        return b"CC" in header or b"x-producer" in header
+
+    def plain(self, body: bytes) -> tuple[bytes, str | None]:
+        return body, None
+
+    def wrapped(self, body: bytes, _: str | None) -> bytes:
+        return body
+
+
+def _sections() -> Format:
+    from clusterbroker.broker.content.sections import Sections
+
+    return Sections()
+
 
 FORMATS: Final[dict[int, Format]] = {BASIC: Basic()}
+READERS: Final[dict[int, Callable[[], Format]]] = {SECTIONS: _sections}
+"""Formats that are imported when the first message of theirs is met: most nodes meet none."""
 
 
 def format_of(number: int) -> Format:
     """Raises UnknownFormatError."""
     known = FORMATS.get(number)
     if known is None:
-        raise UnknownFormatError(number)
+        if number not in READERS:
+            raise UnknownFormatError(number)
+        known = FORMATS[number] = READERS[number]()
     return known
 
 
@@ -102,8 +130,12 @@ def translate(message: Message, to: int) -> Message:
         return message
     from clusterbroker.journal.record import Message
 
-    header = format_of(to).header(b"", format_of(message.format).properties(message.header, STORED_LIMITS))
+    source, target = format_of(message.format), format_of(to)
+    properties = source.properties(message.header, STORED_LIMITS)
+    body, kind = source.plain(message.body)
+    properties.type = kind or properties.type
+    header = target.header(b"", properties)
     return Message(
-        message.address, header + message.body, len(header), message.flags, message.priority, message.time_ms,
-        message.ttl_ms, to,
+        message.address, header + target.wrapped(body, properties.type), len(header), message.flags, message.priority,
+        message.time_ms, message.ttl_ms, to,
     )  # fmt: skip

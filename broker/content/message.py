@@ -39,10 +39,26 @@ def _with_header(message: Message, header: bytes, flags: int | None) -> Message:
     )  # fmt: skip
 
 
+def without_own(message: Message) -> Message:
+    """The message without annotations that a delivery of AMQP 1.0 has from the broker: another one gave them, or a
+    publisher."""
+    from clusterbroker.broker.content.sections import Sections  # most nodes have no such message
+
+    return _with_header(message, Sections().unnamed(message.header), None)
+
+
 def with_flags(message: Message, flags: int) -> Message:
     """The message with these flags in place of its own."""
     return Message(
         message.address, message.payload, message.header_length, flags, message.priority, message.time_ms,
+        message.ttl_ms, message.format,
+    )  # fmt: skip
+
+
+def to_address(message: Message, address: bytes) -> Message:
+    """The message with this address (exchange and key as short strings) in place of its own."""
+    return Message(
+        address, message.payload, message.header_length, message.flags, message.priority, message.time_ms,
         message.ttl_ms, message.format,
     )  # fmt: skip
 

@@ -33,7 +33,26 @@ class Fronts:
         return possible.pop() if possible else self._otherwise
 
 
-FRONTS: Final = Fronts({HEADER_0_9_1: open_connection, HEADER_0_9: open_connection}, otherwise=open_connection)
+HEADER_1_0: Final = b"AMQP\x00\x01\x00\x00"
+HEADER_1_0_SASL: Final = b"AMQP\x03\x01\x00\x00"
+
+
+def open_amqp10(node: Node, accepted: Accepted) -> ClientCore:
+    """AMQP 1.0, imported with its first client."""
+    from clusterbroker.broker.fronts.amqp10.connection import Connection
+
+    return Connection(node, accepted)
+
+
+FRONTS: Final = Fronts(
+    {
+        HEADER_0_9_1: open_connection,
+        HEADER_0_9: open_connection,
+        HEADER_1_0: open_amqp10,
+        HEADER_1_0_SASL: open_amqp10,
+    },
+    otherwise=open_connection,
+)
 
 
 class Opening:

@@ -30,7 +30,7 @@ from clusterbroker.broker.node.dead_letters import DeadLetters
 from clusterbroker.broker.node.effects import Check, StreamLoad
 from clusterbroker.broker.node.effects import Group as Group
 from clusterbroker.broker.node.effects import Load as Load
-from clusterbroker.broker.node.log import Log, Silence
+from clusterbroker.broker.node.log import Fault, Log, Silence
 from clusterbroker.broker.node.log_clock import LogClock
 from clusterbroker.broker.node.mistakes import SettingAside
 from clusterbroker.broker.node.occupancy import Occupancy
@@ -48,7 +48,6 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.labour import Labour
 from clusterbroker.broker.streams.streams import Streams
 from clusterbroker.broker.transactions.moving import Moving
-from clusterbroker.broker.wire.amqp091.errors import AmqpError
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.wiring import changes
@@ -218,7 +217,7 @@ class Node:
 
         self.propose(command, done)
 
-    def log_fault(self, client: SocketCore, error: AmqpError, channel: int) -> None:
+    def log_fault(self, client: SocketCore, error: Fault, channel: int) -> None:
         self.log.fault(client.peer, client.user, channel, error)
 
     def log_cut(self, client: SocketCore, why: str) -> None:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from clusterbroker.broker.wire.amqp091.errors import AmqpError
 from clusterbroker.cluster.wiring.entities import Queue, Segment
+
+
+class Fault(Protocol):
+    """An error that a client is told, in its protocol's terms."""
+
+    @property
+    def line(self) -> tuple[str, int | str, str]:
+        """How grave it is for the node (a level of its log), the protocol's code, and the text that the client gets."""
 
 
 class Log(Protocol):
     """Where the node tells what clients did wrong; never secrets, never message bodies."""
 
-    def fault(self, peer: str, user: str, channel: int, error: AmqpError) -> None:
+    def fault(self, peer: str, user: str, channel: int, error: Fault) -> None:
         """A channel or connection was closed with an error."""
 
     def cut(self, peer: str, user: str, why: str) -> None:

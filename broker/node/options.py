@@ -50,3 +50,5 @@ class NodeOptions:
     """A delivery unacknowledged for longer ends its consumer; 0 = never."""
     loopback_users: tuple[str, ...] = ("guest",)
     """Users that may only connect from a loopback address."""
+    anonymous_user: str = ""
+    """Clients of AMQP 1.0 that name no user are this one (SASL ANONYMOUS); empty: they are refused."""

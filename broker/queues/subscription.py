@@ -96,6 +96,10 @@ class LocalConsumer(Member, Protocol):
     def no_ack(self) -> bool:
         """What it is handed is settled at once."""
 
+    @property
+    def limit(self) -> int:
+        """Unacknowledged deliveries that it may hold; 0: as many as its session."""
+
     def show(self, watch: Watch, message: Message, redelivered: bool, handed: bool) -> None:
         """Somebody looks at its deliveries: at the one that was `handed` last, or at the next one."""
 

@@ -80,7 +80,7 @@ class RemoteSubscription:
         self.grant(head.upto, head.held)
 
     def grant(self, upto: int, held: int) -> None:
-        self.credit.limit = max(self.credit.limit, upto) if self.credit.delivered else upto
+        self.credit.limit = upto
         self.held = held
         self.window = max(1, upto - self.credit.delivered + held)
 

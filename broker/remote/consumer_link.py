@@ -5,6 +5,9 @@ deliveries, plus the room that the consumer's `ring.Taker` has, less the surplus
 about WINDOW_BYTES are on the way, and no new ones while the client's socket does not take its output: the remote queue
 must not become the backlog of a slow client.
 
+It falls only when the consumer says so (AMQP 1.0: link-credit that is lowered, or drained). What was on the way by then
+comes beyond the credit, and returns at once, uncounted.
+
 A limit may be shared by consumers of several queues, perhaps of several owners (AMQP 0-9-1: basic.qos global), so each
 is promised the rest of it. Surplus deliveries wait in `surplus`, held by this node like any delivery, until its taker
 has room.
@@ -44,7 +47,17 @@ class Line:
     """
 
     __slots__ = (
-        "came", "granted", "number", "order_ms", "subscription", "surplus", "then", "told", "window",
+        "came",
+        "falls",
+        "fell",
+        "granted",
+        "number",
+        "order_ms",
+        "subscription",
+        "surplus",
+        "then",
+        "told",
+        "window",
     )  # fmt: skip
 
     def __init__(self, number: int, subscription: LocalConsumer, order_ms: int, then: Callable[[str], None]) -> None:
@@ -55,6 +68,8 @@ class Line:
         self.told = False
         self.came = 0  # deliveries in this attachment
         self.granted = 0
+        self.falls = False  # the consumer took credit back, and its owner has not heard of that
+        self.fell = False  # it did so in this attachment: deliveries may come beyond the credit
         self.window = WINDOW_FIRST
         self.surplus: deque[memoryview] = deque()  # one record each
 
@@ -71,13 +86,22 @@ class Line:
 
     def attach(self) -> None:
         """A new attachment counts from nothing."""
-        self.told = False
+        self.told = self.falls = self.fell = False
         self.came = self.granted = 0
 
     def upto(self) -> int:
-        """The credit as it should be; it never falls within an attachment."""
+        """The credit as it should be; it does not fall because a client's socket takes nothing."""
         room = min(self.window, self.room - len(self.surplus)) if self.subscription.credit.writable else 0
-        return max(self.granted, self.came + max(0, room))
+        return max(0 if self.falls else self.granted, self.came + max(0, room))
+
+    def take_back(self) -> None:
+        """The consumer has less room than before, of its own will."""
+        if self.told and self.granted > self.came + max(0, self.room - len(self.surplus)):
+            self.falls = self.fell = True
+
+    def excess(self) -> int:
+        """So many deliveries have come that the consumer has no credit for any more."""
+        return max(0, self.came - self.granted) if self.fell else 0
 
     @property
     def rests(self) -> bool:
@@ -86,8 +110,8 @@ class Line:
         return bool(self.told and not self.held and credit.writable and not credit.shared)
 
     def owes_credit(self, upto: int) -> bool:
-        """Whether the owner should hear of the new credit now: when at most half of it is left."""
-        return upto > self.granted and self.granted - self.came <= (upto - self.came) // 2
+        """Whether the owner should hear of the new credit now: when at most half of it is left, or it is less."""
+        return self.falls or (upto > self.granted and self.granted - self.came <= (upto - self.came) // 2)
 
     def head(self) -> ConsumerHead:
         """How its owner is told of it; counts as told."""
@@ -100,7 +124,7 @@ class Line:
             priority=subscription.credit.priority,
             exclusive=subscription.exclusive,
             no_ack=subscription.no_ack,
-            prefetch=subscription.credit.prefetch,
+            prefetch=subscription.limit,
             upto=self.granted,
             held=self.held,
             order=self.order_ms,

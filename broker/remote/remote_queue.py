@@ -201,6 +201,7 @@ class RemoteQueue:
     def limits_changed(self, subscription: LocalConsumer) -> None:
         line = self._by_subscription.get(subscription)
         if line is not None:
+            line.take_back()
             self._busy[line] = None
             self.ring.mark()
 
@@ -466,7 +467,7 @@ class RemoteQueue:
         for line in tuple(self._busy):
             upto = line.upto()
             if line.owes_credit(upto):
-                line.granted = upto
+                line.granted, line.falls = upto, False
                 outbox.grant((self.entity.queue_id, self.gen, line.number, upto, line.held))
             if line.subscription.credit.shared:
                 self.node.shares(line, self)
@@ -512,7 +513,7 @@ class RemoteQueue:
         if (epoch, gen) != (self.entity.epoch, self.gen) or not self.attached or self.deleted:
             return
         line = self._lines.get(consumer)
-        if line is None or line.surplus or self.entity.paused or line.subscription.credit.shared:
+        if line is None or line.fell or line.surplus or self.entity.paused or line.subscription.credit.shared:
             verify_records(data, self.entity.queue_id, self.entity.epoch)  # `receive` does it, but not at once
         if self._settlements.watches_returns:
             self._settlements.came_again([seq_of(record) for record in split(data)])
@@ -522,13 +523,18 @@ class RemoteQueue:
             self.ring.mark()
             return
         self._busy[line] = None
-        if not line.surplus and not line.subscription.credit.shared and not self.entity.paused:
+        if not line.fell and not line.surplus and not line.subscription.credit.shared and not self.entity.paused:
             line.measure(self._receive(line, data, now_ms), len(data))
             line.check_credit()
             return
         records = list(split(data))
         line.measure(len(records), len(data))
         line.check_credit()
+        if excess := min(line.excess(), len(records)):
+            for record in records[-excess:]:
+                self._settlements.add(seq_of(record), SETTLE_REQUEUE)
+            del records[-excess:]
+            self.ring.mark()
         line.surplus.extend(records)
         self._pour(line, now_ms)
 

@@ -23,12 +23,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from clusterbroker.broker.visible import visible
-from clusterbroker.broker.wire.amqp091.errors import AmqpError
 from clusterbroker.cluster.wiring.entities import Queue, Segment
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import SocketCore
     from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.log import Fault
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 BURST: Final = 50
@@ -193,10 +193,9 @@ class NodeLog:
                 facts["held_back"], bucket.held_back = bucket.held_back, 0
             self._write(level, event, facts)
 
-    def fault(self, peer: str, user: str, channel: int, error: AmqpError) -> None:
-        # 320 is our own doing: an operator closes connections, or the node stops
-        level = {541: "error", 320: "info"}.get(int(error.code), "warning")
-        facts = {"peer": peer, "user": user, "channel": channel, "code": int(error.code), "text": error.reply_text}
+    def fault(self, peer: str, user: str, channel: int, error: Fault) -> None:
+        level, code, text = error.line
+        facts = {"peer": peer, "user": user, "channel": channel, "code": code, "text": text}
         self._caused(level, "client.fault", facts)
 
     def cut(self, peer: str, user: str, why: str) -> None:

@@ -1,19 +1,17 @@
-"""Deliveries of a queue to consumers of a channel, and those that are not acknowledged: the model of
-`broker.fronts.amqp091.delivery`."""
+"""Deliveries of a queue to consumers of a channel: the model of `broker.fronts.amqp091.delivery`."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
 from tests.model.codec import OutBuffer, numbered
+from tests.model.ledger import DeliveryLedger, Holder
 from tests.model.record import Message
 from tests.model.ring_cluster import Ring
-from tests.model.ring_taker import Taker
 
 
-class BasicConsumer(Taker):
+class BasicConsumer(Holder):
     """A consumer as `dispatch` sees it: where its messages go and how many more it may hold.
 
     tag       consumer tag as a short string on the wire (length octet, bytes)
@@ -21,7 +19,8 @@ class BasicConsumer(Taker):
     numbered  a header's name as a short string on the wire: each delivery has its seq there, plus `shift`; empty: none
     """
 
-    __slots__ = ("ledger", "no_ack", "numbered", "prefetch", "shift", "tag", "unacked")
+    ledger: Ledger
+    __slots__ = ("no_ack", "numbered", "prefetch", "shift", "tag")
 
     def __init__(
         self,
@@ -33,12 +32,10 @@ class BasicConsumer(Taker):
         priority: int = 0,
         owner: Any = None,
     ) -> None:
-        super().__init__(ring, priority, owner)
-        self.ledger = ledger
+        super().__init__(ring, ledger, priority, owner)
         self.tag = tag
         self.no_ack = no_ack
         self.prefetch = prefetch
-        self.unacked = 0
         self.numbered = b""
         self.shift = 0
 
@@ -82,60 +79,15 @@ class BasicConsumer(Taker):
         return self.no_ack
 
 
-Entry = tuple[int, BasicConsumer, int]  # delivery tag, consumer, seq
+class Ledger(DeliveryLedger):
+    """A channel's unacknowledged deliveries by tag, and where they go."""
 
-
-class Ledger:
-    """A channel's unacknowledged deliveries by tag: 1, 2, 3 ...
-
-    prefetch  basic.qos global: the limit of all the channel's consumers together, 0 = unlimited
-    flowing   False while nothing may be delivered (channel closing)
-    skipped, redelivered    totals: deliveries that need no acknowledgement, and those with the flag (not basic.get)
-    """
-
-    __slots__ = (
-        "_entries", "flowing", "next_tag", "number", "out", "prefetch", "redelivered", "skipped", "unacked",
-    )  # fmt: skip
+    __slots__ = ("number", "out")
 
     def __init__(self, number: int, out: OutBuffer) -> None:
+        super().__init__()
         self.number = number
         self.out = out
-        self.prefetch = 0
-        self.flowing = True
-        self.unacked = 0
-        self.skipped = self.redelivered = 0
-        self.next_tag = 1
-        self._entries: OrderedDict[int, tuple[BasicConsumer, int, int]] = OrderedDict()
-
-    def add(self, consumer: BasicConsumer, seq: int, now_ms: int) -> int:
-        tag = self.next_tag
-        self.next_tag += 1
-        self._entries[tag] = (consumer, seq, now_ms)
-        self.unacked += 1
-        consumer.unacked += 1
-        return tag
-
-    def skip(self) -> int:
-        """A delivery that needs no acknowledgement still takes a tag."""
-        tag = self.next_tag
-        self.next_tag += 1
-        self.skipped += 1
-        return tag
-
-    def _tags(self, tag: int, multiple: bool) -> list[int] | None:
-        """amqp-rules 5.5: `multiple` with tag 0 means all; a tag that is not outstanding is an error."""
-        if multiple and tag == 0:
-            return list(self._entries)
-        if tag not in self._entries:
-            return None
-        if not multiple:
-            return [tag]
-        tags = []
-        for known in self._entries:
-            if known > tag:
-                break
-            tags.append(known)
-        return tags
 
     def ack(self, acks: Iterable[int]) -> int:
         """Settles the deliveries named by `acks` (tag * 2 + multiple). Returns 0, or the unknown tag + 1."""
@@ -151,48 +103,3 @@ class Ledger:
                 consumer.ring.acked += 1
                 consumer.ring.mark()
         return 0
-
-    def collect(self, tag: int, multiple: bool) -> list[Entry] | None:
-        """Takes the deliveries out without settling them, in tag order; None when the tag is unknown."""
-        tags = self._tags(tag, multiple)
-        if tags is None:
-            return None
-        return [self._collect(known) for known in tags]
-
-    def _collect(self, tag: int) -> Entry:
-        consumer, seq, _ = self._entries.pop(tag)
-        self.unacked -= 1
-        consumer.unacked -= 1
-        return tag, consumer, seq
-
-    def restore(self, entries: Iterable[Entry], now_ms: int) -> None:
-        """Puts collected deliveries back (a transaction was rolled back)."""
-        for tag, consumer, seq in entries:
-            assert tag < self.next_tag, "a delivery is put back under its own tag"
-            assert tag not in self._entries, "a delivery is put back once"
-            self._entries[tag] = (consumer, seq, now_ms)
-            self.unacked += 1
-            consumer.unacked += 1
-        self._entries = OrderedDict(sorted(self._entries.items()))
-
-    def drain(self) -> list[Entry]:
-        """Takes all out, in tag order: the channel ends or recovers."""
-        return [self._collect(tag) for tag in list(self._entries)]
-
-    def drain_of(self, consumer: BasicConsumer) -> list[Entry]:
-        """Takes all deliveries of one consumer out, in tag order."""
-        tags = [tag for tag, (holder, _, _) in self._entries.items() if holder is consumer]
-        return [self._collect(tag) for tag in tags]
-
-    def held(self) -> list[tuple[int, BasicConsumer]]:
-        """(delivery time in ms of its oldest delivery, consumer) of each that holds one, oldest first."""
-        found: dict[int, tuple[int, BasicConsumer]] = {}
-        for consumer, _, at_ms in self._entries.values():
-            found.setdefault(id(consumer), (at_ms, consumer))
-        return list(found.values())
-
-    def oldest(self) -> tuple[int, BasicConsumer, int] | None:
-        """(delivery time in ms, consumer, tag) of the oldest unacknowledged delivery."""
-        for tag, (consumer, _, at_ms) in self._entries.items():
-            return at_ms, consumer, tag
-        return None

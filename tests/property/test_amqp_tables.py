@@ -14,22 +14,15 @@ from clusterbroker.broker.wire.amqp091 import domains, methods, properties
 from clusterbroker.broker.wire.amqp091.errors import AmqpError, not_found
 from clusterbroker.broker.wire.amqp091.fields import (
     FieldLimits,
-    Float32,
-    Int8,
-    Int16,
-    Int32,
-    Int64L,
     LongBytes,
     Timestamp,
-    UInt8,
-    UInt16,
-    UInt32,
     decode_fields,
     pull_table,
     push_table,
 )
 from clusterbroker.broker.wire.amqp091.methods import METHODS, Method
 from clusterbroker.broker.wire.amqp091.properties import PROPERTIES, Properties
+from clusterbroker.broker.wire.numbers import Float32, Int8, Int16, Int32, Int64L, UInt8, UInt16, UInt32
 
 
 def whole(bits: int, signed: bool) -> st.SearchStrategy[int]:

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from clusterbroker.broker.node.spans import Spans
 from clusterbroker.broker.routing.carbon_copy import COPIES_MAX, KEY_BYTES_MAX
 from clusterbroker.broker.wire.amqp091 import methods as m
-from clusterbroker.broker.wire.amqp091.fields import DEFAULT_LIMITS, UInt32
+from clusterbroker.broker.wire.amqp091.fields import DEFAULT_LIMITS
+from clusterbroker.broker.wire.numbers import UInt32
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.values import LongBytes, Timestamp
 from tests.unit.broker.fronts.amqp091.harness import Client, Content, World, bodies

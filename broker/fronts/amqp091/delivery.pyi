@@ -1,17 +1,17 @@
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import Any
 
-from clusterbroker.broker.queues.ring import Ring, Taker
+from clusterbroker.broker.access.ledger import DeliveryLedger, Holder
+from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.wire.amqp091.codec import OutBuffer
 
-class BasicConsumer(Taker):
+class BasicConsumer(Holder):
     ledger: Ledger
     tag: bytes
     no_ack: bool
     prefetch: int
     numbered: bytes
     shift: int
-    unacked: int
     @property
     def has_credit(self) -> bool: ...
     @property
@@ -31,25 +31,8 @@ class BasicConsumer(Taker):
         owner: Any = None,
     ) -> None: ...
 
-Entry: TypeAlias = tuple[int, BasicConsumer, int]
-"""Delivery tag, consumer, seq."""
-
-class Ledger:
+class Ledger(DeliveryLedger):
     number: int
     out: OutBuffer
-    prefetch: int
-    flowing: bool
-    unacked: int
-    next_tag: int
-    skipped: int
-    redelivered: int
     def __init__(self, number: int, out: OutBuffer) -> None: ...
-    def add(self, consumer: BasicConsumer, seq: int, now_ms: int) -> int: ...
-    def skip(self) -> int: ...
     def ack(self, acks: Iterable[int]) -> int: ...
-    def collect(self, tag: int, multiple: bool) -> list[Entry] | None: ...
-    def restore(self, entries: Iterable[Entry], now_ms: int) -> None: ...
-    def drain(self) -> list[Entry]: ...
-    def drain_of(self, consumer: BasicConsumer) -> list[Entry]: ...
-    def held(self) -> list[tuple[int, BasicConsumer]]: ...
-    def oldest(self) -> tuple[int, BasicConsumer, int] | None: ...

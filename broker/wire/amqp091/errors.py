@@ -95,6 +95,13 @@ class AmqpError(Exception):
             return raw.decode("utf-8")
         return raw[: REPLY_TEXT_BYTES_MAX - 3].decode("utf-8", "ignore") + "..."
 
+    @property
+    def line(self) -> tuple[str, int | str, str]:
+        """As the node's log has it (`broker.node.log.Fault`). 320 is our own doing: an operator closes connections, or
+        the node stops."""
+        level = {ReplyCode.INTERNAL_ERROR: "error", ReplyCode.CONNECTION_FORCED: "info"}.get(self.code, "warning")
+        return level, int(self.code), self.reply_text
+
     def at(self, class_id: int, method_id: int) -> Self:
         """The same error, blaming this method unless one is blamed already. Returns ``self``."""
         if not self.class_id:

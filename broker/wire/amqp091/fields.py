@@ -39,6 +39,7 @@ from msgspec import Struct
 
 from clusterbroker.broker.wire.amqp091.domains import pull_extent, push_long, push_longstr, push_shortstr
 from clusterbroker.broker.wire.amqp091.errors import syntax_error
+from clusterbroker.broker.wire.numbers import Float32, Int8, Int16, Int32, Int64L, UInt8, UInt16, UInt32
 from clusterbroker.journal.values import LongBytes, Timestamp
 
 FieldValue: TypeAlias = "bool | int | float | str | bytes | Decimal | list[FieldValue] | dict[str, FieldValue] | None"
@@ -46,70 +47,6 @@ FieldTable: TypeAlias = dict[str, FieldValue]
 Table = Annotated[FieldTable, "table"]
 
 
-class Int8(int):
-    """Tag ``b``: -2^7 to 2^7 - 1."""
-
-    __slots__ = ()
-
-
-class UInt8(int):
-    """Tag ``B``: 0 to 2^8 - 1."""
-
-    __slots__ = ()
-
-
-class Int16(int):
-    """Tag ``s``: -2^15 to 2^15 - 1."""
-
-    __slots__ = ()
-
-
-class UInt16(int):
-    """Tag ``u``: 0 to 2^16 - 1."""
-
-    __slots__ = ()
-
-
-class Int32(int):
-    """Tag ``I``: -2^31 to 2^31 - 1. The tag most clients give a small integer."""
-
-    __slots__ = ()
-
-
-class UInt32(int):
-    """Tag ``i``: 0 to 2^32 - 1."""
-
-    __slots__ = ()
-
-
-class Int64L(int):
-    """Tag ``L``: the second spelling of a signed 64-bit integer; a plain ``int`` has tag ``l``."""
-
-    __slots__ = ()
-
-
-class Float32(float):
-    """Tag ``f``. Keeps its four bytes, because Python's own float would silence a signalling NaN."""
-
-    __slots__ = ("raw",)
-    raw: bytes
-
-    def __new__(cls, value: float) -> Float32:
-        """The nearest 32-bit number. Raises ``OverflowError`` beyond about 3.4e38."""
-        return cls.unpack(_F32.pack(value))
-
-    @classmethod
-    def unpack(cls, raw: bytes) -> Float32:
-        """The number that these four bytes hold."""
-        number = float.__new__(cls, _F32.unpack(raw)[0])
-        number.raw = raw
-        return number
-
-    def __reduce__(self) -> tuple[Callable[[bytes], Float32], tuple[bytes]]:
-        return Float32.unpack, (self.raw,)
-
-
-_F32: Final = struct.Struct(">f")
 _I64: Final = struct.Struct(">q")
 _DECIMAL: Final = struct.Struct(">Bi")
 

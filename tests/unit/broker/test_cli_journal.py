@@ -24,7 +24,7 @@ from typer.testing import CliRunner, Result
 from clusterbroker.broker.cli import export as export_room
 from clusterbroker.broker.cli.journal import _broken_json, _how_it_goes_on, app
 from clusterbroker.broker.cli.readable import body_text, jsonable, plain, visible
-from clusterbroker.broker.wire.amqp091.fields import Int8
+from clusterbroker.broker.wire.numbers import Int8
 from clusterbroker.cluster.data_directory import RAFT, DataDirectory
 from clusterbroker.journal.check import Broken, Costs
 from clusterbroker.journal.values import LongBytes, Timestamp

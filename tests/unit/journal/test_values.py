@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterbroker.broker.wire.amqp091.fields import Float32, Int16, UInt32
+from clusterbroker.broker.wire.numbers import Float32, Int16, UInt32
 from clusterbroker.journal.values import LongBytes, Timestamp, canonical, extended, restored, stored
 
 

@@ -50,7 +50,7 @@ def test_what_came_before_the_choice_is_handed_on() -> None:
 def test_the_facts_of_the_socket_reach_the_front() -> None:
     world = World()
     core, became = opening(world, FRONTS, identity="client")
-    core.receive(b"A", world.now_ms)
+    core.receive(HEADER, world.now_ms)
     assert type(became[0]) is Connection
     assert (became[0].peer, became[0].peer_identity, became[0].loopback) == ("192.0.2.1:5", "client", False)
     assert became[0].opened_at_ms == world.now_ms

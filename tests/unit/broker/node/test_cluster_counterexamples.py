@@ -9,7 +9,7 @@ import pytest
 from clusterbroker.broker.node.hub import ROUNDS_MAX, Hub
 from clusterbroker.broker.remote.messages import Answer, Ask
 from clusterbroker.broker.wire.amqp091 import methods as m
-from clusterbroker.broker.wire.amqp091.fields import Float32
+from clusterbroker.broker.wire.numbers import Float32
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.layout import CUT, ENQ

@@ -12,7 +12,7 @@ from clusterbroker.broker.routing.exchange import (
     HeadersExchange,
     TopicExchange,
 )
-from clusterbroker.broker.wire.amqp091.fields import Int16
+from clusterbroker.broker.wire.numbers import Int16
 from clusterbroker.journal.values import LongBytes, Timestamp
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterbroker.broker.routing.headers import HeadersIndex, HeadersMatch
-from clusterbroker.broker.wire.amqp091.fields import Int16
+from clusterbroker.broker.wire.numbers import Int16
 from clusterbroker.journal.values import Timestamp
 
 

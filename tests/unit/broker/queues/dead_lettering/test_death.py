@@ -15,8 +15,8 @@ from clusterbroker.broker.queues.dead_lettering.death import (
     death,
     is_cycle,
 )
-from clusterbroker.broker.wire.amqp091.fields import Int16
 from clusterbroker.broker.wire.amqp091.properties import Properties, decode, encode
+from clusterbroker.broker.wire.numbers import Int16
 from clusterbroker.journal.values import Timestamp
 
 

@@ -30,20 +30,13 @@ from clusterbroker.broker.wire.amqp091.domains import (
 from clusterbroker.broker.wire.amqp091.errors import ConnectionFault
 from clusterbroker.broker.wire.amqp091.fields import (
     FieldLimits,
-    Float32,
-    Int8,
-    Int16,
-    Int32,
-    Int64L,
     LongBytes,
     Timestamp,
-    UInt8,
-    UInt16,
-    UInt32,
     decode_fields,
     pull_table,
     push_table,
 )
+from clusterbroker.broker.wire.numbers import Float32, Int8, Int16, Int32, Int64L, UInt8, UInt16, UInt32
 
 VALUES: list[tuple[bytes, Any]] = [
     (b"t\x00", False),

@@ -9,7 +9,7 @@ import pika.spec  # type: ignore[import-untyped]
 import pytest
 
 from clusterbroker.broker.wire.amqp091.errors import ConnectionFault
-from clusterbroker.broker.wire.amqp091.fields import FieldLimits, Int32
+from clusterbroker.broker.wire.amqp091.fields import FieldLimits
 from clusterbroker.broker.wire.amqp091.methods import (
     METHODS,
     AccessRequest,
@@ -27,6 +27,7 @@ from clusterbroker.broker.wire.amqp091.methods import (
     decode,
     encode,
 )
+from clusterbroker.broker.wire.numbers import Int32
 
 SAMPLES: dict[str, Any] = {
     "bit": True,

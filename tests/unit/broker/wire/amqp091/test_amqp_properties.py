@@ -8,8 +8,9 @@ import pika.spec  # type: ignore[import-untyped]
 import pytest
 
 from clusterbroker.broker.wire.amqp091.errors import ConnectionFault
-from clusterbroker.broker.wire.amqp091.fields import FieldLimits, Int16
+from clusterbroker.broker.wire.amqp091.fields import FieldLimits
 from clusterbroker.broker.wire.amqp091.properties import PROPERTIES, Properties, decode, encode
+from clusterbroker.broker.wire.numbers import Int16
 from clusterbroker.journal.values import LongBytes
 
 BYTES: list[tuple[str, int, Any, bytes]] = [

@@ -1,0 +1,325 @@
+# Deliveries of a queue to a receiver's link; `tests/model/delivery10.py` explains each name.
+#
+# The queue (ring) knows a `Taker`; transfer frames are written here, into the connection's buffer. What a session holds is
+# its ledger's: delivery n has tag n there, and the id n - 1, modulo 2^32, on the wire (2.6.12: serial numbers).
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+
+from clusterbroker.broker.access.ledger cimport DeliveryLedger, Holder, delivery
+from clusterbroker.broker.queues.ring cimport Taker, row_from
+from clusterbroker.broker.wire.amqp091.codec cimport OutBuffer
+from clusterbroker.broker.wire.amqp10.codec cimport Disposed
+from clusterbroker.broker.wire.amqp10.sections cimport header_parts, split_header
+from clusterbroker.journal.record cimport Message, address_size, address_start, payload_size, payload_start
+
+from clusterbroker.broker.content.formats import translate
+from clusterbroker.broker.content.message import without_own
+from clusterbroker.broker.queues.stumble import Stumble
+
+cdef enum:
+    SECTIONS = 1  # broker/content/formats.py
+    FRAME_HEAD = 8
+    TRANSFER_MAX = 32  # bytes of a transfer performative with six fields
+    HEADER_MAX = 24  # of a header section
+    PERSISTENT = 1
+    ACCEPTED = 0x24
+
+cdef bytes EXCHANGE = b"\xa3\x0ax-exchange"
+cdef bytes ROUTING_KEY = b"\xa3\x0dx-routing-key"
+cdef uint64_t ID_MASK = 0xFFFFFFFF
+
+
+cdef inline uint8_t *put8(uint8_t *p, uint8_t value) noexcept nogil:
+    p[0] = value
+    return p + 1
+
+
+cdef inline uint8_t *put16(uint8_t *p, uint16_t value) noexcept nogil:
+    p[0] = <uint8_t>(value >> 8)
+    p[1] = <uint8_t>value
+    return p + 2
+
+
+cdef inline uint8_t *put32(uint8_t *p, uint32_t value) noexcept nogil:
+    p[0] = <uint8_t>(value >> 24)
+    p[1] = <uint8_t>(value >> 16)
+    p[2] = <uint8_t>(value >> 8)
+    p[3] = <uint8_t>value
+    return p + 4
+
+
+cdef inline uint8_t *put_all(uint8_t *p, const void *data, uint64_t length) noexcept nogil:
+    memcpy(p, data, length)
+    return p + length
+
+
+cdef inline uint8_t *put_uint(uint8_t *p, uint32_t value) noexcept nogil:
+    if value == 0:
+        return put8(p, 0x43)
+    if value < 256:
+        return put8(put8(p, 0x52), <uint8_t>value)
+    return put32(put8(p, 0x70), value)
+
+
+cdef inline bint split(Message message, header_parts *parts) noexcept:
+    return split_header(payload_start(message), min(<uint64_t>message.header_length, payload_size(message)), parts)
+
+
+@cython.final
+cdef class SessionLedger(DeliveryLedger):
+    """A session's unsettled outgoing deliveries by tag, and where they go."""
+
+    cdef readonly uint16_t channel
+    cdef readonly OutBuffer out
+    cdef public uint32_t window
+    cdef public uint32_t next_outgoing_id
+    # deliveries that wait for the window: (content, handle, tag, settled); of the first, `sent` bytes are gone
+    cdef list waiting
+    cdef uint64_t sent
+
+    def __init__(self, uint16_t channel, OutBuffer out not None):
+        DeliveryLedger.__init__(self)
+        self.channel = channel
+        self.out = out
+        self.waiting = []
+
+    @property
+    def is_cut(self) -> bool:
+        return len(self.waiting) > 0
+
+    cdef uint64_t tag_of(self, uint32_t delivery_id) noexcept:
+        # the nearest tag, of those that were given; ids wrap at 2^32 (RFC 1982)
+        cdef int64_t newest = <int64_t>self.next_tag - 1
+        cdef int64_t tag = newest + <int32_t>(delivery_id - <uint32_t>((newest - 1) & <int64_t>ID_MASK))
+        return <uint64_t>max(<int64_t>0, min(tag, newest))
+
+    cdef size_t row_of(self, uint64_t tag) noexcept:
+        return row_from(self.entries, sizeof(delivery), self.first, self.end, tag)
+
+    def settle(self, Disposed event not None) -> int:
+        """Those of the event's ids that are unsettled are accepted; how many. Others mean nothing (2.6.12)."""
+        cdef size_t place, at
+        cdef uint64_t last, before = self.unacked
+        for place in range(event.count):
+            at = self.row_of(self.tag_of(event.ids[2 * place]))
+            last = self.tag_of(event.ids[2 * place + 1])
+            while at < self.end and self.entries[at].tag <= last:
+                if self.entries[at].consumer != NULL:
+                    self.settle_entry(&self.entries[at])
+                at = max(at + 1, self.first)
+        return before - self.unacked
+
+    def take(self, uint32_t first_id, uint32_t last_id) -> list:
+        """Takes those of these ids that are unsettled out without settling them, in the order of their tags."""
+        cdef list taken = []
+        cdef size_t at = self.row_of(self.tag_of(first_id))
+        cdef uint64_t last = self.tag_of(last_id)
+        while at < self.end and self.entries[at].tag <= last:
+            if self.entries[at].consumer != NULL:
+                taken.append(self.collect_entry(&self.entries[at]))
+            at = max(at + 1, self.first)
+        return taken
+
+    cdef uint8_t *put_transfer(self, uint8_t *p, uint64_t size, uint32_t handle, uint64_t tag, bint settled,
+                               bint first, bint more) noexcept:
+        # the frame's head and performative; `size`: of the payload behind it
+        cdef uint8_t *start = p
+        cdef uint8_t *listed
+        p = put8(put8(put8(p + FRAME_HEAD, 0), 0x53), 0x14)
+        listed = p + 2
+        p = put_uint(put8(listed, 6 if more or not first else 5), handle)
+        if first:
+            p = put32(put8(p, 0x70), <uint32_t>((tag - 1) & ID_MASK))
+            p = put32(put8(put8(p, 0xA0), 4), <uint32_t>((tag - 1) & ID_MASK))
+            p = put8(put8(p, 0x43), 0x41 if settled else 0x42)
+        else:
+            p = put32(p, 0x40404040)
+        if more or not first:
+            p = put8(p, 0x41 if more else 0x42)
+        listed[-2] = 0xC0
+        listed[-1] = <uint8_t>(p - listed)
+        put16(put8(put8(put32(start, <uint32_t>(p - start + size)), 2), 0), self.channel)
+        self.window -= 1
+        self.next_outgoing_id += 1
+        return p
+
+    def go_on(self) -> None:
+        """What waits goes on, as far as the window reaches."""
+        cdef uint64_t length, part, most = self.out.frame_max - FRAME_HEAD - TRANSFER_MAX, tag
+        cdef uint32_t handle
+        cdef bint settled
+        cdef bytes content
+        cdef uint8_t *p
+        while self.waiting and self.window:
+            content, handle, tag, settled = self.waiting[0]
+            length = PyBytes_GET_SIZE(content) - self.sent
+            part = min(length, most)
+            p = self.out.room(FRAME_HEAD + TRANSFER_MAX + part)
+            p = self.put_transfer(p, part, handle, tag, settled, self.sent == 0, part < length)
+            p = put_all(p, PyBytes_AS_STRING(content) + self.sent, part)
+            self.out.size = p - self.out.data
+            self.sent += part
+            if part == length:
+                del self.waiting[0]
+                self.sent = 0
+
+
+@cython.final
+cdef class LinkConsumer(Holder):
+    """A receiver's link as `dispatch` sees it."""
+
+    cdef SessionLedger session
+    cdef readonly uint32_t handle
+    cdef readonly bint settled
+    cdef public bytes numbered
+    cdef public int64_t shift
+
+    def __init__(self, ring, SessionLedger ledger not None, uint32_t handle, bint settled, int64_t priority=0,
+                 owner=None):
+        Holder.__init__(self, ring, ledger, priority, owner)
+        self.session = ledger
+        self.handle = handle
+        self.settled = settled
+        self.limit = 0
+        self.numbered = b""
+
+    cdef bint credit(self) noexcept:
+        cdef SessionLedger session = self.session
+        return (
+            self.active and session.flowing and self.delivered < self.limit and session.window != 0
+            and not session.waiting and not session.out.paused and session.out.size < session.out.size_max
+        )
+
+    cdef bint flows(self) noexcept:
+        return self.active and self.session.flowing
+
+    cdef int64_t space(self) noexcept:
+        # a session's window is for all its links; each delivery takes one frame at least
+        if self.session.waiting:
+            return 0
+        return min(Taker.space(self), <int64_t>self.session.window)
+
+    @property
+    def writable(self) -> bool:
+        return self.session.flowing and self.session.window != 0 and not self.session.waiting and (
+            self.session.out.writable
+        )
+
+    @property
+    def shared(self) -> bool:
+        return self.session.window < self.limit - min(self.delivered, self.limit)
+
+    cdef int hand(self, uint64_t seq, Message message, bint redelivered, uint16_t delivery_count,
+                  int64_t now_ms) except -1:
+        cdef SessionLedger session = self.session
+        cdef uint64_t tag
+        cdef header_parts parts
+        if message.format != SECTIONS or not split(message, &parts):
+            message = in_sections(self, seq, message)
+            split(message, &parts)
+        if self.settled:
+            tag = session.next_tag
+            session.next_tag = tag + 1
+            session.skipped += 1
+        else:
+            tag = session.put(self, seq, now_ms)
+        self.write(message, &parts, tag, seq, redelivered, delivery_count, now_ms)
+        if redelivered:
+            session.redelivered += 1
+        return self.settled
+
+    def deliver(self, uint64_t seq, Message message not None, int64_t now_ms) -> None:
+        """A message of a reader that stands in a queue's place."""
+        cdef header_parts parts
+        message = without_own(translate(message, SECTIONS))
+        split(message, &parts)
+        self.write(message, &parts, self.session.put(self, seq, now_ms), seq, False, 0, now_ms)
+        self.delivered += 1
+
+    cdef int write(self, Message message, const header_parts *parts, uint64_t tag, uint64_t seq, bint redelivered, uint16_t delivery_count,
+                   int64_t now_ms) except -1:
+        # all frames of a delivery, as far as the session's window reaches
+        cdef SessionLedger session = self.session
+        cdef OutBuffer out = session.out
+        cdef uint64_t added, exchange, tail, annotations, most
+        cdef const uint8_t *payload = payload_start(message)
+        cdef uint8_t *p
+        cdef uint8_t *start
+        cdef bytes content
+        exchange = address_start(message)[0]
+        added = PyBytes_GET_SIZE(EXCHANGE) + 2 + exchange + PyBytes_GET_SIZE(ROUTING_KEY) + 2 + (
+            address_size(message) - exchange - 2
+        )
+        if self.numbered:
+            added += PyBytes_GET_SIZE(self.numbered) + 9
+        tail = payload_size(message) - parts.rest
+        annotations = 12 + parts.entries + added
+        most = out.frame_max - FRAME_HEAD - TRANSFER_MAX
+        if HEADER_MAX + annotations + tail <= most and session.window and not session.waiting:
+            # the usual one: a single frame. Its size is known when its payload is written.
+            start = out.room(FRAME_HEAD + TRANSFER_MAX + HEADER_MAX + annotations + tail)
+            p = session.put_transfer(start, 0, self.handle, tag, self.settled, True, False)
+            p = self.put_sections(p, message, parts, added, seq, redelivered, delivery_count, now_ms)
+            p = put_all(p, payload + parts.rest, tail)
+            put32(start, <uint32_t>(p - start))
+            out.size = p - out.data
+            return 0
+        content = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(HEADER_MAX + annotations + tail))
+        p = start = <uint8_t *>PyBytes_AS_STRING(content)
+        p = self.put_sections(p, message, parts, added, seq, redelivered, delivery_count, now_ms)
+        p = put_all(p, payload + parts.rest, tail)
+        session.waiting.append((content[: p - start], self.handle, tag, self.settled))
+        session.go_on()
+        return 0
+
+    cdef uint8_t *put_sections(self, uint8_t *p, Message message, const header_parts *parts, uint64_t added,
+                               uint64_t seq, bint redelivered, uint16_t delivery_count, int64_t now_ms) noexcept:
+        # the header as it is now (3.2.1), and the message's annotations with the node's own
+        cdef uint8_t *listed
+        cdef const uint8_t *address = address_start(message)
+        cdef uint64_t exchange = address[0], key = address_size(message) - exchange - 2
+        cdef uint64_t entries = parts.entries, count = parts.count + 4
+        cdef int64_t left
+        p = put8(put8(put8(p, 0), 0x53), 0x70)
+        listed = p + 3
+        p = put8(listed, 0x41 if message.flags & PERSISTENT else 0x42)
+        p = put8(put8(p, 0x50), message.priority)
+        if message.ttl_ms < 0:
+            p = put8(p, 0x40)
+        else:
+            left = message.ttl_ms - (now_ms - message.time_ms)
+            p = put_uint(p, <uint32_t>max(<int64_t>0, min(left, <int64_t>ID_MASK)))
+        p = put8(p, 0x42 if redelivered else 0x41)
+        p = put_uint(p, delivery_count)
+        listed[-3] = 0xC0
+        listed[-2] = <uint8_t>(p - listed + 1)
+        listed[-1] = 5
+        p = put8(put8(put8(p, 0), 0x53), 0x72)
+        if self.numbered:
+            count += 2
+        if entries + added + 1 < 256 and count < 256:
+            p = put8(put8(put8(p, 0xC1), <uint8_t>(entries + added + 1)), <uint8_t>count)
+        else:
+            p = put32(put32(put8(p, 0xD1), <uint32_t>(entries + added + 4)), <uint32_t>count)
+        p = put_all(p, payload_start(message) + parts.at, entries)
+        p = put8(put_all(p, PyBytes_AS_STRING(EXCHANGE), PyBytes_GET_SIZE(EXCHANGE)), 0xA1)
+        p = put_all(p, address, exchange + 1)
+        p = put8(put_all(p, PyBytes_AS_STRING(ROUTING_KEY), PyBytes_GET_SIZE(ROUTING_KEY)), 0xA1)
+        p = put_all(p, address + 1 + exchange, key + 1)
+        if self.numbered:
+            p = put8(put_all(p, PyBytes_AS_STRING(self.numbered), PyBytes_GET_SIZE(self.numbered)), 0x80)
+            p = put32(put32(p, <uint32_t>(<uint64_t>(<int64_t>seq + self.shift) >> 32)),
+                      <uint32_t>(<int64_t>seq + self.shift))
+        return p
+
+
+cdef Message in_sections(LinkConsumer consumer, uint64_t seq, Message message):
+    # a message that cannot be read here returns to its place, and the queue is told over which it stumbled
+    try:
+        return <Message?>without_own(translate(message, SECTIONS))
+    except Exception as error:
+        consumer.ring.requeue(seq, False)
+        raise Stumble(seq) from error

@@ -1,0 +1,252 @@
+"""A link whose receiver is the client: its source, its credit, and what its queue sees of it.
+
+    link-credit     the queue may hand out so many more than the client has seen (2.6.7)
+    drain           what is ready is sent, then the rest of the credit is given up
+
+*Drain.* The queue's owner counts what is ready. Twice in a row nothing: for what it had handed out before its first
+answer was sent before its second one, and has come. Until then the credit stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from clusterbroker.broker.access.errors import Refusal
+from clusterbroker.broker.access.readers import RangeReader
+from clusterbroker.broker.fronts.amqp10.conditions import Refused, link_error
+from clusterbroker.broker.fronts.amqp10.delivery import LinkConsumer
+from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.watch import Delivery, Watch
+from clusterbroker.broker.wire.amqp10.errors import RESOURCE_DELETED, LinkError
+from clusterbroker.broker.wire.amqp10.performatives import Attach, Composite, Flow, Released, Source
+from clusterbroker.journal.record import Message
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.access.authorization import Authorization
+
+COUNTS: Final = 1 << 32
+ROOM_MAX: Final = 1 << 31
+QUIET: Final = 2
+"""So often in a row nothing is ready before a drain is over."""
+DRAIN_MS: Final = 1000
+"""So long a reader of a stream has brought nothing when it is dry."""
+
+
+class ReceiverLink:
+    """The link as its session and its queue see it (`broker.queues.subscription.LocalConsumer`)."""
+
+    role = True
+    """As the client says it: it receives."""
+    node = ""
+
+    __slots__ = (
+        "attached", "credit", "drained", "draining", "exclusive", "handle", "name", "order", "queue", "rcv_second",
+        "session", "settled", "source",
+    )  # fmt: skip
+
+    def __init__(
+        self, session: SessionCore, attach: Attach, source: Source, queue: QueueHandle | RangeReader, priority: int
+    ) -> None:
+        self.session = session
+        self.name = attach.name
+        self.handle = int(attach.handle)
+        self.source = source
+        """As it is in force."""
+        self.queue = queue
+        self.settled = attach.snd_settle_mode == 1
+        self.rcv_second = attach.rcv_settle_mode == 1
+        self.exclusive = False
+        self.order = (0, "", 0)  # set by the queue
+        self.attached = False
+        self.drained = 0
+        """Credit that was given up."""
+        self.draining = False
+        self.credit = LinkConsumer(queue.ring, session.ledger, self.handle, self.settled, priority, self)
+
+    # -- credit
+
+    @property
+    def delivery_count(self) -> int:
+        return (self.credit.delivered + self.drained) % COUNTS
+
+    def flow(self, flow: Flow) -> None:
+        """The client says how many more it takes."""
+        if flow.link_credit is not None:
+            seen = 0 if flow.delivery_count is None else flow.delivery_count
+            left = (seen + flow.link_credit - self.delivery_count) % COUNTS
+            self.credit.limit = self.credit.delivered + (left if left < ROOM_MAX else 0)
+            self.draining = flow.drain
+            if self.attached:
+                self.queue.ring.mark()
+                self.queue.limits_changed(self)
+                if flow.drain:
+                    self._drain()
+        if flow.echo:
+            self.tell()
+
+    def begin(self) -> None:
+        """The queue has the link; what the client has said meanwhile counts from now on."""
+        self.attached = True
+        self.queue.ring.mark()
+        if self.credit.limit:
+            self.queue.limits_changed(self)
+        if self.draining:
+            self._drain()
+
+    def tell(self) -> None:
+        """The client hears where the link is."""
+        left = max(0, self.credit.limit - self.credit.delivered)
+        flow = self.session.flow(self.handle, self.delivery_count, left, drain=self.draining)
+        flow.available = min(self.available, COUNTS - 1)
+        self.session.send(flow)
+
+    @property
+    def available(self) -> int:
+        return self.queue.ready if not isinstance(self.queue, RangeReader) else 0
+
+    def _drain(self, quiet: int = 0) -> None:
+        queue, node = self.queue, self.session.access.node
+        if not self.draining or self.session.ledger.is_cut or queue.deleted:
+            return
+        if self.credit.limit <= self.credit.delivered:
+            self._dry()
+        elif isinstance(queue, RangeReader):
+            self._drain_reader(queue, node.now_ms)
+        else:
+
+            def counted(ready: int, _: int) -> None:
+                if quiet + 1 >= QUIET and not ready:
+                    self._dry()
+                else:
+                    node.soon(lambda: self._drain(0 if ready else quiet + 1))
+
+            queue.counts(node.now_ms, counted)
+
+    def _drain_reader(self, reader: RangeReader, since_ms: int) -> None:
+        """A reader asks its owner whenever it has room."""
+        delivered = self.credit.delivered
+
+        def over(now_ms: int) -> bool:
+            if not self.draining or reader.deleted:
+                return True
+            if now_ms - since_ms < DRAIN_MS:
+                return False
+            if self.credit.delivered == delivered:
+                self._dry()
+            else:
+                self._drain()
+            return True
+
+        self.session.deadlines.append(over)
+
+    def _dry(self) -> None:
+        """Nothing is ready: the rest of the credit is given up."""
+        if not self.draining or not self.attached:
+            return
+        left = max(0, self.credit.limit - self.credit.delivered)
+        self.drained += left
+        self.credit.limit = self.credit.delivered
+        self.tell()
+        self.draining = False
+        self.queue.limits_changed(self)
+
+    # -- as its queue sees it
+
+    @property
+    def tag(self) -> str:
+        return self.name
+
+    @property
+    def no_ack(self) -> bool:
+        return self.settled
+
+    @property
+    def holds(self) -> bool:
+        return self.credit.unacked > 0
+
+    @property
+    def held(self) -> int:
+        return self.credit.unacked
+
+    @property
+    def limit(self) -> int:
+        return 0
+
+    @property
+    def is_limited(self) -> bool:
+        return True
+
+    @property
+    def session_held(self) -> int:
+        return self.session.ledger.unacked
+
+    @property
+    def room(self) -> int:
+        return self.credit.room if self.credit.active and self.credit.writable else 0
+
+    @property
+    def reads_to_an_end(self) -> bool:
+        return isinstance(self.queue, RangeReader) and self.queue.reads_to_an_end
+
+    def hand(self, seq: int, message: Message, now_ms: int) -> None:
+        if self.credit.writable:
+            self.credit.deliver(seq, message, now_ms)
+
+    def flush(self) -> None:
+        self.session.want_send()
+
+    def ended(self) -> None:
+        """The queue is deleted, or a reader has had everything."""
+        where = f"queue '{self.queue.name}' in vhost '{self.session.access.vhost.name}'"
+        text = f"{where} was read to its end" if self.reads_to_an_end else f"{where} is deleted"
+        self.session.cut(self, LinkError(RESOURCE_DELETED, text))
+
+    def failed(self, refusal: Refusal) -> None:
+        self.session.cut(self, link_error(refusal))
+
+    def show(self, watch: Watch, message: Message, redelivered: bool, handed: bool) -> None:
+        tag = self.session.ledger.next_tag - handed
+        watch.delivered(Delivery(self.session, self.queue.name, self.name, tag, message, redelivered, not self.settled))
+
+    # -- settlement
+
+    @property
+    def default_outcome(self) -> Composite:
+        """What is settled without a state has this (3.5.3); released, if the client named none."""
+        known = self.source.default_outcome
+        return known if isinstance(known, Composite) else Released()
+
+    def interrupted(self) -> None:
+        """The link is over."""
+        self.attached = self.draining = False
+
+
+class Attaching:
+    """An attach that waits for its queue's owner (`broker.access.questions.Client`)."""
+
+    __slots__ = ("_refused", "link")
+
+    def __init__(self, link: ReceiverLink, refused: Callable[[LinkError], None]) -> None:
+        self.link = link
+        self._refused = refused
+
+    @property
+    def access(self) -> Authorization:
+        return self.link.session.access
+
+    @property
+    def deadlines(self) -> list[Callable[[int], bool]]:
+        return self.link.session.deadlines
+
+    @property
+    def ending(self) -> str | None:
+        session = self.link.session
+        return None if session.links.get(self.link.handle) is self.link else "detached"
+
+    def refuse(self, error: Refused) -> None:
+        self._refused(link_error(error))
+
+    def crashed(self, error: Exception) -> None:
+        self.link.session.connection.crashed(error)

@@ -1,0 +1,223 @@
+"""A link whose sender is the client: its target, its credit, and its transfers on their way to the publisher.
+
+The usual batch takes the short way: all of it goes by the route of the link's target, which the publisher remembers.
+The long way, message by message, is for what may differ between messages of one batch: their own addresses (an
+anonymous target), user-id, reply-to, x-cc, producers that number their messages, exchanges that look into properties,
+and queues that may refuse.
+
+*Credit.* A sender has CREDIT, and gets it back when half is used, not when its deliveries are settled; never while its
+connection has to wait (`Backpressure`), and never while UNSETTLED_MAX of its deliveries have no outcome. So publishers
+are held by credit alone, and the consumers of their connection go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from clusterbroker.broker.access.addressing import LOOKED_INTO, addressed, as_row, looks_into
+from clusterbroker.broker.access.errors import Refusal
+from clusterbroker.broker.access.publisher import DELIVERIES_AT_ONCE, Named
+from clusterbroker.broker.content.message import to_address
+from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
+from clusterbroker.broker.fronts.amqp10.conditions import described, link_error
+from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
+from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.routing.router import Route
+from clusterbroker.broker.wire.amqp10.codec import IncomingLink, Transferred
+from clusterbroker.broker.wire.amqp10.errors import (
+    INVALID_FIELD,
+    PRECONDITION_FAILED,
+    TRANSFER_LIMIT,
+    Amqp10Error,
+    LinkError,
+)
+from clusterbroker.broker.wire.amqp10.performatives import Attach, Flow
+from clusterbroker.journal.record import Message
+
+CREDIT: Final = 1000
+UNSETTLED_MAX: Final = 8 * CREDIT
+UNSETTLED, SETTLED, MIXED = 0, 1, 2
+"""snd-settle-mode (2.8.2)."""
+COUNTS: Final = 1 << 32
+
+
+class SenderLink:
+    """`place`: where its messages go; None: each says its own. `tags`: of deliveries that are not settled."""
+
+    role = False
+    """As the client says it: it sends."""
+
+    __slots__ = (
+        "credit", "delivery_count", "handle", "incoming", "mode", "name", "place", "session", "settles_first", "tags",
+        "unsettled",
+    )  # fmt: skip
+
+    def __init__(self, session: SessionCore, attach: Attach, place: Place | None) -> None:
+        self.session = session
+        self.name = attach.name
+        self.handle = int(attach.handle)
+        self.place = place
+        self.mode = attach.snd_settle_mode
+        self.settles_first = attach.rcv_settle_mode == 0
+        self.credit = 0
+        self.delivery_count = attach.initial_delivery_count or 0
+        self.tags: set[bytes] = set()
+        self.unsettled = 0
+        """Deliveries without a settlement."""
+        address = b"\0\0" if place is None else place.encoded
+        self.incoming: IncomingLink = session.connection.decoder.open_link(session.number, self.handle, address, self)
+
+    # -- credit
+
+    def review_credit(self) -> None:
+        """Grants what is due."""
+        if self.credit > CREDIT // 2 or self.unsettled > UNSETTLED_MAX or self.session.holds_publishers:
+            return
+        self.credit = CREDIT
+        self.tell()
+
+    def tell(self, echo: bool = False) -> None:
+        """The client hears where the link is."""
+        self.session.send(self.session.flow(self.handle, self.delivery_count, self.credit, echo=echo))
+
+    def flow(self, flow: Flow) -> None:
+        """What a sender says of itself is its own affair, but for its count (2.6.7)."""
+        if flow.delivery_count is not None:
+            passed = (flow.delivery_count - self.delivery_count) % COUNTS
+            if passed < COUNTS // 2:  # it gave up credit
+                self.delivery_count = int(flow.delivery_count)
+                self.credit = max(0, self.credit - passed)
+                self.review_credit()
+        if flow.echo:
+            self.tell()
+
+    # -- transfers
+
+    def transferred(self, batch: Transferred) -> None:
+        """Takes a batch. Raises LinkError, for which the link ends."""
+        count = len(batch.tags)
+        if not count:
+            return
+        if count > self.credit:
+            raise LinkError(TRANSFER_LIMIT, f"{count} deliveries, but the link-credit is {self.credit}")
+        self.credit -= count
+        self.delivery_count = (self.delivery_count + count) % COUNTS
+        if self.mode != MIXED and batch.settled is not (self.mode == SETTLED):
+            raise LinkError(INVALID_FIELD, "a transfer is settled or not against the link's snd-settle-mode")
+        if batch.refusal is not None:
+            raise batch.refusal
+        if batch.settled:
+            self._publish(batch.messages, None)
+        else:
+            self._hold(batch)
+            self._publish(batch.messages, self.session.outcomes.ticket(self, batch.first_id, batch.tags))
+        self.review_credit()
+
+    def _hold(self, batch: Transferred) -> None:
+        """Their tags are in use until they are settled (2.6.12)."""
+        tags, count = self.tags, len(batch.tags)
+        known = len(tags)
+        tags.update(batch.tags)
+        if len(tags) != known + count:
+            raise LinkError(INVALID_FIELD, "a delivery-tag is in use by another unsettled delivery of the link")
+        self.unsettled += count
+
+    def returned(self) -> None:
+        """A delivery that came to nothing: its credit is given back."""
+        self.delivery_count = (self.delivery_count + 1) % COUNTS
+        self.credit = max(0, self.credit - 1)
+        self.review_credit()
+
+    def settled(self, tags: Collection[bytes]) -> None:
+        """These deliveries are over."""
+        self.tags.difference_update(tags)
+        self.unsettled -= len(tags)
+        if self.unsettled <= UNSETTLED_MAX:
+            self.review_credit()
+
+    def _publish(self, messages: Sequence[Message], ticket: Unsettled | None) -> None:
+        session = self.session
+        if not session.backpressure.publishes:
+            session.backpressure.begin()
+        if self.place is None:
+            self._each(messages, ticket, None)
+            return
+        try:
+            route = session.route(self.place, self.incoming.address)
+        except Refusal as refusal:
+            raise link_error(refusal) from None
+        flags = 0
+        for message in messages:
+            flags |= message.flags
+        if route.onward is not None:
+            self._send(route, [as_row(message) for message in messages], ticket)
+        elif (
+            route.uncacheable
+            or any(queue.rejects for queue in route.targets)
+            or (flags & LOOKED_INTO and looks_into(flags, messages))
+        ) or len(messages) * max(1, len(route.targets)) > DELIVERIES_AT_ONCE:
+            self._each(messages, ticket, route)
+        else:
+            self._send(route, messages, ticket)
+
+    def _send(
+        self,
+        route: Route[QueueHandle],
+        messages: Sequence[Message],
+        ticket: Unsettled | None,
+        named: Named | None = None,
+    ) -> None:
+        self.session.publisher.publish(route, messages, False, ticket, named)
+
+    def _each(self, messages: Sequence[Message], ticket: Unsettled | None, known: Route[QueueHandle] | None) -> None:
+        """Message by message, each with a ticket of its own: their outcomes may differ."""
+        session = self.session
+        tickets: Sequence[Unsettled | None] = [None] * len(messages)
+        if ticket is not None:
+            tickets = session.outcomes.apart(ticket)
+        for message, own in zip(messages, tickets, strict=True):
+            try:
+                self._one(message, own, known)
+            except Refusal as refusal:
+                self._refuse(own, link_error(refusal))
+            except LinkError as error:
+                self._refuse(own, error)
+
+    def _one(self, message: Message, ticket: Unsettled | None, known: Route[QueueHandle] | None) -> None:
+        session, place = self.session, self.place
+        if place is None:
+            place = session.place_of(message)
+            message = to_address(message, place.encoded)
+            known = session.route(place, message.address)
+        assert known is not None, "a link's own target has a route"
+        named = None
+        if known.uncacheable or looks_into(message.flags, (message,)):
+            message, known, named = addressed(session, *place, message)
+        self._send(known, (message,), ticket, named)
+
+    def _refuse(self, ticket: Unsettled | None, error: Amqp10Error) -> None:
+        """A message that no queue may have; one that was sent settled has nobody to tell but the link."""
+        if ticket is None:
+            raise error if isinstance(error, LinkError) else LinkError(error.condition, error.text)
+        ticket.refuse(described(error))
+        ticket.pass_()
+
+    def interrupted(self) -> None:
+        """The link is over for now: nothing of a delivery that is not whole is kept."""
+        self.session.connection.decoder.close_link(self.incoming)
+        self.incoming.owner = None
+
+
+def check(attach: Attach) -> None:
+    """Refuses an attach of a sender that cannot be. Raises LinkError."""
+    if attach.initial_delivery_count is None:
+        raise LinkError(INVALID_FIELD, "a sender says its initial-delivery-count")
+    if attach.snd_settle_mode > MIXED or attach.rcv_settle_mode > 1:
+        raise LinkError(INVALID_FIELD, "there is no such settle mode")
+
+
+def no_address(message: str = "its properties have no `to`") -> LinkError:
+    """A message to an anonymous target says where it goes."""
+    return LinkError(PRECONDITION_FAILED, message)

@@ -1,0 +1,563 @@
+"""One session: its windows, its links by handle, and what its deliveries come to (specification 2.5, 2.6).
+
+    incoming    each transfer frame takes one from `incoming_window`; at half of it the client hears of a full one
+    outgoing    the ledger's `window`: as many transfer frames as the client has said (2.5.6), counted where they begin
+    links       by handle; one that the node has detached waits in `detaching` for the client's answer, and what comes
+                for it meanwhile is passed over
+
+A session is the unit that access knows (`broker.access.publisher.Session` and others). Its performatives take effect
+one after another; an attach waits for its queue's owner without holding up the other links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from clusterbroker.broker.access.errors import Refusal
+from clusterbroker.broker.access.publisher import Publisher
+from clusterbroker.broker.access.receiver import give_back, let_go
+from clusterbroker.broker.access.timeouts import check_timeouts
+from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.fronts.amqp10 import attaching
+from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
+from clusterbroker.broker.fronts.amqp10.conditions import described
+from clusterbroker.broker.fronts.amqp10.delivery import SessionLedger
+from clusterbroker.broker.fronts.amqp10.outcomes import IDS, Outcomes
+from clusterbroker.broker.fronts.amqp10.ports import ConnectionCore
+from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
+from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink, no_address
+from clusterbroker.broker.node.backpressure import Backpressure
+from clusterbroker.broker.node.counts import ChannelCounts
+from clusterbroker.broker.queues.handle import CommitPart, QueueHandle
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.queues.watch import Traced
+from clusterbroker.broker.routing.router import Route
+from clusterbroker.broker.stats.totals import MessageTotals
+from clusterbroker.broker.wire.amqp10.codec import Disposed, Transferred
+from clusterbroker.broker.wire.amqp10.errors import (
+    INVALID_FIELD,
+    NOT_ALLOWED,
+    NOT_IMPLEMENTED,
+    RESOURCE_LIMIT,
+    UNATTACHED_HANDLE,
+    UNAUTHORIZED,
+    WINDOW_VIOLATION,
+    Amqp10Error,
+    LinkError,
+    SessionError,
+    not_allowed,
+)
+from clusterbroker.broker.wire.amqp10.frames import accepted
+from clusterbroker.broker.wire.amqp10.performatives import (
+    Accepted,
+    Attach,
+    Begin,
+    Composite,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Modified,
+    Received,
+    Rejected,
+    Released,
+    TransactionalState,
+    Transfer,
+)
+from clusterbroker.journal.record import Message
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.access.authorization import Authorization
+
+WINDOW: Final = 2048
+OUTGOING_WINDOW: Final = 2**31 - 1
+SENDER: Final = False
+"""Role of who answers for deliveries that go out (2.8.1)."""
+TAG_BYTES_MAX: Final = 32
+
+Link = SenderLink | ReceiverLink
+
+
+class Session:
+    """A session's state."""
+
+    __slots__ = (
+        "access", "closing", "connection", "consumers", "counts", "deadlines", "detaching", "incoming_window", "ledger",
+        "links", "next_incoming_id", "number", "outcomes", "outgoing_number", "publisher", "reply_key", "traced",
+    )  # fmt: skip
+
+    def __init__(self, connection: ConnectionCore, number: int, outgoing_number: int, begin: Begin) -> None:
+        self.connection = connection
+        self.access: Authorization = connection.access
+        self.number = number
+        """The client's channel; ours is `outgoing_number`."""
+        self.outgoing_number = outgoing_number
+        self.ledger = SessionLedger(outgoing_number, connection.out)
+        self.ledger.window = min(begin.incoming_window, IDS - 1)
+        self.next_incoming_id = int(begin.next_outgoing_id)
+        self.incoming_window = WINDOW
+        self.links: dict[int, Link] = {}
+        self.detaching: set[int] = set()
+        self.consumers: dict[str, ReceiverLink] = {}
+        """Receivers that are attached, by name."""
+        self.counts = ChannelCounts()
+        self.deadlines: list[Callable[[int], bool]] = []
+        self.closing = False
+        self.reply_key = ""
+        self.publisher = Publisher(self)
+        self.outcomes = Outcomes(self._want_flush)
+        self.traced: Traced | None = None
+
+    # -- performatives in
+
+    def receive(self, performative: Composite, payload: bytes) -> None:
+        """Raises ConnectionFault10 and SessionError; a LinkError ends its link here."""
+        kind = type(performative)
+        if self.closing:
+            if kind is End:
+                self.connection.session_gone(self)
+            return
+        handler = _HANDLERS.get(kind)
+        if handler is None:
+            raise not_allowed(f"{performative.NAME} within a session")
+        handler(self, performative, payload)
+
+    def _begin(self, _: Begin, __: bytes) -> None:
+        raise not_allowed("begin on a channel that is mapped")
+
+    def _attach(self, attach: Attach, _: bytes) -> None:
+        attaching.attach(self, attach)
+
+    def _flow(self, flow: Flow, _: bytes) -> None:
+        ledger = self.ledger
+        self.next_incoming_id = int(flow.next_outgoing_id)
+        taken = 0 if flow.next_incoming_id is None else flow.next_incoming_id
+        left = (taken + flow.incoming_window - ledger.next_outgoing_id) % IDS
+        opens = not ledger.window
+        ledger.window = left if left < IDS // 2 else 0
+        if ledger.is_cut:
+            ledger.go_on()
+            self.want_send()
+        if opens and ledger.window:
+            self.mark_consumers()
+        if flow.handle is None:
+            if flow.echo:
+                self.send(self.flow())
+            return
+        link = self._link(flow.handle)
+        if link is not None:
+            link.flow(flow)
+
+    def _link(self, handle: int) -> Link | None:
+        """The link; None: it is about to be detached. Raises SessionError."""
+        link = self.links.get(handle)
+        if link is None and handle not in self.detaching:
+            raise SessionError(UNATTACHED_HANDLE, f"no link has handle {handle}")
+        return link
+
+    def _detach(self, detach: Detach, _: bytes) -> None:
+        handle = int(detach.handle)
+        if handle in self.detaching:
+            self.detaching.discard(handle)
+            return
+        link = self._link(handle)
+        assert link is not None, "it has a handle, and is not about to be detached"
+        self._let_go(link)
+        self.send(Detach(handle=handle, closed=detach.closed))
+
+    def _end(self, _: End, __: bytes) -> None:
+        self.end(counted=False)
+        self.send(End())
+        self.closing = True
+        self.connection.session_gone(self)
+
+    # -- deliveries that come
+
+    def transferred(self, batch: Transferred) -> None:
+        """Transfers of one link, as the decoder reads them."""
+        self._count_frames(batch.frames)
+        link: SenderLink = batch.link.owner
+        try:
+            link.transferred(batch)
+        except LinkError as error:
+            self.cut(link, error)
+
+    def _count_frames(self, count: int) -> None:
+        self.next_incoming_id = (self.next_incoming_id + count) % IDS
+        self.incoming_window -= count
+        if self.incoming_window < 0:
+            raise SessionError(WINDOW_VIOLATION, "more transfers than the incoming-window")
+        if self.incoming_window <= WINDOW // 2:
+            self.incoming_window = WINDOW
+            self.send(self.flow())
+
+    def _transfer(self, transfer: Transfer, payload: bytes) -> None:
+        """One that has something unusual about it."""
+        self._count_frames(1)
+        link = self._link(transfer.handle)
+        if link is None:
+            return
+        try:
+            if not isinstance(link, SenderLink):
+                raise LinkError(NOT_ALLOWED, "a transfer on a link whose receiver is the client")
+            self._gather(link, transfer, payload)
+        except LinkError as error:
+            self.cut(link, error)
+
+    def _gather(self, link: SenderLink, transfer: Transfer, payload: bytes) -> None:
+        decoder, incoming = self.connection.decoder, link.incoming
+        known = (incoming.delivery_id, incoming.tag) if incoming.partial else (None, None)
+        for name, told, before in zip(("id", "tag"), (transfer.delivery_id, transfer.delivery_tag), known, strict=True):
+            if told is None and before is None:
+                raise LinkError(INVALID_FIELD, f"the first transfer of a delivery has no delivery-{name}")
+            if told is not None and before is not None and told != before:
+                raise LinkError(INVALID_FIELD, f"a transfer has another delivery-{name} than its delivery")
+        if transfer.aborted:
+            decoder.abort(incoming)
+            link.returned()
+            return
+        if transfer.resume:
+            link.returned()  # nothing is resumed that was not announced as unsettled
+            return
+        if isinstance(transfer.state, TransactionalState):
+            raise LinkError(NOT_IMPLEMENTED, "transactions")
+        if not incoming.partial:
+            tag = transfer.delivery_tag
+            assert tag is not None, "asked above"
+            assert transfer.delivery_id is not None, "asked above"
+            if not 0 < len(tag) <= TAG_BYTES_MAX:
+                raise LinkError(INVALID_FIELD, f"a delivery-tag has 1 to {TAG_BYTES_MAX} bytes")
+            if transfer.message_format:
+                raise LinkError(NOT_IMPLEMENTED, f"message-format {transfer.message_format}")
+            decoder.begin(incoming, transfer.delivery_id, tag, bool(transfer.settled))
+        decoder.extend(incoming, payload)
+        if not transfer.more:
+            link.transferred(decoder.finish(incoming, self.access.node.now_ms))
+
+    # -- deliveries that went out
+
+    def disposed(self, event: Disposed) -> None:
+        """Outcomes without anything unusual about them, of a receiver."""
+        state: Composite | None = {Accepted.CODE: _ACCEPTED, Released.CODE: _RELEASED}.get(event.outcome)
+        if state is _ACCEPTED and not any(link.rcv_second for link in self.consumers.values()):
+            self.counts.ack += self.ledger.settle(event)
+            if not event.settled:
+                for first, last in event.ranges:
+                    self._answer(first, last, _ACCEPTED)
+            return
+        for first, last in event.ranges:
+            self._settle(first, last, state, event.settled)
+
+    def _disposition(self, disposition: Disposition, _: bytes) -> None:
+        first = int(disposition.first)
+        last = first if disposition.last is None else int(disposition.last)
+        if (last - first) % IDS >= IDS // 2:
+            raise SessionError(INVALID_FIELD, f"a disposition of {first} to {last}")
+        if not disposition.role:
+            if disposition.settled:
+                self.outcomes.settle(first, last)
+            return
+        self._settle(first, last, disposition.state, disposition.settled)
+
+    def _settle(self, first: int, last: int, state: Any, settled: bool) -> None:
+        """The client says what becomes of these deliveries; ids that are not outstanding mean nothing."""
+        if isinstance(state, TransactionalState):
+            raise SessionError(NOT_IMPLEMENTED, "transactions")
+        if state is None or isinstance(state, Received):
+            if not settled:
+                return
+            state = None
+        entries = self.ledger.take(first, last)
+        by_link: dict[Any, list[Any]] = {}
+        for entry in entries:
+            by_link.setdefault(entry[1].owner, []).append(entry)
+        for link, own in by_link.items():
+            outcome = state if state is not None else link.default_outcome
+            self._carry_out(own, outcome, link.rcv_second and not settled)
+        if not settled and not any(link.rcv_second for link in by_link):
+            self._answer(first, last, state)
+
+    def _carry_out(self, entries: Sequence[Any], outcome: Composite, told: bool) -> None:
+        """`told`: the client hears when it is committed on the copies in sync (rcv-settle-mode second)."""
+        node = self.access.node
+        kind = type(outcome)
+        if kind is Accepted:
+            self.counts.ack += len(entries)
+            self._accept(entries, outcome, told)
+            return
+        if kind is Rejected:
+            give_back(node, entries, requeue=False, counted=False)
+        elif kind is Modified:
+            assert isinstance(outcome, Modified), "its type says so"
+            give_back(node, entries, requeue=True, counted=outcome.delivery_failed)
+        else:
+            give_back(node, entries, requeue=True, counted=False)
+        if told:
+            self._tell(entries, outcome)
+
+    def _accept(self, entries: Sequence[Any], outcome: Composite, told: bool) -> None:
+        node = self.access.node
+        if not told:
+            for _, consumer, seq in entries:
+                consumer.ring.owner.settle(seq)
+                consumer.ring.mark()
+            return
+        parts: dict[QueueHandle, CommitPart] = {}
+        for _, consumer, seq in entries:
+            parts.setdefault(consumer.ring.owner, CommitPart()).settles.append((seq, "ack"))
+        ticket = Ticket(1, 1, lambda _: self._tell(entries, outcome))
+        for queue, part in parts.items():
+            queue.commit(part, ticket, node.now_ms)
+        node.barrier(ticket)
+
+    def _tell(self, entries: Sequence[Any], outcome: Composite) -> None:
+        """These deliveries are settled here too."""
+        if self.closing or self.connection.ending is not None:
+            return
+        ids = [(tag - 1) % IDS for tag, _, _ in entries]
+        place = 0
+        while place < len(ids):
+            behind = place + 1
+            while behind < len(ids) and ids[behind] == ids[behind - 1] + 1:
+                behind += 1
+            self._answer(ids[place], ids[behind - 1], outcome)
+            place = behind
+
+    def _answer(self, first: int, last: int, state: Composite | None) -> None:
+        if type(state) is Accepted:
+            self.connection.out.raw(accepted(self.outgoing_number, SENDER, first, last, True))
+            self.want_send()
+        else:
+            self.send(Disposition(role=SENDER, first=first, last=last, settled=True, state=state))
+
+    # -- output
+
+    def send(self, performative: Composite) -> None:
+        self.connection.send(self.outgoing_number, performative)
+
+    def want_send(self) -> None:
+        self.access.node.sending[self.connection] = None
+
+    def flow(
+        self,
+        handle: int | None = None,
+        delivery_count: int | None = None,
+        link_credit: int | None = None,
+        *,
+        drain: bool = False,
+        echo: bool = False,
+    ) -> Flow:
+        """Where the session is, and one of its links."""
+        return Flow(
+            next_incoming_id=self.next_incoming_id,
+            incoming_window=self.incoming_window,
+            next_outgoing_id=self.ledger.next_outgoing_id,
+            outgoing_window=OUTGOING_WINDOW,
+            handle=handle,
+            delivery_count=delivery_count,
+            link_credit=link_credit,
+            drain=drain,
+            echo=echo,
+        )
+
+    def _want_flush(self) -> None:
+        self.access.node.confirming[self] = None
+
+    def flush_confirms(self) -> None:
+        if self.closing or self.connection.ending is not None:
+            return
+        frames, count = self.outcomes.flush(self.outgoing_number)
+        self.counts.confirm += count
+        self.connection.out.raw(frames)
+        self.want_send()
+
+    # -- links
+
+    def cut(self, link: Link, error: Amqp10Error) -> None:
+        """The node ends a link; the session lives."""
+        if self.links.get(link.handle) is not link:
+            return
+        node = self.access.node
+        node.log_fault(self.connection, error, self.number)
+        self._let_go(link)
+        self.detaching.add(link.handle)
+        self.send(Detach(handle=link.handle, closed=True, error=described(error)))
+
+    def refuse(self, attach: Attach, error: LinkError) -> None:
+        """A link that cannot be: an attach without a terminus, then detach (2.6.3)."""
+        self.access.node.log_fault(self.connection, error, self.number)
+        handle = int(attach.handle)
+        self.links.pop(handle, None)
+        self.send(
+            Attach(
+                name=attach.name,
+                handle=handle,
+                role=not attach.role,
+                source=None if attach.role else attach.source,
+                target=attach.target if attach.role else None,
+                initial_delivery_count=0 if attach.role else None,
+            )
+        )
+        self.detaching.add(handle)
+        self.send(Detach(handle=handle, closed=True, error=described(error)))
+
+    def _let_go(self, link: Link) -> None:
+        """What a link held returns to its queue."""
+        self.links.pop(link.handle, None)
+        link.interrupted()
+        if isinstance(link, SenderLink):
+            self.outcomes.forget(link)
+            return
+        if self.consumers.get(link.name) is link:
+            del self.consumers[link.name]
+        node = self.access.node
+        if not link.queue.deleted:
+            link.queue.unsubscribe(link, node.now_ms)
+        give_back(node, self.ledger.drain_of(link.credit), requeue=True, counted=False)
+
+    def review_rights(self) -> None:
+        """A permission changed: links whose user may not go on with them end."""
+        for link in tuple(self.links.values()):
+            try:
+                if isinstance(link, ReceiverLink):
+                    self.access.check("read", "queue", link.queue.name)
+                elif link.place is not None:
+                    self.access.check("write", "exchange", link.place.exchange)
+            except Refusal as refusal:
+                self.cut(link, LinkError(UNAUTHORIZED, refusal.text))
+
+    def review_credit(self) -> None:
+        """Publishers may go on, perhaps."""
+        for link in self.links.values():
+            if isinstance(link, SenderLink):
+                link.review_credit()
+
+    def mark_consumers(self) -> None:
+        """Their queues may hand out again."""
+        for link in self.consumers.values():
+            link.queue.ring.mark()
+
+    # -- what access asks of a session
+
+    @property
+    def vhost_name(self) -> str:
+        return self.access.vhost.name
+
+    @property
+    def backpressure(self) -> Backpressure:
+        return self.connection.backpressure
+
+    @property
+    def holds_publishers(self) -> bool:
+        """No sender gets credit now."""
+        return self.connection.holds_publishers
+
+    @property
+    def is_transactional(self) -> bool:
+        return False
+
+    @property
+    def hears_cancels(self) -> bool:
+        return True
+
+    def route(self, place: Place, address: bytes) -> Route[QueueHandle]:
+        """The route of a target, which the publisher remembers by its address. Raises Refusal."""
+        access, publisher = self.access, self.publisher
+        known = publisher.routes.get(address)
+        if (
+            known is None
+            or known[0] != access.vhost.router.generation
+            or known[1] != access.node.authorization_generation
+        ):
+            return publisher.find(address, *place)
+        return known[2]
+
+    def place_of(self, message: Message) -> Place:
+        """Where a message to an anonymous target goes. Raises LinkError."""
+        to = (properties_of(message).headers or {}).get("x-opt-to")
+        if not isinstance(to, str):
+            raise no_address()
+        return attaching.place(self.access, to)
+
+    def returned(self, messages: Sequence[Message]) -> None:
+        """Nothing is mandatory: what has no queue is released."""
+
+    def in_turns(self, step: Callable[[], bool]) -> None:
+        self.connection.in_turns(step)
+
+    def cancelled(self, link: ReceiverLink) -> None:
+        """A delivery was held for too long."""
+        self.cut(link, LinkError(RESOURCE_LIMIT, "a delivery was not settled in time"))
+
+    def timed_out(self, limit_ms: int) -> None:
+        self.fail(SessionError(RESOURCE_LIMIT, f"a delivery was not settled within {limit_ms} ms"))
+
+    @property
+    def totals(self) -> MessageTotals:
+        """Every delivery took one tag: by `skip` when it was settled with it, else by `put`."""
+        counts, ledger = self.counts, self.ledger
+        return MessageTotals(
+            publish=counts.publish,
+            confirm=counts.confirm,
+            return_unroutable=counts.return_unroutable,
+            drop_unroutable=counts.drop_unroutable,
+            deliver=ledger.next_tag - 1 - ledger.skipped,
+            deliver_no_ack=ledger.skipped,
+            redeliver=ledger.redelivered,
+            ack=counts.ack,
+        )
+
+    # -- the end
+
+    @property
+    def owed(self) -> bool:
+        """The client waits for outcomes."""
+        return self.outcomes.waiting > 0
+
+    def fail(self, error: SessionError) -> None:
+        """Ends the session; the connection lives."""
+        if self.closing:
+            return
+        self.access.node.log_fault(self.connection, error, self.number)
+        self.end(counted=True)
+        self.closing = True
+        self.send(End(error=described(error)))
+
+    def end(self, counted: bool, until: int | None = None) -> None:
+        """Gives back all that the session held. `until`: what is left when the node has done so much (`Labour.done`) is
+        done in later turns."""
+        node = self.access.node
+        self.ledger.flowing = False
+        receivers = tuple(link for link in self.links.values() if isinstance(link, ReceiverLink))
+        for link in self.links.values():
+            link.interrupted()
+        self.links.clear()
+        self.consumers.clear()
+        let_go(node, receivers, node.labour.done + 1 if until is None else until)
+        give_back(node, self.ledger.drain(), requeue=True, counted=counted, until=until)
+        if self.traced is not None:
+            self.traced.settled(0, True, "closed")
+        node.confirming.pop(self, None)
+
+    def tick(self, now_ms: int, until: int) -> bool:
+        """Time-outs of attaches and deliveries. False: the node has done `until`, and more may be late."""
+        if self.deadlines:
+            self.deadlines = [overdue for overdue in self.deadlines if not overdue(now_ms)]
+        if self.ledger.unacked and not self.closing:
+            return check_timeouts(self, self.access.node, now_ms, until)
+        return True
+
+
+_ACCEPTED: Final = Accepted()
+_RELEASED: Final = Released()
+_HANDLERS: Final[Mapping[type, Callable[[Session, Any, bytes], None]]] = {
+    Begin: Session._begin,
+    Attach: Session._attach,
+    Flow: Session._flow,
+    Transfer: Session._transfer,
+    Disposition: Session._disposition,
+    Detach: Session._detach,
+    End: Session._end,
+}
+"""The performatives of a session that has begun."""

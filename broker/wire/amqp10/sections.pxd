@@ -1,0 +1,36 @@
+# What codec and deliveries see of a message's sections.
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from clusterbroker.journal.record cimport Message
+
+
+# Where the sections of a message lie in a payload; each ends where the next one begins. A section that is absent is
+# empty. `annotations` stands behind delivery annotations, which are not kept.
+cdef struct sections:
+    uint64_t delivery_annotations
+    uint64_t annotations
+    uint64_t properties
+    uint64_t application
+    uint64_t body
+    bint durable
+    uint8_t priority
+    int64_t ttl_ms
+    bint has_user_id
+    bint has_reply_to
+
+# Whether payload[:length] is a message; on the way finds its sections. `whole`: with a body; else up to one.
+cdef bint find_sections(const uint8_t *payload, uint64_t length, bint whole, sections *found) noexcept
+
+# Of a stored message's header: where the entries of its annotations stand (`entries` bytes, `count` values), and where
+# its properties begin.
+cdef struct header_parts:
+    uint64_t at
+    uint64_t entries
+    uint64_t count
+    uint64_t rest
+
+# False: an annotation of the node's own is among them.
+cdef bint split_header(const uint8_t *header, uint64_t length, header_parts *parts) noexcept
+
+# The message, without its delivery annotations.
+cdef Message message_of(bytes address, const uint8_t *payload, uint64_t length, const sections *found, int64_t now_ms)

@@ -1,0 +1,3 @@
+from clusterbroker.journal.record import Message
+
+def make_message(address: bytes, payload: bytes, now_ms: int) -> Message | None: ...
