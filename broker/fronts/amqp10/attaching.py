@@ -21,6 +21,7 @@ from clusterbroker.broker.fronts.amqp10.conditions import link_error
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import Attaching, ReceiverLink
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink, check
+from clusterbroker.broker.fronts.amqp10.transacting import CAPABILITIES, CoordinatorLink
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.wire.amqp10.errors import (
     HANDLE_IN_USE,
@@ -111,7 +112,8 @@ def _send(session: SessionCore, performative: Attach) -> None:
     check(performative)
     target = performative.target
     if isinstance(target, Coordinator):
-        raise LinkError(NOT_IMPLEMENTED, "transactions")
+        _coordinate(session, performative)
+        return
     if not isinstance(target, Target):
         raise LinkError(INVALID_FIELD, "a sender's attach has a target")
     if target.dynamic:
@@ -131,6 +133,23 @@ def _send(session: SessionCore, performative: Attach) -> None:
             source=performative.source,
             target=Target(address=target.address, durable=target.durable, capabilities=target.capabilities),
             max_message_size=session.access.node.options.message_bytes_max,
+        )
+    )
+    link.review_credit()
+
+
+def _coordinate(session: SessionCore, performative: Attach) -> None:
+    link = CoordinatorLink(session, performative, None)
+    session.links[link.handle] = link
+    session.send(
+        Attach(
+            name=link.name,
+            handle=link.handle,
+            role=True,
+            snd_settle_mode=performative.snd_settle_mode,
+            rcv_settle_mode=performative.rcv_settle_mode,
+            source=performative.source,
+            target=Coordinator(capabilities=CAPABILITIES),
         )
     )
     link.review_credit()

@@ -67,6 +67,7 @@ class SessionCore(Protocol):
     outcomes: Outcomes
     publisher: Publisher
     reply_key: str
+    transactions: Any
 
     @property
     def backpressure(self) -> Backpressure: ...

@@ -33,7 +33,7 @@ from clusterbroker.broker.wire.amqp10.errors import (
     Amqp10Error,
     LinkError,
 )
-from clusterbroker.broker.wire.amqp10.performatives import Attach, Flow
+from clusterbroker.broker.wire.amqp10.performatives import Accepted, Attach, Flow, Released, TransactionalState
 from clusterbroker.journal.record import Message
 
 CREDIT: Final = 1000
@@ -50,8 +50,8 @@ class SenderLink:
     """As the client says it: it sends."""
 
     __slots__ = (
-        "credit", "delivery_count", "handle", "incoming", "mode", "name", "place", "session", "settles_first", "tags",
-        "unsettled",
+        "credit", "delivery_count", "handle", "incoming", "mode", "name", "place", "posting", "session",
+        "settles_first", "tags", "unsettled",
     )  # fmt: skip
 
     def __init__(self, session: SessionCore, attach: Attach, place: Place | None) -> None:
@@ -66,6 +66,8 @@ class SenderLink:
         self.tags: set[bytes] = set()
         self.unsettled = 0
         """Deliveries without a settlement."""
+        self.posting = b""
+        """The transaction of the delivery that is not whole yet."""
         address = b"\0\0" if place is None else place.encoded
         self.incoming: IncomingLink = session.connection.decoder.open_link(session.number, self.handle, address, self)
 
@@ -95,8 +97,8 @@ class SenderLink:
 
     # -- transfers
 
-    def transferred(self, batch: Transferred) -> None:
-        """Takes a batch. Raises LinkError, for which the link ends."""
+    def transferred(self, batch: Transferred, txn_id: bytes = b"") -> None:
+        """Takes a batch; `txn_id`: it is staged in that transaction. Raises LinkError, for which the link ends."""
         count = len(batch.tags)
         if not count:
             return
@@ -109,10 +111,10 @@ class SenderLink:
         if batch.refusal is not None:
             raise batch.refusal
         if batch.settled:
-            self._publish(batch.messages, None)
+            self._publish(batch.messages, None, txn_id)
         else:
             self._hold(batch)
-            self._publish(batch.messages, self.session.outcomes.ticket(self, batch.first_id, batch.tags))
+            self._publish(batch.messages, self.session.outcomes.ticket(self, batch.first_id, batch.tags), txn_id)
         self.review_credit()
 
     def _hold(self, batch: Transferred) -> None:
@@ -137,12 +139,12 @@ class SenderLink:
         if self.unsettled <= UNSETTLED_MAX:
             self.review_credit()
 
-    def _publish(self, messages: Sequence[Message], ticket: Unsettled | None) -> None:
+    def _publish(self, messages: Sequence[Message], ticket: Unsettled | None, txn_id: bytes = b"") -> None:
         session = self.session
         if not session.backpressure.publishes:
             session.backpressure.begin()
         if self.place is None:
-            self._each(messages, ticket, None)
+            self._each(messages, ticket, None, txn_id)
             return
         try:
             route = session.route(self.place, self.incoming.address)
@@ -151,7 +153,9 @@ class SenderLink:
         flags = 0
         for message in messages:
             flags |= message.flags
-        if route.onward is not None:
+        if txn_id:
+            self._each(messages, ticket, route, txn_id)
+        elif route.onward is not None:
             self._send(route, [as_row(message) for message in messages], ticket)
         elif (
             route.uncacheable
@@ -171,7 +175,13 @@ class SenderLink:
     ) -> None:
         self.session.publisher.publish(route, messages, False, ticket, named)
 
-    def _each(self, messages: Sequence[Message], ticket: Unsettled | None, known: Route[QueueHandle] | None) -> None:
+    def _each(
+        self,
+        messages: Sequence[Message],
+        ticket: Unsettled | None,
+        known: Route[QueueHandle] | None,
+        txn_id: bytes = b"",
+    ) -> None:
         """Message by message, each with a ticket of its own: their outcomes may differ."""
         session = self.session
         tickets: Sequence[Unsettled | None] = [None] * len(messages)
@@ -179,13 +189,13 @@ class SenderLink:
             tickets = session.outcomes.apart(ticket)
         for message, own in zip(messages, tickets, strict=True):
             try:
-                self._one(message, own, known)
+                self._one(message, own, known, txn_id)
             except Refusal as refusal:
                 self._refuse(own, link_error(refusal))
             except LinkError as error:
                 self._refuse(own, error)
 
-    def _one(self, message: Message, ticket: Unsettled | None, known: Route[QueueHandle] | None) -> None:
+    def _one(self, message: Message, ticket: Unsettled | None, known: Route[QueueHandle] | None, txn_id: bytes) -> None:
         session, place = self.session, self.place
         if place is None:
             place = session.place_of(message)
@@ -195,7 +205,16 @@ class SenderLink:
         named = None
         if known.uncacheable or looks_into(message.flags, (message,)):
             message, known, named = addressed(session, *place, message)
-        self._send(known, (message,), ticket, named)
+        if not txn_id:
+            self._send(known, (message,), ticket, named)
+            return
+        if known.onward is not None:
+            raise LinkError(PRECONDITION_FAILED, f"exchange '{place.exchange}' takes nothing in a transaction")
+        session.transactions.post(txn_id, known, message, named)
+        if ticket is not None:
+            outcome = Accepted() if known.targets else Released()
+            ticket.state = TransactionalState(txn_id=txn_id, outcome=outcome)
+            ticket.pass_()
 
     def _refuse(self, ticket: Unsettled | None, error: Amqp10Error) -> None:
         """A message that no queue may have; one that was sent settled has nobody to tell but the link."""

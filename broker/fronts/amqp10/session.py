@@ -27,6 +27,7 @@ from clusterbroker.broker.fronts.amqp10.outcomes import IDS, Outcomes
 from clusterbroker.broker.fronts.amqp10.ports import ConnectionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink, no_address
+from clusterbroker.broker.fronts.amqp10.transacting import Transactions
 from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.queues.handle import CommitPart, QueueHandle
@@ -42,6 +43,7 @@ from clusterbroker.broker.wire.amqp10.errors import (
     RESOURCE_LIMIT,
     UNATTACHED_HANDLE,
     UNAUTHORIZED,
+    UNKNOWN_ID,
     WINDOW_VIOLATION,
     Amqp10Error,
     LinkError,
@@ -85,6 +87,7 @@ class Session:
     __slots__ = (
         "access", "closing", "connection", "consumers", "counts", "deadlines", "detaching", "incoming_window", "ledger",
         "links", "next_incoming_id", "number", "outcomes", "outgoing_number", "publisher", "reply_key", "traced",
+        "transactions",
     )  # fmt: skip
 
     def __init__(self, connection: ConnectionCore, number: int, outgoing_number: int, begin: Begin) -> None:
@@ -107,6 +110,7 @@ class Session:
         self.reply_key = ""
         self.publisher = Publisher(self)
         self.outcomes = Outcomes(self._want_flush)
+        self.transactions = Transactions(self)
         self.traced: Traced | None = None
 
     # -- performatives in
@@ -221,7 +225,8 @@ class Session:
             link.returned()  # nothing is resumed that was not announced as unsettled
             return
         if isinstance(transfer.state, TransactionalState):
-            raise LinkError(NOT_IMPLEMENTED, "transactions")
+            self.transactions.find(transfer.state.txn_id)
+            link.posting = transfer.state.txn_id
         if not incoming.partial:
             tag = transfer.delivery_tag
             assert tag is not None, "asked above"
@@ -233,7 +238,8 @@ class Session:
             decoder.begin(incoming, transfer.delivery_id, tag, bool(transfer.settled))
         decoder.extend(incoming, payload)
         if not transfer.more:
-            link.transferred(decoder.finish(incoming, self.access.node.now_ms))
+            txn_id, link.posting = link.posting, b""
+            link.transferred(decoder.finish(incoming, self.access.node.now_ms), txn_id)
 
     # -- deliveries that went out
 
@@ -263,7 +269,8 @@ class Session:
     def _settle(self, first: int, last: int, state: Any, settled: bool) -> None:
         """The client says what becomes of these deliveries; ids that are not outstanding mean nothing."""
         if isinstance(state, TransactionalState):
-            raise SessionError(NOT_IMPLEMENTED, "transactions")
+            self._retire(first, last, state, settled)
+            return
         if state is None or isinstance(state, Received):
             if not settled:
                 return
@@ -277,6 +284,16 @@ class Session:
             self._carry_out(own, outcome, link.rcv_second and not settled)
         if not settled and not any(link.rcv_second for link in by_link):
             self._answer(first, last, state)
+
+    def _retire(self, first: int, last: int, state: TransactionalState, settled: bool) -> None:
+        """These deliveries have their outcome when the transaction is committed."""
+        if state.txn_id not in self.transactions.open:
+            raise SessionError(UNKNOWN_ID, f"no transaction {state.txn_id.hex()} in this session")
+        entries = self.ledger.take(first, last)
+        outcome = state.outcome if isinstance(state.outcome, Composite) else _ACCEPTED
+        self.transactions.retire(state.txn_id, entries, outcome, settled)
+        if not settled:
+            self.send(Disposition(role=SENDER, first=first, last=last, settled=False, state=state))
 
     def _carry_out(self, entries: Sequence[Any], outcome: Composite, told: bool) -> None:
         """`told`: the client hears when it is committed on the copies in sync (rcv-settle-mode second)."""
@@ -535,6 +552,7 @@ class Session:
         self.links.clear()
         self.consumers.clear()
         let_go(node, receivers, node.labour.done + 1 if until is None else until)
+        self.transactions.abandon(counted)
         give_back(node, self.ledger.drain(), requeue=True, counted=counted, until=until)
         if self.traced is not None:
             self.traced.settled(0, True, "closed")

@@ -8,7 +8,6 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     Accepted,
     Attach,
     Begin,
-    Coordinator,
     Detach,
     End,
     Flow,
@@ -214,7 +213,6 @@ def test_an_exclusive_queue_of_another_connection(session: Session, channel: Cha
 
 
 def test_a_target_that_is_none(session: Session) -> None:
-    session.sender(None, target=Coordinator(), waits=False).detached("amqp:not-implemented")
     session.sender(None, target=None, waits=False).detached("amqp:invalid-field")
 
 

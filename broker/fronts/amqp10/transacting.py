@@ -1,0 +1,237 @@
+"""Transactions of one session, and the link to their coordinator (specification, part 4).
+
+    declare        -> declared(txn-id)                   the session has one more
+    discharge      -> accepted                           all of it is committed, or (fail) forgotten
+                      rejected(amqp:transaction:...)     unknown-id; rollback: a queue refused a part; timeout
+    posting        a transfer with the id as its state: staged; its outcome stands inside the id's state
+    retirement     a disposition with the id: the delivery leaves the session with the commit
+
+A rollback forgets the staged messages. Deliveries that their client has not settled are held as before; those that it
+has settled return to their queues, counted as failed. So does what an ended session had retired. A transaction is open
+for TIMEOUT_MS; then it is rolled back, and its discharge refused. What is atomic where is `access.transaction`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from clusterbroker.broker.access.errors import Refusal
+from clusterbroker.broker.access.publisher import Named
+from clusterbroker.broker.access.receiver import give_back
+from clusterbroker.broker.access.transaction import Transaction
+from clusterbroker.broker.fronts.amqp10.conditions import described, link_error
+from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
+from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink
+from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.routing.router import Route
+from clusterbroker.broker.wire.amqp10.errors import (
+    DECODE_ERROR,
+    NOT_IMPLEMENTED,
+    RESOURCE_LIMIT,
+    ROLLBACK,
+    TIMEOUT,
+    UNKNOWN_ID,
+    LinkError,
+)
+from clusterbroker.broker.wire.amqp10.performatives import (
+    Accepted,
+    Composite,
+    Declare,
+    Declared,
+    Discharge,
+    Error,
+    Modified,
+    Rejected,
+    Released,
+    composed,
+)
+from clusterbroker.broker.wire.amqp10.types import DecodeError, Described, decode_all
+from clusterbroker.journal.record import Message
+
+OPEN_MAX: Final = 16
+"""Transactions of a session."""
+TIMEOUT_MS: Final = 60_000
+CAPABILITIES: Final = ("amqp:local-transactions", "amqp:multi-txns-per-ssn")
+VALUE: Final = 0x77
+_STAGED: Final = {Accepted: "ack", Rejected: "reject", Released: "requeue", Modified: "requeue"}
+
+
+@dataclass(slots=True, eq=False)
+class Open:
+    """One transaction. `retired`: deliveries, and whether their client has settled them."""
+
+    since_ms: int
+    staged: Transaction = field(default_factory=Transaction)
+    retired: list[tuple[list[Any], bool]] = field(default_factory=list)
+    failed: Error | None = None
+    """Why it can only be rolled back."""
+
+
+class Transactions:
+    """Of one session."""
+
+    __slots__ = ("_next", "_session", "open")
+
+    def __init__(self, session: SessionCore) -> None:
+        self._session = session
+        self._next = 0
+        self.open: dict[bytes, Open] = {}
+
+    def declare(self) -> bytes:
+        """The id of a new one. Raises LinkError."""
+        if len(self.open) >= OPEN_MAX:
+            raise LinkError(RESOURCE_LIMIT, f"a session has at most {OPEN_MAX} open transactions")
+        if not self.open:
+            self._session.deadlines.append(self._overdue)
+        self._next += 1
+        txn_id = self._next.to_bytes(8, "big")
+        self.open[txn_id] = Open(self._session.access.node.now_ms)
+        return txn_id
+
+    def find(self, txn_id: bytes) -> Open:
+        """Raises LinkError."""
+        known = self.open.get(txn_id)
+        if known is None:
+            raise LinkError(UNKNOWN_ID, f"no transaction {txn_id.hex()} in this session")
+        return known
+
+    def post(self, txn_id: bytes, route: Route[QueueHandle], message: Message, named: Named | None) -> None:
+        """A message to these queues, with the commit. Raises LinkError, and Refusal for what is too much."""
+        known = self.find(txn_id)
+        try:
+            known.staged.publish(route, (message,), False, named)
+        except Refusal as refusal:
+            known.failed = described(link_error(refusal))
+            raise
+
+    def retire(self, txn_id: bytes, entries: list[Any], outcome: Composite, settled: bool) -> None:
+        """These deliveries have this outcome when the transaction is committed. Raises LinkError."""
+        known = self.find(txn_id)
+        known.retired.append((entries, settled))
+        try:
+            known.staged.settle(entries, _STAGED.get(type(outcome), "requeue"))
+        except Refusal as refusal:
+            known.failed = described(link_error(refusal))
+
+    def _overdue(self, now_ms: int) -> bool:
+        for known in self.open.values():
+            if known.failed is None and now_ms - known.since_ms >= TIMEOUT_MS:
+                self._undo(known)
+                text = f"the transaction was open for {TIMEOUT_MS // 1000} s"
+                known.failed = Error(condition=TIMEOUT, description=text)
+        return not self.open
+
+    def discharge(self, txn_id: bytes, fail: bool, then: Callable[[Composite], None]) -> None:
+        """Commits or rolls back; `then(outcome)`, perhaps later."""
+        try:
+            known = self.find(txn_id)
+        except LinkError as error:
+            then(Rejected(error=described(error)))
+            return
+        del self.open[txn_id]
+        if fail or known.failed is not None:
+            self._undo(known)
+            then(Accepted() if fail else Rejected(error=known.failed))
+            return
+        self._fetch(known, lambda: self._commit(known, then))
+
+    def _fetch(self, known: Open, then: Callable[[], None]) -> None:
+        """Bodies of those that will be dead letters may be on disk only: a commit is one turn."""
+        rejected = known.staged.rejected()
+        waits = len(rejected)
+        if not waits:
+            then()
+            return
+
+        def brought() -> None:
+            nonlocal waits
+            waits -= 1
+            if not waits:
+                then()
+
+        for queue, seqs in rejected.items():
+            queue.preload(seqs, brought)
+
+    def _commit(self, known: Open, then: Callable[[Composite], None]) -> None:
+        def done(ticket: Ticket) -> None:
+            if ticket.rejected:
+                reason = "" if ticket.refused is None else f": queue '{ticket.refused.queue}': {ticket.refused.reason}"
+                text = f"a queue refused its part{reason}"
+                then(Rejected(error=Error(condition=ROLLBACK, description=text)))
+            else:
+                then(Accepted())
+
+        try:
+            for queue, seqs in known.staged.rejected().items():
+                known.staged.letters(queue, seqs)
+        except Refusal as refusal:
+            self._undo(known)
+            then(Rejected(error=described(link_error(refusal))))
+            return
+        known.staged.commit(self._session.publisher, done)
+
+    def _undo(self, known: Open) -> None:
+        """Rolls back."""
+        session, node = self._session, self._session.access.node
+        retired, known.retired = known.retired, []
+        known.staged = Transaction()
+        for entries, settled in retired:
+            if settled:
+                give_back(node, entries, requeue=True, counted=True)
+            else:
+                session.ledger.restore(entries, node.now_ms)
+
+    def abandon(self, counted: bool) -> None:
+        """The session ends: what was retired in vain goes back to its queues."""
+        node = self._session.access.node
+        for known in self.open.values():
+            for entries, _ in known.retired:
+                give_back(node, entries, requeue=True, counted=counted)
+        self.open.clear()
+
+
+class CoordinatorLink(SenderLink):
+    """A link to the coordinator: declares and discharges."""
+
+    __slots__ = ()
+
+    def _publish(self, messages: Sequence[Message], ticket: Unsettled | None, txn_id: bytes = b"") -> None:
+        if ticket is None or txn_id:
+            raise LinkError(NOT_IMPLEMENTED, "a coordinator answers unsettled messages, outside of transactions")
+        for message, own in zip(messages, self.session.outcomes.apart(ticket), strict=True):
+            try:
+                self._carry_out(_asked(message), own)
+            except LinkError as error:
+                self._answer(own, Rejected(error=described(error)))
+
+    def _carry_out(self, asked: Composite, ticket: Unsettled) -> None:
+        transactions: Transactions = self.session.transactions
+        if isinstance(asked, Declare):
+            if asked.global_id is not None:
+                raise LinkError(NOT_IMPLEMENTED, "distributed transactions")
+            self._answer(ticket, Declared(txn_id=transactions.declare()))
+        elif isinstance(asked, Discharge):
+            transactions.discharge(asked.txn_id, asked.fail, lambda state: self._answer(ticket, state))
+        else:
+            raise LinkError(DECODE_ERROR, f"{asked.NAME} is no request to a coordinator")
+
+    def _answer(self, ticket: Unsettled, state: Composite) -> None:
+        ticket.state = state
+        ticket.pass_()
+
+
+def _asked(message: Message) -> Composite:
+    """The request in a message's body. Raises LinkError."""
+    try:
+        section = decode_all(message.body)
+        if isinstance(section, Described) and section.descriptor == VALUE:
+            found = composed(section.value)
+            if isinstance(found, Composite):
+                return found
+    except DecodeError as error:
+        raise LinkError(DECODE_ERROR, str(error)) from None
+    raise LinkError(DECODE_ERROR, "a coordinator takes declare and discharge")
