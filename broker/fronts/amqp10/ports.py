@@ -62,7 +62,7 @@ class SessionCore(Protocol):
     deadlines: list[Callable[[int], bool]]
     ledger: SessionLedger
     links: dict[int, Any]
-    detaching: set[int]
+    detaching: tuple[int, ...]
     number: int
     outcomes: Outcomes
     publisher: Publisher

@@ -41,6 +41,8 @@ UNSETTLED_MAX: Final = 8 * CREDIT
 UNSETTLED, SETTLED, MIXED = 0, 1, 2
 """snd-settle-mode (2.8.2)."""
 COUNTS: Final = 1 << 32
+_NO_TAGS: Final[set[bytes]] = set()
+"""Of each link that has nothing unsettled: there may be very many. It stays empty."""
 
 
 class SenderLink:
@@ -63,7 +65,7 @@ class SenderLink:
         self.settles_first = attach.rcv_settle_mode == 0
         self.credit = 0
         self.delivery_count = attach.initial_delivery_count or 0
-        self.tags: set[bytes] = set()
+        self.tags: set[bytes] = _NO_TAGS
         self.unsettled = 0
         """Deliveries without a settlement."""
         self.posting = b""
@@ -119,6 +121,8 @@ class SenderLink:
 
     def _hold(self, batch: Transferred) -> None:
         """Their tags are in use until they are settled (2.6.12)."""
+        if not self.tags:
+            self.tags = set()
         tags, count = self.tags, len(batch.tags)
         known = len(tags)
         tags.update(batch.tags)

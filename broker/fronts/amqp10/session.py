@@ -101,7 +101,7 @@ class Session:
         self.next_incoming_id = int(begin.next_outgoing_id)
         self.incoming_window = WINDOW
         self.links: dict[int, Link] = {}
-        self.detaching: set[int] = set()
+        self.detaching: tuple[int, ...] = ()
         self.consumers: dict[str, ReceiverLink] = {}
         """Receivers that are attached, by name."""
         self.counts = ChannelCounts()
@@ -163,7 +163,7 @@ class Session:
     def _detach(self, detach: Detach, _: bytes) -> None:
         handle = int(detach.handle)
         if handle in self.detaching:
-            self.detaching.discard(handle)
+            self.detaching = tuple(one for one in self.detaching if one != handle)
             return
         link = self._link(handle)
         assert link is not None, "it has a handle, and is not about to be detached"
@@ -398,7 +398,7 @@ class Session:
         node = self.access.node
         node.log_fault(self.connection, error, self.number)
         self._let_go(link)
-        self.detaching.add(link.handle)
+        self.detaching += (link.handle,)
         self.send(Detach(handle=link.handle, closed=True, error=described(error)))
 
     def refuse(self, attach: Attach, error: LinkError) -> None:
@@ -416,7 +416,7 @@ class Session:
                 initial_delivery_count=0 if attach.role else None,
             )
         )
-        self.detaching.add(handle)
+        self.detaching += (handle,)
         self.send(Detach(handle=handle, closed=True, error=described(error)))
 
     def _let_go(self, link: Link) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from urllib.parse import quote
 
 import pytest
 
@@ -161,14 +162,15 @@ def test_external_takes_the_certificates_identity(target: Broker) -> None:
     peer = Peer(address, tls=context, stop_before="init")
     assert "EXTERNAL" in peer.mechanisms.sasl_server_mechanisms
     assert peer.try_login("EXTERNAL", b"") == 1, "the certificate names nobody here"
-    target.api("PUT", "users/client", {"password": PASSWORD, "tags": ""}).raise_for_status()
+    user = f"users/{quote('CN=client,O=Example' + chr(92) + ', Inc', safe='')}"
+    target.api("PUT", user, {"password": PASSWORD, "tags": ""}).raise_for_status()
     try:
         peer = Peer(address, tls=context, stop_before="init")
         peer.login("EXTERNAL", b"")
         with peer.closes("amqp:unauthorized-access"):
             peer.say(Open(container_id="x"))
     finally:
-        target.api("DELETE", "users/client").raise_for_status()
+        target.api("DELETE", user).raise_for_status()
 
 
 @rule("S29")
