@@ -179,7 +179,7 @@ def _receive(session: SessionCore, performative: Attach) -> None:
     known = replace(
         source,
         filter=filters or None,
-        outcomes=OUTCOMES,
+        outcomes=tuple(one for one in OUTCOMES if not source.outcomes or one in source.outcomes),
         distribution_mode="move" if source.distribution_mode else None,
         durable=min(source.durable, 1),
         capabilities=(),

@@ -20,7 +20,7 @@ from clusterbroker.broker.fronts.amqp10.ports import SessionCore
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.watch import Delivery, Watch
 from clusterbroker.broker.wire.amqp10.errors import RESOURCE_DELETED, LinkError
-from clusterbroker.broker.wire.amqp10.performatives import Attach, Composite, Flow, Released, Source
+from clusterbroker.broker.wire.amqp10.performatives import OUTCOMES, Attach, Composite, Flow, Released, Source
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
@@ -211,6 +211,15 @@ class ReceiverLink:
         watch.delivered(Delivery(self.session, self.queue.name, self.name, tag, message, redelivered, not self.settled))
 
     # -- settlement
+
+    @property
+    def is_choosy(self) -> bool:
+        """Not all outcomes are in force for it (3.5.3)."""
+        return len(self.source.outcomes) < len(OUTCOMES)
+
+    def takes(self, outcome: Composite) -> bool:
+        """Whether a delivery may have this outcome."""
+        return outcome.SYMBOL in self.source.outcomes
 
     @property
     def default_outcome(self) -> Composite:

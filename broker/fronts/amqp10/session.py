@@ -246,7 +246,7 @@ class Session:
     def disposed(self, event: Disposed) -> None:
         """Outcomes without anything unusual about them, of a receiver."""
         state: Composite | None = {Accepted.CODE: _ACCEPTED, Released.CODE: _RELEASED}.get(event.outcome)
-        if state is _ACCEPTED and not any(link.rcv_second for link in self.consumers.values()):
+        if state is _ACCEPTED and not any(link.rcv_second or link.is_choosy for link in self.consumers.values()):
             self.counts.ack += self.ledger.settle(event)
             if not event.settled:
                 for first, last in event.ranges:
@@ -281,6 +281,10 @@ class Session:
             by_link.setdefault(entry[1].owner, []).append(entry)
         for link, own in by_link.items():
             outcome = state if state is not None else link.default_outcome
+            if state is not None and not link.takes(outcome):
+                self.ledger.restore(own, self.access.node.now_ms)
+                self.cut(link, LinkError(INVALID_FIELD, f"{outcome.NAME} is none of the source's outcomes"))
+                continue
             self._carry_out(own, outcome, link.rcv_second and not settled)
         if not settled and not any(link.rcv_second for link in by_link):
             self._answer(first, last, state)

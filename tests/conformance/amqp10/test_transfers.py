@@ -314,6 +314,16 @@ def test_a_lost_connection_counts(connect10: Connect10, queue: str) -> None:
     assert (again.header.first_acquirer, again.header.delivery_count) == (False, 1)
 
 
+@rule("D110")
+def test_an_outcome_that_is_not_in_force(session: Session, queue: str) -> None:
+    fill(session, queue, 1)
+    receiver = session.receiver(f"/queues/{queue}", credit=1, outcomes=("amqp:accepted:list",))
+    assert getattr(receiver.attach.source, "outcomes", ()) == ("amqp:accepted:list",)
+    with receiver.detaches("amqp:invalid-field", "rejected"):
+        receiver.dispose(receiver.delivery().id, state=Rejected())
+    assert session.receiver(f"/queues/{queue}", credit=1).delivery().message.body == b"0"
+
+
 def test_an_unsettled_acceptance_is_settled_at_once(session: Session, queue: str) -> None:
     fill(session, queue, 1)
     receiver = session.receiver(f"/queues/{queue}", credit=1)

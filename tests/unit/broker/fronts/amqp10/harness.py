@@ -31,9 +31,9 @@ _P = TypeVar("_P", bound=Composite)
 class Peer:
     """`heard`: frames that nobody has asked for yet. `ended` is how the server ended the connection."""
 
-    def __init__(self, world: Any, identity: str | None = None) -> None:
+    def __init__(self, world: Any, identity: str | None = None, loopback: bool = True) -> None:
         self.world = world
-        accepted = Accepted("192.0.2.9:7", True, world.now_ms, identity)
+        accepted = Accepted("192.0.2.9:7", loopback, world.now_ms, identity)
         self.core: Any = Opening(world.node, accepted, FRONTS, self._become)
         self.ended: str | None = None
         self.unsent = b""

@@ -13,6 +13,8 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     Error,
     Flow,
     Open,
+    SaslInit,
+    SaslOutcome,
     Transfer,
 )
 from clusterbroker.cluster.wiring import commands as c
@@ -102,6 +104,16 @@ def test_the_anonymous_are_whom_the_settings_name() -> None:
     heard = peer.raw(b"AMQP\0\1\0\0" + frame(0, Open(container_id="x")) + frame(0, BEGIN))
     assert [type(each.body) for each in heard] == [bytes, Open, Begin]
     assert world.node.clients[peer.core.id].user == "guest"
+
+
+def test_who_may_come_from_this_machine_only() -> None:
+    """S28"""
+    world = World()
+    peer = Peer(world, loopback=False)
+    init = SaslInit(mechanism="PLAIN", initial_response=b"\0guest\0guest")
+    heard = peer.raw(b"AMQP\3\1\0\0" + frame(0, init, kind=1))
+    assert heard[-1].body == SaslOutcome(code=1)
+    assert peer.ended == "flush"
 
 
 def test_counts_wrap() -> None:
