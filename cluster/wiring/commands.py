@@ -30,6 +30,7 @@ from .member_commands import AddMember as AddMember
 from .member_commands import DrainNode as DrainNode
 from .member_commands import FailNode as FailNode
 from .member_commands import ForgetNode as ForgetNode
+from .member_commands import RaiseLevel as RaiseLevel
 from .member_commands import RegisterNode as RegisterNode
 from .member_commands import SetVoters as SetVoters
 
@@ -481,7 +482,7 @@ AnyCommand = (
     | DeleteOperatorPolicy | PutParameter | DeleteParameter | SetVhostLimits | ClearVhostLimits | AddMember
     | RegisterNode | FailNode | DrainNode | ForgetNode | SetVoters | ChangeInSync | TransferOwner | GiveUpCopy
     | ForceOwner | MoveReplica | ImportDefinitions | ApplyImport | DropImport | CommitTransaction | AbortTransaction
-    | ExpireTransactions | ForgetProducers | FinishSegments | PassTime
+    | ExpireTransactions | ForgetProducers | FinishSegments | PassTime | RaiseLevel
 )  # fmt: skip
 
 _FREE_FORM: Final = ("arguments", "definition", "metadata", "value")

@@ -37,6 +37,8 @@ class RegisterNode(Command, frozen=True, kw_only=True, tag="register_node"):
     given_up_as: Incarnation = Incarnation(0)
     """With `all_damaged`: what this incarnation gave up is damaged. If a later one has registered since, that one
     reported the same, and what is there now came afterwards, and counts. 0: it is damaged in any case."""
+    level: int = 1
+    """The feature level that its release knows (levels.py). Earlier releases do not say it: they know the first one."""
 
 
 class FailNode(OfProcess, frozen=True, kw_only=True, tag="fail_node"):
@@ -69,3 +71,12 @@ class SetVoters(Command, frozen=True, kw_only=True, tag="set_voters"):
     """The voters of the wiring log, for display and choice: the voting itself is the log's own matter."""
 
     voters: tuple[NodeId, ...]
+
+
+class RaiseLevel(Command, frozen=True, kw_only=True, tag="raise_level"):
+    """What this feature level brings may be written from now on (levels.py). Refused unless it is above the present
+    one, and `members` has each member that has ever registered, in its present incarnation."""
+
+    level: int
+    members: tuple[tuple[NodeId, Incarnation], ...] = ()
+    """Those of which the proposer knows that they know the level, each in the incarnation that it had in the map."""
