@@ -32,6 +32,7 @@ NODES = Table(
         Column("draining"),
         Column("leader", "wiring_leader", heading="metadata_leader"),
         Column("version"),
+        Column("supported_feature_level", wide=True),
         Column("alive", wide=True),
         Column("voter", wide=True),
         Column("witness", wide=True),
@@ -56,6 +57,7 @@ OVERVIEW = Table(
         Column("cluster_name"),
         Column("node"),
         Column("product_version", heading="version"),
+        Column("feature_level"),
         Column("queues", "object_totals.queues", number),
         Column("exchanges", "object_totals.exchanges", number),
         Column("connections", "object_totals.connections", number),
@@ -125,6 +127,22 @@ def cluster_name(
     if name is not None:
         reach.api.put("/api/cluster-name", body={"name": name})
     return str(reach.api.get("/api/cluster-name")["name"])
+
+
+@operation(cluster, "raise-level")
+def cluster_raise_level(
+    reach: Target,
+    level: Annotated[
+        int | None, typer.Argument(min=1, help="The new level; none: the highest that the node's release knows.")
+    ] = None,
+    yes: Yes = False,
+) -> str:
+    """Raise the feature level, once all members run the new release. There is no way back to an older one."""
+    sure("Raise the feature level? No member can return to an older release afterwards.", yes)
+    done = reach.change("level.raise", **({} if level is None else {"level": level}))
+    if done["level"] == done["before"]:
+        return f"the cluster is at feature level {done['level']} already"
+    return f"the cluster is at feature level {done['level']}, it was at {done['before']}"
 
 
 _FEATURES = "Feature flags, as RabbitMQ's clients expect them."

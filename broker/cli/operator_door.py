@@ -123,6 +123,7 @@ ROUTES: Final[dict[str, Route]] = {
     "queues.replay-messages": Route("POST", QUEUE + "/messages/replay", socket=False),
     "drain": Route("POST", "/api/nodes/{node}/drain", _of_this_node),
     "leave": Route("DELETE", "/api/nodes/{member}"),
+    "level.raise": Route("PUT", "/api/feature-level"),
 }
 NO_LIMIT: Final = Route("DELETE", LIMIT, lambda _, arguments: arguments.update(value=None))
 """Of a vhost: a negative one."""

@@ -450,6 +450,14 @@ class Drain(Form):
     undo: bool = False
 
 
+class FeatureLevel(Form):
+    """The cluster's feature level."""
+
+    level: (
+        Annotated[int, Meta(ge=1, description="Without it the highest that the node's release knows")] | UnsetType
+    ) = UNSET
+
+
 class QueueAction(Form):
     """What RabbitMQ does with mirrors."""
 

@@ -1,7 +1,7 @@
 """Documents of the time line: changes of owners, of members, and where its record begins.
 
 One list, the newest first. A user sees moves of queues in vhosts that it may enter; who may see nodes sees what
-happened to members too. The last entry says from when on all is told, so a list is never without it.
+happened to members and to the cluster too. The last entry says from when on all is told, so a list is never without it.
 
 Asked with `grouped=true`, moves between the same members for the same reason that followed upon each other within
 TOGETHER_MS are one entry with their number: what a member that fails leaves behind is a thousand moves at once.
@@ -19,7 +19,7 @@ from .errors import object_not_found
 from .paging import Listing
 from .principals import MONITORING
 from .reading import Document, Reading, moment
-from .timeline import BEGAN, AnyEvent, Event, Happened, Moved, Since
+from .timeline import BEGAN, AnyEvent, Event, Happened, Moved, Raised, Since
 
 NUMBER_MAX: Final = 10**15
 TOGETHER_MS: Final = 1_000
@@ -46,7 +46,8 @@ AnyEntry = AnyEvent | Group
 def listing(reading: Reading) -> Listing[AnyEntry]:
     """All that the user may see."""
     timeline, principal = reading.replica.timeline, reading.principal
-    happened = [event for event in timeline.happened() if not event.member or principal.has(MONITORING)]
+    monitors = principal.has(MONITORING)
+    happened = [event for event in timeline.happened() if monitors or _is_gap(event)]
     opened = frozenset(principal.open_vhosts())
     moved: Iterable[Moved] = (event for event in timeline.moves() if event.vhost in opened)
     if reading.query.get("grouped", "").lower() == "true":
@@ -78,12 +79,18 @@ def of_queue(reading: Reading, vhost: str, name: str) -> Listing[AnyEntry]:
     if queue is None:
         raise object_not_found()
     timeline = reading.replica.timeline
-    gaps = [event for event in timeline.happened() if not event.member]
+    gaps = filter(_is_gap, timeline.happened())
     moved = timeline.moves_of(queue.queue_id)
     return _listing(moved, gaps, timeline.since_of(queue.queue_id))
 
 
-def _listing(moved: Iterable[Moved] | list[Group], happened: Iterable[Happened], since: Since) -> Listing[AnyEntry]:
+def _is_gap(event: Happened | Raised) -> bool:
+    return isinstance(event, Happened) and not event.member
+
+
+def _listing(
+    moved: Iterable[Moved] | list[Group], happened: Iterable[Happened | Raised], since: Since
+) -> Listing[AnyEntry]:
     both: tuple[Iterable[AnyEntry], ...] = (moved, happened)
     newest_first = merge(*both, key=lambda entry: entry.number, reverse=True)
     return Listing(
@@ -102,6 +109,8 @@ def _name(entry: AnyEntry) -> str:
             return entry.member
         case Group():
             return " ".join(move.queue for move in entry.examples)
+        case Raised():
+            return ""
 
 
 def document(entry: AnyEntry) -> Document:
@@ -131,6 +140,8 @@ def document(entry: AnyEntry) -> Document:
             return _head(entry) | {"kind": "record", "what": entry.what}
         case Happened():
             return _head(entry) | {"kind": "member", "member": entry.member, "what": entry.what}
+        case Raised():
+            return _head(entry) | {"kind": "level", "level": entry.level, "what": f"feature level {entry.level}"}
 
 
 def _head(event: Event) -> Document:

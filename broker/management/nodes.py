@@ -204,6 +204,7 @@ def overview(reading: Reading) -> Document:
         "contexts": [context for row in rows for context in _contexts(row, named=True)] if monitors else [],
         "disable_stats": False,
         "enable_queue_totals": False,
+        "feature_level": reading.map.level,
         "exchange_types": EXCHANGE_TYPES,
         "listeners": [listener for row in rows for listener in _listeners(row)] if monitors else [],
         "management_version": RABBITMQ_API,

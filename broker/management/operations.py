@@ -84,6 +84,11 @@ def _forget_logins(r: Reading, p: Path, _said: Said) -> Asked:
     return Asked("logins.forget")
 
 
+def _raise_level(_r: Reading, _p: Path, said: Said) -> Asked:
+    level = bodies.FeatureLevel.of(said).level
+    return Asked("level.raise", {} if level is msgspec.UNSET else {"level": level})
+
+
 def _there(r: Reading, p: Path) -> None:
     if p["name"] not in r.replica.node_names():
         raise object_not_found()
@@ -99,5 +104,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
               _queue("queues.force-owner", bodies.ForceOwner), bodies.ForceOwner),
     Operation("POST", "/api/nodes/{name}/drain", "Hand this node's queues and clients to others", _drain, bodies.Drain),
     Operation("DELETE", "/api/nodes/{name}", "Forget a member that is dead", _forget),
+    Operation("PUT", "/api/feature-level", "Raise the cluster's feature level: there is no way back", _raise_level,
+              bodies.FeatureLevel),
     Operation("DELETE", "/api/auth/attempts/{name}/source", "Count sign-in attempts anew", _forget_logins, status=204),
 )  # fmt: skip

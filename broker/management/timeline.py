@@ -4,6 +4,7 @@ The map knows the present only. What each command of the log changed is told onc
 
     Moved      a queue has another owner, or none, or the same one in a new epoch; with the reason
     Happened   a member joined, is up, is down, drains, left; or there is a gap in what is told here
+    Raised     the cluster has another feature level
 
 The log says nothing of reasons, and its commands need not carry a time. So the reason is what kind of command it was,
 and the time is the one at which this process folded it: that of its node but for milliseconds. After a time without a
@@ -82,7 +83,13 @@ class Happened(Event, frozen=True, kw_only=True):
     member: str = ""
 
 
-AnyEvent = Moved | Happened
+class Raised(Event, frozen=True, kw_only=True):
+    """An operator raised the cluster's feature level."""
+
+    level: int
+
+
+AnyEvent = Moved | Happened | Raised
 
 
 class Since(msgspec.Struct, frozen=True):
@@ -105,7 +112,7 @@ class Timeline:
         self._moves: dict[int, Moved] = {}
         self._of_queue: dict[int, deque[int]] = {}
         self._queue_since: dict[int, Since] = {}  # of queues that had too many
-        self._happened: deque[Happened] = deque(maxlen=MEMBERS_MAX)
+        self._happened: deque[Happened | Raised] = deque(maxlen=MEMBERS_MAX)
         self._members: dict[str, Member] = {}  # as they were told last
 
     # -- what happens -----------------------------------------------------------------------------------------
@@ -125,6 +132,8 @@ class Timeline:
             self._happen("forgotten", name, after.applied, now_ms)
         for member in after.members():
             self._member(member, after.applied, now_ms)
+        if before.is_cluster and after.level > before.level:
+            self._raise(after.level, after.applied, now_ms)
         for was in before.queues():
             queue = after.queue_by_id(was.queue_id)
             if queue is not None and queue.epoch != was.epoch:
@@ -144,6 +153,8 @@ class Timeline:
                     self._members.pop(name, None)
                     leaves = isinstance(outcome.command, c.ForgetNode) and outcome.command.leaves
                     self._happen("left" if leaves else "forgotten", name, outcome.index, now_ms)
+                case told.LevelRaised(level=level):
+                    self._raise(level, outcome.index, now_ms)
                 case _:
                     pass
 
@@ -163,6 +174,10 @@ class Timeline:
     def _happen(self, what: str, member: str, index: int, now_ms: int) -> None:
         self._number += 1
         self._happened.append(Happened(number=self._number, at_ms=now_ms, index=index, what=what, member=member))
+
+    def _raise(self, level: int, index: int, now_ms: int) -> None:
+        self._number += 1
+        self._happened.append(Raised(number=self._number, at_ms=now_ms, index=index, level=level))
 
     def _move(self, queue: Queue, previous: NodeId | None, why: str, index: int, now_ms: int) -> None:
         self._number += 1
@@ -211,8 +226,8 @@ class Timeline:
         """From when on all of a queue is told."""
         return max(self.since, self._queue_since.get(queue_id, self.since), key=lambda since: since.index)
 
-    def happened(self) -> Iterable[Happened]:
-        """To members, the newest first; and gaps."""
+    def happened(self) -> Iterable[Happened | Raised]:
+        """To members and the cluster, the newest first; and gaps."""
         return reversed(self._happened)
 
 

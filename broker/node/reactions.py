@@ -135,7 +135,7 @@ OF_MEMBERS: Final = {
     changes.CopyLost: "copy_lost",
 }
 """What concerns nodes in a cluster, and the method of theirs."""
-WITHOUT: Final = {changes.ParameterChanged, changes.ImportChanged, changes.ProducerChanged}
+WITHOUT: Final = {changes.ParameterChanged, changes.ImportChanged, changes.ProducerChanged, changes.LevelRaised}
 """What changes nothing of a node."""
 REACTIONS: Final[dict[type, Callable[[ReactingNode, Any], None]]] = {
     changes.QueueDeclared: queue_declared,

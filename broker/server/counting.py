@@ -46,6 +46,7 @@ from clusterbroker.broker.streams.stream import Stream
 from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster.ids import NodeId, QueueId
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.levels import LEVEL
 from clusterbroker.journal.flushes import BOUNDS_MS
 from clusterbroker.replication.copies import State as CopyState
 
@@ -142,6 +143,8 @@ def node_row(shell: ServerPort, started_at_ms: int, lag_ms: float) -> NodeRow:
         listeners=tuple(listeners),
         loop_lag_ms=round(lag_ms, 3),
         wiring_index=node.map.applied,
+        feature_level=node.map.level,
+        supported_feature_level=LEVEL,
         links=tuple(_links(shell)),
         connections_created=shell.connections_created,
         connections_closed=shell.connections_created - len(shell.clients),

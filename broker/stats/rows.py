@@ -203,6 +203,10 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     """So much a second may come in for copies that no publisher waits for; 0: as fast as it goes."""
     copying_paused: bool = False
     """By an operator."""
+    feature_level: int = 1
+    """Of the cluster, by the node's map."""
+    supported_feature_level: int = 1
+    """The highest that its release knows; releases before there were levels do not say it."""
 
     @property
     def key(self) -> Key:

@@ -55,6 +55,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=0):
     number: int
     """How many connections this process has dialled: a higher one means that the dialler gave up the lower."""
     software: str
+    level: int = 1
+    """The highest feature level that the sender's release knows; releases before there were levels know the first."""
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -81,6 +83,8 @@ class Identity:
     disk_id: str
     process: str
     software: str
+    level: int
+    """The highest feature level that its release knows."""
 
     def __post_init__(self) -> None:
         assert valid_name(self.name), f"'{self.name}' is no node name"
@@ -97,6 +101,7 @@ class Identity:
             channel,
             number,
             self.software,
+            self.level,
         )
 
 
@@ -108,11 +113,12 @@ def valid_name(name: str) -> bool:
 
 
 def objection(
-    own: Identity, hello: Hello, certified: str | None, expected: str | None, channel: str | None
+    own: Identity, hello: Hello, certified: str | None, expected: str | None, channel: str | None, level: int
 ) -> str | None:
     """Why this node does not want a link with the sender of `hello`; None: it does.
 
-    `certified`: CN of its certificate; `expected`, `channel`: whom and what we dialled (None: it dialled us).
+    `certified`: CN of its certificate; `expected`, `channel`: whom and what we dialled (None: it dialled us); `level`:
+    the cluster's feature level, as far as this node knows.
     """
     other = hello.name
     if hello.protocol != PROTOCOL:
@@ -144,6 +150,11 @@ def objection(
         )
     if expected is not None and other != expected:
         return f"at the address of {expected} answers {other}: correct the addresses in --peers"
+    if hello.level < level:
+        return (
+            f"{other} runs clusterbroker {hello.software}, which knows feature level {hello.level}, and the cluster is "
+            f"at level {level}: install the release of {own.name} (clusterbroker {own.software}) or a newer one on it"
+        )
     if hello.channel not in CHANNELS or channel not in (None, hello.channel):
         return f"{other} wants a link for '{hello.channel}', {own.name} for '{channel or ' or '.join(CHANNELS)}'"
     return None

@@ -63,6 +63,9 @@ class MeshEvents(Protocol):
     def admits(self, hello: Hello) -> str | None:
         """Whether a node that is no peer may link (a joiner with the secret): None, or why not."""
 
+    def level(self) -> int:
+        """The cluster's feature level, as far as this node knows: a release that knows less is refused."""
+
 
 @dataclass(frozen=True, slots=True)
 class MeshOptions:
@@ -296,7 +299,8 @@ class Mesh:
     def wanted(self, link: Link, hello: Hello) -> str | None:
         """See LinkOwner."""
         expected, channel, _ = link.dialled or (None, None, 0)
-        if (why := objection(self._identity, hello, link.certified, expected, channel)) is not None:
+        level = self._events.level()
+        if (why := objection(self._identity, hello, link.certified, expected, channel, level)) is not None:
             return why
         if hello.name not in self._peers and (why := self._events.admits(hello)) is not None:
             return why

@@ -107,9 +107,7 @@ class Fold:
         try:
             command = c.decode(envelope.command)
         except NewerRelease as error:
-            raise FormatTooNew(
-                f"metadata entry {index} cannot be read ({error}): it comes from a newer release; upgrade this node"
-            ) from error
+            raise _too_new(index, error) from error
         except ValueError as error:
             raise DamagedLog(
                 f"metadata entry {index} cannot be read ({error}): start this node with the release that its cluster "
@@ -117,6 +115,8 @@ class Fold:
             ) from error
         try:
             return self.map.apply(index, command)
+        except NewerRelease as error:
+            raise _too_new(index, error) from error
         except MemoryError as error:
             raise LogFailure(
                 f"metadata entry {index} could not be applied: memory is short; restart this node"
@@ -155,3 +155,9 @@ class Fold:
             raise DamagedLog(f"{where}: the snapshot {error}") from error
         fold.origins = {origin: (session, number) for origin, session, number in stored.origins}
         return fold
+
+
+def _too_new(index: int, why: NewerRelease) -> FormatTooNew:
+    return FormatTooNew(
+        f"metadata entry {index} cannot be read ({why}): it comes from a newer release; upgrade this node"
+    )

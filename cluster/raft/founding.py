@@ -7,11 +7,16 @@
 All must have been present once, not a majority. A node that lost its disk and starts again as a founder looks like a
 new one, and a majority of such nodes could found the cluster a second time beside the data of the first. A founded
 node says so when it introduces itself, so a single one cannot do that either.
+
+The cluster begins at the feature level that all founders know: with an older release among them that is its level. A
+founder that learns of the end from another one takes the level from that one, too.
 """
 
 from __future__ import annotations
 
 import msgspec
+
+from clusterbroker.cluster.wiring.levels import LEVEL
 
 from .identity import Founder, Identity, raft_id
 from .messages import Introduce
@@ -20,11 +25,12 @@ from .messages import Introduce
 class Founding:
     """Pure: introductions in, the founded identity out."""
 
-    __slots__ = ("_disks", "_identity", "conflict", "over")
+    __slots__ = ("_disks", "_identity", "_level", "conflict", "over")
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
         self._disks: dict[str, str] = {identity.name: identity.disk_id}
+        self._level = LEVEL
         self.over: Identity | None = None
         """What founding led to: founded (with voters) or joined (without founders)."""
         self.conflict = ""
@@ -50,7 +56,7 @@ class Founding:
         me = self._identity
         if other.voters:
             if me.raft_id in other.voters:
-                self.over = msgspec.structs.replace(me, voters=other.voters)
+                self.over = msgspec.structs.replace(me, voters=other.voters, level=other.level)
             else:
                 self.over = msgspec.structs.replace(me, founders=(), voters=())
             return
@@ -59,10 +65,11 @@ class Founding:
             self.conflict = f"{other.name} was started with other peers: it says {theirs}; this node says {mine}"
             return
         self._disks[other.name] = other.disk_id
+        self._level = min(self._level, other.level)
         self._conclude()
 
     def _conclude(self) -> None:
         me = self._identity
         if all(f.name in self._disks for f in self._founders):
             voters = tuple(sorted(raft_id(f.name, self._disks[f.name]) for f in self._founders))
-            self.over = msgspec.structs.replace(me, voters=voters)
+            self.over = msgspec.structs.replace(me, voters=voters, level=self._level)

@@ -22,6 +22,7 @@ import msgspec
 from clusterbroker.cluster.errors import DamagedLog, newer_format
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.levels import FIRST, LEVEL
 from clusterbroker.cluster.wiring.map import ClusterMap
 
 from .disk import REMEDY, FileDisk
@@ -63,6 +64,8 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     """The disk id of the data directory that this log belongs to; empty: of the first release."""
     starts: int = 0
     """The number of the last start of the node that used this log."""
+    level: int = 1
+    """The feature level of the map with which the cluster was founded; 1 as well as long as it was not."""
 
     @property
     def raft_id(self) -> str:
@@ -111,17 +114,26 @@ def migrate_local(
     """
     me = raft_id(name, disk_id)
     map_.apply(next_index, c.AddMember(name=name, address=address))
-    establish(disk, Identity(name, disk_id, 0, (Founder(name, address),), (me,), home=home), map_)
+    _begin_at(map_, LEVEL)
+    establish(disk, Identity(name, disk_id, 0, (Founder(name, address),), (me,), home=home, level=LEVEL), map_)
 
 
-def founders_map(founders: Sequence[Founder]) -> ClusterMap:
-    """The map with which a new cluster begins: equal on all founders."""
+def founders_map(founders: Sequence[Founder], level: int) -> ClusterMap:
+    """The map with which a new cluster begins: equal on all founders, if they know the same feature level."""
     map_ = ClusterMap()
     for index, founder in enumerate(founders, start=1):
         command = c.AddMember(name=founder.name, address=founder.address, witness=founder.witness)
         applied = map_.apply(LogIndex(index), command)
         assert applied.error is None, f"founder {founder.name}: {applied.error}"
+    _begin_at(map_, level)
     return map_
+
+
+def _begin_at(map_: ClusterMap, level: int) -> None:
+    """Nobody has registered yet, so nobody has to be asked."""
+    if level > FIRST:
+        applied = map_.apply(LogIndex(map_.applied + 1), c.RaiseLevel(level=level))
+        assert applied.error is None, f"feature level {level}: {applied.error}"
 
 
 def establish(disk: FileDisk, identity: Identity, map_: ClusterMap) -> None:

@@ -38,6 +38,8 @@ class Introduce(Message, frozen=True, tag=60):
     """Of its log; 0: it has none yet."""
     end: Whole = 0
     """The last entry of its log."""
+    level: Whole = 1
+    """The feature level with which its cluster was founded; of one that was not, the highest that its release knows."""
 
 
 class Append(Message, frozen=True, tag=61):

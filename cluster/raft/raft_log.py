@@ -49,6 +49,7 @@ from clusterbroker.cluster.errors import (
 )
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.levels import LEVEL, check_ordered
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring.view import ClusterView
 from clusterbroker.cluster.wiring_log import SNAPSHOT_EVERY, Done, Listener, snapshot_is_due, unlogged
@@ -230,6 +231,7 @@ class RaftLog:
             stored = c.encode(command)
             if len(stored) > COMMAND_BYTES_MAX:
                 raise PreconditionFailed(f"a metadata command of {len(stored)} bytes; {COMMAND_BYTES_MAX} are allowed")
+            check_ordered(command, self.map.level)
         except (WiringError, Unavailable) as error:
             if done is not None:
                 done(unlogged(command, error))
@@ -346,7 +348,7 @@ class RaftLog:
             assert loaded is None, "nothing is read of what founding is to make"
             self._identity = over
             if over.voters:
-                identities.establish(self._disk, over, identities.founders_map(over.founders))
+                identities.establish(self._disk, over, identities.founders_map(over.founders, over.level))
             else:
                 identities.write(self._disk, over)
         journal, stored = loaded or load(self._disk, over)
@@ -367,7 +369,8 @@ class RaftLog:
     def _introduce(self, peer: NodeId) -> None:
         me, core = self._identity, self._core
         log = (0, 0) if core is None else (core.term, core.journal[-1][1])
-        self._send(peer, m.Introduce(me.name, me.disk_id, me.creed, me.voters, *log))
+        level = me.level if me.voters else LEVEL
+        self._send(peer, m.Introduce(me.name, me.disk_id, me.creed, me.voters, *log, level))
 
     def _introduced(self, peer: NodeId, other: m.Introduce) -> None:
         if other.name != peer:

@@ -175,6 +175,12 @@ class ProducerChanged(msgspec.Struct, frozen=True, tag=True):
     name: str
 
 
+class LevelRaised(msgspec.Struct, frozen=True, tag=True):
+    """The cluster's feature level rose: what it brings may be written."""
+
+    level: int
+
+
 class TimePassed(msgspec.Struct, frozen=True, tag=True):
     """The log is older."""
 
@@ -185,5 +191,5 @@ Change = (
     QueueDeclared | QueueDeleted | QueuePaused | ExchangeDeclared | ExchangeDeleted | Bound | Unbound | VhostAdded
     | VhostChanged | VhostDeleted | PolicyChanged | UserChanged | PermissionChanged | ParameterChanged | MemberChanged
     | MemberForgotten | OwnerChanged | InSyncChanged | ReplicasChanged | CopyLost | ImportChanged | SegmentOpened
-    | SegmentCommitted | SegmentEnded | ProducerChanged | TimePassed
+    | SegmentCommitted | SegmentEnded | ProducerChanged | LevelRaised | TimePassed
 )  # fmt: skip

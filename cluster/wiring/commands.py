@@ -23,14 +23,16 @@ from clusterbroker.cluster.ids import LOCAL_NODE, Epoch, Incarnation, NodeId, Qu
 from clusterbroker.journal.values import restored
 
 from .arguments import ENCODER, NESTING_MAX, VERSION, decoded, too_deep
+from .command import Command as Command
+from .command import OfProcess
 from .entities import ApplyTo, DestinationKind, UserLimits
-
-
-class Command(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_field="command"):
-    """Root of all commands."""
-
-    at_ms: int = 0
-    """When it was proposed, wall clock of the proposer, ms since 1970; for display: nothing ends by it."""
+from .member_commands import AddMember as AddMember
+from .member_commands import DrainNode as DrainNode
+from .member_commands import FailNode as FailNode
+from .member_commands import ForgetNode as ForgetNode
+from .member_commands import RaiseLevel as RaiseLevel
+from .member_commands import RegisterNode as RegisterNode
+from .member_commands import SetVoters as SetVoters
 
 
 class AddVhost(Command, frozen=True, kw_only=True, tag="add_vhost"):
@@ -310,77 +312,6 @@ class ClearVhostLimits(Command, frozen=True, kw_only=True, tag="clear_vhost_limi
     vhost: str
 
 
-class AddMember(Command, frozen=True, kw_only=True, tag="add_member"):
-    """A node may join under this name; it is not alive before it registers. Founders come by the first commands. The
-    first member of a map takes over all queues of the map, which was a single node's: that node is this member."""
-
-    name: NodeId
-    address: str
-    witness: bool = False
-
-
-class RegisterNode(Command, frozen=True, kw_only=True, tag="register_node"):
-    """A member's process started, or begins anew after it was failed. Refused unless the incarnation is new."""
-
-    node: NodeId
-    disk_id: str
-    incarnation: Incarnation
-    address: str
-    amqp: tuple[str, ...] = ()
-    damaged: tuple[QueueId, ...] = ()
-    """Queues whose replica at this node has lost records: it begins anew, empty, when this is applied, and does not
-    count before it has caught up; but for those of which nobody else may have all."""
-    all_damaged: bool = False
-    """So it is with every replica at this node, however many there are when the command is applied."""
-    spare_last: bool = False
-    """The process gives up what is damaged, and begins again: until it has, the member is not alive, and gets no queues
-    that it would lose as well. Refused if nobody were left who may have all of a queue: a damaged copy is better."""
-    log_id: str = ""
-    """Of its wiring log: another one than before when that was lost; empty: the disk id."""
-    given_up_as: Incarnation = Incarnation(0)
-    """With `all_damaged`: what this incarnation gave up is damaged. If a later one has registered since, that one
-    reported the same, and what is there now came afterwards, and counts. 0: it is damaged in any case."""
-
-
-class _OfProcess(Command, frozen=True, kw_only=True):
-    """Proposed by, or about, one process of a member; void, or refused, when the member began anew since."""
-
-    node: NodeId
-    incarnation: Incarnation
-
-
-class FailNode(_OfProcess, frozen=True, kw_only=True, tag="fail_node"):
-    """A member is gone: others take over what it owned. Result: whether it was alive with that incarnation."""
-
-
-class DrainNode(Command, frozen=True, kw_only=True, tag="drain_node"):
-    """Place no new queue at a member, or do so again. It hands its queues over itself, and keeps its copies."""
-
-    node: NodeId
-    draining: bool = True
-    leaving: bool = False
-    """It drains in order to leave: its copies are made elsewhere first (membership.py). Void when not draining."""
-
-
-class ForgetNode(Command, frozen=True, kw_only=True, tag="forget_node"):
-    """Take a member out for good. Refused while it is alive and owns a queue; its data directory never returns."""
-
-    node: NodeId
-    accept_loss: bool = False
-    """Needed when it may hold the only copy of a queue."""
-    leaves: bool = False
-    """It is alive and goes by itself: refused while a queue counts on its copy (membership.py); else its transient
-    queues end with it."""
-    accept_fewer: bool = False
-    """It may leave though queues count on its copy."""
-
-
-class SetVoters(Command, frozen=True, kw_only=True, tag="set_voters"):
-    """The voters of the wiring log, for display and choice: the voting itself is the log's own matter."""
-
-    voters: tuple[NodeId, ...]
-
-
 class InSyncProposal(msgspec.Struct, frozen=True, array_like=True):
     """One queue of a ChangeInSync."""
 
@@ -395,14 +326,14 @@ class InSyncProposal(msgspec.Struct, frozen=True, array_like=True):
     """Of each of `in_sync`, in its order: of the process that caught up."""
 
 
-class ChangeInSync(_OfProcess, frozen=True, kw_only=True, tag="change_in_sync"):
+class ChangeInSync(OfProcess, frozen=True, kw_only=True, tag="change_in_sync"):
     """A leader of queues reports the replicas in sync, of many queues at once. What does not hold any more is skipped.
     Result: the queue_ids that were changed."""
 
     changes: tuple[InSyncProposal, ...]
 
 
-class TransferOwner(_OfProcess, frozen=True, kw_only=True, tag="transfer_owner"):
+class TransferOwner(OfProcess, frozen=True, kw_only=True, tag="transfer_owner"):
     """The owner hands a queue to another in-sync member."""
 
     queue_id: QueueId
@@ -411,7 +342,7 @@ class TransferOwner(_OfProcess, frozen=True, kw_only=True, tag="transfer_owner")
     to: NodeId
 
 
-class GiveUpCopy(_OfProcess, frozen=True, kw_only=True, tag="give_up_copy"):
+class GiveUpCopy(OfProcess, frozen=True, kw_only=True, tag="give_up_copy"):
     """What a member has of a queue is damaged, lacks what is committed, or may lack it (`doubted`): it does not count
     before it has caught up, and the queue goes to the heir if it was the member's. Refused unless somebody alive may
     have all of it."""
@@ -537,7 +468,7 @@ class PassTime(Command, frozen=True, kw_only=True, tag="pass_time"):
     """The log's calendar now, ms since 1970."""
 
 
-class FinishSegments(_OfProcess, frozen=True, kw_only=True, tag="finish_segments"):
+class FinishSegments(OfProcess, frozen=True, kw_only=True, tag="finish_segments"):
     """The owner has moved all rows of these committed segments. Those whose epoch is another by now are passed over."""
 
     segments: tuple[tuple[QueueId, Epoch, int], ...]
@@ -551,7 +482,7 @@ AnyCommand = (
     | DeleteOperatorPolicy | PutParameter | DeleteParameter | SetVhostLimits | ClearVhostLimits | AddMember
     | RegisterNode | FailNode | DrainNode | ForgetNode | SetVoters | ChangeInSync | TransferOwner | GiveUpCopy
     | ForceOwner | MoveReplica | ImportDefinitions | ApplyImport | DropImport | CommitTransaction | AbortTransaction
-    | ExpireTransactions | ForgetProducers | FinishSegments | PassTime
+    | ExpireTransactions | ForgetProducers | FinishSegments | PassTime | RaiseLevel
 )  # fmt: skip
 
 _FREE_FORM: Final = ("arguments", "definition", "metadata", "value")

@@ -33,6 +33,7 @@ from . import commands as c
 from . import ownership
 from .changes import Change
 from .entities import Member, Queue
+from .levels import Levels
 from .members import Members
 from .passing import LogClock
 from .placement import one_more
@@ -65,6 +66,7 @@ class Membership:
     _index: QueueIndex
     _replicas: Replicas
     _queues: Queues
+    _levels: Levels
 
     def add(self, command: c.AddMember, changes: list[Change]) -> Member:
         """Fold AddMember."""
@@ -96,6 +98,7 @@ class Membership:
     def register(self, command: c.RegisterNode, changes: list[Change]) -> Member:
         """Fold RegisterNode."""
         known = self._members.require(command.node)
+        self._levels.check_registration(command)
         self._check_disk(command)
         if command.incarnation <= known.incarnation:
             raise PreconditionFailed(

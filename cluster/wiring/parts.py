@@ -2,6 +2,7 @@
 
     LogClock                        place and age of the log
     Members, QueueIndex, Vhosts     what there is: members; queues by id; each vhost's wiring by name
+    Levels                          the feature level: what may be written
     Replicas, Queues, Membership    owners and copies; begins and ends of queues; lives of members
     Policies, Parameters, Accounts  what holds for queues and exchanges; values of plugins; users and their rights
     Transactions, Cascades          what producers stage and commit; ends in several commands
@@ -21,6 +22,7 @@ from .cascade import Cascades
 from .changes import Change, VhostDeleted
 from .entities import Exchange
 from .exchange_rules import STAGING
+from .levels import Levels
 from .members import Members
 from .membership import Membership
 from .parameters import Parameters, Policies
@@ -51,20 +53,21 @@ class MapParts:
     """All parts of a map but the import that is under way; without any vhost at first."""
 
     __slots__ = (
-        "_stored", "accounts", "cascades", "clock", "handlers", "index", "members", "membership", "parameters",
-        "policies", "queues", "replicas", "transactions", "vhosts",
+        "_stored", "accounts", "cascades", "clock", "handlers", "index", "levels", "members", "membership",
+        "parameters", "policies", "queues", "replicas", "transactions", "vhosts",
     )  # fmt: skip
 
     def __init__(self) -> None:
         """Parts that know of each other what they need."""
         self.clock: Final = LogClock()
         self.members: Final = Members()
+        self.levels: Final = Levels(self.members)
         self.index: Final = QueueIndex(self.members)
         self.vhosts: Final = Vhosts(self.members, self.index)
         self.replicas: Final = Replicas(self.members, self.vhosts, self.index)
         self.queues: Final = Queues(self.clock, self.members, self.vhosts, self.index, self.replicas)
         self.membership: Final = Membership(
-            self.clock, self.members, self.vhosts, self.index, self.replicas, self.queues
+            self.clock, self.members, self.vhosts, self.index, self.replicas, self.queues, self.levels
         )
         self.cascades: Final = Cascades(self.vhosts, self.index)
         self.accounts: Final = Accounts(self.vhosts.require)
@@ -73,6 +76,7 @@ class MapParts:
         self.transactions: Final = Transactions(self.clock, self.vhosts, self.index, self.replicas)
         self._stored: Final[tuple[Stored, ...]] = (
             self.clock, self.members, self.index, self.vhosts, self.accounts, self.parameters,
+            self.levels,
         )  # fmt: skip
         self.handlers: Final[dict[type, Handler]] = {
             c.AddVhost: self.vhosts.add,
@@ -119,6 +123,7 @@ class MapParts:
             c.ForgetProducers: self.transactions.forget_producers,
             c.FinishSegments: self.transactions.finish_segments,
             c.PassTime: self.clock.pass_time,
+            c.RaiseLevel: self.levels.raise_level,
         }
 
     def fold(self, command: c.AnyCommand, changes: list[Change]) -> Any:

@@ -21,6 +21,7 @@ from clusterbroker.cluster.errors import PreconditionFailed
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.entities import Member, Queue
+from clusterbroker.cluster.wiring.levels import LEVEL
 from clusterbroker.cluster.wiring.map import ClusterMap
 
 
@@ -85,6 +86,7 @@ def alone(map_: ClusterMap, me: NodeId, disk_id: str, log_id: str, above: int) -
         address=member.address,
         amqp=member.amqp,
         log_id=log_id,
+        level=LEVEL,
     )
     orders.give(register)
     for one in wanted:

@@ -86,6 +86,11 @@ class ClusterView:
         return self._parts.clock.applied
 
     @property
+    def level(self) -> int:
+        """The feature level: whoever writes what an older release cannot read asks this first (levels.py)."""
+        return self._parts.levels.level
+
+    @property
     def time(self) -> LogTime:
         """Age and calendar of the log."""
         return self._parts.clock.time

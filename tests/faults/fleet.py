@@ -50,28 +50,23 @@ class Fleet:
             words.append(f"{bare}@{self.at(bare)}{slash}{role}")
         return ",".join(words)
 
-    def launch(self, name: str, *words: str, **settings: str) -> Node:
-        """Starts a process with these flags (and variables) besides name, data directory and AMQP address."""
+    def launch(self, name: str, *words: str, release: Path = ROOT, **settings: str) -> Node:
+        """Starts a process with these flags (and variables) besides name, data directory and AMQP address. `release`:
+        the tree of another one."""
         node = self.node(name)
         assert not node.running, "a node is started once"
         node.directory.mkdir(parents=True, exist_ok=True)
-        line = [
-            sys.executable,
-            "-m",
-            "clusterbroker.broker.cli.main",
-            "start",
-            "--name",
-            name,
-            "--data-dir",
-            str(node.data_dir),
-        ]
+        line = [*command_of(release), "start", "--name", name, "--data-dir", str(node.data_dir)]
         line += ["--amqp", f"{LOOPBACK}:{node.amqp_port}", *words]
         with open(node.directory / "node.out", "wb") as out, open(node.log, "ab") as log:
             node.process = popen(
-                line, stdout=out, stderr=log, stdin=subprocess.DEVNULL, cwd=ROOT,
-                env=environment(self.secret) | settings, start_new_session=True,
+                line, stdout=out, stderr=log, stdin=subprocess.DEVNULL, cwd=release,
+                env=self._environment(release) | settings, start_new_session=True,
             )  # fmt: skip
         return node
+
+    def _environment(self, release: Path) -> dict[str, str]:
+        return environment(self.secret) | ({} if release == ROOT else {"PYTHONPATH": str(release)})
 
     def found(self, *names: str) -> None:
         """Launches founders."""
@@ -112,19 +107,18 @@ class Fleet:
 
     # -- commands
 
-    async def command(self, name: str, *words: str) -> tuple[int, str, str]:
+    async def command(self, name: str, *words: str, release: Path = ROOT) -> tuple[int, str, str]:
         """`clusterbroker WORDS --data-dir ...`: exit code, what it said, its errors."""
-        return await self._run(*words, "--data-dir", str(self.node(name).data_dir))
+        return await self._run(*words, "--data-dir", str(self.node(name).data_dir), release=release)
 
     async def journal(self, *words: str) -> tuple[int, str, str]:
         """`clusterbroker journal WORDS`."""
         return await self._run("journal", *words)
 
-    async def _run(self, *words: str) -> tuple[int, str, str]:
-        line = [sys.executable, "-m", "clusterbroker.broker.cli.main", *words]
+    async def _run(self, *words: str, release: Path = ROOT) -> tuple[int, str, str]:
         done = await asyncio.to_thread(
-            run, line, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
-            env=environment(self.secret),
+            run, [*command_of(release), *words], capture_output=True, text=True, timeout=120, check=False, cwd=release,
+            env=self._environment(release),
         )  # fmt: skip
         return done.returncode, done.stdout.strip(), done.stderr.strip()
 
@@ -133,8 +127,9 @@ class Fleet:
         assert answer is not None, f"{name} runs"
         return answer
 
-    async def join(self, name: str, to: str, *words: str) -> tuple[int, str, str]:
-        return await self.command(name, "join", self.at(to), "--name", name, "--cluster", self.at(name), *words)
+    async def join(self, name: str, to: str, *words: str, release: Path = ROOT) -> tuple[int, str, str]:
+        line = ("join", self.at(to), "--name", name, "--cluster", self.at(name), *words)
+        return await self.command(name, *line, release=release)
 
     async def members(self, name: str) -> dict[str, dict[str, Any]]:
         return {row["name"]: row for row in (await self.ask(name, "members"))["members"]}
@@ -191,6 +186,13 @@ class Fleet:
         finally:
             await client.close()
         return bodies
+
+
+def command_of(release: Path) -> list[str]:
+    """`clusterbroker` of this checkout, which a zygote forks, or of another release, which is executed."""
+    if release == ROOT:
+        return [sys.executable, "-m", "clusterbroker.broker.cli.main"]
+    return [sys.executable, "-m", "clusterbroker"]
 
 
 async def until(reached: Callable[[], Any], what: str = "what was waited for", timeout_s: float = PATIENCE_S) -> Any:

@@ -21,6 +21,7 @@ from clusterbroker.cluster.link.frames import FRAME_BYTES_MAX, HEADER, encode
 from clusterbroker.cluster.link.hello import CONTROL, DATA, Identity
 from clusterbroker.cluster.link.mesh import Mesh
 from clusterbroker.cluster.link.secret import find_secret
+from clusterbroker.cluster.wiring.levels import FIRST, LEVEL
 from clusterbroker.replication.messages import Append, AppendAck
 from tests.faults.fleet import until
 from tests.faults.test_cluster_damage import consume, publish
@@ -57,6 +58,9 @@ class Impostor:
     def admits(self, _: Any) -> str | None:
         return "nobody"
 
+    def level(self) -> int:
+        return FIRST
+
 
 def garbage(chance: random.Random, channel: str) -> bytes:
     """One frame, or what is none."""
@@ -89,7 +93,7 @@ async def impostor_of_c(directory: Path) -> AsyncIterator[tuple[LocalCluster, Im
         said = json.loads((cluster.data_dir("c") / "identity").read_text())
         secret = find_secret(directory / "secret")
         impostor = Impostor()
-        identity = Identity("c", said["cluster_id"], 9, said["disk_id"], "no process", VERSION)
+        identity = Identity("c", said["cluster_id"], 9, said["disk_id"], "no process", VERSION, LEVEL)
 
         def mesh() -> Mesh:
             meshes.append(Mesh(identity, node_credentials(secret, "c", directory), impostor))

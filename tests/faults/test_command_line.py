@@ -58,6 +58,7 @@ ROWS = (
     Row("cluster name the-cluster", "the-cluster"),
     Row("cluster name", "the-cluster"),
     Row("cluster features", "quorum_queue"),
+    Row("cluster raise-level --yes", "the cluster is at feature level 2 already"),
     Row("nodes list", "MiB"),
     Row("nodes show b --columns name,running", "yes"),
     Row("nodes logins a", "amqp"),

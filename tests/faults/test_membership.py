@@ -16,6 +16,7 @@ from clusterbroker.broker.trial.client import ClientLost
 from clusterbroker.broker.trial.faults import fill, mount_small_disk, unmount
 from clusterbroker.broker.trial.nodes import Node, free_port
 from clusterbroker.broker.trial.relay import LOOPBACK
+from clusterbroker.cluster.wiring.levels import LEVEL
 from tests.faults.fleet import Fleet, until
 
 BODIES = [b"message %d" % number for number in range(50)]
@@ -37,6 +38,8 @@ async def test_members_queues_and_moves(fleet: Fleet) -> None:
     assert all(row["alive"] and row["voter"] for row in rows.values())
     assert sum(row["leader"] for row in rows.values()) == 1
     assert sum(row["owns"] for row in rows.values()) == 6
+    assert all(row["feature_level"] == LEVEL for row in rows.values())
+    assert (await fleet.ask("a", "status"))["feature_level"] == LEVEL, "a new cluster begins there"
     queue = await fleet.queue("c", "q0")
     assert queue["messages"] == 3
     assert queue["in_sync"] == ["a", "b", "c"]

@@ -18,6 +18,7 @@ from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring import snapshot
 from clusterbroker.cluster.wiring.balance import rebalance, reconfigurations
 from clusterbroker.cluster.wiring.entities import Queue
+from clusterbroker.cluster.wiring.levels import FIRST, LEVEL
 from clusterbroker.cluster.wiring.map import Applied, ClusterMap
 from tests.budget import examples
 
@@ -33,7 +34,7 @@ ARGUMENTS: list[dict[str, Any]] = [
 ]
 DEFINITIONS: list[dict[str, Any]] = [{"replicas": 1}, {"replicas": 5}, {"min-in-sync": 1}, {"min-in-sync": 3}]
 
-STEPS = st.lists(st.tuples(st.integers(0, 15), st.integers(0, 9999), st.integers(0, 9999)), max_size=60)
+STEPS = st.lists(st.tuples(st.integers(0, 16), st.integers(0, 9999), st.integers(0, 9999)), max_size=60)
 
 
 def command_of(map_: ClusterMap, step: tuple[int, int, int]) -> c.AnyCommand:
@@ -56,6 +57,7 @@ def command_of(map_: ClusterMap, step: tuple[int, int, int]) -> c.AnyCommand:
                 incarnation=Incarnation(incarnation + (0 if b % 11 == 0 else 1)),
                 address=f"{name}:{b % 3}",
                 damaged=(queue_id,) if b % 4 == 0 else (),
+                level=FIRST if b % 13 == 0 else LEVEL,
             )
         case 3 | 4:
             return c.FailNode(node=name, incarnation=Incarnation(incarnation - (b % 11 == 0)))
@@ -109,6 +111,9 @@ def command_of(map_: ClusterMap, step: tuple[int, int, int]) -> c.AnyCommand:
                 add=tuple(NAMES[: b % 3]),
                 remove=tuple(NAMES[b % 5 : b % 5 + 1]),
             )
+        case 15:
+            members = tuple((member.name, member.incarnation) for member in map_.members())
+            return c.RaiseLevel(level=a % (LEVEL + 1), members=members[: -1 if b % 7 == 0 else None])
         case _:
             if b % 3 == 0:
                 return c.DeletePolicy(vhost="/", name="p")
@@ -178,9 +183,14 @@ def test_what_replication_builds_on_holds_after_every_command(founded: bool, ste
         fold(map_, FOUNDED)
     digest = map_.digest()
     before = {queue.queue_id: queue for queue in map_.queues()}
+    level = lowest_of(map_)
     for step in steps:
         applied = map_.apply(LogIndex(map_.applied + 1), command_of(map_, step))
         now = map_.digest()
+        assert lowest_of(map_) >= level, "the level never falls"
+        if isinstance(applied.command, c.RegisterNode) and applied.ok:
+            assert applied.command.level >= level, "who registers can read what the others write"
+        level = lowest_of(map_)
         assert applied.ok or isinstance(applied.error, WiringError)
         # that a copy which does not count is damaged is told to its owner, and changes nothing in the map
         changes = [change for change in applied.changes if not isinstance(change, told.CopyLost)]
@@ -196,6 +206,11 @@ def test_what_replication_builds_on_holds_after_every_command(founded: bool, ste
         assert to in queue.in_sync
         assert to != queue.owner
         assert to in [member.name for member in map_.alive_members()]
+
+
+def lowest_of(map_: ClusterMap) -> int:
+    """The level below which no release is a member."""
+    return map_.level if map_.is_cluster else FIRST
 
 
 def assert_queues(map_: ClusterMap, queues: dict[QueueId, Queue]) -> None:

@@ -17,6 +17,7 @@ from clusterbroker.cluster.raft.messages import encode
 from clusterbroker.cluster.raft.raft_log import RaftLog
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.balance import reconfigurations
+from clusterbroker.cluster.wiring.levels import LEVEL
 from clusterbroker.cluster.wiring.map import Applied, ClusterMap
 from tests.simulation.checkers import Violation
 from tests.simulation.network import BEATS, CONTROL
@@ -40,7 +41,7 @@ class RaftControl:
     def __init__(self, world: World, founders: list[str], witness: str) -> None:
         self.world = world
         self.founders = [identity.Founder(NodeId(name), f"{name}:1", name == witness) for name in founders]
-        self.map: ClusterMap = identity.founders_map(self.founders)
+        self.map: ClusterMap = identity.founders_map(self.founders, LEVEL)
         self._log: dict[int, bytes] = {}
         """Commands by their index, as the first node applied them."""
         self.snapshot_every = world.schedule.rng.choice((60, 400))

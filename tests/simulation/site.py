@@ -22,6 +22,7 @@ from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.link.frames import FrameReader
 from clusterbroker.cluster.liveness.lease import LeaseKeeper, LeaseOptions, LeaseState
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.levels import LEVEL
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.journal.errors import DamagedJournal
 from tests.simulation.checkers.history import Mistake
@@ -296,7 +297,7 @@ class Site(Machine):
         return c.RegisterNode(
             node=NodeId(self.name), disk_id=self.disk_id, incarnation=Incarnation(incarnation),
             address=f"{self.name}:1", amqp=(f"amqp://{self.name}",), all_damaged=all_damaged, spare_last=spare_last,
-            log_id=self.wiring.log_id, given_up_as=Incarnation(given_up_as),
+            log_id=self.wiring.log_id, given_up_as=Incarnation(given_up_as), level=LEVEL,
         )  # fmt: skip
 
     def pause(self, span_s: float, machine: bool = False) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.entities import Queue
+from clusterbroker.cluster.wiring.levels import LEVEL
 from clusterbroker.cluster.wiring.map import Applied, ClusterMap
 from tests.simulation.atomic_log import NAME, AtomicLog, AtomicWiring
 from tests.simulation.batches import Batcher
@@ -144,6 +145,8 @@ class World:
             self._place(name)
             if not raft:
                 self.control.commit(c.AddMember(name=NodeId(name), address=f"{name}:1", witness=name == witness))
+        if not raft:
+            self.control.commit(c.RaiseLevel(level=LEVEL))
         for site in self.sites.values():
             site.start()
         self._first_user()

@@ -131,6 +131,8 @@ export interface Node {
   scrub_passes?: number;
   scrub_found?: number;
   version?: string;
+  feature_level?: number;
+  supported_feature_level?: number;
   io_sync_avg_time?: number;
   cluster_links?: { name: string; up: boolean; stats: { recv_bytes: number; send_bytes: number } }[];
 }

@@ -31,7 +31,11 @@ export interface Mark extends Told {
   kind: "record";
   what: "began" | "gap";
 }
-export type Entry = Move | Happened | Mark;
+export interface Raised extends Told {
+  kind: "level";
+  level: number;
+}
+export type Entry = Move | Happened | Mark | Raised;
 
 export const isMove = (entry: Entry): entry is Move => entry.kind === "move" || entry.kind === "moves";
 
@@ -73,6 +77,7 @@ function reason(move: Move): string {
 /** `one` is the only queue that is spoken of. */
 export function words(entry: Entry, one = false): string {
   if (entry.kind === "record") return entry.what === "gap" ? "This node was cut off: changes of that time are known by their result only" : "Earlier events are not known here";
+  if (entry.kind === "level") return `The cluster's feature level was raised to ${entry.level}`;
   if (entry.kind === "member") return `${entry.member} ${WHAT[entry.what] ?? entry.what}`;
   const what = one ? "" : `${entry.kind === "moves" ? named(entry) : entry.queue} `;
   if (entry.from === entry.to) return `${what}stays at ${entry.to}, in a new epoch: ${reason(entry)}`.trimStart();
@@ -89,6 +94,7 @@ function named(move: Move): string {
 export function tone(entry: Entry): "bad" | "warn" | "good" | "plain" {
   if (isMove(entry)) return entry.to === null || entry.why === "failed" || entry.why === "forced" ? "bad" : entry.why === "drained" || entry.why === "unseen" ? "warn" : "plain";
   if (entry.kind === "record") return "warn";
+  if (entry.kind === "level") return "good";
   if (entry.what === "down" || entry.what === "forgotten") return "bad";
   return entry.what === "draining" || entry.what === "leaving" || entry.what === "left" ? "warn" : "good";
 }

@@ -201,7 +201,7 @@ function Way(props: { moves: Move[]; owner: string | null; x: (at: number) => nu
 function Drawn(props: { entry: Entry; x: number; y: (name: string | null) => number; alone: boolean; chosen: boolean; bottom: number }) {
   const { entry, x, y } = props;
   const kind = `mark ${tone(entry)} ${props.chosen ? "chosen" : ""}`;
-  if (entry.kind === "record")
+  if (entry.kind === "record" || entry.kind === "level")
     return (
       <g class={kind}>
         <path class="gap" d={`M${x} ${TOP} V${props.bottom}`} />

@@ -37,7 +37,7 @@ QUESTIONS: Final = frozenset(("status", "members", "queues", "copies", "copying"
 TOLD: Final = (
     "name", "user", "vhost", "exchange", "queue", "tags", "configure", "write", "read", "pattern", "definition",
     "apply_to", "priority", "limit", "value", "raised", "to", "member", "node", "undo", "accept_loss", "description",
-    "replace", "rate_bytes", "paused", "staged", "seqs", "filter",
+    "replace", "rate_bytes", "paused", "staged", "seqs", "filter", "level",
 )  # fmt: skip
 """Arguments that the audit may tell. A password is none of these."""
 NODE: Final[dict[str, Callable[[ServerPort, Facts], Awaitable[Facts]]]] = {**OF_NODE, **COPYING, **CLUSTER, **QUEUES}

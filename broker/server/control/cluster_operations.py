@@ -10,6 +10,7 @@
     queues.move vhost queue to                ownership to another in-sync member
     queues.rebalance                          ownership until each member owns about as many
     queues.force-owner vhost queue to         the last way out: a copy that may lack messages owns the queue
+    level.raise [level]                       the cluster's feature level; without a number to what this release knows
 
 A queue's owner alone can hand it over, since its consumers have to stop first. So another member asks it to
 (`HandOver`, over the data link), looks at the map for what came of it, and asks again after a while: the request may be
@@ -25,11 +26,13 @@ from typing import TYPE_CHECKING, Any, Final
 from clusterbroker.broker.node.messages import HandOver
 from clusterbroker.broker.server.control.operations import Facts, Refused
 from clusterbroker.broker.server.goodbye import turn_clients_away
+from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster.errors import queue_text
-from clusterbroker.cluster.ids import NodeId, QueueId
+from clusterbroker.cluster.ids import Incarnation, NodeId, QueueId
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.balance import rebalance, waits_for
 from clusterbroker.cluster.wiring.entities import Member, Queue
+from clusterbroker.cluster.wiring.levels import LEVEL
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.ports import ClusterPort, ServerPort
@@ -87,6 +90,7 @@ def facts(shell: ServerPort) -> Facts:
         "queues_owned": view.owned(name),
         "replicas_held": view.held(name),
         "draining": cluster.draining,
+        "feature_level": view.level,
         "waits_for": awaited,
     }
 
@@ -109,12 +113,21 @@ async def _members(shell: ServerPort, _: Facts) -> Facts:
                 "witness": member.witness,
                 "owns": view.owned(member.name),
                 "holds": view.held(member.name),
+                "feature_level": _supported(cluster, member.name),
                 "clock_ahead_ms": clocks.get(member.name),
                 "trouble": None if member.name == cluster.name else cluster.mesh.trouble(member.name),
             }
             for member in view.members()
         ]
     }
+
+
+def _supported(cluster: ClusterPort, name: NodeId) -> int | None:
+    """The highest feature level that a member's release knows; None: it is not linked."""
+    if name == cluster.name:
+        return LEVEL
+    hello = cluster.mesh.hello(name)
+    return None if hello is None else hello.level
 
 
 async def _copies(shell: ServerPort, _: Facts) -> Facts:
@@ -287,6 +300,39 @@ async def _leave(shell: ServerPort, asked: Facts) -> Facts:
     return {}
 
 
+async def _raise_level(shell: ServerPort, asked: Facts) -> Facts:
+    cluster, view = _cluster(shell), shell.node.map
+    level, before = asked.get("level") or LEVEL, view.level
+    if not isinstance(level, int) or not 1 <= level <= LEVEL:
+        raise Refused(f"this node's release (clusterbroker {VERSION}) knows feature levels 1 to {LEVEL}, not {level}")
+    if level == before:
+        return {"level": level, "before": before}
+    wanting = [why for member in view.members() if (why := _wanting(cluster, member, level))]
+    if wanting:
+        raise Refused(f"feature level {level} needs all members: {'; '.join(wanting)}")
+    members: tuple[tuple[NodeId, Incarnation], ...] = tuple((one.name, one.incarnation) for one in view.members())
+    applied = await cluster.ordered(c.RaiseLevel(level=level, members=members))
+    if applied.error is not None:
+        raise Refused(applied.error.text)
+    return {"level": level, "before": before}
+
+
+def _wanting(cluster: ClusterPort, member: Member, level: int) -> str:
+    """Why it is not known that this member can read what a level brings; "" when it is."""
+    known = _supported(cluster, member.name)
+    if known is None:
+        away = f"'{member.name}' is not linked with '{cluster.name}', so its release is not known: start it, or remove "
+        return f"{away}it (clusterbroker leave {member.name})" if member.disk_id else ""  # one that has yet to register
+    if known >= level:
+        return ""
+    hello = cluster.mesh.hello(member.name)
+    release = VERSION if hello is None else hello.software
+    return (
+        f"'{member.name}' runs clusterbroker {release}, which knows level {known}: install the release of "
+        f"'{cluster.name}' (clusterbroker {VERSION}) or a newer one on it"
+    )
+
+
 async def _leave_progress(shell: ServerPort, _: Facts) -> Facts:
     from clusterbroker.broker.server.member.leaving import progress
 
@@ -303,4 +349,5 @@ CLUSTER: dict[str, Callable[[ServerPort, Facts], Awaitable[Facts]]] = {
     "queues.move": _move,
     "queues.rebalance": _rebalance,
     "queues.force-owner": _force_owner,
+    "level.raise": _raise_level,
 }

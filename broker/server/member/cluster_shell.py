@@ -55,8 +55,9 @@ from clusterbroker.cluster.raft.identity import Founder
 from clusterbroker.cluster.raft.raft_log import RaftLog
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.balance import reconfigurations, waits_for
-from clusterbroker.cluster.wiring.changes import MemberChanged, MemberForgotten
+from clusterbroker.cluster.wiring.changes import LevelRaised, MemberChanged, MemberForgotten
 from clusterbroker.cluster.wiring.entities import Member
+from clusterbroker.cluster.wiring.levels import FIRST, LEVEL, LEVELS
 from clusterbroker.cluster.wiring.map import Applied
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ class ClusterShell:
         must_know(self._directory, [f.name for f in founders if f.name != self.name], names)
         self.raft.listen(self._applied)
         linked = LinkIdentity(
-            self.name, identity.cluster_id, self.raft.session, identity.disk_id, uuid.uuid4().hex, VERSION
+            self.name, identity.cluster_id, self.raft.session, identity.disk_id, uuid.uuid4().hex, VERSION, LEVEL
         )
         self.mesh = Mesh(linked, node_credentials(secret, self.name, self._directory), self)
         known_members = {str(member.name): member.address for member in self.raft.map.members()}
@@ -247,7 +248,7 @@ class ClusterShell:
     def _registration(self, incarnation: int, **facts: Any) -> c.RegisterNode:
         return c.RegisterNode(
             node=NodeId(self.name), disk_id=self._disk_id, incarnation=Incarnation(incarnation), address=self.address,
-            log_id=self.raft.log_id, **facts,
+            log_id=self.raft.log_id, level=LEVEL, **facts,
         )  # fmt: skip
 
     def _log_waits(self) -> None:
@@ -347,6 +348,8 @@ class ClusterShell:
             if isinstance(change, MemberChanged):
                 members = True
                 self._member(change.member)
+            elif isinstance(change, LevelRaised) and self.registered:
+                self.log_line("level", f"feature level {change.level}: {LEVELS[change.level - 1].brings}")
             elif isinstance(change, MemberForgotten):
                 members = True
                 self.roster.departed(change.name)
@@ -568,6 +571,9 @@ class ClusterShell:
         if not hello.cluster and hello.channel == CONTROL:
             return None  # it wants to become one
         return f"{hello.name} is no member of this cluster: {EMPTY}"
+
+    def level(self) -> int:
+        return self.raft.map.level if self.raft.map.is_cluster else FIRST  # to be founded, or to be sent its map
 
     # -- the lease --------------------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ from clusterbroker.cluster.link.link import Link, lost_line
 from clusterbroker.cluster.link.mesh import split_address
 from clusterbroker.cluster.link.secret import find_secret
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.levels import FIRST, LEVEL
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring.view import ClusterView
 from clusterbroker.journal.journal import lock_directory
@@ -104,7 +105,7 @@ async def newcomer(data_dir: Path, wish: JoinAsked, to: str, secret_file: Path |
     if known is not None and known.name != wish.name:
         raise Unjoined(f"{data_dir} belongs to node '{known.name}': join as --name {known.name}")
     disk_id = known.disk_id if known is not None else uuid.uuid4().hex
-    me = Identity(wish.name, "", 0, disk_id, uuid.uuid4().hex, VERSION)
+    me = Identity(wish.name, "", 0, disk_id, uuid.uuid4().hex, VERSION, LEVEL)
     credentials = node_credentials(find_secret(secret_file), wish.name, data_dir)
     for left in reversed(range(tries)):
         asking = _Asking(me, wish)
@@ -203,7 +204,7 @@ class _Asking:
         return self._me.hello(channel, 1)
 
     def wanted(self, link: Link, hello: Hello) -> str | None:
-        return objection(self._me, hello, link.certified, None, CONTROL)
+        return objection(self._me, hello, link.certified, None, CONTROL, FIRST)
 
     def stands(self, link: Link) -> str | None:
         assert link.hello is not None, "the other side said who it is"

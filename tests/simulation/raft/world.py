@@ -18,6 +18,7 @@ from clusterbroker.cluster.raft.journal import Journal
 from clusterbroker.cluster.raft.messages import encode
 from clusterbroker.cluster.raft.raft_log import RaftLog
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.levels import LEVEL
 from clusterbroker.cluster.wiring.map import Applied
 
 from .checkers import Checkers, Violation, require
@@ -138,6 +139,7 @@ class SimNode:
                 disk_id=f"{self.name}{self.disks}",
                 incarnation=Incarnation(self.incarnation),
                 address=f"{self.name}:1",
+                level=LEVEL,
             ),
             done,
         )

@@ -106,6 +106,7 @@ function Member({ node, alone }: { node: Node; alone: boolean }) {
       <dl class="facts tight">
         <Fact name="Leads / replicates" value={`${number(node.owned_queues)} / ${number(node.held_queues)} queues`} />
         <Fact name="Metadata index" value={number(node.wiring_index)} />
+        {!alone && <Fact name="Feature level" value={levels(node)} />}
         {!alone && <Fact name="Lease" value={node.lease_left_ms === undefined ? "–" : `${number(node.lease_left_ms)} ms left`} />}
         <Fact name="Memory" value={bytes(node.mem_used)} />
         <Fact name="Journal" value={bytes(node.journal_bytes)} />
@@ -117,6 +118,11 @@ function Member({ node, alone }: { node: Node; alone: boolean }) {
       </dl>
     </section>
   );
+}
+
+function levels(node: Node): string {
+  const { feature_level: level, supported_feature_level: supported } = node;
+  return level === supported ? number(level) : `${number(level)}, ${number(supported)} supported`;
 }
 
 function scrubbed(node: Node): string {

@@ -31,6 +31,8 @@ def client() -> Client:
          ("queues.force-owner", {"vhost": "/", "queue": "plain/slash", "to": "n2"})),
         ("POST", "/api/nodes/n1/drain", {}, ("drain", {"undo": False})),
         ("POST", "/api/nodes/n1/drain", {"undo": True}, ("drain", {"undo": True})),
+        ("PUT", "/api/feature-level", {}, ("level.raise", {})),
+        ("PUT", "/api/feature-level", {"level": 2}, ("level.raise", {"level": 2})),
     ],
 )  # fmt: skip
 async def test_the_node_is_asked(client: Client, method: str, path: str, body: Any, asked: tuple[str, Any]) -> None:
@@ -48,6 +50,8 @@ async def test_the_node_is_asked(client: Client, method: str, path: str, body: A
         ("POST", "/api/queues/%2F/busy/force-owner", {"to": "n1"}, 400, "messages that this copy lacks are lost"),
         ("POST", "/api/nodes/none/drain", {}, 404, "Not Found"),
         ("DELETE", "/api/nodes/none", None, 404, "Not Found"),
+        ("PUT", "/api/feature-level", {"level": 0}, 400, "level"),
+        ("PUT", "/api/feature-level", {"level": "2x"}, 400, "level"),
         ("DELETE", "/api/nodes/n1", None, 400, "clusterbroker leave"),
     ],
 )

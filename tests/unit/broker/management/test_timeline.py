@@ -15,6 +15,7 @@ from clusterbroker.broker.management.timeline import Moved, Timeline
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId, QueueId
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.entities import Queue
+from clusterbroker.cluster.wiring.levels import LEVEL
 from clusterbroker.cluster.wiring.map import ClusterMap
 from tests.unit.broker.management.set_up import NOW_MS, Place, everything, queue, user
 
@@ -125,6 +126,20 @@ def test_a_member_that_goes_by_itself_left() -> None:
     place = founded()
     place.must(drained("n3", leaving=True), c.ForgetNode(node=NodeId("n3"), leaves=True, accept_fewer=True))
     assert [event.get("what") for event in told(place)[:2]] == ["left", "leaving"]
+
+
+def test_a_feature_level_is_told_when_it_is_raised_and_after_a_gap() -> None:
+    place, other = founded(), founded()
+    members = tuple((name, Incarnation(1)) for name in NAMES)
+    place.must(c.RaiseLevel(level=LEVEL, members=members))
+    assert told(place)[0] == {
+        "number": told(place)[1]["number"] + 1, "at": told(place)[1]["at"], "at_ms": NOW_MS,
+        "index": place.replica.map.applied, "kind": "level", "level": LEVEL, "what": f"feature level {LEVEL}",
+    }  # fmt: skip
+    assert "level" not in {event["kind"] for event in told(place, "man")}, "who may not see nodes"
+    assert "level" not in {event["kind"] for event in told(place, name="orders")}
+    other.replica.restored(place.replica.map.snapshot(), NOW_MS + 60_000)
+    assert [event["kind"] for event in told(other)[:2]] == ["level", "record"]
 
 
 def test_the_beginning_is_the_last_entry_and_says_since_when() -> None:

@@ -23,6 +23,7 @@ from clusterbroker.broker.server.recovery import recovered
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
 from clusterbroker.cluster.link.frames import FrameReader
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.levels import LEVEL
 from clusterbroker.cluster.wiring.map import Applied, ClusterMap
 from tests.unit.broker.fronts.amqp091.harness import Client, Story, World, entropy
 from tests.unit.broker.fronts.amqp091.memory_journal import MemoryJournal
@@ -70,7 +71,7 @@ class Site(World):
         self.cluster.order(
             c.RegisterNode(
                 node=NodeId(self.name), disk_id=f"disk-{self.name}", incarnation=Incarnation(self.incarnation),
-                address=f"{self.name}:1", amqp=(f"amqp://{self.name}:5672",),
+                address=f"{self.name}:1", amqp=(f"amqp://{self.name}:5672",), level=LEVEL,
             )
         )  # fmt: skip
 
@@ -142,6 +143,7 @@ class Cluster:
         self._working = False
         for name in names:
             self.order(c.AddMember(name=NodeId(name), address=f"{name}:1"))
+        self.order(c.RaiseLevel(level=LEVEL))
         self.order(c.PutUser(name="guest", password_hash="guest", hash_algorithm="scrypt"))
         self.order(c.SetPermission(user="guest", vhost="/", configure=".*", write=".*", read=".*"))
         self.sites = {name: Site(self, name, **options) for name in names}

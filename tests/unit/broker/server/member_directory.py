@@ -16,6 +16,7 @@ from clusterbroker.cluster.raft.disk import FileDisk
 from clusterbroker.cluster.raft.identity import Founder, founders_map, raft_id
 from clusterbroker.cluster.raft.journal import NO_OP
 from clusterbroker.cluster.raft.raft_log import RaftLog
+from clusterbroker.cluster.wiring.levels import LEVEL
 from clusterbroker.journal.index import Index
 from clusterbroker.journal.stamp import Stamp
 
@@ -42,7 +43,7 @@ def member(directory: Path, founders: list[Founder]) -> None:
     disk = FileDisk(directory / "raft")
     voters = tuple(raft_id(one.name, "old" if one.name == A else one.name) for one in founders)
     fresh = raft_identity.Identity(A, "old", 0, tuple(founders), voters, home=identity.disk_id)
-    raft_identity.establish(disk, fresh, founders_map(founders))
+    raft_identity.establish(disk, fresh, founders_map(founders, LEVEL))
     log = RaftLog(disk, **quiet((identity.disk_id, parts.number)))
     core = log._core
     assert core is not None

@@ -39,6 +39,7 @@ class Told:
         self.frames: list[tuple[str, str, int, str, bytes]] = []
         self.refused: list[tuple[str, str]] = []
         self.cluster: str | None = None
+        self.cluster_level = 1
         self.admitted: Callable[[Hello], str | None] = lambda hello: f"{hello.name} is not a member"
         self._changed = asyncio.Event()
 
@@ -74,6 +75,9 @@ class Told:
     def admits(self, hello: Hello) -> str | None:
         return self.admitted(hello)
 
+    def level(self) -> int:
+        return self.cluster_level
+
     async def until(self, condition: Callable[[], object], timeout_s: float = 10) -> None:
         """Asked again at every event, and each 20 ms for what is no event."""
         async with asyncio.timeout(timeout_s):
@@ -88,7 +92,8 @@ class Node:
 
     def __init__(self, name: str, secret: Secret = SECRET, **identity: Any) -> None:
         self.name = name
-        said = {"cluster": "c1", "incarnation": 1, "disk_id": f"disk-{name}", "process": f"p-{name}", "software": "0.1"}
+        said = {"cluster": "c1", "incarnation": 1, "disk_id": f"disk-{name}", "process": f"p-{name}"}
+        said |= {"software": "0.1", "level": 2}
         self.told = Told()
         self.credentials: Credentials = node_credentials(secret, identity.pop("certified", name))
         options = MeshOptions(write_high_bytes=identity.pop("write_high_bytes", 1 << 20))

@@ -28,8 +28,8 @@ from clusterbroker.cluster.link.hello import (
     valid_name,
 )
 
-B = Identity("b", "c1", 3, "disk-b", "p-b", "0.1")
-A = Identity("a", "c1", 5, "disk-a", "p-a", "0.1")
+B = Identity("b", "c1", 3, "disk-b", "p-b", "0.1", 2)
+A = Identity("a", "c1", 5, "disk-a", "p-a", "0.1", 3)
 HELLO = A.hello("data", 7)
 
 
@@ -106,7 +106,7 @@ def test_what_comes_late_is_named() -> None:
 
 
 def test_an_older_and_a_newer_hello_can_be_read_by_this_one() -> None:
-    fields = [0, 2, "c1", "a", 5, "disk", "p", "data", 1, "0.9", "a field of tomorrow", [1]]
+    fields = [0, 2, "c1", "a", 5, "disk", "p", "data", 1, "0.9", 3, "a field of tomorrow", [1]]
     raw = msgspec.msgpack.encode(fields)
     frame = HEADER.pack(HEADER.size + len(raw), len(raw), LINK_INDEX) + raw
     heard: list[Hello] = []
@@ -131,13 +131,17 @@ def test_an_older_and_a_newer_hello_can_be_read_by_this_one() -> None:
         (B.hello("data", 1), "b", None, None, "b dialled itself"),
         (HELLO, "a", "c", "data", "at the address of c answers a"),
         (HELLO, "a", "a", "control", "a wants a link for 'data', b for 'control'"),
+        (said(HELLO, level=2), "a", None, None, None),
+        (said(HELLO, level=1, software="0.0"), "a", None, None,
+         "a runs clusterbroker 0.0, which knows feature level 1, and the cluster is at level 2: install the release of "
+         "b (clusterbroker 0.1) or a newer one on it"),
         (said(HELLO, channel="x"), "a", None, None, "a wants a link for 'x', b for 'control or data'"),
     ],
 )  # fmt: skip
 def test_each_reason_to_refuse_is_one_line(
     hello: Hello, certified: str | None, expected: str | None, channel: str | None, line: str | None
 ) -> None:
-    why = objection(B, hello, certified, expected, channel)
+    why = objection(B, hello, certified, expected, channel, 2)
     if line is None:
         assert why is None
     else:
@@ -147,7 +151,7 @@ def test_each_reason_to_refuse_is_one_line(
 
 
 def test_two_joiners_found_no_cluster() -> None:
-    why = objection(replace(B, cluster=""), said(HELLO, cluster=""), "a", None, None)
+    why = objection(replace(B, cluster=""), said(HELLO, cluster=""), "a", None, None, 1)
     assert why is not None
     assert "neither a nor b is a member" in why
 
@@ -179,4 +183,7 @@ def test_names() -> None:
 
 def test_refusals_fit_before_a_link_stands() -> None:
     assert len(refusal("x" * 10_000)) < 4096
-    assert len(encode(Identity("x" * 64, "c" * 32, 2**63, "d" * 36, "p" * 36, "1.2.3").hello("control", 2**63))) < 4096
+    assert (
+        len(encode(Identity("x" * 64, "c" * 32, 2**63, "d" * 36, "p" * 36, "1.2.3", 2**63).hello("control", 2**63)))
+        < 4096
+    )

@@ -252,6 +252,19 @@ async def test_a_copied_disk_and_a_second_node_of_a_name_are_refused() -> None:
         )
 
 
+async def test_once_the_level_is_raised_a_release_that_knows_less_is_refused() -> None:
+    a, b = Node("a", level=1), Node("b")
+    async with nodes(a, b):
+        await linked(a, b)
+        b.told.cluster_level = 2
+        b.mesh.drop("a")
+        line = "it refused the link: a runs clusterbroker 0.1, which knows feature level 1, and the cluster is at level"
+        await a.told.until(lambda: any(said.startswith(line) for _, said in a.told.refused))
+        assert b.mesh.hello("a") is None
+        b.told.cluster_level = 1
+        await linked(a, b)
+
+
 @pytest.mark.parametrize(
     "stranger, line",
     [

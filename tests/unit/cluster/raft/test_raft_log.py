@@ -18,10 +18,12 @@ from clusterbroker.cluster.raft import messages as m
 from clusterbroker.cluster.raft.core import Core
 from clusterbroker.cluster.raft.disk import FileDisk
 from clusterbroker.cluster.raft.fold import Envelope, Fold, seal, unseal
-from clusterbroker.cluster.raft.identity import Founder, found, join, migrate_local
+from clusterbroker.cluster.raft.identity import Founder, found, founders_map, join, migrate_local
 from clusterbroker.cluster.raft.raft_log import RaftLog
 from clusterbroker.cluster.raft.voters import Candidate, Change, next_change, wanted_voters
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring import levels
+from clusterbroker.cluster.wiring.levels import LEVEL
 from clusterbroker.cluster.wiring.map import Applied, ClusterMap
 from clusterbroker.cluster.wiring_log import WiringLog
 from tests.simulation.raft.sim_disk import SimDisk
@@ -133,7 +135,13 @@ def register(cluster: Cluster, *names: str) -> None:
     for name in names:
         applied = cluster.do(
             name,
-            c.RegisterNode(node=NodeId(name), disk_id=f"disk-{name}", incarnation=Incarnation(1), address=f"{name}:1"),
+            c.RegisterNode(
+                node=NodeId(name),
+                disk_id=f"disk-{name}",
+                incarnation=Incarnation(1),
+                address=f"{name}:1",
+                level=LEVEL,
+            ),
         )
         assert applied.ok, applied.error
 
@@ -150,6 +158,29 @@ def test_founders_begin_with_the_same_map_and_elect_one() -> None:
     assert len({log.leader for log in cluster.logs.values()}) == 1
     assert all(log.voters == ("a", "b", "c") for log in cluster.logs.values())
     assert cluster.leader.term == 1
+
+
+def test_a_new_cluster_begins_at_the_level_of_its_release() -> None:
+    cluster = founded()
+    assert {log.map.level for log in cluster.logs.values()} == {LEVEL}
+    applied = cluster.do("a", c.RegisterNode(
+        node=NodeId("a"), disk_id="disk-a", incarnation=Incarnation(1), address="a:1"
+    ))  # fmt: skip
+    assert "member 'a' runs a release that knows feature level 1, and the cluster is at" in str(applied.error)
+
+
+def test_what_needs_a_higher_level_never_comes_into_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that cannot read it would stop, so the refusal of the fold would be too late."""
+    monkeypatch.setattr(levels, "_NEEDED", {c.AddVhost: LEVEL + 1})
+    cluster = founded()
+    cluster.pass_time(1)
+    before = cluster.leader.applied
+    refused: list[Applied] = []
+    cluster.logs["b"].propose(c.AddVhost(name="v"), refused.append)
+    assert "needs feature level" in str(refused[0].error), "at once"
+    assert refused[0].index == 0
+    cluster.pass_time(1)
+    assert cluster.leader.applied == before
 
 
 def test_founding_waits_for_all_founders() -> None:
@@ -349,7 +380,7 @@ def test_a_single_node_becomes_a_cluster_and_its_indices_go_on() -> None:
     log = cluster.open("a")
     assert log.map.vhost("v9") is not None
     assert [member.name for member in log.map.members()] == ["a"]
-    assert log.map.applied == 1000
+    assert (log.map.applied, log.map.level) == (1001, LEVEL)
     cluster.until(lambda: log.is_leader)
     assert cluster.do("a", c.AddVhost(name="later")).index > 1000
 
@@ -514,6 +545,8 @@ def test_what_is_no_message_ends_the_link() -> None:
             log.received(NodeId("b"), head)
 
 
+BEGIN = founders_map(FOUNDERS, LEVEL).applied
+"""The last entry of the snapshot with which the log begins."""
 REGULAR_ENTRY = seal(Envelope("x/disk-x", 1, 1, b""))
 
 
@@ -523,7 +556,7 @@ def impossible(term: int, commit: int) -> list[m.AnyMessage]:
     return [
         m.Append(term, commit, commit, term - 1, ()),
         m.Append(term, commit, commit - 1, 0, ((REGULAR_ENTRY, commit, 0),)),
-        m.Append(term + 1, commit, 3, 0, ((REGULAR_ENTRY, 4, 0),)),
+        m.Append(term + 1, commit, BEGIN, 0, ((REGULAR_ENTRY, BEGIN + 1, 0),)),
         m.Append(term + 1, commit, commit, term, ((REGULAR_ENTRY, end + 1, term),)),
         m.Append(term + 1, commit, commit, term, ((REGULAR_ENTRY, end, term + 2),)),
         m.Append(term + 1, commit, commit, term, ((REGULAR_ENTRY, end, term - 1),)),

@@ -15,6 +15,7 @@ from clusterbroker.cluster.raft.journal import NO_OP, Journal
 from clusterbroker.cluster.raft.reading import read
 from clusterbroker.cluster.wiring import arguments
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.levels import LEVEL
 
 ME = NodeId("a")
 FOUNDERS = (Founder(ME, "a:1"), Founder(NodeId("b"), "b:1"))
@@ -23,7 +24,7 @@ FOUNDERS = (Founder(ME, "a:1"), Founder(NodeId("b"), "b:1"))
 def founded(directory: Path) -> FileDisk:
     disk = FileDisk(directory)
     voters = (raft_id("a", "d"), raft_id("b", "e"))
-    establish(disk, Identity(ME, "d", 1, FOUNDERS, voters), founders_map(FOUNDERS))
+    establish(disk, Identity(ME, "d", 1, FOUNDERS, voters), founders_map(FOUNDERS, LEVEL))
     return disk
 
 
@@ -66,7 +67,7 @@ def test_a_log_that_a_snapshot_has_replaced_says_nothing(tmp_path: Path) -> None
     add(journal, 1, c.AddVhost(name="of the past"))
     journal.sync()
     old = (tmp_path / "journal").read_bytes()
-    map_ = founders_map(FOUNDERS)
+    map_ = founders_map(FOUNDERS, LEVEL)
     map_.apply(index_of(50), c.AddVhost(name="sent by a leader"))
     establish(disk, Identity(ME, "d", 1, FOUNDERS, ("a/d",)), map_)
     (tmp_path / "journal").write_bytes(old)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 from clusterbroker.cluster.ids import Epoch, Incarnation, LogIndex, NodeId, QueueId
@@ -38,6 +39,11 @@ RECORDED = [
 ]
 """Hash of each stage: of its commands and what came of them, then of the snapshot behind it."""
 
+SINCE: dict[type, tuple[str, ...]] = {c.RegisterNode: ("level",)}
+"""Fields that commands have got since the recording."""
+LATER = {c.RaiseLevel}
+"""Commands that there are since the recording. A new one needs a feature level (levels.py)."""
+
 T = TypeVar("T")
 VHOSTS = ("/", "/", "/", "v", "w")
 QUEUES = tuple(f"q{number}" for number in range(30))
@@ -57,6 +63,16 @@ DEFINITIONS: tuple[dict[str, Any], ...] = (
     {"max-length": 3}, {"expires": 5, "overflow": "drop-head"}, {"replicas": 1}, {"min-in-sync": 2}, {"replicas": 4},
     {"alternate-exchange": "x2"}, {}, {"no": 1},
 )  # fmt: skip
+
+
+def as_recorded(command: c.AnyCommand) -> bytes:
+    """As the release of the recording stored it: without the fields that came since, which are the last ones."""
+    stored = c.encode(command)
+    if since := SINCE.get(type(command)):
+        fields = msgspec.msgpack.decode(stored[1:])
+        assert command.__struct_fields__[-len(since) :] == since, "new fields go to the end"
+        stored = stored[:1] + msgspec.msgpack.encode(fields[: -len(since)])
+    return stored
 
 
 class Log:
@@ -79,10 +95,11 @@ class Log:
         """One stage, and its hash."""
         whole = hashlib.blake2b(digest_size=16)
         for _ in range(STAGE):
-            command = self.of(self._kinds)()
+            stored = as_recorded(self.of(self._kinds)())
+            command = c.decode(stored)
             applied = self.map.apply(LogIndex(self.map.applied + 1), command)
             self.carried_out[type(command)] += applied.ok and bool(applied.changes)
-            whole.update(c.encode(command))
+            whole.update(stored)
             error = str(applied.error).partition(" pattern")[0]  # the rest is the words of RE2
             whole.update(ENCODER.encode((applied.index, error, applied.result, applied.changes)))
         chunks = list(snapshot.encode(self.map.snapshot()))
@@ -441,6 +458,6 @@ def test_the_fold_of_a_long_log_is_as_it_was_recorded(monkeypatch: pytest.Monkey
     monkeypatch.setattr(cascade, "PIECE", 40)
     log = Log()
     assert [log.run() for _ in range(STAGES)] == RECORDED
-    kinds = set(c.AnyCommand.__args__)
+    kinds = set(c.AnyCommand.__args__) - LATER
     idle = sorted(kind.__name__ for kind in kinds if not log.carried_out[kind])
     assert not idle, f"nothing came of any {', '.join(idle)}: the recording says too little"

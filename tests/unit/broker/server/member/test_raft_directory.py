@@ -15,6 +15,7 @@ from clusterbroker.cluster.raft.identity import founders_map, raft_id
 from clusterbroker.cluster.raft.journal import Journal
 from clusterbroker.cluster.raft.raft_log import RaftLog
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.levels import LEVEL
 from clusterbroker.journal.stamp import Stamp
 
 FILES = ("journal", "snapshot", "identity")
@@ -146,7 +147,7 @@ def test_a_founder_that_a_crash_left_half_made_goes_on(tmp_path: Path) -> None:
     raft_identity.found(disk, A, "old", FOUNDERS, identity.disk_id)
     made = FileDisk(tmp_path / "elsewhere")
     raft_identity.establish(made, raft_identity.Identity(A, "old", 0, tuple(FOUNDERS), ("a/old",)),
-                            founders_map(FOUNDERS))  # fmt: skip
+                            founders_map(FOUNDERS, LEVEL))  # fmt: skip
     (tmp_path / "elsewhere" / "snapshot").rename(tmp_path / "raft" / "snapshot")
     directory = prepared(tmp_path, FOUNDERS)
     directory.prepare()
@@ -161,11 +162,11 @@ def test_the_others_take_the_new_log_for_the_old_ones_successor(tmp_path: Path) 
     directory = prepared(tmp_path, FOUNDERS)
     fresh = raft_identity.read(directory.prepare()[0])
     assert fresh is not None
-    map_ = founders_map(FOUNDERS)
+    map_ = founders_map(FOUNDERS, LEVEL)
     for number, log_id in enumerate(("old", fresh.disk_id), start=1):
         applied = map_.apply(
             map_.applied + 1,  # type: ignore[arg-type]
-            c.RegisterNode(node=A, disk_id=before, incarnation=number, address="host-a:1", log_id=log_id),  # type: ignore[arg-type]
+            c.RegisterNode(node=A, disk_id=before, incarnation=number, address="host-a:1", log_id=log_id, level=LEVEL),  # type: ignore[arg-type]
         )
         assert applied.error is None
     found = map_.member(A)

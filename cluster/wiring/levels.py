@@ -1,0 +1,123 @@
+"""Feature levels: what may be written so that every member can read it.
+
+A release knows the levels up to LEVEL. The level of a cluster is in its map, begins with what all founders know, and
+is raised by an operator (RaiseLevel) when every member runs a release that knows more. Until then a new release
+writes nothing that an older one could not read, so members of both run side by side, in either direction. The level
+never falls, and from then on an older release is refused: at the hello of a link, and at its registration.
+
+What a release knows is told by its process, in its hello and when it registers. The map does not keep it: an older
+release drops a field that it does not know, from its map and its snapshots, and after its upgrade that member's map
+would be another one than the others'. So RaiseLevel itself names those that know the level, by incarnations, which
+every release keeps.
+
+A node that is alone writes for nobody else: it is at LEVEL without being asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from clusterbroker.cluster.errors import NewerRelease, PreconditionFailed
+
+from . import commands as c
+from .changes import Change, LevelRaised
+from .members import Members
+from .snapshot import Snapshot
+
+
+class Level(NamedTuple):
+    """One feature level."""
+
+    number: int
+    brings: str
+    commands: tuple[type[c.Command], ...] = ()
+    """Commands that no release below it can read."""
+
+
+FIRST: Final = 1
+"""Of the releases before there were levels."""
+LEVELS: Final = (
+    Level(FIRST, "AMQP 0-9-1, streams, leases, transactions"),
+    Level(2, "messages of AMQP 1.0"),
+)
+LEVEL: Final = LEVELS[-1].number
+"""The highest that this release knows."""
+_NEEDED: Final[dict[type, int]] = {kind: level.number for level in LEVELS for kind in level.commands}
+
+
+def check_ordered(command: c.AnyCommand, level: int) -> None:
+    """Raise PreconditionFailed for a command that a cluster at this level must not have in its log: a member that
+    cannot read it stops, so the fold's own answer would come too late."""
+    lowest = _needed(command)
+    if lowest > level:
+        raise PreconditionFailed(
+            f"this needs feature level {lowest}, and the cluster is at {level}: when all members run a release that "
+            "knows it, raise the level (clusterbroker cluster raise-level)"
+        )
+
+
+def _needed(command: Any) -> int:
+    match command:
+        case c.ImportDefinitions(commands=parts):
+            return max(map(_needed, parts), default=FIRST)
+        case c.Loosen(ending=ending):
+            return _needed(ending)
+        case _:
+            return _NEEDED.get(type(command), FIRST)
+
+
+class Levels:
+    """The part of the map that is the cluster's level, with the commands about it."""
+
+    __slots__ = ("_level", "_members")
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+        self._level = FIRST
+
+    @property
+    def level(self) -> int:
+        """What may be written; of a node that is alone all that its release knows."""
+        return self._level if self._members else LEVEL
+
+    def raise_level(self, command: c.RaiseLevel, changes: list[Change]) -> None:
+        """Fold RaiseLevel. Raises NewerRelease: the others go on at a level that this release does not know."""
+        if command.level <= self._level:
+            raise PreconditionFailed(
+                f"the cluster is at feature level {self._level}, which never falls: {command.level} is not above it"
+            )
+        known = set(command.members)
+        for member in self._members.all():
+            if member.disk_id and (member.name, member.incarnation) not in known:
+                raise PreconditionFailed(
+                    f"member '{member.name}' is not known to support feature level {command.level}, or has started "
+                    "since its release was looked at: try again"
+                )
+        check_known(command.level)
+        self._level = command.level
+        changes.append(LevelRaised(command.level))
+
+    def check_registration(self, command: c.RegisterNode) -> None:
+        """Raise PreconditionFailed for a release that cannot read what the others may have written."""
+        if command.level < self._level:
+            raise PreconditionFailed(
+                f"member '{command.node}' runs a release that knows feature level {command.level}, and the cluster is "
+                f"at level {self._level}, which never falls: install the release of the other members there, or a "
+                "newer one"
+            )
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Write this part of the map into a snapshot: nothing at the first level, where older releases read it."""
+        snapshot.levels = [self._level] if self._level > FIRST else []
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Read this part of the map from a snapshot. Raises NewerRelease."""
+        for level in snapshot.levels:
+            check_known(level)
+            self._level = level
+
+
+def check_known(level: int) -> None:
+    """Raise NewerRelease for a level that this release does not know."""
+    if level > LEVEL:
+        raise NewerRelease(f"the cluster is at feature level {level}, this release knows levels up to {LEVEL}")
