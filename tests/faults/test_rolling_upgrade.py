@@ -24,12 +24,14 @@ from clusterbroker.broker.trial.load import CONFIRMS, NUMBERED, Load, LoadPlan
 from clusterbroker.broker.trial.nodes import LOOPBACK, Target
 from clusterbroker.broker.version import VERSION
 from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp10.performatives import Begin, Close, Open
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.raft.outcomes import Outcomes
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring import snapshot
 from clusterbroker.cluster.wiring.levels import LEVEL
 from clusterbroker.cluster.wiring.map import ClusterMap
+from tests.conformance.amqp10.wire import Peer
 from tests.faults.fleet import ROOT, Fleet, until
 from tests.support import releases
 from tests.unit.cluster.wiring.test_recorded_fold import Log
@@ -110,6 +112,17 @@ async def supported(fleet: Fleet, name: str) -> dict[str, int]:
     return {member: row["feature_level"] for member, row in (await fleet.members(name)).items()}
 
 
+def refusal_of_amqp10(fleet: Fleet, name: str) -> str:
+    """Why a client of AMQP 1.0 is not let in; empty: it is."""
+    peer = Peer(f"amqp://guest:guest@{LOOPBACK}:{fleet.node(name).amqp_port}/", stop_before="open")
+    peer.say(Open(container_id="upgraded"))
+    peer.wait(Open)
+    peer.say(Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=1))
+    answer = peer.find(lambda known: isinstance(known.body, (Begin, Close))).body
+    peer.abandon()
+    return str(answer.error.description) if isinstance(answer, Close) else ""
+
+
 def below(name: str, asked: str) -> str:
     return (
         f"'{name}' runs clusterbroker {VERSION}, which knows level 1: install the release of '{asked}' "
@@ -133,6 +146,8 @@ async def test_up_and_back_and_up_under_load_then_the_level_is_raised(fleet: Fle
         await replaced(fleet, load, "b", ROOT)
         await replaced(fleet, load, "c", ROOT)
         assert (await same_maps(fleet))["feature_level"] == 1, "nobody has raised it"
+        refused = await asyncio.to_thread(refusal_of_amqp10, fleet, "a")
+        assert "feature level 1, AMQP 1.0 needs 2" in refused, "an older member could not read its messages"
         await replaced(fleet, load, "b", before)
         await many_commands(fleet, "b")  # and here one of the newer
         await same_maps(fleet)
@@ -147,6 +162,7 @@ async def test_up_and_back_and_up_under_load_then_the_level_is_raised(fleet: Fle
         code, out, err = await fleet.command("b", "cluster", "raise-level")
         assert (code, out) == (0, f"the cluster is at feature level {LEVEL}, it was at 1"), err
         assert (await same_maps(fleet))["feature_level"] == LEVEL
+        assert [await asyncio.to_thread(refusal_of_amqp10, fleet, name) for name in "abc"] == [""] * 3
         code, out, err = await fleet.command("a", "cluster", "raise-level", str(LEVEL))
         assert (code, out) == (0, f"the cluster is at feature level {LEVEL} already"), err
 

@@ -325,7 +325,7 @@ class Connection:
 
     def _open(self, performative: Open) -> None:
         node, options = self.node, self.node.options
-        opening.check(performative)
+        opening.check(performative, node.map.level)
         self.container_id = performative.container_id
         self.properties = dict(performative.properties or {})
         self.peer_channel_max = int(performative.channel_max)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
     from clusterbroker.broker.node.core import Node
 
+LEVEL: Final = 2
+"""Members below it cannot read messages of AMQP 1.0 (`cluster.wiring.levels`)."""
 SESSIONS_MAX: Final = 256
 IDLE_MS_MIN: Final = 1000
 """A shorter idle-time-out is refused (2.4.5)."""
@@ -33,8 +35,13 @@ CAPABILITIES: Final = ("ANONYMOUS-RELAY",)
 FAILOVER: Final = "failover-server-list"
 
 
-def check(told: Open) -> None:
-    """Refuses what cannot be kept."""
+def check(told: Open, level: int) -> None:
+    """Refuses what cannot be kept. `level`: the cluster's feature level."""
+    if level < LEVEL:
+        raise not_allowed(
+            f"the cluster is at feature level {level}, AMQP 1.0 needs {LEVEL}: when all members run this release, "
+            "raise the level (clusterbroker cluster raise-level)"
+        )
     if told.max_frame_size < FRAME_MIN_BYTES:
         raise framing_error(f"a max-frame-size of {told.max_frame_size}, less than {FRAME_MIN_BYTES}")
     if told.idle_time_out is not None and 0 < told.idle_time_out < IDLE_MS_MIN:
