@@ -38,6 +38,12 @@ Counted = Callable[[int, int], None]
 """Hears messages ready, and consumers."""
 
 
+def _check_exchange(name: str) -> None:
+    """Nobody declares, deletes or binds the default exchange."""
+    if not name:
+        raise access_refused("operation not permitted on the default exchange")
+
+
 class Admin:
     """Of one client. Raises Refusal."""
 
@@ -48,6 +54,7 @@ class Admin:
 
     def find_exchange(self, name: str) -> None:
         """Refuses when there is none."""
+        _check_exchange(name)
         vhost = self._access.vhost.name
         if self._access.node.map.exchange(vhost, name) is None:
             raise not_found(f"no exchange '{name}' in vhost '{vhost}'")
@@ -55,6 +62,7 @@ class Admin:
     def declare_exchange(
         self, name: str, kind: str, arguments: Mapping[str, Any], *, durable: bool, auto_delete: bool, internal: bool
     ) -> DeclareExchange:
+        _check_exchange(name)
         access, node = self._access, self._access.node
         access.check("configure", "exchange", name)
         kept: dict[str, Any] = stored(arguments)
@@ -88,6 +96,7 @@ class Admin:
         return {"at_ms": access.node.now_ms, "user": access.principal, "is_administrator": access.is_administrator}
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> DeleteExchange:
+        _check_exchange(name)
         self._access.check("configure", "exchange", name)
         return DeleteExchange(vhost=self._access.vhost.name, name=name, if_unused=if_unused)
 
@@ -108,8 +117,9 @@ class Admin:
         self, source: str, destination: str, to: DestinationKind, key: str, arguments: Mapping[str, Any]
     ) -> dict[str, Any]:
         access = self._access
-        if not source or (to == "exchange" and not destination):
-            raise access_refused("operation not permitted on the default exchange")
+        _check_exchange(source)
+        if to == "exchange":
+            _check_exchange(destination)
         access.check("write", to, destination)
         access.check("read", "exchange", source)
         access.check_topic("read", source, key)
@@ -174,15 +184,20 @@ class Admin:
 
         self._access.node.propose(command, done)
 
-    def order_queue(self, command: DeclareQueue, question: Question, then: Counted) -> None:
+    def order_queue(
+        self, command: DeclareQueue, question: Question, then: Counted, made: Callable[[], None] = lambda: None
+    ) -> None:
         """Declares a queue at once, or when another node whose client has it for itself has shown that it lives, or is
-        failed, and the queue with it (`questions`). The declaration is judged by the map in any case."""
+        failed, and the queue with it (`questions`). The declaration is judged by the map in any case. `made`: called
+        before `then` if there was no such queue."""
         access, node = self._access, self._access.node
 
         def declare() -> None:
             self.order(command, question, declared)
 
         def declared(applied: Applied) -> None:
+            if applied.changes:
+                made()
             self.count_queue(command.name, question, then, declare, new=bool(applied.changes))
 
         queue = access.vhost.queues.get(command.name)
@@ -233,6 +248,23 @@ class Admin:
         else:
             question.ask(queue)
             queue.touch(node.now_ms, counted)
+
+    def ask_counts(self, name: str, question: Question, then: Counted) -> None:
+        """`then(messages ready, consumers)` of a queue, which this does not keep from expiring."""
+        access = self._access
+        queue = access.queue(name)
+
+        @question.answers
+        def counted(ready: int, consumers: int) -> None:
+            if not question.awaits():
+                return
+            if queue.deleted:
+                question.refuse(access.no_queue(name))
+            else:
+                then(ready, consumers)
+
+        question.ask(queue)
+        queue.counts(access.node.now_ms, counted)
 
     def purge_queue(self, name: str, question: Question, then: Callable[[int], None]) -> None:
         """`then(how many messages were dropped)`."""

@@ -28,7 +28,7 @@ TOPIC_VERDICTS_MAX: Final = 1024
 class Authorization:
     """Of one connection. Every check raises Refusal. `vhost` is set when the client has entered one."""
 
-    __slots__ = ("_topics", "_verdicts", "connection_id", "node", "rights", "until_ms", "user", "vhost")
+    __slots__ = ("_topics", "_verdicts", "connection_id", "node", "renewing", "rights", "until_ms", "user", "vhost")
 
     vhost: VirtualHost
 
@@ -39,6 +39,8 @@ class Authorization:
         self.user = user
         self.rights = rights
         self.until_ms = until_ms
+        self.renewing = False
+        """Another token is verified (`sign_in.renew`)."""
         self._verdicts: Verdicts = {}
         self._topics: Verdicts = {}
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import ChannelCore
     from clusterbroker.broker.node.core import Node
 
+_NEW_REFUSED: Final = "New secret was refused by one of the backends"
 NOT_FROM_HERE: Final = "this user may only connect from a loopback address"
 
 
@@ -126,6 +127,44 @@ def _count(node: Node, applicant: Applicant, user: str, ok: bool) -> None:
     if not applicant.trusted:
         known = ok or node.map.user(user) is not None
         node.churn.logins.count(address_of(applicant), user if known else "", ok)
+
+
+def renew(
+    access: Authorization,
+    applicant: Applicant,
+    secret: bytes,
+    wanted: Callable[[], bool],
+    then: Callable[[Refusal | None], None],
+) -> None:
+    """Another token of the same user is verified like the first one; its rights and its end take the place of those of
+    the one before, be they more or less. `then(None)`: they have, or the client has no token that could be renewed;
+    with a refusal the old token stays. It is called later, if the answer is still `wanted`.
+
+    `access.renewing` until then: each costs as much as a login, so nobody may have a queue of them before the logins of
+    others."""
+    assert not access.renewing, "the front refuses another one meanwhile"
+    if not access.by_token:
+        then(None)
+        return
+    access.renewing = True
+
+    def verified(verdict: Verdict) -> None:
+        access.renewing = False
+        if not wanted():
+            return
+        token, vhost, user = verdict.token, access.vhost.name, access.user
+        if verdict.refusal or token is None:
+            then(not_allowed(_NEW_REFUSED))
+        elif token.name != user:
+            then(not_allowed(f"{_NEW_REFUSED}: it is another user's"))
+        elif not token.grants.enters(vhost):
+            then(not_allowed(f"access to vhost '{vhost}' refused for user '{user}'"))
+        else:
+            access.renew(token.grants, verdict.until_ms)
+            then(None)
+
+    node = access.node
+    node.checks.append(Check(access.user, node.map.user(access.user), secret, address_of(applicant), verified, wanted))
 
 
 # -- virtual hosts and limits

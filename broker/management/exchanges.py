@@ -10,13 +10,11 @@ the hash is opaque to clients, which take it from one answer and hand it to the 
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 from urllib.parse import quote_plus, unquote
 
-from clusterbroker.cluster.wiring.arguments import CANONICAL
+from clusterbroker.cluster.wiring.arguments import digest
 from clusterbroker.cluster.wiring.entities import Binding, DestinationKind, Exchange
 
 from .connections import publishers
@@ -122,8 +120,7 @@ def properties_key(routing_key: str, arguments: dict[str, Any]) -> str:
     key = quote_plus(routing_key, safe="")
     if not arguments:
         return key
-    digest = hashlib.blake2b(CANONICAL.encode(arguments), digest_size=6).digest()
-    return f"{key}~{base64.urlsafe_b64encode(digest).decode()}"
+    return f"{key}~{digest(arguments)}"
 
 
 def binding_listing(bindings: Iterable[Binding]) -> Listing[Binding]:

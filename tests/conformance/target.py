@@ -22,6 +22,7 @@ import httpx
 
 from tests.authority import Authority
 from tests.support import processes
+from tests.unit.broker.oauth2 import authority as tokens
 
 from .oracle import Oracle
 
@@ -200,12 +201,17 @@ class RabbitMQ(Target):
 
 
 def served(authority: Path, http: bool = True) -> dict[str, str]:
-    """Settings of a node that also speaks AMQP inside TLS, and HTTP."""
+    """Settings of a node that also speaks AMQP inside TLS, takes tokens of `tokens`, and speaks HTTP."""
+    keys = authority / "keys.json"
+    keys.write_bytes(tokens.key_set())
     settings = {
         "CLUSTERBROKER_AMQPS": "127.0.0.1:0",
         "CLUSTERBROKER_TLS__CERTIFICATE": str(authority / "node.pem"),
         "CLUSTERBROKER_TLS__AUTHORITIES": str(authority / "root.pem"),
         "CLUSTERBROKER_TLS__CLIENT_CERTIFICATE": "wanted",
+        "CLUSTERBROKER_OAUTH2__RESOURCE_SERVER_ID": tokens.ME,
+        "CLUSTERBROKER_OAUTH2__ISSUER": tokens.ISSUER,
+        "CLUSTERBROKER_OAUTH2__KEYS_FILE": str(keys),
     }
     return settings | ({"CLUSTERBROKER_HTTP": "127.0.0.1:0"} if http else {})
 

@@ -27,6 +27,7 @@ class SessionLedger(DeliveryLedger):
 
     window             transfer frames that the peer still takes
     next_outgoing_id   of the next transfer frame (2.5.6)
+    own                deliveries that came from no queue, among `skipped`
     is_cut             deliveries wait for the window to go on; none begins before they have ended
     """
 
@@ -36,6 +37,7 @@ class SessionLedger(DeliveryLedger):
         self.out = out
         self.window = 0
         self.next_outgoing_id = 0
+        self.own = 0
         self._waiting: list[tuple[int, bytes, int, bool, bool]] = []
 
     @property
@@ -68,6 +70,14 @@ class SessionLedger(DeliveryLedger):
     def take(self, first_id: int, last_id: int) -> list[Entry]:
         """Takes those of these ids that are unsettled out without settling them, in the order of their tags."""
         return [self._collect(tag) for tag in self._tags_of(first_id, last_id)]
+
+    def send(self, handle: int, content: bytes) -> None:
+        """A delivery that comes from no queue, settled."""
+        tag = self.next_tag
+        self.next_tag += 1
+        self.skipped += 1
+        self.own += 1
+        self.put(handle, content, tag, True)
 
     def put(self, handle: int, content: bytes, tag: int, settled: bool) -> None:
         """Frames of a delivery, as far as the window reaches; the rest waits, behind what waits already."""

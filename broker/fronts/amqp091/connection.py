@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.authorization import Authorization
 from clusterbroker.broker.access.errors import Refusal
-from clusterbroker.broker.access.rights import AccountRights, Rights
+from clusterbroker.broker.access.rights import AccountRights
 from clusterbroker.broker.access.sign_in import check_session, enter, leave, session_began, session_ended
 from clusterbroker.broker.access.virtual_exchanges import only_asks
 from clusterbroker.broker.fronts.amqp091 import handshake
@@ -74,7 +74,7 @@ class Connection:
 
     __slots__ = (
         "_blocked_sent", "_closed_at_ms", "_held", "_last_heard_ms", "_last_sent_ms",
-        "access", "backpressure", "capabilities", "channel_max", "channels", "checks_secret", "client_properties",
+        "access", "backpressure", "capabilities", "channel_max", "channels", "client_properties",
         "decoder", "dismissed", "divided", "ending", "exclusive_queues", "heartbeat_s", "id", "looks", "loopback",
         "mechanism", "node", "opened_at_ms", "out", "parked_bytes", "partial_bytes", "paused_since_ms", "peer",
         "peer_identity", "reading", "rest", "state", "until",
@@ -109,7 +109,6 @@ class Connection:
         self.parked_bytes = 0
         self._held: list[Any] = []  # came while the password was checked
         self.exclusive_queues = False
-        self.checks_secret = False
         self.opened_at_ms = now_ms
         self.paused_since_ms = 0
         self._blocked_sent = False
@@ -418,9 +417,8 @@ class Connection:
         """It is over, and so is what it counted for."""
         session_ended(self.access, channel)
 
-    def renew_rights(self, rights: Rights, until_ms: int) -> None:
+    def rights_renewed(self) -> None:
         """Another token has come for the same user: nothing that was allowed by the old one is remembered."""
-        self.access.renew(rights, until_ms)
         for channel in self.channels.values():
             channel.publisher.routes.clear()
         self.review_rights()

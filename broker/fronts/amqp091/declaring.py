@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from clusterbroker.broker.access.admin import Admin
 from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.wire.amqp091 import methods
-from clusterbroker.broker.wire.amqp091.errors import access_refused
 from clusterbroker.broker.wire.amqp091.layout import Method
 from clusterbroker.cluster.wiring.commands import AnyCommand
 from clusterbroker.cluster.wiring.entities import DestinationKind
@@ -46,8 +45,6 @@ def _order(channel: Channel, command: AnyCommand, method: Any, reply: Method) ->
 
 def _exchange_declare(channel: Channel, method: methods.ExchangeDeclare) -> None:
     name, admin = clean(method.exchange), Admin(channel.access)
-    if not name:
-        raise access_refused("operation not permitted on the default exchange")
     if method.passive:
         admin.find_exchange(name)
         if not method.nowait:
@@ -65,10 +62,7 @@ def _exchange_declare(channel: Channel, method: methods.ExchangeDeclare) -> None
 
 
 def _exchange_delete(channel: Channel, method: methods.ExchangeDelete) -> None:
-    name = clean(method.exchange)
-    if not name:
-        raise access_refused("operation not permitted on the default exchange")
-    command = Admin(channel.access).delete_exchange(name, if_unused=method.if_unused)
+    command = Admin(channel.access).delete_exchange(clean(method.exchange), if_unused=method.if_unused)
     _order(channel, command, method, methods.ExchangeDeleteOk())
 
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.access.sign_in import Outcome, address_of, by_identity, by_secret, login_refused
+from clusterbroker.broker.access.errors import Refusal
+from clusterbroker.broker.access.sign_in import Outcome, by_identity, by_secret, login_refused, renew
 from clusterbroker.broker.fronts.amqp091.ports import ConnectionCore
+from clusterbroker.broker.fronts.amqp091.reply_codes import amqp_error
 from clusterbroker.broker.fronts.amqp091.state import State
-from clusterbroker.broker.node.effects import Check, Verdict
 from clusterbroker.broker.node.failover import addresses
 from clusterbroker.broker.version import VERSION
 from clusterbroker.broker.wire.amqp091 import methods
@@ -130,35 +131,19 @@ def tuned(name: str, wanted: int, offered: int, least: int) -> int:
 
 
 def update_secret(connection: ConnectionCore, secret: bytes) -> None:
-    """connection.update-secret: another token of the same user is verified like the first one (530 when refused), and
-    its rights take the place of those of the one before, be they more or less."""
-    if not connection.access.by_token:
-        connection.send(0, methods.ConnectionUpdateSecretOk())
-        return
-    if connection.checks_secret:
-        # each costs as much as a login, so nobody may have a queue of them before the logins of others
+    """connection.update-secret: another token of the same user (530 when refused; `sign_in.renew`)."""
+    if connection.access.renewing:
         raise command_invalid("connection.update-secret before the last one was answered")
-    connection.checks_secret = True
-
-    def checked(verdict: Verdict) -> None:
-        connection.checks_secret = False
-        vhost = connection.vhost
-        if connection.state is not State.OPEN or vhost is None:
-            return  # nothing is said after connection.close
-        token = verdict.token
-        if verdict.refusal or token is None:
-            connection.fail(not_allowed("New secret was refused by one of the backends"))
-        elif token.name != connection.user:
-            connection.fail(not_allowed("New secret was refused by one of the backends: it is another user's"))
-        elif not token.grants.enters(vhost.name):
-            connection.fail(not_allowed(f"access to vhost '{vhost.name}' refused for user '{connection.user}'"))
-        else:
-            connection.renew_rights(token.grants, verdict.until_ms)
-            connection.send(0, methods.ConnectionUpdateSecretOk())
-
-    known = connection.node.map.user(connection.user)
 
     def wanted() -> bool:
-        return connection.state is State.OPEN
+        return connection.state is State.OPEN  # nothing is said after connection.close
 
-    connection.node.checks.append(Check(connection.user, known, secret, address_of(connection), checked, wanted))
+    def renewed(refusal: Refusal | None) -> None:
+        if refusal is not None:
+            connection.fail(amqp_error(refusal))
+            return
+        if connection.access.by_token:
+            connection.rights_renewed()
+        connection.send(0, methods.ConnectionUpdateSecretOk())
+
+    renew(connection.access, connection, secret, wanted, renewed)

@@ -6,7 +6,6 @@ from collections import deque
 from typing import Any, Protocol
 
 from clusterbroker.broker.access.authorization import Authorization
-from clusterbroker.broker.access.rights import Rights
 from clusterbroker.broker.fronts.amqp091.state import State
 from clusterbroker.broker.node.clients import ClientCore
 from clusterbroker.broker.node.core import Node
@@ -23,7 +22,6 @@ class ConnectionCore(ClientCore, Protocol):
     capabilities: dict[str, Any]
     channel_max: int
     channels: dict[int, Any]
-    checks_secret: bool
     client_properties: dict[str, Any]
     decoder: FrameDecoder
     divided: Published | None
@@ -61,4 +59,4 @@ class ConnectionCore(ClientCore, Protocol):
 
     def refused(self, text: str) -> None: ...
 
-    def renew_rights(self, rights: Rights, until_ms: int) -> None: ...
+    def rights_renewed(self) -> None: ...

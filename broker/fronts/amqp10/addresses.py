@@ -6,7 +6,7 @@
             null                        anonymous: each message says its own, in `to`
             name                        the queue of that name; if there is none, the exchange
             name::queue                 that queue
-    source  /queues/:queue, name, name::queue
+    source  /queues/:queue, name, name::queue, /management
 
 Segments are percent-encoded UTF-8. A plain name has no slash at its begin.
 """
@@ -24,6 +24,7 @@ from clusterbroker.broker.wire.amqp10.errors import INVALID_FIELD, LinkError
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _QUEUES: Final = "/queues/"
 _EXCHANGES: Final = "/exchanges/"
+MANAGEMENT: Final = "/management"
 NAME_BYTES_MAX: Final = 255
 
 
@@ -43,10 +44,10 @@ def target_of(address: str, is_exchange: Callable[[str], bool]) -> Target:
     """Where messages to this address go. `is_exchange`: whether a plain name is an exchange's, and no queue's. Raises
     LinkError."""
     if address.startswith(_QUEUES):
-        return Target("", _segment(address, address[len(_QUEUES) :]))
+        return Target("", segment(address, address[len(_QUEUES) :]))
     if address.startswith(_EXCHANGES):
         exchange, _, key = address[len(_EXCHANGES) :].partition("/")
-        return Target(_segment(address, exchange), _segment(address, key, empty=True))
+        return Target(segment(address, exchange), segment(address, key, empty=True))
     name = _plain(address)
     return Target(name, "") if is_exchange(name) else Target("", name)
 
@@ -54,7 +55,7 @@ def target_of(address: str, is_exchange: Callable[[str], bool]) -> Target:
 def queue_of(address: str) -> str:
     """The queue that a source's address names. Raises LinkError."""
     if address.startswith(_QUEUES):
-        return _segment(address, address[len(_QUEUES) :])
+        return segment(address, address[len(_QUEUES) :])
     return _plain(address)
 
 
@@ -62,10 +63,11 @@ def _plain(address: str) -> str:
     _, _, queue = address.rpartition("::")
     if not queue or queue.startswith("/"):
         raise _bad(address, "it is no /queues/:queue, /exchanges/:exchange/:key, or name")
-    return _checked(address, queue)
+    return checked(address, queue)
 
 
-def _segment(address: str, text: str, empty: bool = False) -> str:
+def segment(address: str, text: str, empty: bool = False) -> str:
+    """The name that a percent-encoded segment of an address is. Raises LinkError."""
     if _BAD_ESCAPE.search(text):
         raise _bad(address, "a % without two hexadecimal digits")
     if "/" in text:
@@ -76,10 +78,11 @@ def _segment(address: str, text: str, empty: bool = False) -> str:
         raise _bad(address, "its escapes are not UTF-8") from None
     if not name and not empty:
         raise _bad(address, "a name is empty")
-    return _checked(address, name)
+    return checked(address, name)
 
 
-def _checked(address: str, name: str) -> str:
+def checked(address: str, name: str) -> str:
+    """A name of an address. Raises LinkError for one that is too long."""
     if len(name.encode()) > NAME_BYTES_MAX:
         raise _bad(address, f"a name has more than {NAME_BYTES_MAX} bytes")
     return name

@@ -15,8 +15,9 @@ from clusterbroker.broker.access import receiver
 from clusterbroker.broker.access.errors import Refusal, not_found
 from clusterbroker.broker.access.questions import Pending
 from clusterbroker.broker.access.readers import OFFSET_MAX, RangeReader, StreamReader
+from clusterbroker.broker.fronts.amqp10 import management_link
+from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT, queue_of, target_of
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
-from clusterbroker.broker.fronts.amqp10.addresses import queue_of, target_of
 from clusterbroker.broker.fronts.amqp10.conditions import link_error
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import Attaching, ReceiverLink
@@ -120,6 +121,9 @@ def _send(session: SessionCore, performative: Attach) -> None:
         raise LinkError(NOT_IMPLEMENTED, "dynamic targets")
     if target.address is not None and not isinstance(target.address, str):
         raise LinkError(INVALID_FIELD, "a target's address is a string")
+    if target.address == MANAGEMENT:
+        management_link.attach_requests(session, performative)
+        return
     found = None if target.address is None else place(session.access, target.address)
     link = SenderLink(session, performative, found)
     session.links[link.handle] = link
@@ -168,6 +172,9 @@ def _receive(session: SessionCore, performative: Attach) -> None:
         raise LinkError(INVALID_FIELD, "a source's address is a string")
     if performative.snd_settle_mode > 2 or performative.rcv_settle_mode > 1:
         raise LinkError(INVALID_FIELD, "there is no such settle mode")
+    if source.address == MANAGEMENT:
+        management_link.attach_responses(session, performative)
+        return
     access, name = session.access, queue_of(source.address)
     access.check("read", "queue", name)
     limit = access.node.options.consumers_per_channel_max

@@ -104,8 +104,8 @@ class Connection:
 
     __slots__ = (
         "_closed_at_ms", "_held", "_last_heard_ms", "_last_sent_ms", "_opened", "access", "backpressure",
-        "container_id", "decoder", "dismissed", "ending", "id", "idle_ms", "loopback", "mechanism", "node",
-        "opened_at_ms", "out", "partial_bytes", "paused_since_ms", "peer", "peer_channel_max", "peer_identity",
+        "container_id", "decoder", "dismissed", "ending", "exclusive_queues", "id", "idle_ms", "loopback", "mechanism",
+        "node", "opened_at_ms", "out", "partial_bytes", "paused_since_ms", "peer", "peer_channel_max", "peer_identity",
         "portions", "properties", "reading", "sessions", "state",
     )  # fmt: skip
 
@@ -119,6 +119,8 @@ class Connection:
         self.state = State.HEADER
         self.decoder = FrameDecoder(FRAME_BYTES_EARLY, node.options.message_bytes_max)
         self.out = OutBuffer(frames.FRAME_MIN_BYTES)
+        self.exclusive_queues = False
+        """It has, or had, queues of its own."""
         self.sessions: dict[int, Session] = {}
         """By the client's channel."""
         self.reading = True
@@ -397,10 +399,20 @@ class Connection:
             self._end("flush")
 
     def _leave(self) -> None:
-        """The client closes."""
-        self._release()
-        self.send(0, Close())
-        self._end("flush")
+        """The client closes: its exclusive queues are gone, for clients of all nodes, when it reads our close."""
+        if not self.exclusive_queues:
+            self._release()
+            self._left()
+            return
+        self.state = State.CLOSE_SENT  # nothing is taken up any more
+        self._closed_at_ms = self.node.now_ms
+        self.reading = True
+        self._release(self._left)
+
+    def _left(self) -> None:
+        if self.ending is None and self.id in self.node.clients:
+            self.send(0, Close())
+            self._end("flush")
 
     def _end(self, how: str) -> None:
         self.state = State.CLOSED
@@ -421,8 +433,9 @@ class Connection:
         self.node.sending.pop(self, None)
         self.backpressure.leave()
 
-    def _release(self) -> None:
-        """All that the connection held goes back."""
+    def _release(self, then: Callable[[], None] = lambda: None) -> None:
+        """All that the connection held goes back: unsettled deliveries, links, exclusive queues. `then` is called when
+        the queues are gone, if it had any."""
         until = self.node.labour.done + STEPS_AT_ONCE
         for session in tuple(self.sessions.values()):
             try:
@@ -432,6 +445,9 @@ class Connection:
                 self.node.log.crashed(self.peer, error)
             self.session_gone(session)
         self.sessions.clear()
+        if self.exclusive_queues:
+            self.exclusive_queues = False
+            self.node.remove_connection(self.id, then)
 
     # -- sessions ---------------------------------------------------------------------------------------------
 

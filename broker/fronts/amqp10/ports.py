@@ -29,6 +29,7 @@ class ConnectionCore(ClientCore, Protocol):
     access: Authorization
     container_id: str
     decoder: FrameDecoder
+    exclusive_queues: bool
     loopback: bool
     mechanism: str
     node: Node

@@ -23,6 +23,7 @@ from clusterbroker.broker.fronts.amqp10 import attaching
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.conditions import described
 from clusterbroker.broker.fronts.amqp10.delivery import SessionLedger
+from clusterbroker.broker.fronts.amqp10.management_link import ResponseLink
 from clusterbroker.broker.fronts.amqp10.outcomes import IDS, Outcomes
 from clusterbroker.broker.fronts.amqp10.ports import ConnectionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
@@ -78,7 +79,7 @@ SENDER: Final = False
 """Role of who answers for deliveries that go out (2.8.1)."""
 TAG_BYTES_MAX: Final = 32
 
-Link = SenderLink | ReceiverLink
+Link = SenderLink | ReceiverLink | ResponseLink
 
 
 class Session:
@@ -143,6 +144,7 @@ class Session:
         if ledger.is_cut:
             ledger.go_on()
             self.want_send()
+            self.review_credit()
         if opens and ledger.window:
             self.mark_consumers()
         if flow.handle is None:
@@ -430,6 +432,8 @@ class Session:
         if isinstance(link, SenderLink):
             self.outcomes.forget(link)
             return
+        if not isinstance(link, ReceiverLink):
+            return
         if self.consumers.get(link.name) is link:
             del self.consumers[link.name]
         node = self.access.node
@@ -443,7 +447,7 @@ class Session:
             try:
                 if isinstance(link, ReceiverLink):
                     self.access.check("read", "queue", link.queue.name)
-                elif link.place is not None:
+                elif isinstance(link, SenderLink) and link.place is not None:
                     self.access.check("write", "exchange", link.place.exchange)
             except Refusal as refusal:
                 self.cut(link, LinkError(UNAUTHORIZED, refusal.text))
@@ -524,7 +528,7 @@ class Session:
             return_unroutable=counts.return_unroutable,
             drop_unroutable=counts.drop_unroutable,
             deliver=ledger.next_tag - 1 - ledger.skipped,
-            deliver_no_ack=ledger.skipped,
+            deliver_no_ack=ledger.skipped - ledger.own,
             redeliver=ledger.redelivered,
             ack=counts.ack,
         )

@@ -389,7 +389,8 @@ class Receiver(Link):
 
     def __init__(
         self, session: Session, address: str, *, name: str = "", settle: int = 2, second: bool = False,
-        properties: dict[str, Any] | None = None, waits: bool = True, **source: Any,
+        properties: dict[str, Any] | None = None, waits: bool = True, max_message_size: int | None = None,
+        **source: Any,
     ) -> None:  # fmt: skip
         self.session = session
         self.name = name or f"r-{next(_names)}"
@@ -398,6 +399,7 @@ class Receiver(Link):
         attach = Attach(
             name=self.name, handle=self.handle, role=True, snd_settle_mode=settle, rcv_settle_mode=int(second),
             source=Source(address=address, **source), target=Target(), properties=properties,
+            max_message_size=max_message_size,
         )  # fmt: skip
         session.say(attach)
         if waits:
