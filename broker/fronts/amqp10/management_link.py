@@ -19,7 +19,13 @@ from clusterbroker.broker.fronts.amqp10.management import Request, carry_out
 from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
 from clusterbroker.broker.fronts.amqp10.sender_link import COUNTS, SenderLink
-from clusterbroker.broker.wire.amqp10.errors import INVALID_FIELD, MESSAGE_SIZE, PRECONDITION_FAILED, LinkError
+from clusterbroker.broker.wire.amqp10.errors import (
+    INVALID_FIELD,
+    MESSAGE_SIZE,
+    NOT_IMPLEMENTED,
+    PRECONDITION_FAILED,
+    LinkError,
+)
 from clusterbroker.broker.wire.amqp10.performatives import Attach, Flow
 from clusterbroker.journal.record import Message
 
@@ -69,7 +75,9 @@ class RequestLink(SenderLink):
             self.credit = free
             self.tell()
 
-    def _publish(self, messages: Sequence[Message], ticket: Unsettled | None) -> None:
+    def _publish(self, messages: Sequence[Message], ticket: Unsettled | None, txn_id: bytes = b"") -> None:
+        if txn_id:
+            raise LinkError(NOT_IMPLEMENTED, "management takes nothing in a transaction")
         if self._responses is None:
             raise LinkError(
                 PRECONDITION_FAILED, f"a request, but no receiver '{self.name}' from {MANAGEMENT} is attached"
