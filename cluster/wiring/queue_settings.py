@@ -6,9 +6,13 @@ A setting has up to three sources, and amqp-rules.md 5.3 orders them:
 
 *minimum* holds for limits (TTL, lengths, timeouts, delivery limit), where the stricter one is always the safe
 one. All else (names, modes, replica counts) takes the first source that says something; a dead letter
-exchange in the argument beats the policy's. A row of `RULES` is the only place that knows a setting. There is
-one queue type but for streams: it carries the whole matrix, and `x-queue-type` chooses defaults only. A stream has
-few of the rows, and some of its own (`stream_settings`).
+exchange in the argument beats the policy's. A row of `RULES` is the only place that checks and merges a setting; what
+two arguments have to say to each other is in `queue_rules`. There is one queue type but for streams: it carries the
+whole matrix, and `x-queue-type` chooses defaults only.
+
+A stream has few of the rows, and some of its own. It keeps what it has until retention lets it go, whoever has read it:
+limits that take single messages out, or ask who consumes, mean nothing to it. As an argument they are refused; a policy
+that has them may also be for other queues, so there they are passed over.
 """
 
 from __future__ import annotations
@@ -24,7 +28,6 @@ from .stream_settings import (
     SEGMENT_BYTES_MAX,
     SEGMENT_BYTES_MIN,
     STREAM,
-    STREAM_ARGUMENTS,
     age_ms,
     check_age,
 )
@@ -37,6 +40,8 @@ QUORUM_DELIVERY_LIMIT: Final = 20
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 Durability = Literal["memory", "disk", "fsync"]
 Merge = Literal["minimum", "first"]
+Kinds = Literal["queues", "streams", "all"]
+"""Which queues have a setting: all but streams, streams alone, or all."""
 
 
 class QueueSettings(msgspec.Struct, frozen=True):
@@ -114,12 +119,15 @@ class Rule(NamedTuple):
     """Field of QueueSettings; None: accepted and without effect here."""
     legal: Legal
     merge: Merge
-    of_streams: bool
-    """Only streams have it."""
+    kinds: Kinds
 
     def check(self, value: Any) -> str | None:
         """The fault of a value; None: it is legal."""
         return self.legal.problem(value)
+
+    def is_of(self, *, stream: bool) -> bool:
+        """Whether a stream, or any other queue, has it."""
+        return self.kinds in ("all", "streams" if stream else "queues")
 
 
 def _of_type(value: object, wanted: str) -> str:
@@ -185,11 +193,11 @@ def _rule(
     legal: Legal,
     merge: Merge = "first",
     *,
-    of_streams: bool = False,
+    kinds: Kinds = "queues",
     by_policy: bool = True,
 ) -> Rule:
     """A setting that is `x-NAME` as an argument, and NAME in a policy that may have it."""
-    return Rule(f"x-{name}", name if by_policy else None, field, legal, merge, of_streams)
+    return Rule(f"x-{name}", name if by_policy else None, field, legal, merge, kinds)
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -208,15 +216,15 @@ RULES: Final[tuple[Rule, ...]] = (
     _rule("dead-letter-routing-key", "dead_letter_routing_key", NAME),
     _rule("dead-letter-strategy", "dead_letter_strategy", _one_of("at-most-once", "at-least-once")),
     _rule("max-length", "max_length", COUNT, "minimum"),
-    _rule("max-length-bytes", "max_length_bytes", COUNT, "minimum"),
+    _rule("max-length-bytes", "max_length_bytes", COUNT, "minimum", kinds="all"),
     _rule("max-priority", "max_priority", _integer(1, 255), by_policy=False),
     _rule("overflow", "overflow", _one_of("drop-head", "reject-publish", "reject-publish-dlx")),
     _rule("queue-mode", None, _one_of("default", "lazy")),
     _rule("queue-version", None, _integer(1, 2)),
     _rule("single-active-consumer", "single_active_consumer", FLAG, by_policy=False),
-    _rule("queue-type", "queue_type", QUEUE_TYPE, by_policy=False),
-    _rule("queue-master-locator", None, TEXT),
-    _rule("queue-leader-locator", "leader_locator", _one_of("client-local", "balanced")),
+    _rule("queue-type", "queue_type", QUEUE_TYPE, by_policy=False, kinds="all"),
+    _rule("queue-master-locator", None, TEXT, kinds="all"),
+    _rule("queue-leader-locator", "leader_locator", _one_of("client-local", "balanced"), kinds="all"),
     _rule("delivery-limit", "delivery_limit", _integer(-1, 2**31 - 1), "minimum"),
     _rule("consumer-timeout", "consumer_timeout_ms", MILLISECONDS, "minimum"),
     _rule("consumer-disconnected-timeout", None, MILLISECONDS),
@@ -227,20 +235,20 @@ RULES: Final[tuple[Rule, ...]] = (
     _rule("max-in-memory-bytes", None, COUNT),
     _rule("quorum-initial-group-size", None, _integer(1, 255), by_policy=False),
     _rule("member-placement-tag", None, TEXT, by_policy=False),
-    _rule("replicas", "replicas", _integer(1, 255)),
-    _rule("min-in-sync", "min_in_sync", _integer(1, 255)),
-    _rule("durability", "durability", _one_of("memory", "disk", "fsync")),
+    _rule("replicas", "replicas", _integer(1, 255), kinds="all"),
+    _rule("min-in-sync", "min_in_sync", _integer(1, 255), kinds="all"),
+    _rule("durability", "durability", _one_of("memory", "disk", "fsync"), kinds="all"),
     _rule("ownership", "ownership", _one_of("shared", "rotating")),
     _rule("ownership-hold-ms", "ownership_hold_ms", _integer(1, MILLISECONDS_MAX)),
     _rule(
         "max-age",
         "max_age",
         AGE.about("Of a stream's messages: a number and Y, M, D, h, m or s", examples=["7D"]),
-        of_streams=True,
+        kinds="streams",
     ),
-    _rule("stream-max-segment-size-bytes", "segment_bytes", SEGMENT, of_streams=True),
-    _rule("stream-filter-size-bytes", None, _integer(16, 255), of_streams=True),
-    _rule("initial-cluster-size", None, _integer(1, 255), of_streams=True),
+    _rule("stream-max-segment-size-bytes", "segment_bytes", SEGMENT, kinds="streams"),
+    _rule("stream-filter-size-bytes", None, _integer(16, 255), kinds="streams"),
+    _rule("initial-cluster-size", None, _integer(1, 255), kinds="streams"),
 )
 
 _SIZES: Final = {"quorum": "x-quorum-initial-group-size", STREAM: "x-initial-cluster-size"}
@@ -281,7 +289,7 @@ def resolve(
     sources: list[tuple[str, str]] = []
     stream = values["queue_type"] == STREAM
     for rule in RULES:
-        if rule.field is None or (rule.argument not in STREAM_ARGUMENTS if stream else rule.of_streams):
+        if rule.field is None or not rule.is_of(stream=stream):
             continue
         found: list[tuple[Any, str]] = []
         if operator_policy and rule.key is not None and rule.key in operator_policy[1]:
