@@ -151,11 +151,15 @@ def _text(value: Any) -> str | None:
     return None if isinstance(value, str) else _of_type(value, "a string")
 
 
-def _name(value: Any) -> str | None:
-    """A name or routing key travels as a short string."""
-    if not isinstance(value, str):
-        return _of_type(value, "a string")
-    return None if len(value.encode("utf-8", "replace")) <= 255 else "longer than 255 bytes"
+def _text_up_to(bytes_max: int) -> Legal:
+    """A text of so many bytes of UTF-8 at most."""
+
+    def problem(value: Any) -> str | None:
+        if not isinstance(value, str):
+            return _of_type(value, "a string")
+        return None if len(value.encode("utf-8", "replace")) <= bytes_max else f"longer than {bytes_max} bytes"
+
+    return Legal(problem, {"type": "string", "maxLength": bytes_max})
 
 
 def _flag(value: Any) -> str | None:
@@ -178,7 +182,8 @@ def _queue_type(value: Any) -> str | None:
 
 
 TEXT: Final = Legal(_text, {"type": "string"})
-NAME: Final = Legal(_name, {"type": "string", "maxLength": 255})
+NAME: Final = _text_up_to(255)
+"""A name or routing key, which travels as a short string."""
 FLAG: Final = Legal(_flag, {"type": "boolean"})
 QUEUE_TYPE: Final = Legal(_queue_type, {"type": "string", "enum": ["classic", "quorum", STREAM]})
 AGE: Final = Legal(check_age, {"type": "string", "pattern": "^[0-9]{1,12}[YMDhms]$"})
