@@ -5,6 +5,9 @@
     @operation(app, "declare")       one that does something: it may give a line that says what it did
     listed(app, "list", TABLE, path, about), shown(...)   a list or a document of the management API as it is
 
+What is asked for, a number too, is `listing` or `showing`: they have --json for programs. The line of an `operation` is
+a sentence for people, with its numbers `counted` ("moved 3 queues"), without --json: programs have the exit code.
+
 Each function's first parameter is the Target; the others are its own arguments and options. The options of reaching and
 showing are added here, so that they are the same everywhere.
 """
