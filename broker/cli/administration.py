@@ -16,6 +16,7 @@ from clusterbroker.broker.cli import tables
 from clusterbroker.broker.cli.commands import operation
 from clusterbroker.broker.cli.exit_codes import Failed, end
 from clusterbroker.broker.cli.operator_door import performed
+from clusterbroker.broker.cli.parameters import duration
 from clusterbroker.broker.cli.tables import ABSENT, Column, counted, number, size, span, text
 from clusterbroker.broker.cli.target import DATA_DIR as DATA_DIR
 from clusterbroker.broker.cli.target import Target
@@ -205,9 +206,7 @@ def members(data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
 def drain(
     reach: Target,
     undo: Annotated[bool, typer.Option("--undo", help="Accept queues again.")] = False,
-    wait: Annotated[
-        float, typer.Option(min=0, help="First wait this long for queues that need this node for confirms.")
-    ] = 0.0,
+    wait: Annotated[float, duration("First wait this long for queues that need this node for confirms.")] = 0.0,
 ) -> None:
     """Transfer this node's queues to others, then ask its clients to move (320). The node stays a member."""
     end_s = time.monotonic() + wait
@@ -223,9 +222,7 @@ def drain(
 
 def leave(
     name: Annotated[str | None, typer.Argument(help="A dead member to remove; none: this node.")] = None,
-    timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds for the others to take this node's replicas.")
-    ] = LEAVE_TIMEOUT_S,
+    timeout: Annotated[float, duration("Wait this long until others have this node's replicas.")] = LEAVE_TIMEOUT_S,
     force: Annotated[bool, typer.Option("--force", help="Then leave even if queues have too few replicas.")] = False,
     accept_loss: Annotated[bool, typer.Option("--accept-loss", help="Even with the only replica of a queue.")] = False,
     data_dir: DataDir = DATA_DIR,

@@ -5,6 +5,9 @@
     @operation(app, "declare")       one that does something: it may give a line that says what it did
     listed(app, "list", TABLE, path, about), shown(...)   a list or a document of the management API as it is
 
+What is asked for, a number too, is `listing` or `showing`: they have --json for programs. The line of an `operation` is
+a sentence for people, with its numbers `counted` ("moved 3 queues"), without --json: programs have the exit code.
+
 Each function's first parameter is the Target; the others are its own arguments and options. The options of reaching and
 showing are added here, so that they are the same everywhere.
 """
@@ -24,8 +27,8 @@ import typer
 from typer.core import TyperCommand
 
 from clusterbroker.broker.cli import complete, tables, watching
-from clusterbroker.broker.cli.exit_codes import USAGE, Failed, end
-from clusterbroker.broker.cli.parameters import OfUser, OfVhost, Vhost
+from clusterbroker.broker.cli.exit_codes import Failed, end
+from clusterbroker.broker.cli.parameters import SECONDS, OfUser, OfVhost, Vhost, duration
 from clusterbroker.broker.cli.tables import Document, Table, Wish
 from clusterbroker.broker.cli.target import Target
 
@@ -96,7 +99,7 @@ COLUMNS: Final[dict[str, Any]] = {
     ],
     "watch": Annotated[
         float | None,
-        typer.Option("--watch", help="Repeat every SECONDS [2].", metavar="[SECONDS]", rich_help_panel=SHOWN),
+        duration("Repeat every SECONDS [2].", metavar=f"[{SECONDS}]", rich_help_panel=SHOWN),
     ],
 }
 LIST: Final[dict[str, Any]] = {
@@ -233,7 +236,7 @@ def _told(line: Callable[[], str], every_s: float | None) -> None:
     if every_s is None:
         typer.echo(line())
     else:
-        watching.watch_lines(line, _positive(every_s))
+        watching.watch_lines(line, every_s)
 
 
 def _shown(lines: Callable[[], list[str]], every_s: float | None, head: bool) -> None:
@@ -244,15 +247,9 @@ def _shown(lines: Callable[[], list[str]], every_s: float | None, head: bool) ->
 
     console = Console(highlight=False, markup=False, emoji=False)
     if console.is_terminal:
-        watching.watch(lambda: tables.picture(lines(), console.height - 1, head), _positive(every_s), console)
+        watching.watch(lambda: tables.picture(lines(), console.height - 1, head), every_s, console)
     else:
-        watching.watch_lines(lambda: "\n".join([*lines(), ""]), _positive(every_s))
-
-
-def _positive(every_s: float) -> float:
-    if every_s <= 0:
-        raise Failed("--watch: seconds are more than 0", USAGE)
-    return every_s
+        watching.watch_lines(lambda: "\n".join([*lines(), ""]), every_s)
 
 
 def _register(

@@ -19,6 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from clusterbroker.broker.cli.parameters import duration
 from clusterbroker.broker.trial.client import ClientLost
 from clusterbroker.broker.trial.judge import Verdict, judge, judge_owners
 from clusterbroker.broker.trial.load import Load, LoadPlan
@@ -32,7 +33,7 @@ SETTLE_TIMEOUT_S = 60.0
 
 @app.callback()
 def demo(
-    seconds: Annotated[float, typer.Option(min=1, help="Calm load before and after each kill, seconds.")] = 3.0,
+    seconds: Annotated[float, duration("Calm load before and after each kill.", least=1)] = 3.0,
     kills: Annotated[int, typer.Option(min=1, help="Number of kills of the leader.")] = 1,
     rate: Annotated[float, typer.Option(min=1, help="Messages a second.")] = 1000.0,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from clusterbroker.broker.cli import message_story, tables
 from clusterbroker.broker.cli.commands import operation
-from clusterbroker.broker.cli.parameters import QueueName, Vhost
+from clusterbroker.broker.cli.parameters import QueueName, Vhost, duration
 from clusterbroker.broker.cli.tables import Document, counted, number, pairs, size, text
 from clusterbroker.broker.cli.target import Target
 
@@ -43,7 +43,7 @@ def explain_message(
     reach: Target,
     message_id: Annotated[str, typer.Argument(metavar="MESSAGE-ID", help="The property message_id.")],
     vhost: Vhost = "/",
-    patience: Annotated[float, typer.Option(min=1, help="Seconds to search at most.")] = 60.0,
+    patience: Annotated[float, duration("Search this long at most.", least=1)] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="The result, on one line.")] = False,
 ) -> str:
     """Where a message is: queues, consumer, replicas, deliveries and deaths."""

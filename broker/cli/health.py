@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from clusterbroker.broker.cli.administration import DATA_DIR, DataDir
+from clusterbroker.broker.cli.parameters import duration
 from clusterbroker.broker.cli.tables import counted
 
 AGAIN_S: Final = 0.5
@@ -35,8 +36,8 @@ def health(
     spare: Annotated[
         bool, typer.Option("--spare", help="Only: the node may be stopped. No queue needs it for confirms.")
     ] = False,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for success.")] = 0.0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer.")] = 5.0,
+    wait: Annotated[float, duration("Wait this long for success.")] = 0.0,
+    timeout: Annotated[float, duration("Wait this long for an answer.", least=0.1)] = 5.0,
     data_dir: DataDir = DATA_DIR,
 ) -> None:
     """Check that this directory's node serves clients and can confirm: exit code 0, or 1 with the reason."""

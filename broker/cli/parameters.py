@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,6 +17,9 @@ from clusterbroker.broker.cli.exit_codes import USAGE, Failed
 BODY_BYTES_MAX: Final = 48 << 20
 """Of a message; the management API takes bodies of 64 MiB, and base64 is a third longer."""
 PASSWORD_BYTES_MAX: Final = 4096
+SECONDS: Final = "SECONDS"
+SECONDS_MAX: Final = 1_000_000
+"""Eleven days: a socket waits no longer than twice that."""
 
 Vhost = Annotated[str, typer.Option("--vhost", help="The virtual host.", autocompletion=complete.vhosts)]
 OfVhost = Annotated[
@@ -39,6 +43,19 @@ AutoDelete = Annotated[bool, typer.Option("--auto-delete", help="Deleted after i
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="No question at a terminal.")]
 OfUser = Annotated[str | None, typer.Option("--of", help="Only of this user.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace an existing one.")]
+
+
+def duration(about: str, least: float = 0, **more: Any) -> Any:
+    """An option that is a duration: `wait: Annotated[float, duration("What for.")] = 5.0` is shown as `--wait SECONDS`.
+    Parts of a second are taken, from `least` up to SECONDS_MAX. `more`: as of typer.Option."""
+    return typer.Option(help=about, min=least, max=SECONDS_MAX, callback=_a_number, **{"metavar": SECONDS, **more})
+
+
+def _a_number(value: float | None) -> float | None:
+    """Refuses nan, which is within any bounds, and never over. BadParameter."""
+    if value is not None and math.isnan(value):
+        raise typer.BadParameter("nan is no duration.")
+    return value
 
 
 def table(pairs: list[str] | None, what: str = "--argument") -> dict[str, Any]:

@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from clusterbroker.broker.cli.parameters import duration
 from clusterbroker.broker.trial.client import ClientLost, target
 from clusterbroker.broker.trial.event_log import read_log
 from clusterbroker.broker.trial.judge import Verdict, judge, judge_owners
@@ -31,7 +32,7 @@ SEGMENT_S = 60.0
 @app.callback()
 def verify(
     url: Annotated[list[str], typer.Option(help="amqp://USER:PASSWORD@HOST:PORT/VHOST of a node; once for each.")],
-    seconds: Annotated[float, typer.Option(min=1, help="Duration of publishing.")] = 30.0,
+    seconds: Annotated[float, duration("Publish this long.", least=1)] = 30.0,
     rate: Annotated[float, typer.Option(min=1, help="Messages a second.")] = 500.0,
     queues: Annotated[int, typer.Option(min=1, max=100, help="Number of queues.")] = 3,
     log: Annotated[list[Path] | None, typer.Option(help="A node's log: leadership is checked as well.")] = None,

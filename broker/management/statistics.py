@@ -1,7 +1,8 @@
 """Each number of the rows, stated once: its source in the row, its field in JSON documents, its metric.
 
 Groups are RabbitMQ's families of metrics; `fields` gives a group to the documents. A new number is a field of a row
-(`broker.stats.rows`), its counting (`broker.server.counting`), and a line here.
+(`broker.stats.rows`), its counting (`broker.server.counting`), and a line here. What is made of several rows or of the
+cluster's map is in `metrics`, and for documents in `nodes`; the buckets of a histogram are in `metrics`.
 
 Metrics of the first part have RabbitMQ's names and families, and its meaning. What RabbitMQ tells and is not here has
 no meaning in this broker (Erlang's processes, its message store), or nobody counts it.

@@ -249,8 +249,9 @@ class ConnectionRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_o
     connected_at_ms: int = 0
 
     state: str = "running"
-    """"starting", "tuning", "opening", "running", "flow" (its publishers wait), "blocking", "blocked" (an alarm),
-    "closing"; as in RabbitMQ."""
+    """"running"; "blocked": it publishes, and an alarm holds it up; "closing"; "flow": else its socket is not read
+    (`review_reading` of its front), or a sender of AMQP 1.0 gets no credit. Its publishes wait for the journal or for
+    a queue, its output buffer is full, or what it sent before is not carried out yet: consumers have it too."""
     channels: int = 0
     received_bytes: Total = 0
     received_reads: Total = 0
@@ -284,7 +285,7 @@ class ChannelRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only
     global_prefetch_count: int = 0
     """Of the whole channel; 0: unlimited."""
     state: str = "running"
-    """"running", "flow", "closing"."""
+    """"running", "closing"."""
     consumers: int = 0
     unacknowledged: int = 0
     """Messages delivered and not settled."""

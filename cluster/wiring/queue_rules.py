@@ -15,7 +15,7 @@ from .arguments import check_same
 from .commands import DeclareQueue
 from .entities import Queue
 from .queue_settings import ARGUMENT_RULES
-from .stream_settings import STREAM, STREAM_ARGUMENTS, unfit
+from .stream_settings import STREAM, unfit
 
 NAME_BYTES_MAX: Final = 255
 RESERVED_PREFIX: Final = "amq."
@@ -49,10 +49,9 @@ def check_arguments(vhost: str, name: str, arguments: Mapping[str, Any]) -> None
     kind = arguments.get("x-queue-type", "classic")
     for argument, rule in ARGUMENT_RULES.items():
         if argument in arguments:
-            if rule.of_streams and kind != STREAM:
-                raise invalid(argument, "only streams have it", f" of queue type {str(kind)[:255]}")
-            if kind == STREAM and argument not in STREAM_ARGUMENTS:
-                raise invalid(argument, "streams do not have it", f" of queue type {STREAM}")
+            if not rule.is_of(stream=kind == STREAM):
+                whose = "streams do not have it" if kind == STREAM else "only streams have it"
+                raise invalid(argument, whose, f" of queue type {str(kind)[:255]}")
             problem = rule.check(arguments[argument])
             if problem is not None:
                 raise invalid(argument, problem)

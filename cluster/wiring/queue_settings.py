@@ -6,9 +6,13 @@ A setting has up to three sources, and amqp-rules.md 5.3 orders them:
 
 *minimum* holds for limits (TTL, lengths, timeouts, delivery limit), where the stricter one is always the safe
 one. All else (names, modes, replica counts) takes the first source that says something; a dead letter
-exchange in the argument beats the policy's. A row of `RULES` is the only place that knows a setting. There is
-one queue type but for streams: it carries the whole matrix, and `x-queue-type` chooses defaults only. A stream has
-few of the rows, and some of its own (`stream_settings`).
+exchange in the argument beats the policy's. A row of `RULES` is the only place that checks and merges a setting; what
+two arguments have to say to each other is in `queue_rules`. There is one queue type but for streams: it carries the
+whole matrix, and `x-queue-type` chooses defaults only.
+
+A stream has few of the rows, and some of its own. It keeps what it has until retention lets it go, whoever has read it:
+limits that take single messages out, or ask who consumes, mean nothing to it. As an argument they are refused; a policy
+that has them may also be for other queues, so there they are passed over.
 """
 
 from __future__ import annotations
@@ -24,7 +28,6 @@ from .stream_settings import (
     SEGMENT_BYTES_MAX,
     SEGMENT_BYTES_MIN,
     STREAM,
-    STREAM_ARGUMENTS,
     age_ms,
     check_age,
 )
@@ -37,6 +40,8 @@ QUORUM_DELIVERY_LIMIT: Final = 20
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 Durability = Literal["memory", "disk", "fsync"]
 Merge = Literal["minimum", "first"]
+Kinds = Literal["queues", "streams", "all"]
+"""Which queues have a setting: all but streams, streams alone, or all."""
 
 
 class QueueSettings(msgspec.Struct, frozen=True):
@@ -111,15 +116,18 @@ class Rule(NamedTuple):
     key: str | None
     """Its name in a policy's definition; None: cannot be set by policy."""
     field: str | None
-    """Field of QueueSettings; None: accepted and without effect here."""
+    """Field of QueueSettings; None: it has no effect here (`_unused`), or `resolve` reads it for another setting."""
     legal: Legal
     merge: Merge
-    of_streams: bool
-    """Only streams have it."""
+    kinds: Kinds
 
     def check(self, value: Any) -> str | None:
         """The fault of a value; None: it is legal."""
         return self.legal.problem(value)
+
+    def is_of(self, *, stream: bool) -> bool:
+        """Whether a stream, or any other queue, has it."""
+        return self.kinds in ("all", "streams" if stream else "queues")
 
 
 def _of_type(value: object, wanted: str) -> str:
@@ -143,11 +151,15 @@ def _text(value: Any) -> str | None:
     return None if isinstance(value, str) else _of_type(value, "a string")
 
 
-def _name(value: Any) -> str | None:
-    """A name or routing key travels as a short string."""
-    if not isinstance(value, str):
-        return _of_type(value, "a string")
-    return None if len(value.encode("utf-8", "replace")) <= 255 else "longer than 255 bytes"
+def _text_up_to(bytes_max: int) -> Legal:
+    """A text of so many bytes of UTF-8 at most."""
+
+    def problem(value: Any) -> str | None:
+        if not isinstance(value, str):
+            return _of_type(value, "a string")
+        return None if len(value.encode("utf-8", "replace")) <= bytes_max else f"longer than {bytes_max} bytes"
+
+    return Legal(problem, {"type": "string", "maxLength": bytes_max})
 
 
 def _flag(value: Any) -> str | None:
@@ -170,12 +182,13 @@ def _queue_type(value: Any) -> str | None:
 
 
 TEXT: Final = Legal(_text, {"type": "string"})
-NAME: Final = Legal(_name, {"type": "string", "maxLength": 255})
+NAME: Final = _text_up_to(255)
+"""A name or routing key, which travels as a short string."""
 FLAG: Final = Legal(_flag, {"type": "boolean"})
 QUEUE_TYPE: Final = Legal(_queue_type, {"type": "string", "enum": ["classic", "quorum", STREAM]})
 AGE: Final = Legal(check_age, {"type": "string", "pattern": "^[0-9]{1,12}[YMDhms]$"})
 COUNT: Final = _integer(0, 2**63 - 1)
-MILLISECONDS: Final = _integer(0, MILLISECONDS_MAX).about("ms")
+MILLISECONDS: Final = _integer(0, MILLISECONDS_MAX)
 SEGMENT: Final = _integer(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
 
 
@@ -185,62 +198,172 @@ def _rule(
     legal: Legal,
     merge: Merge = "first",
     *,
-    of_streams: bool = False,
+    kinds: Kinds = "queues",
     by_policy: bool = True,
 ) -> Rule:
-    """A setting that is `x-NAME` as an argument, and NAME in a policy that may have it."""
-    return Rule(f"x-{name}", name if by_policy else None, field, legal, merge, of_streams)
+    """A setting that is `x-NAME` as an argument, and NAME in a policy that may have it. docs/queue-arguments.md and the
+    document of the management API show its values and the description in its schema."""
+    return Rule(f"x-{name}", name if by_policy else None, field, legal, merge, kinds)
+
+
+def _unused(name: str, legal: Legal, *, kinds: Kinds = "queues", by_policy: bool = True) -> Rule:
+    """One that clients of RabbitMQ send, and that means nothing here: checked, kept and shown."""
+    return _rule(name, None, legal.about("Accepted, without effect"), kinds=kinds, by_policy=by_policy)
 
 
 RULES: Final[tuple[Rule, ...]] = (
     _rule(
         "expires",
         "expires_ms",
-        _integer(1, MILLISECONDS_MAX).about("ms without a consumer, after which the queue is deleted"),
+        _integer(1, MILLISECONDS_MAX).about("ms without a consumer, declaration or get: then the queue is deleted"),
         "minimum",
     ),
-    _rule("message-ttl", "message_ttl_ms", MILLISECONDS.about("ms that a message is kept for at most"), "minimum"),
+    _rule("message-ttl", "message_ttl_ms", MILLISECONDS.about("ms that a message is kept at most"), "minimum"),
     _rule(
         "dead-letter-exchange",
         "dead_letter_exchange",
         NAME.about("Where messages go that are rejected, expire or have no room"),
     ),
-    _rule("dead-letter-routing-key", "dead_letter_routing_key", NAME),
-    _rule("dead-letter-strategy", "dead_letter_strategy", _one_of("at-most-once", "at-least-once")),
-    _rule("max-length", "max_length", COUNT, "minimum"),
-    _rule("max-length-bytes", "max_length_bytes", COUNT, "minimum"),
-    _rule("max-priority", "max_priority", _integer(1, 255), by_policy=False),
-    _rule("overflow", "overflow", _one_of("drop-head", "reject-publish", "reject-publish-dlx")),
-    _rule("queue-mode", None, _one_of("default", "lazy")),
-    _rule("queue-version", None, _integer(1, 2)),
-    _rule("single-active-consumer", "single_active_consumer", FLAG, by_policy=False),
-    _rule("queue-type", "queue_type", QUEUE_TYPE, by_policy=False),
-    _rule("queue-master-locator", None, TEXT),
-    _rule("queue-leader-locator", "leader_locator", _one_of("client-local", "balanced")),
-    _rule("delivery-limit", "delivery_limit", _integer(-1, 2**31 - 1), "minimum"),
-    _rule("consumer-timeout", "consumer_timeout_ms", MILLISECONDS, "minimum"),
-    _rule("consumer-disconnected-timeout", None, MILLISECONDS),
-    _rule("delayed-retry-type", "delayed_retry_type", _one_of("disabled", "all", "failed", "returned")),
-    _rule("delayed-retry-min", "delayed_retry_min_ms", MILLISECONDS),
-    _rule("delayed-retry-max", "delayed_retry_max_ms", MILLISECONDS),
-    _rule("max-in-memory-length", None, COUNT),
-    _rule("max-in-memory-bytes", None, COUNT),
-    _rule("quorum-initial-group-size", None, _integer(1, 255), by_policy=False),
-    _rule("member-placement-tag", None, TEXT, by_policy=False),
-    _rule("replicas", "replicas", _integer(1, 255)),
-    _rule("min-in-sync", "min_in_sync", _integer(1, 255)),
-    _rule("durability", "durability", _one_of("memory", "disk", "fsync")),
-    _rule("ownership", "ownership", _one_of("shared", "rotating")),
-    _rule("ownership-hold-ms", "ownership_hold_ms", _integer(1, MILLISECONDS_MAX)),
+    _rule(
+        "dead-letter-routing-key",
+        "dead_letter_routing_key",
+        NAME.about("The routing key of dead letters, in place of their own"),
+    ),
+    _rule(
+        "dead-letter-strategy",
+        "dead_letter_strategy",
+        _one_of("at-most-once", "at-least-once").about(
+            "In a cluster, of a dead letter that no queue takes: it is dropped, or published again until one does"
+        ),
+    ),
+    _rule("max-length", "max_length", COUNT.about("Ready messages at most"), "minimum"),
+    _rule(
+        "max-length-bytes",
+        "max_length_bytes",
+        COUNT.about("Bytes of ready messages' bodies at most; of a stream's files"),
+        "minimum",
+        kinds="all",
+    ),
+    _rule(
+        "max-priority",
+        "max_priority",
+        _integer(1, 255).about("The highest priority. Without it a classic queue has none, a quorum queue 31"),
+        by_policy=False,
+    ),
+    _rule(
+        "overflow",
+        "overflow",
+        _one_of("drop-head", "reject-publish", "reject-publish-dlx").about(
+            "At a limit of length: the oldest messages go, or publishes are refused, and may be dead-lettered"
+        ),
+    ),
+    _unused("queue-mode", _one_of("default", "lazy")),
+    _unused("queue-version", _integer(1, 2)),
+    _rule(
+        "single-active-consumer",
+        "single_active_consumer",
+        FLAG.about("One consumer at a time gets messages"),
+        by_policy=False,
+    ),
+    _rule(
+        "queue-type",
+        "queue_type",
+        QUEUE_TYPE.about("A stream, or the defaults that RabbitMQ's kind of queue has"),
+        by_policy=False,
+        kinds="all",
+    ),
+    _unused("queue-master-locator", TEXT, kinds="all"),
+    _rule(
+        "queue-leader-locator",
+        "leader_locator",
+        _one_of("client-local", "balanced").about(
+            "The first leader: the node of the client that declares, or the one that leads fewest queues"
+        ),
+        kinds="all",
+    ),
+    _rule(
+        "delivery-limit",
+        "delivery_limit",
+        _integer(-1, 2**31 - 1).about(
+            "Failed deliveries of a message, after which it is dead-lettered; -1: no limit. A quorum queue has 20"
+        ),
+        "minimum",
+    ),
+    _rule(
+        "consumer-timeout",
+        "consumer_timeout_ms",
+        MILLISECONDS.about("ms that a consumer may hold a message; 0: for ever. Else as the node is configured"),
+        "minimum",
+    ),
+    _unused("consumer-disconnected-timeout", MILLISECONDS),
+    _rule(
+        "delayed-retry-type",
+        "delayed_retry_type",
+        _one_of("disabled", "all", "failed", "returned").about(
+            "Which returned messages wait before the next delivery: those of failed deliveries, the others, or all"
+        ),
+    ),
+    _rule(
+        "delayed-retry-min",
+        "delayed_retry_min_ms",
+        MILLISECONDS.about("ms that they wait, times the failed deliveries; else 1000"),
+    ),
+    _rule("delayed-retry-max", "delayed_retry_max_ms", MILLISECONDS.about("ms that they wait at most")),
+    _unused("max-in-memory-length", COUNT),
+    _unused("max-in-memory-bytes", COUNT),
+    _rule(
+        "quorum-initial-group-size",
+        None,
+        _integer(1, 255).about("As x-replicas, which precedes it"),
+        by_policy=False,
+    ),
+    _unused("member-placement-tag", TEXT, by_policy=False),
+    _rule(
+        "replicas",
+        "replicas",
+        _integer(1, 255).about("Replicas. Else 3, or as many as there are members"),
+        kinds="all",
+    ),
+    _rule(
+        "min-in-sync",
+        "min_in_sync",
+        _integer(1, 255).about("With fewer replicas in sync nothing is confirmed. Else the majority, but 1 of 2"),
+        kinds="all",
+    ),
+    _rule(
+        "durability",
+        "durability",
+        _one_of("memory", "disk", "fsync").about(
+            "A confirmed message is in the memory of every replica in sync, written to its disk, or flushed to it"
+        ),
+        kinds="all",
+    ),
+    _rule(
+        "ownership",
+        "ownership",
+        _one_of("shared", "rotating").about(
+            "The leader serves consumers of all nodes, or only its node's, and leadership moves on to the next"
+        ),
+    ),
+    _rule(
+        "ownership-hold-ms",
+        "ownership_hold_ms",
+        _integer(1, MILLISECONDS_MAX).about("ms until rotating leadership may move on"),
+    ),
     _rule(
         "max-age",
         "max_age",
-        AGE.about("Of a stream's messages: a number and Y, M, D, h, m or s", examples=["7D"]),
-        of_streams=True,
+        AGE.about("Age of messages that are kept: a number and Y, M, D, h, m or s", examples=["7D"]),
+        kinds="streams",
     ),
-    _rule("stream-max-segment-size-bytes", "segment_bytes", SEGMENT, of_streams=True),
-    _rule("stream-filter-size-bytes", None, _integer(16, 255), of_streams=True),
-    _rule("initial-cluster-size", None, _integer(1, 255), of_streams=True),
+    _rule("stream-max-segment-size-bytes", "segment_bytes", SEGMENT.about("Bytes of a file"), kinds="streams"),
+    _unused("stream-filter-size-bytes", _integer(16, 255), kinds="streams"),
+    _rule(
+        "initial-cluster-size",
+        None,
+        _integer(1, 255).about("As x-replicas, which precedes it; without effect in a policy"),
+        kinds="streams",
+    ),
 )
 
 _SIZES: Final = {"quorum": "x-quorum-initial-group-size", STREAM: "x-initial-cluster-size"}
@@ -281,7 +404,7 @@ def resolve(
     sources: list[tuple[str, str]] = []
     stream = values["queue_type"] == STREAM
     for rule in RULES:
-        if rule.field is None or (rule.argument not in STREAM_ARGUMENTS if stream else rule.of_streams):
+        if rule.field is None or not rule.is_of(stream=stream):
             continue
         found: list[tuple[Any, str]] = []
         if operator_policy and rule.key is not None and rule.key in operator_policy[1]:

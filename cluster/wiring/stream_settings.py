@@ -1,9 +1,4 @@
-"""Arguments of streams, and the form of their age. `queue_settings` has the rows themselves.
-
-A stream keeps what it has until retention lets it go, whoever has read it: limits that take single messages out, or
-ask who consumes, mean nothing to it. As an argument they are refused; a policy that has them may also be for other
-queues, so there they are passed over.
-"""
+"""What a stream can be, and the form of the age of its messages. Its arguments are rows of `queue_settings`."""
 
 from __future__ import annotations
 
@@ -17,15 +12,6 @@ STREAM: Final = "stream"
 SEGMENT_BYTES: Final = 64 << 20
 SEGMENT_BYTES_MIN: Final = 1 << 20
 SEGMENT_BYTES_MAX: Final = 3_000_000_000
-
-STREAM_ARGUMENTS: Final = frozenset(
-    {
-        "x-queue-type", "x-max-length-bytes", "x-max-age", "x-stream-max-segment-size-bytes",
-        "x-stream-filter-size-bytes", "x-initial-cluster-size", "x-queue-leader-locator", "x-queue-master-locator",
-        "x-replicas", "x-min-in-sync", "x-durability",
-    }
-)  # fmt: skip
-"""Of the known arguments, those that a stream may have."""
 
 _AGE: Final = re.compile(r"([0-9]{1,12})([YMDhms])")
 _UNIT_S: Final = {"Y": 365 * 86400, "M": 30 * 86400, "D": 86400, "h": 3600, "m": 60, "s": 1}

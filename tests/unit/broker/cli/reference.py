@@ -47,7 +47,8 @@ def line(words: tuple[str, ...], command: Any) -> str:
             said.append(f"`{metavar if parameter.required or metavar[0] == '[' else f'[{metavar}]'}`")
         elif parameter.rich_help_panel not in SHARED:
             names = [*parameter.opts, *parameter.secondary_opts]
-            options.append(f"`{', '.join(names)}` {escaped(parameter.help or '')}".strip())
+            metavar = f" {parameter.metavar}" if parameter.metavar else ""
+            options.append(f"`{', '.join(names)}{metavar}` {escaped(parameter.help or '')}".strip())
     text = escaped((command.help or "").strip().split("\n\n")[0])
     return f"| {' '.join(said)} | {text} | {'; '.join(options)} |"
 

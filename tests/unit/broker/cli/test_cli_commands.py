@@ -63,7 +63,7 @@ def test_names_with_everything_in_them(here: Any) -> None:
         (["checks", "run", "none"], USAGE, "there is no check 'none'"),
         (["checks", "run", "port-listener"], USAGE, "needs an argument"),
         (["checks", "run", "alarms=1"], USAGE, "has no argument"),
-        (["queues", "list", "--watch", "-1"], USAGE, "more than 0"),
+        (["queues", "list", "--watch", "-1"], USAGE, "not in the range"),
         (["queues", "list", "--limit", "0"], USAGE, "not in the range"),
         (["vhost-limits", "set", "/", "max-none", "1"], USAGE, "max-none"),
         (["user-limits", "set", "none", "max-channels", "1"], FAILED, "there is nothing of this name"),

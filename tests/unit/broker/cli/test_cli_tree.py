@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.cli.commands import COLUMNS, JSON, LIST, REACH
+from clusterbroker.broker.cli.parameters import SECONDS
 from clusterbroker.broker.cli.tree import COMMANDS, SINGULARS
 from clusterbroker.broker.version import VERSION
 from tests.unit.broker.cli import reference
@@ -25,6 +26,30 @@ def test_every_command_and_option_says_what_it_is(words: tuple[str, ...], comman
     done = invoke(*words, "--help")
     assert done.exit_code == 0, done.output
     assert "Usage:" in done.stdout
+
+
+DURATIONS = [
+    pytest.param(words, parameter.opts[0], id=f"{' '.join(words)} {parameter.opts[0]}")
+    for words, command in reference.commands()
+    for parameter in command.params
+    if SECONDS in (parameter.metavar or "") and (parameter.name != "watch" or words == ("queues", "list"))
+]
+
+
+@pytest.mark.parametrize(("words", "option"), DURATIONS)
+@pytest.mark.parametrize("given", ["nan", "inf", "-1", "5m"])
+def test_a_duration_is_a_number_of_seconds(words: tuple[str, ...], option: str, given: str, invoke: Any) -> None:
+    done = invoke(*words, f"{option}={given}")
+    assert done.exit_code == 2, done.output
+    assert option in done.stderr
+    assert given in done.stderr
+
+
+def test_a_number_with_parts_is_a_duration_or_a_rate() -> None:
+    for words, command in reference.commands():
+        for parameter in command.params:
+            if "float" in parameter.type.name:
+                assert SECONDS in (parameter.metavar or "") or parameter.name == "rate", f"{words}: {parameter.name}"
 
 
 def test_the_page_tells_all_of_them() -> None:

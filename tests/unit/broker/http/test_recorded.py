@@ -5,17 +5,21 @@ every document RabbitMQ's field names with values of the same kind. Fields witho
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clusterbroker.cluster.ids import Incarnation, NodeId
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import CONNECTION, NODE, NOW_MS, recorded_place
 
 RECORDED: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[3] / "recorded" / "management.json").read_text(encoding="utf-8")
 )
+PAGE = Path(__file__).parents[4] / "docs" / "management-api.md"
 WORDS = {
     "NODE": NODE,
     "CONNECTION": CONNECTION.replace(" ", "%20").replace(">", "%3E"),
@@ -121,6 +125,19 @@ async def test_documents_have_the_names_and_kinds_of_rabbitmq(client: Client) ->
         elif found := differences(entry["body"], answer.json(), ""):
             wrong[path] = found
     assert wrong == {}
+
+
+async def test_fields_of_a_node_that_rabbitmq_does_not_have_are_on_the_page() -> None:
+    place = recorded_place()
+    name = NodeId(NODE)  # of a cluster, where more is known of it
+    place.must(
+        c.AddMember(name=name, address=""),
+        c.RegisterNode(node=name, disk_id="d", incarnation=Incarnation(1), address=""),
+    )
+    [theirs] = [entry["body"] for entry in asked("guest") if entry["path"] == "/api/nodes/NODE"]
+    ours = (await Client(place).get(filled("/api/nodes/NODE"))).json()
+    [listed] = re.findall(r"^\* Nodes: (.*?)(?=^\* |\n\n)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", listed)) == set(ours) - set(theirs)
 
 
 @pytest.mark.parametrize("user", ["mon", "pol", "man", "nobody", "lonely"])

@@ -144,7 +144,7 @@ async def test_it_ends_when_the_process_of_its_node_is_killed(tmp_path: Path) ->
         "from clusterbroker.broker.server.management import ManagementProcess\n"
         "async def main():\n"
         "    log = NodeLog(lambda *_: None, 'debug')\n"
-        "    beside = ManagementProcess('a', Path('.'), log, (), (sys.executable, '-c', sys.argv[1]))\n"
+        "    beside = ManagementProcess('a', Path(sys.argv[2]), log, (), (sys.executable, '-c', sys.argv[1]))\n"
         "    beside.bind((Address('127.0.0.1', 0),))\n"
         "    beside.begin(asyncio.get_running_loop())\n"
         "    print(beside.addresses[0].port, flush=True)\n"
@@ -152,7 +152,7 @@ async def test_it_ends_when_the_process_of_its_node_is_killed(tmp_path: Path) ->
         "asyncio.run(main())\n"
     )
     started = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", node, SERVES, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[4]
+        sys.executable, "-c", node, SERVES, str(tmp_path), stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[4]
     )
     assert started.stdout is not None
     port = int(await started.stdout.readline())

@@ -118,7 +118,8 @@ def test_what_a_stream_may_have() -> None:
         {
             "x-queue-type": "stream", "x-max-length-bytes": 1, "x-max-age": "7D", "x-replicas": 3, "x-min-in-sync": 2,
             "x-stream-max-segment-size-bytes": 1 << 20, "x-queue-leader-locator": "balanced", "x-durability": "disk",
-            "x-initial-cluster-size": 3, "x-stream-filter-size-bytes": 32, "x-unknown": 1,
+            "x-initial-cluster-size": 3, "x-stream-filter-size-bytes": 32, "x-queue-master-locator": "any",
+            "x-unknown": 1,
         },
     )  # fmt: skip
 
