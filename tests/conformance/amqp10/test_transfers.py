@@ -172,7 +172,6 @@ def test_somebody_elses_user_id(session: Session, queue: str) -> None:
 def test_what_is_no_message_ends_its_link_alone(session: Session, queue: str) -> None:
     other = session.sender(f"/queues/{queue}")
     for payload in (
-        b"",
         b"\0\x53\x75",
         b"\0\x53\x75\xa0\x05ab",
         message(b"x") + message(b"y", application={}),
