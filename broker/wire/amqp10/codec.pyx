@@ -534,7 +534,7 @@ cdef class FrameDecoder:
             if t.has_settled and t.settled:
                 link.settled = True
             return self.go_on(link, p + start, length - start, t.more, now_ms)
-        if not t.has_id or not t.has_tag or t.tag_length == 0 or t.tag_length > TAG_MAX:
+        if not t.has_id or not t.has_tag or t.tag_length > TAG_MAX:
             return False
         if not t.more:
             self.deliver(link, t.id, t.settled, (<const char *>t.tag)[:t.tag_length], p + start, length - start, now_ms)
