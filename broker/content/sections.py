@@ -198,7 +198,7 @@ class Sections:
         return b"".join(data), None
 
     def wrapped(self, body: bytes, kind: str | None) -> bytes:
-        if kind == TYPE and _are_sections(body):
+        if kind == TYPE and body and _are_sections(body):
             return body
         return encode(Described(UInt64(DATA), body))
 

@@ -211,7 +211,7 @@ class FrameDecoder:
                 return False
             link.settled = link.settled or transfer.settled is True
         else:
-            if transfer.delivery_id is None or tag is None or not 0 < len(tag) <= TAG_MAX:
+            if transfer.delivery_id is None or tag is None or len(tag) > TAG_MAX:
                 return False
             if not transfer.more:
                 self._deliver(link, transfer.delivery_id, bool(transfer.settled), tag, payload, now_ms)

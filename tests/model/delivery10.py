@@ -158,7 +158,7 @@ class LinkConsumer(Holder):
         parts = Parts(message.header)
         left = None
         if message.ttl_ms >= 0:
-            left = max(0, min(message.ttl_ms - (now_ms - message.time_ms), IDS - 1))
+            left = max(0, min(message.ttl_ms - max(0, now_ms - message.time_ms), IDS - 1))
         header = Header(
             durable=message.persistent, priority=message.priority, ttl=left, first_acquirer=not redelivered,
             delivery_count=delivery_count,

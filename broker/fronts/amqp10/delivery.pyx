@@ -300,7 +300,8 @@ cdef class LinkConsumer(Holder):
         if message.ttl_ms < 0:
             p = put8(p, 0x40)
         else:
-            left = message.ttl_ms - (now_ms - message.time_ms)
+            # a turn's time is that of its beginning: what it reads may be later than what it delivers
+            left = message.ttl_ms - max(<int64_t>0, now_ms - message.time_ms)
             p = put_uint(p, <uint32_t>max(<int64_t>0, min(left, <int64_t>ID_MASK)))
         p = put8(p, 0x42 if redelivered else 0x41)
         p = put_uint(p, delivery_count)

@@ -233,8 +233,8 @@ class Session:
             tag = transfer.delivery_tag
             assert tag is not None, "asked above"
             assert transfer.delivery_id is not None, "asked above"
-            if not 0 < len(tag) <= TAG_BYTES_MAX:
-                raise LinkError(INVALID_FIELD, f"a delivery-tag has 1 to {TAG_BYTES_MAX} bytes")
+            if len(tag) > TAG_BYTES_MAX:
+                raise LinkError(INVALID_FIELD, f"a delivery-tag has at most {TAG_BYTES_MAX} bytes")
             if transfer.message_format:
                 raise LinkError(NOT_IMPLEMENTED, f"message-format {transfer.message_format}")
             decoder.begin(incoming, transfer.delivery_id, tag, bool(transfer.settled))

@@ -218,7 +218,7 @@ cdef class IncomingLink:
             if find_body(payload + known, length - known):
                 return True
         self.remembered = 0
-        if not find_sections(payload, length, True, &self.found):
+        if not find_sections(payload, length, &self.found):
             return False
         if 0 < self.found.body <= REMEMBERED:
             memcpy(self.prefix, payload, self.found.body)
@@ -235,7 +235,7 @@ cdef bint find_body(const uint8_t *payload, uint64_t length) noexcept:
             return True
         if payload[3] == 0xB0 and length >= 8 and <uint64_t>get32(payload + 4) + 8 == length:
             return True
-    return find_sections(payload, length, True, &found) and found.body == 0
+    return find_sections(payload, length, &found) and found.body == 0
 
 
 # -- the decoder
@@ -534,7 +534,7 @@ cdef class FrameDecoder:
             if t.has_settled and t.settled:
                 link.settled = True
             return self.go_on(link, p + start, length - start, t.more, now_ms)
-        if not t.has_id or not t.has_tag or t.tag_length == 0 or t.tag_length > TAG_MAX:
+        if not t.has_id or not t.has_tag or t.tag_length > TAG_MAX:
             return False
         if not t.more:
             self.deliver(link, t.id, t.settled, (<const char *>t.tag)[:t.tag_length], p + start, length - start, now_ms)

@@ -18,8 +18,9 @@ cdef struct sections:
     bint has_user_id
     bint has_reply_to
 
-# Whether payload[:length] is a message; on the way finds its sections. `whole`: with a body; else up to one.
-cdef bint find_sections(const uint8_t *payload, uint64_t length, bint whole, sections *found) noexcept
+# Whether payload[:length] is a message; on the way finds its sections. A body, which 3.2 asks for, need not be there:
+# Proton leaves it out where it is null.
+cdef bint find_sections(const uint8_t *payload, uint64_t length, sections *found) noexcept
 
 # Of a stored message's header: where the entries of its annotations stand (`entries` bytes, `count` values), and where
 # its properties begin.

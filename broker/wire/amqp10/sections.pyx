@@ -360,7 +360,7 @@ cdef bint keys_are(walk *w, uint64_t at, uint32_t kinds) noexcept:
     return True
 
 
-cdef bint find_sections(const uint8_t *payload, uint64_t length, bint whole, sections *found) noexcept:
+cdef bint find_sections(const uint8_t *payload, uint64_t length, sections *found) noexcept:
     cdef walk w
     cdef uint64_t at = 0, inner = 0
     cdef uint64_t[13] places
@@ -445,7 +445,7 @@ cdef bint find_sections(const uint8_t *payload, uint64_t length, bint whole, sec
         found.application = length
     if last < DATA:
         found.body = length
-    return bodies != 0 or not whole
+    return True
 
 
 cdef Message message_of(bytes address, const uint8_t *payload, uint64_t length, const sections *found, int64_t now_ms):
@@ -523,6 +523,6 @@ def make_message(bytes address not None, bytes payload not None, int64_t now_ms)
     """A message of the sections that a client sent, or None: they are no message."""
     cdef sections found
     cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(payload)
-    if not find_sections(start, PyBytes_GET_SIZE(payload), True, &found):
+    if not find_sections(start, PyBytes_GET_SIZE(payload), &found):
         return None
     return message_of(address, start, PyBytes_GET_SIZE(payload), &found, now_ms)

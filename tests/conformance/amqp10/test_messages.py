@@ -98,6 +98,19 @@ def test_sections_twice_or_out_of_order(session: Session, queue: str, payload: b
         sender.transfer(payload)
 
 
+@rule("M117")
+@pytest.mark.parametrize(
+    "payload", [Header(durable=True).encoded() + Properties(subject="only").encoded(), FOOTER, b""]
+)
+def test_a_message_without_a_body(session: Session, queue: str, channel: Channel, payload: bytes) -> None:
+    """Proton sends such, for a body that is None."""
+    assert read(through(session, queue, payload)).raw == payload.removeprefix(Header(durable=True).encoded())
+    sender = session.sender(f"/queues/{queue}")
+    assert sender.outcome(sender.transfer(payload)) == Accepted()
+    got = channel.basic_get(queue)
+    assert (got.body, got.properties.get("type")) == (b"", None)
+
+
 PROPERTIES = Properties(
     message_id="m-1",
     user_id=b"guest",

@@ -12,6 +12,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     End,
     Error,
     Flow,
+    Header,
     Open,
     SaslInit,
     SaslOutcome,
@@ -48,6 +49,16 @@ def test_a_message_goes_through() -> None:
     assert (got.body, transfer.delivery_id, transfer.settled) == (b"hello", 0, False)
     peer.say(Disposition(role=True, first=0, settled=True, state=Accepted()))
     assert world.node.vhosts["/"].queues["q"].ring.unacked == 0
+
+
+def test_time_to_live_never_grows() -> None:
+    """3.2.1: a turn delivers with the time of its beginning, and may read messages after that."""
+    world = world_with("q")
+    peer = Peer(world).enter()
+    peer.sender("s", "/queues/q").send(b"hello", header=Header(ttl=60_000))
+    world.now_ms -= 5
+    ((_, got),) = peer.receiver("r", "/queues/q", credit=1).take()
+    assert got.header.ttl == 60_000
 
 
 def test_too_many_transfers_end_the_session_and_no_other() -> None:
