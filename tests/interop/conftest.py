@@ -19,6 +19,8 @@ import pytest
 from clusterbroker.broker.trial.nodes import LocalCluster
 from tests.faults.node import NodeProcess
 
+from .amqp10_queues import Queues
+
 _numbers = itertools.count(1)
 
 
@@ -99,3 +101,8 @@ def own_node(tmp_path: Path) -> Iterator[NodeProcess]:
 def name() -> Callable[[str], str]:
     """A name that no other test uses."""
     return lambda stem="q": f"{stem}-{next(_numbers)}"
+
+
+@pytest.fixture
+def queues(node: NodeProcess | ClusterProcesses, name: Callable[[str], str]) -> Queues:
+    return Queues(node.url, name)
