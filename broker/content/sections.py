@@ -89,6 +89,8 @@ _IN_MS: Final = "timestamp_in_ms"
 _QUEUES: Final = "/queues/"
 _SHORT_MAX: Final = 255
 """Bytes of a short string."""
+NESTED_MAX: Final = 24
+"""Tables and arrays inside each other that a value of AMQP 1.0 is made of: its readers take 32, sections included."""
 
 
 class Parts:
@@ -141,7 +143,7 @@ class Sections:
             if not isinstance(key, Symbol) or not key.startswith("x-") or len(key) > _SHORT_MAX:
                 continue
             if key == "x-basic-type":
-                found.type = str(value)
+                found.type = _cut(str(value))
             else:
                 headers[RENAMED.get(key, str(key))] = to_field(value)
         found.headers = headers or None
@@ -208,7 +210,7 @@ def _are_sections(body: bytes) -> bool:
     from clusterbroker.broker.wire.amqp10.sections import make_message
 
     made = make_message(b"\0\0", body, 0)
-    return made is not None and made.header_length == 0
+    return made is not None and made.payload == body and made.header_length == 0
 
 
 # -- values
@@ -229,14 +231,21 @@ def to_field(value: Any) -> Any:
     if isinstance(value, Described):
         return to_field(value.value)
     if isinstance(value, dict):
-        return {str(key)[:_SHORT_MAX]: to_field(item) for key, item in value.items()}
+        return {_cut(str(key)): to_field(item) for key, item in value.items()}
     if isinstance(value, list):
         return [to_field(item) for item in value]
     return value
 
 
-def from_field(value: Any) -> Any:
-    """A field of AMQP 0-9-1 as a value of AMQP 1.0."""
+def _cut(text: str) -> str:
+    """As much of a text as a short string holds."""
+    return text if _short(text) else text.encode()[:_SHORT_MAX].decode(errors="ignore")
+
+
+def from_field(value: Any, depth: int = 0) -> Any:
+    """A field of AMQP 0-9-1 as a value of AMQP 1.0; what is nested deeper than others read is left out."""
+    if depth >= NESTED_MAX:
+        return None
     if isinstance(value, Timestamp):
         return Milliseconds(min(value * 1000, 2**63 - 1))
     if isinstance(value, NumberWithPoint):
@@ -246,9 +255,9 @@ def from_field(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     if isinstance(value, Mapping):
-        return {from_field(str(key)): from_field(item) for key, item in value.items()}
+        return {from_field(str(key)): from_field(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple) and not isinstance(value, Array):
-        return [from_field(item) for item in value]
+        return [from_field(item, depth + 1) for item in value]
     return value
 
 
@@ -370,14 +379,14 @@ def _text(value: str) -> str:
 
 def _in_ms(timestamp: int, exact: Any) -> int:
     """A time in seconds; `exact`: in milliseconds, if a header says it."""
-    if isinstance(exact, int) and exact // 1000 == timestamp:
+    if isinstance(exact, int) and exact // 1000 == timestamp and exact < 2**63:
         return Milliseconds(exact)
     return Milliseconds(min(timestamp * 1000, 2**63 - 1))
 
 
 def _id_of(text: str, kind: Any) -> Any:
     """A message-id of the type that it once had."""
-    if kind == "ulong" and text.isdigit() and int(text) < 2**64:
+    if kind == "ulong" and text.isascii() and text.isdigit() and int(text) < 2**64:
         return UInt64(text)
     if kind == "binary":
         try:
@@ -388,7 +397,7 @@ def _id_of(text: str, kind: Any) -> Any:
         try:
             return Uuid.parse(text[9:])
         except ValueError:
-            return text
+            return _text(text)
     return _text(text)
 
 

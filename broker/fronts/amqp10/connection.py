@@ -241,7 +241,7 @@ class Connection:
             return
         if isinstance(event, Disposed):
             session.disposed(event)
-        elif event.link.owner is not None:  # it was detached by an event before this one
+        else:
             session.transferred(event)
 
     def _header(self, data: bytes) -> None:

@@ -66,6 +66,10 @@ class Outcomes:
         self.waiting += len(tags)
         return Unsettled(link, first, tags, self._ready)
 
+    def discard(self, ticket: Unsettled) -> None:
+        """Nobody will have an outcome for these: their link ends."""
+        self.waiting -= len(ticket.tags)
+
     def apart(self, ticket: Unsettled) -> list[Unsettled]:
         """A ticket for each of its deliveries, in the place of one that nobody was given yet."""
         return [

@@ -106,6 +106,11 @@ class ReceiverLink:
     def available(self) -> int:
         return self.queue.ready if not isinstance(self.queue, RangeReader) else 0
 
+    def go_on(self) -> None:
+        """The session's window is open again."""
+        if self.draining and self.attached:
+            self._drain()
+
     def _drain(self, quiet: int = 0) -> None:
         queue, node = self.queue, self.session.access.node
         if not self.draining or self.session.ledger.is_cut or queue.deleted:
@@ -225,7 +230,7 @@ class ReceiverLink:
     def default_outcome(self) -> Composite:
         """What is settled without a state has this (3.5.3); released, if the client named none."""
         known = self.source.default_outcome
-        return known if isinstance(known, Composite) else Released()
+        return known if isinstance(known, OUTCOMES) else Released()
 
     def interrupted(self) -> None:
         """The link is over."""

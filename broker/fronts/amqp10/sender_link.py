@@ -79,6 +79,8 @@ class SenderLink:
         """Grants what is due."""
         if self.credit > CREDIT // 2 or self.unsettled > UNSETTLED_MAX or self.session.holds_publishers:
             return
+        if self.incoming.owner is None:
+            return  # detached: its handle may be another link's
         self.credit = CREDIT
         self.tell()
 
@@ -116,7 +118,12 @@ class SenderLink:
             self._publish(batch.messages, None, txn_id)
         else:
             self._hold(batch)
-            self._publish(batch.messages, self.session.outcomes.ticket(self, batch.first_id, batch.tags), txn_id)
+            ticket = self.session.outcomes.ticket(self, batch.first_id, batch.tags)
+            try:
+                self._publish(batch.messages, ticket, txn_id)
+            except LinkError:
+                self.session.outcomes.discard(ticket)
+                raise
         self.review_credit()
 
     def _hold(self, batch: Transferred) -> None:

@@ -53,6 +53,7 @@ from clusterbroker.broker.wire.amqp10.errors import (
 )
 from clusterbroker.broker.wire.amqp10.frames import accepted
 from clusterbroker.broker.wire.amqp10.performatives import (
+    OUTCOMES,
     Accepted,
     Attach,
     Begin,
@@ -144,6 +145,9 @@ class Session:
         if ledger.is_cut:
             ledger.go_on()
             self.want_send()
+            if not ledger.is_cut:
+                for receiver in tuple(self.consumers.values()):
+                    receiver.go_on()
             self.review_credit()
         if opens and ledger.window:
             self.mark_consumers()
@@ -183,7 +187,9 @@ class Session:
     def transferred(self, batch: Transferred) -> None:
         """Transfers of one link, as the decoder reads them."""
         self._count_frames(batch.frames)
-        link: SenderLink = batch.link.owner
+        link: SenderLink | None = batch.link.owner
+        if link is None:
+            return  # an event before this one has detached it
         try:
             link.transferred(batch)
         except LinkError as error:
@@ -220,6 +226,7 @@ class Session:
             if told is not None and before is not None and told != before:
                 raise LinkError(INVALID_FIELD, f"a transfer has another delivery-{name} than its delivery")
         if transfer.aborted:
+            link.posting = b""
             decoder.abort(incoming)
             link.returned()
             return
@@ -277,6 +284,8 @@ class Session:
             if not settled:
                 return
             state = None
+        elif not isinstance(state, OUTCOMES):
+            raise SessionError(INVALID_FIELD, "a disposition's state is no outcome")
         entries = self.ledger.take(first, last)
         by_link: dict[Any, list[Any]] = {}
         for entry in entries:
@@ -554,6 +563,7 @@ class Session:
         done in later turns."""
         node = self.access.node
         self.ledger.flowing = False
+        self.closing = True
         receivers = tuple(link for link in self.links.values() if isinstance(link, ReceiverLink))
         for link in self.links.values():
             link.interrupted()

@@ -102,6 +102,8 @@ class Transactions:
     def post(self, txn_id: bytes, route: Route[QueueHandle], message: Message, named: Named | None) -> None:
         """A message to these queues, with the commit. Raises LinkError, and Refusal for what is too much."""
         known = self.find(txn_id)
+        if known.failed is not None:
+            raise LinkError(known.failed.condition, known.failed.description or "")
         try:
             known.staged.publish(route, (message,), False, named)
         except Refusal as refusal:
@@ -180,10 +182,9 @@ class Transactions:
         retired, known.retired = known.retired, []
         known.staged = Transaction()
         for entries, settled in retired:
-            if settled:
-                give_back(node, entries, requeue=True, counted=True)
-            else:
-                session.ledger.restore(entries, node.now_ms)
+            lives = [entry for entry in entries if not settled and entry[1].owner.attached]
+            session.ledger.restore(lives, node.now_ms)
+            give_back(node, [entry for entry in entries if entry not in lives], requeue=True, counted=True)
 
     def abandon(self, counted: bool) -> None:
         """The session ends: what was retired in vain goes back to its queues."""
