@@ -56,13 +56,15 @@ class FrameReceived:
 
 class IncomingLink:
     """What the decoder keeps of a link whose sender is the client. `partial`: a delivery of it is not whole yet, of
-    which `delivery_id`, `tag` and `settled` are known."""
+    which `delivery_id`, `tag` and `settled` are known. `raw`: what it brings is for no queue, and nobody looks
+    whether it is a message."""
 
     def __init__(self, channel: int, handle: int, address: bytes, owner: Any = None) -> None:
         self.channel = channel
         self.handle = handle
         self.address = address
         self.owner = owner
+        self.raw = False
         self.store = b""
         self.partial = False
         self.delivery_id = 0
@@ -262,7 +264,7 @@ class FrameDecoder:
         if len(payload) > self.message_bytes_max:
             self._refuse(link, delivery_id, settled, tag, self._too_large())
             return
-        message = make_message(link.address, payload, now_ms)
+        message = Message(link.address, payload, 0) if link.raw else make_message(link.address, payload, now_ms)
         if message is None:
             self._refuse(link, delivery_id, settled, tag, LinkError(DECODE_ERROR, "the sections are no message"))
             return

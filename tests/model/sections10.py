@@ -37,7 +37,7 @@ class Sections:
 
 def find_sections(payload: bytes) -> Sections | None:
     """None: it is no message (3.2): sections out of order, of the wrong type, too deep, with too many values, or
-    without a body."""
+    nothing. A body may be missing, whatever the specification says: clients leave an empty one out."""
     found, at, last, bodies = Sections(), 0, 0, False
     try:
         while at < len(payload):
@@ -75,7 +75,7 @@ def find_sections(payload: bytes) -> Sections | None:
             at, last = end, code
     except DecodeError:
         return None
-    return found if bodies else None
+    return found if last else None
 
 
 def make_message(address: bytes, payload: bytes, now_ms: int) -> Message | None:

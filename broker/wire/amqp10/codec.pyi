@@ -18,6 +18,7 @@ class IncomingLink:
     handle: int
     address: bytes
     owner: Any
+    raw: bool
     partial: bool
     delivery_id: int
     tag: bytes

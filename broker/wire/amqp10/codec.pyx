@@ -164,6 +164,7 @@ cdef class IncomingLink:
     cdef readonly uint32_t handle
     cdef public bytes address
     cdef public object owner
+    cdef public bint raw
     # the delivery that is not whole yet: a bytes object of `capacity` bytes in the making
     cdef PyObject *store
     cdef uint64_t filled
@@ -598,9 +599,12 @@ cdef class FrameDecoder:
         cdef Message message
         if length > self.message_bytes_max:
             return self.refuse(link, delivery_id, settled, tag, too_large(self.message_bytes_max))
-        if not link.find(payload, length):
+        if link.raw:
+            message = Message(link.address, PyBytes_FromStringAndSize(<const char *>payload, <Py_ssize_t>length), 0)
+        elif link.find(payload, length):
+            message = message_of(link.address, payload, length, &link.found, now_ms)
+        else:
             return self.refuse(link, delivery_id, settled, tag, LinkError(DECODE_ERROR, "the sections are no message"))
-        message = message_of(link.address, payload, length, &link.found, now_ms)
         batch = self.join(link, delivery_id, settled)
         batch.messages.append(message)
         batch.tags.append(tag)

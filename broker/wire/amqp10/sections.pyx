@@ -445,7 +445,8 @@ cdef bint find_sections(const uint8_t *payload, uint64_t length, bint whole, sec
         found.application = length
     if last < DATA:
         found.body = length
-    return bodies != 0 or not whole
+    # a body is mandatory (3.2), but clients leave an empty one out, and brokers take that
+    return last != 0 or not whole
 
 
 cdef Message message_of(bytes address, const uint8_t *payload, uint64_t length, const sections *found, int64_t now_ms):

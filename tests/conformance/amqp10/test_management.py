@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from clusterbroker.broker.wire.amqp10.performatives import Accepted, Properties, Released, Transfer
+from clusterbroker.broker.wire.amqp10.performatives import Accepted, Header, Properties, Released, Transfer
 from clusterbroker.broker.wire.amqp10.types import Milliseconds, Symbol, Uuid
 from clusterbroker.broker.wire.numbers import Int32, UInt64
 from tests.support.amqp10 import message
@@ -17,7 +17,7 @@ from tests.unit.broker.oauth2 import authority as tokens
 
 from ..marks import rule
 from .conftest import Connect10
-from .management import MANAGEMENT, PAIRED, Pair, request
+from .management import MANAGEMENT, PAIRED, Pair, request, value
 from .wire import Peer, Session
 
 Name = Callable[[str], str]
@@ -194,6 +194,14 @@ def test_an_exchange_is_declared_once_again_and_otherwise(pair: Pair, name: Name
     assert pair.ask("DELETE", exchange) == (204, None), "one that is not there"
     assert pair.ask("PUT", "/exchanges/", {}) == (403, "operation not permitted on the default exchange")
     assert pair.ask("DELETE", "/exchanges/") == (403, "operation not permitted on the default exchange")
+
+
+def test_null_needs_no_section(pair: Pair, queue: str) -> None:
+    """RabbitMQ's client for Python sends it before the properties."""
+    bare = Properties(message_id="1", to=at(queue), subject="GET", reply_to="$me").encoded()
+    for payload in (bare, Header().encoded() + value(None) + bare):
+        pair.sender.transfer(payload, settled=True)
+        assert pair.answer().status == 200
 
 
 @rule("G136")
@@ -379,6 +387,12 @@ def test_malformed_messages(pair: Pair) -> None:
         (message(b"data"), "an amqp-value"),
         (request("GET", "/queues/q", reply_to="elsewhere"), "reply-to = $me"),
         (request("GET", "/queues/q", reply_to=None), "reply-to = $me"),
+        (b"", "properties subject"),
+        (b"junk", "cannot be read"),
+        (b"\xa1\x01x", "no message"),
+        (Properties(to=5).encoded(), "properties subject"),
+        (request("PUT", "/queues/q", {})[:-1], "cannot be read"),
+        (b"\0\x53\x73\xc0\x02\x01\x41", "properties subject"),
     ):
         pair.sender.transfer(payload, settled=True)
         found = pair.response()
