@@ -56,23 +56,27 @@ class FrameReceived:
 
 class IncomingLink:
     """What the decoder keeps of a link whose sender is the client. `partial`: a delivery of it is not whole yet, of
-    which `delivery_id`, `tag` and `settled` are known."""
+    which `delivery_id`, `tag` and `settled` are known. `raw`: what it brings is for no queue, and nobody looks
+    whether it is a message."""
 
     def __init__(self, channel: int, handle: int, address: bytes, owner: Any = None) -> None:
         self.channel = channel
         self.handle = handle
         self.address = address
         self.owner = owner
+        self.raw = False
         self.store = b""
         self.partial = False
         self.delivery_id = 0
         self.tag: bytes | None = None
         self.settled = False
-        self.too_large = False
+        self.too_large = self.by_front = False
+        self.behind = 0
+        """Frames that the front has not read yet: those that follow go there too, in their order."""
 
     def forget(self) -> None:
         self.store = b""
-        self.partial = self.too_large = False
+        self.partial = self.too_large = self.by_front = False
         self.tag = None
 
 
@@ -200,30 +204,40 @@ class FrameDecoder:
 
     def _transfer(self, channel: int, transfer: Transfer, payload: bytes, now_ms: int) -> bool:
         link = self._links.get((channel, transfer.handle))
-        unusual = transfer.rcv_settle_mode is not None or transfer.state is not None or transfer.resume
-        if link is None or unusual or transfer.aborted or transfer.message_format:
+        if link is None:
+            return False
+        if link.behind or (link.partial and link.by_front) or not self._is_usual(link, transfer):
+            link.behind += 1
             return False
         tag = transfer.delivery_tag
-        if tag is not None and len(tag) > 255:
-            return False
         if link.partial:
-            if transfer.delivery_id not in (None, link.delivery_id) or tag not in (None, link.tag):
-                return False
             link.settled = link.settled or transfer.settled is True
         else:
-            if transfer.delivery_id is None or tag is None or len(tag) > TAG_MAX:
-                return False
+            assert transfer.delivery_id is not None, "it is usual"
+            assert tag is not None, "it is usual"
             if not transfer.more:
                 self._deliver(link, transfer.delivery_id, bool(transfer.settled), tag, payload, now_ms)
                 assert self._batch is not None, "a delivery has an event"
                 self._batch.frames += 1
                 return True
-            self.begin(link, transfer.delivery_id, tag, bool(transfer.settled))
+            self._begin(link, transfer.delivery_id, tag, bool(transfer.settled))
         self._gather(link, payload)
         self._join(link, link.delivery_id, link.settled).frames += 1
         if not transfer.more:
             self._complete(link, now_ms)
         return True
+
+    @staticmethod
+    def _is_usual(link: IncomingLink, transfer: Transfer) -> bool:
+        """Whether it is the first frame of a delivery, or goes on with the one that is not whole, and no more."""
+        if transfer.rcv_settle_mode is not None or transfer.state is not None or transfer.resume:
+            return False
+        if transfer.aborted or transfer.message_format:
+            return False
+        tag = transfer.delivery_tag
+        if link.partial:
+            return transfer.delivery_id in (None, link.delivery_id) and tag in (None, link.tag)
+        return transfer.delivery_id is not None and tag is not None and len(tag) <= TAG_MAX
 
     def _gather(self, link: IncomingLink, payload: bytes) -> None:
         if link.too_large:
@@ -262,7 +276,7 @@ class FrameDecoder:
         if len(payload) > self.message_bytes_max:
             self._refuse(link, delivery_id, settled, tag, self._too_large())
             return
-        message = make_message(link.address, payload, now_ms)
+        message = Message(link.address, payload, 0) if link.raw else make_message(link.address, payload, now_ms)
         if message is None:
             self._refuse(link, delivery_id, settled, tag, LinkError(DECODE_ERROR, "the sections are no message"))
             return
@@ -311,8 +325,17 @@ class FrameDecoder:
         event.add(first, last)
         return True
 
+    def take(self, link: IncomingLink) -> None:
+        """The front reads a frame of the link that was handed to it."""
+        link.behind = max(0, link.behind - 1)
+
     def begin(self, link: IncomingLink, delivery_id: int, tag: bytes, settled: bool) -> None:
-        """A delivery whose first frame the front has read."""
+        """A delivery whose first frame the front has read: it reads the others as well."""
+        self._begin(link, delivery_id, tag, settled)
+        link.by_front = True
+
+    @staticmethod
+    def _begin(link: IncomingLink, delivery_id: int, tag: bytes, settled: bool) -> None:
         assert not link.partial, "one delivery of a link at a time"
         link.partial = True
         link.delivery_id, link.tag, link.settled = int(delivery_id), tag, settled

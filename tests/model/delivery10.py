@@ -51,7 +51,7 @@ class SessionLedger(DeliveryLedger):
         def tag_of(delivery_id: int) -> int:
             ahead = (delivery_id - (newest - 1)) % IDS
             tag = newest + (ahead if ahead < IDS // 2 else ahead - IDS)
-            return max(0, min(tag, newest))
+            return max(0, tag)
 
         first, last = tag_of(first_id), tag_of(last_id)
         return [tag for tag in self._entries if first <= tag <= last]

@@ -216,6 +216,7 @@ def told(event: Any) -> tuple[Any, ...]:
 def heard(module: Any, data: bytes, cuts: list[int]) -> list[Any]:
     decoder = module.FrameDecoder(FRAME_MAX, BYTES_MAX)
     links = [decoder.open_link(channel, handle, b"\0\1%d" % handle, handle) for channel, handle in LINKS]
+    links[-1].raw = True
     found: list[Any] = []
     at = 0
     for end in [*cuts, len(data)]:

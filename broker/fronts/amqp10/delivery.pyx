@@ -92,10 +92,10 @@ cdef class SessionLedger(DeliveryLedger):
         return len(self.waiting) > 0
 
     cdef uint64_t tag_of(self, uint32_t delivery_id) noexcept:
-        # the nearest tag, of those that were given; ids wrap at 2^32 (RFC 1982)
+        # the tag that is nearest to the newest one; ids wrap at 2^32 (RFC 1982), and one that was not given has none
         cdef int64_t newest = <int64_t>self.next_tag - 1
         cdef int64_t tag = newest + <int32_t>(delivery_id - <uint32_t>((newest - 1) & <int64_t>ID_MASK))
-        return <uint64_t>max(<int64_t>0, min(tag, newest))
+        return <uint64_t>max(<int64_t>0, tag)
 
     cdef size_t row_of(self, uint64_t tag) noexcept:
         return row_from(self.entries, sizeof(delivery), self.first, self.end, tag)

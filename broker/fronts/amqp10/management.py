@@ -22,7 +22,7 @@ lives.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import parse_qsl, quote
 
@@ -30,18 +30,17 @@ from clusterbroker.broker.access.admin import Admin
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.questions import Pending
 from clusterbroker.broker.access.sign_in import renew
-from clusterbroker.broker.content.sections import APPLICATION, VALUE, Parts, from_field, to_field
+from clusterbroker.broker.content.sections import APPLICATION, DATA, SEQUENCE, VALUE, from_field, to_field
 from clusterbroker.broker.fronts.amqp10.addresses import NAME_BYTES_MAX, checked, segment
 from clusterbroker.broker.fronts.amqp10.conditions import Refused
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
 from clusterbroker.broker.wire.amqp10.errors import UNAUTHORIZED, LinkError
-from clusterbroker.broker.wire.amqp10.performatives import Properties
+from clusterbroker.broker.wire.amqp10.performatives import Composite, Properties, composed
 from clusterbroker.broker.wire.amqp10.types import Array, DecodeError, Described, Symbol, decode, encode
 from clusterbroker.broker.wire.numbers import UInt32, UInt64
 from clusterbroker.cluster.wiring.arguments import digest
 from clusterbroker.cluster.wiring.commands import AnyCommand
 from clusterbroker.cluster.wiring.entities import Binding, DestinationKind
-from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
@@ -69,7 +68,7 @@ REPLY_TO: Final = "$me"
 _STRING32: Final = 0xB1
 _SHOWN_MAX: Final = 255
 """Characters of what a client has sent, in a reason."""
-_LOCATION: Final = re.compile(r"src=([\w.~%-]+);dst([eq])=([\w.~%-]*);key=([\w.~%-]*);args=([\w-]*)", re.ASCII)
+_LOCATION: Final = re.compile(r"src=([^;]+);dst([eq])=([^;]*);key=([^;]*);args=([\w-]*)", re.ASCII)
 _QUEUE: Final = {"durable": bool, "exclusive": bool, "auto_delete": bool, "arguments": dict}
 _EXCHANGE: Final = {"type": str, "durable": bool, "auto_delete": bool, "internal": bool, "arguments": dict}
 _BINDING: Final = {
@@ -98,11 +97,11 @@ class Requester(Protocol):
 class Request:
     """One request, which may wait for answers (`access.questions.Client`)."""
 
-    __slots__ = ("_link", "_message", "body", "message_id", "query", "status")
+    __slots__ = ("_link", "_payload", "body", "message_id", "query", "status")
 
-    def __init__(self, link: Requester, message: Message) -> None:
+    def __init__(self, link: Requester, payload: bytes) -> None:
         self._link = link
-        self._message = message
+        self._payload = payload
         self.message_id: Any = None
         self.query = ""
         self.body: Any = None
@@ -111,12 +110,14 @@ class Request:
 
     def read(self) -> tuple[str, list[str]]:
         """The method, and the segments of the path as they came. Raises BadRequest."""
-        try:
-            properties = Parts(self._message.header).properties or Properties()
-            self.message_id = properties.message_id
-            self.body = _value(self._message.body)
-        except DecodeError as error:
-            raise BadRequest(f"a request that cannot be read: {error}") from None
+        properties = Properties()
+        for section in _sections(self._payload):
+            if isinstance(section, Properties):
+                properties, self.message_id = section, section.message_id
+            elif section.descriptor in (VALUE, "amqp:amqp-value:*"):
+                self.body = section.value
+            elif section.descriptor in (DATA, SEQUENCE, "amqp:data:binary", "amqp:amqp-sequence:list"):
+                raise BadRequest("the body of a request is an amqp-value")
         method, to = properties.subject, properties.to
         if method is None or not isinstance(to, str):
             raise BadRequest("a request has the properties subject (its method) and to (its path)")
@@ -392,14 +393,19 @@ def _put_token(request: Request, _: str) -> None:
 # -- what requests are made of
 
 
-def _value(body: bytes) -> Any:
-    """Of the sections of a body: an amqp-value, or nothing. Raises DecodeError and BadRequest."""
-    if not body:
-        return None
-    section, _ = decode(body)
-    if section.descriptor not in (VALUE, "amqp:amqp-value:*"):
-        raise BadRequest("the body of a request is an amqp-value")
-    return section.value
+def _sections(payload: bytes) -> Iterator[Any]:
+    """In whatever order: RabbitMQ's client for Python sends null before its properties. Raises BadRequest."""
+    at = 0
+    try:
+        while at < len(payload):
+            section, at = decode(payload, at)
+            if not isinstance(section, Described):
+                raise BadRequest("a request that is no message")
+            known = composed(section)
+            if isinstance(known, Properties) or not isinstance(known, Composite):
+                yield known
+    except DecodeError as error:
+        raise BadRequest(f"a request that cannot be read: {error}") from None
 
 
 def _check_no_body(request: Request) -> None:

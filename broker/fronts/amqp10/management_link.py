@@ -48,7 +48,8 @@ class RequestLink(SenderLink):
 
     def __init__(self, session: SessionCore, attach: Attach) -> None:
         super().__init__(session, attach, None)
-        self._waiting: deque[Message] = deque()
+        self.incoming.raw = True  # whatever it is, the link lives
+        self._waiting: deque[bytes] = deque()
         self._current: Request | None = None
 
     @property
@@ -83,12 +84,12 @@ class RequestLink(SenderLink):
                 PRECONDITION_FAILED, f"a request, but no receiver '{self.name}' from {MANAGEMENT} is attached"
             )
         for message in messages:
-            size = len(message.header) + len(message.body)
+            size = len(message.payload)
             if size > REQUEST_BYTES_MAX:
                 raise LinkError(MESSAGE_SIZE, f"a request of {size} bytes; it may have {REQUEST_BYTES_MAX}")
         if ticket is not None:
             ticket.pass_()  # accepted: what comes of it is the response
-        self._waiting.extend(messages)
+        self._waiting.extend(message.payload for message in messages)
         self._take_up()
 
     def _take_up(self) -> None:

@@ -129,9 +129,6 @@ class Session:
             raise not_allowed(f"{performative.NAME} within a session")
         handler(self, performative, payload)
 
-    def _begin(self, _: Begin, __: bytes) -> None:
-        raise not_allowed("begin on a channel that is mapped")
-
     def _attach(self, attach: Attach, _: bytes) -> None:
         attaching.attach(self, attach)
 
@@ -145,9 +142,8 @@ class Session:
         if ledger.is_cut:
             ledger.go_on()
             self.want_send()
-            if not ledger.is_cut:
-                for receiver in tuple(self.consumers.values()):
-                    receiver.go_on()
+            for receiver in tuple(self.consumers.values()):
+                receiver.go_on()
             self.review_credit()
         if opens and ledger.window:
             self.mark_consumers()
@@ -211,7 +207,9 @@ class Session:
         if link is None:
             return
         try:
-            if not isinstance(link, SenderLink):
+            if isinstance(link, SenderLink):
+                self.connection.decoder.take(link.incoming)
+            else:
                 raise LinkError(NOT_ALLOWED, "a transfer on a link whose receiver is the client")
             self._gather(link, transfer, payload)
         except LinkError as error:
@@ -588,7 +586,6 @@ class Session:
 _ACCEPTED: Final = Accepted()
 _RELEASED: Final = Released()
 _HANDLERS: Final[Mapping[type, Callable[[Session, Any, bytes], None]]] = {
-    Begin: Session._begin,
     Attach: Session._attach,
     Flow: Session._flow,
     Transfer: Session._transfer,

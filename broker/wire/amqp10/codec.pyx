@@ -45,6 +45,7 @@ cdef enum:
     ACCEPTED = 0x24
     RELEASED = 0x26
     DATA = 0x75
+    NO_HANDLE = 0xFFFFFFFF  # no link has it: handles are below 1024
     REMEMBERED = 128  # sections before the body of at most so many bytes are recognised when they repeat
     TAG_MAX = 32
 
@@ -164,6 +165,7 @@ cdef class IncomingLink:
     cdef readonly uint32_t handle
     cdef public bytes address
     cdef public object owner
+    cdef public bint raw
     # the delivery that is not whole yet: a bytes object of `capacity` bytes in the making
     cdef PyObject *store
     cdef uint64_t filled
@@ -173,6 +175,8 @@ cdef class IncomingLink:
     cdef readonly bytes tag
     cdef readonly bint settled
     cdef bint too_large
+    cdef bint by_front  # the front has read its first frame
+    cdef uint32_t behind  # frames that the front has not read yet
     # the newest sections before a body, which the next message most likely repeats
     cdef sections found
     cdef uint8_t remembered
@@ -205,7 +209,7 @@ cdef class IncomingLink:
     cdef int forget(self) noexcept:
         Py_CLEAR(self.store)
         self.filled = self.capacity = 0
-        self.partial = self.too_large = False
+        self.partial = self.too_large = self.by_front = False
         self.tag = None
         return 0
 
@@ -514,28 +518,33 @@ cdef class FrameDecoder:
             self.last = link
         return link
 
-    cdef bint quick_transfer(self, const uint8_t *p, uint64_t length, uint16_t channel, int64_t now_ms) except -1:
-        cdef transfer t
-        cdef uint64_t start = read_transfer(p, length, &t)
-        cdef IncomingLink link
-        if start == 0:
-            return False
-        link = self.link_of(channel, t.handle)
-        if link is None:
-            return False
+    cdef bint is_usual(self, IncomingLink link, const transfer *t) noexcept:
+        # whether it is the first frame of a delivery, or goes on with the one that is not whole
         if link.partial:
-            if (t.has_id and t.id != link.delivery_id) or (
+            return not (t.has_id and t.id != link.delivery_id) and not (
                 t.has_tag and (
                     t.tag_length != <uint64_t>PyBytes_GET_SIZE(link.tag)
                     or memcmp(t.tag, PyBytes_AS_STRING(link.tag), t.tag_length) != 0
                 )
-            ):
-                return False
+            )
+        return t.has_id and t.has_tag and t.tag_length <= TAG_MAX
+
+    cdef bint quick_transfer(self, const uint8_t *p, uint64_t length, uint16_t channel, int64_t now_ms) except -1:
+        cdef transfer t
+        cdef uint64_t start
+        cdef IncomingLink link
+        t.handle = NO_HANDLE
+        start = read_transfer(p, length, &t)
+        link = self.link_of(channel, t.handle)
+        if link is None:
+            return False
+        if start == 0 or link.behind or (link.partial and link.by_front) or not self.is_usual(link, &t):
+            link.behind += 1  # the front has a frame of the link before it: all that follow go there, in their order
+            return False
+        if link.partial:
             if t.has_settled and t.settled:
                 link.settled = True
             return self.go_on(link, p + start, length - start, t.more, now_ms)
-        if not t.has_id or not t.has_tag or t.tag_length > TAG_MAX:
-            return False
         if not t.more:
             self.deliver(link, t.id, t.settled, (<const char *>t.tag)[:t.tag_length], p + start, length - start, now_ms)
             self.batch.frames += 1
@@ -598,9 +607,12 @@ cdef class FrameDecoder:
         cdef Message message
         if length > self.message_bytes_max:
             return self.refuse(link, delivery_id, settled, tag, too_large(self.message_bytes_max))
-        if not link.find(payload, length):
+        if link.raw:
+            message = Message(link.address, PyBytes_FromStringAndSize(<const char *>payload, <Py_ssize_t>length), 0)
+        elif link.find(payload, length):
+            message = message_of(link.address, payload, length, &link.found, now_ms)
+        else:
             return self.refuse(link, delivery_id, settled, tag, LinkError(DECODE_ERROR, "the sections are no message"))
-        message = message_of(link.address, payload, length, &link.found, now_ms)
         batch = self.join(link, delivery_id, settled)
         batch.messages.append(message)
         batch.tags.append(tag)
@@ -673,6 +685,11 @@ cdef class FrameDecoder:
         event.put(first, last)
         return True
 
+    def take(self, IncomingLink link not None) -> None:
+        """The front reads a frame of the link that was handed to it."""
+        if link.behind:
+            link.behind -= 1
+
     def begin(self, IncomingLink link not None, uint32_t delivery_id, bytes tag not None, bint settled) -> None:
         """A delivery whose first frame the front has read."""
         assert not link.partial, "one delivery of a link at a time"
@@ -680,6 +697,7 @@ cdef class FrameDecoder:
         link.delivery_id = delivery_id
         link.tag = tag
         link.settled = settled
+        link.by_front = True
 
     def extend(self, IncomingLink link not None, bytes data not None) -> None:
         """A part of a delivery that the front has read."""

@@ -40,6 +40,15 @@ def test_the_bare_message_and_its_footer_stay(session: Session, queue: str) -> N
     assert read(through(session, queue, wide + application + body + FOOTER)).raw == wide + application + body + FOOTER
 
 
+@rule("M111")
+def test_a_message_without_a_body_stays_so(session: Session, queue: str, channel: Channel) -> None:
+    """As proton sends one whose body is None."""
+    bare = Properties(subject="empty").encoded()
+    assert read(through(session, queue, Header().encoded() + bare)).raw == bare
+    assert session.sender(f"/queues/{queue}").send(payload=bare) == Accepted()
+    assert channel.basic_get(queue, no_ack=True).body == b""
+
+
 @rule("M113")
 def test_delivery_annotations_are_not_passed_on(session: Session, queue: str) -> None:
     annotations = encode(Described(UInt64(0x71), {Symbol("x-secret"): "for one hop"}))
