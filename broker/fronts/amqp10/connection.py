@@ -511,11 +511,15 @@ class Connection:
             self.backpressure.fed.clear()
         if not self.node.alarms:
             self.mark_consumers()  # readers of streams that wait for memory go on
+        if self.node.alarms or self.backpressure.alarms:
+            for session in self.sessions.values():
+                session.withhold_credit()
         self.review_reading()
 
     @property
     def holds_publishers(self) -> bool:
-        return self.backpressure.holds or self.dismissed or self.state is not State.OPENED
+        waits = self.backpressure.holds or bool(self.node.alarms) or self.node.throttled
+        return waits or self.dismissed or self.state is not State.OPENED
 
     def review_reading(self) -> None:
         """Whether the socket should be read: not in CHECKING, with a full output buffer, or while events wait. Nor

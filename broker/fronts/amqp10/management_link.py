@@ -64,6 +64,9 @@ class RequestLink(SenderLink):
     def _responses(self) -> ResponseLink | None:
         return _half(self.session, ResponseLink, self.name)
 
+    def withhold(self) -> None:
+        """No alarm holds requests."""
+
     def review_credit(self) -> None:
         """As many requests as may wait, or their responses. No alarm holds them: what would take memory is refused
         (`access.admin`)."""

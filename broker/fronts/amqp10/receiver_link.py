@@ -30,6 +30,8 @@ COUNTS: Final = 1 << 32
 ROOM_MAX: Final = 1 << 31
 QUIET: Final = 2
 """So often in a row nothing is ready before a drain is over."""
+TRIES: Final = 64
+"""Turns in a row in which a drain asks again for what is ready but does not come; then about twice a second."""
 DRAIN_MS: Final = 1000
 """So long a reader of a stream has brought nothing when it is dry."""
 
@@ -42,8 +44,8 @@ class ReceiverLink:
     node = ""
 
     __slots__ = (
-        "attached", "credit", "drained", "draining", "exclusive", "handle", "name", "order", "queue", "rcv_second",
-        "session", "settled", "source",
+        "attached", "credit", "drained", "draining", "drains", "exclusive", "handle", "name", "order", "queue",
+        "rcv_second", "session", "settled", "source",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +65,8 @@ class ReceiverLink:
         self.drained = 0
         """Credit that was given up."""
         self.draining = False
+        self.drains = 0
+        """Drains that were begun: the last one asks, and no other."""
         self.credit = LinkConsumer(queue.ring, session.ledger, self.handle, self.settled, priority, self)
 
     # -- credit
@@ -107,27 +111,43 @@ class ReceiverLink:
         return self.queue.ready if not isinstance(self.queue, RangeReader) else 0
 
     def go_on(self) -> None:
-        """The session's window is open again."""
+        """The session's window, or the socket, is open again."""
         if self.draining and self.attached:
             self._drain()
 
-    def _drain(self, quiet: int = 0) -> None:
-        queue, node = self.queue, self.session.access.node
-        if not self.draining or self.session.ledger.is_cut or queue.deleted:
+    def _drain(self) -> None:
+        """Begins to ask whether anything is ready."""
+        self.drains += 1
+        self._ask(self.drains, 0, TRIES)
+
+    def _ask(self, drain: int, quiet: int, tries: int) -> None:
+        """`quiet`: so often nothing was ready, in a row; `tries`: so often it is asked at once, if anything was."""
+        queue, node, credit = self.queue, self.session.access.node, self.credit
+        if drain != self.drains or not self.draining or not self.attached or queue.deleted:
             return
-        if self.credit.limit <= self.credit.delivered:
-            self._dry()
+        if credit.limit <= credit.delivered or not credit.active:
+            self._dry()  # of a queue with a single active consumer others get nothing
+        elif not credit.writable:
+            return  # `go_on`
         elif isinstance(queue, RangeReader):
             self._drain_reader(queue, node.now_ms)
         else:
 
             def counted(ready: int, _: int) -> None:
-                if quiet + 1 >= QUIET and not ready:
+                if not ready and quiet + 1 >= QUIET:
                     self._dry()
+                elif not ready:
+                    node.soon(lambda: self._ask(drain, quiet + 1, tries))
+                elif tries:
+                    node.soon(lambda: self._ask(drain, 0, tries - 1))
                 else:
-                    node.soon(lambda: self._drain(0 if ready else quiet + 1))
+                    self.session.deadlines.append(lambda _: self._ask_late(drain))
 
             queue.counts(node.now_ms, counted)
+
+    def _ask_late(self, drain: int) -> bool:
+        self._ask(drain, 0, 1)
+        return True
 
     def _drain_reader(self, reader: RangeReader, since_ms: int) -> None:
         """A reader asks its owner whenever it has room."""

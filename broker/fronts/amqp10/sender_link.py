@@ -53,7 +53,7 @@ class SenderLink:
 
     __slots__ = (
         "credit", "delivery_count", "handle", "incoming", "mode", "name", "place", "posting", "session",
-        "settles_first", "tags", "unsettled",
+        "settles_first", "tags", "unsettled", "withheld",
     )  # fmt: skip
 
     def __init__(self, session: SessionCore, attach: Attach, place: Place | None) -> None:
@@ -68,6 +68,8 @@ class SenderLink:
         self.tags: set[bytes] = _NO_TAGS
         self.unsettled = 0
         """Deliveries without a settlement."""
+        self.withheld = False
+        """The client was told that it has no credit, for an alarm."""
         self.posting = b""
         """The transaction of the delivery that is not whole yet."""
         address = b"\0\0" if place is None else place.encoded
@@ -77,12 +79,21 @@ class SenderLink:
 
     def review_credit(self) -> None:
         """Grants what is due."""
-        if self.credit > CREDIT // 2 or self.unsettled > UNSETTLED_MAX or self.session.holds_publishers:
-            return
         if self.incoming.owner is None:
             return  # detached: its handle may be another link's
+        if (self.credit > CREDIT // 2 and not self.withheld) or self.unsettled > UNSETTLED_MAX:
+            return
+        if self.session.holds_publishers:
+            return
+        self.withheld = False
         self.credit = CREDIT
         self.tell()
+
+    def withhold(self) -> None:
+        """Takes back what the client has not used; what is on the way is taken."""
+        if self.credit and not self.withheld and self.incoming.owner is not None:
+            self.withheld = True
+            self.session.send(self.session.flow(self.handle, self.delivery_count, 0))
 
     def tell(self, echo: bool = False) -> None:
         """The client hears where the link is."""

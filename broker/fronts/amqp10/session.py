@@ -142,8 +142,7 @@ class Session:
         if ledger.is_cut:
             ledger.go_on()
             self.want_send()
-            for receiver in tuple(self.consumers.values()):
-                receiver.go_on()
+            self.mark_consumers()
             self.review_credit()
         if opens and ledger.window:
             self.mark_consumers()
@@ -465,10 +464,16 @@ class Session:
             if isinstance(link, SenderLink):
                 link.review_credit()
 
+    def withhold_credit(self) -> None:
+        """Publishers have to wait for an alarm's end."""
+        for link in (one for one in self.links.values() if isinstance(one, SenderLink)):
+            link.withhold()
+
     def mark_consumers(self) -> None:
         """Their queues may hand out again."""
-        for link in self.consumers.values():
+        for link in tuple(self.consumers.values()):
             link.queue.ring.mark()
+            link.go_on()
 
     # -- what access asks of a session
 
@@ -512,8 +517,7 @@ class Session:
             raise no_address()
         return attaching.place(self.access, to)
 
-    def returned(self, messages: Sequence[Message]) -> None:
-        """Nothing is mandatory: what has no queue is released."""
+    def returned(self, messages: Sequence[Message]) -> None: ...  # nothing is mandatory: it is released
 
     def in_turns(self, step: Callable[[], bool]) -> None:
         self.connection.in_turns(step)

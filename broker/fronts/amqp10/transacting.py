@@ -200,6 +200,9 @@ class CoordinatorLink(SenderLink):
 
     __slots__ = ()
 
+    def withhold(self) -> None:
+        """No alarm keeps a client from ending its transactions."""
+
     def _publish(self, messages: Sequence[Message], ticket: Unsettled | None, txn_id: bytes = b"") -> None:
         if ticket is None or txn_id:
             raise LinkError(NOT_IMPLEMENTED, "a coordinator answers unsettled messages, outside of transactions")

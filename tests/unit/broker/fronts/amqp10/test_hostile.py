@@ -142,3 +142,29 @@ def test_a_drain_behind_a_window_comes_to_its_end() -> None:
     (flow,) = [each for each in kinds(heard, Flow) if each.handle == receiver.number]  # type: ignore[attr-defined]
     assert (flow.link_credit, flow.delivery_count) == (0, 5)  # type: ignore[attr-defined]
     assert receiver.bodies() == [bytes(5000)]
+
+
+def test_an_alarm_takes_back_credit_and_a_new_connection_gets_none() -> None:
+    world = world_with("q")
+    peer = Peer(world).enter()
+    peer.sender("s", "/queues/q").send(b"x")
+    world.node.set_alarm("disk", True)
+    assert [flow.link_credit for flow in kinds(peer.raw(b""), Flow)] == [0]  # type: ignore[attr-defined]
+    newcomer = Peer(world).enter()
+    assert not kinds(newcomer.sender("n", "/queues/q").attached, Flow)
+    world.node.set_alarm("disk", False)
+    assert [flow.link_credit for flow in kinds(peer.raw(b""), Flow)] == [1000]  # type: ignore[attr-defined]
+    assert [flow.link_credit for flow in kinds(newcomer.raw(b""), Flow)] == [1000]  # type: ignore[attr-defined]
+
+
+def test_a_drain_of_a_consumer_that_waits_for_another_gives_up_its_credit() -> None:
+    world = World()
+    world.client().declare("q", arguments={"x-single-active-consumer": True})
+    peer = Peer(world).enter()
+    peer.receiver("active", "/queues/q")
+    world.client().publish("", "q", b"x")
+    passive = peer.receiver("passive", "/queues/q")
+    heard = passive.grant(3, drain=True)
+    (flow,) = [each for each in kinds(heard, Flow) if each.handle == passive.number]  # type: ignore[attr-defined]
+    assert (flow.link_credit, flow.delivery_count) == (0, 3)  # type: ignore[attr-defined]
+    assert not world.node.busy
