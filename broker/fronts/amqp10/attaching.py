@@ -18,6 +18,7 @@ from clusterbroker.broker.access.readers import OFFSET_MAX, RangeReader, StreamR
 from clusterbroker.broker.fronts.amqp10 import management_link
 from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT, queue_of, target_of
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
+from clusterbroker.broker.fronts.amqp10.attach_answer import answer
 from clusterbroker.broker.fronts.amqp10.conditions import link_error
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import Attaching, ReceiverLink
@@ -127,17 +128,12 @@ def _send(session: SessionCore, performative: Attach) -> None:
     found = None if target.address is None else place(session.access, target.address)
     link = SenderLink(session, performative, found)
     session.links[link.handle] = link
-    session.send(
-        Attach(
-            name=link.name,
-            handle=link.handle,
-            role=True,
-            snd_settle_mode=performative.snd_settle_mode,
-            rcv_settle_mode=performative.rcv_settle_mode,
-            source=performative.source,
-            target=Target(address=target.address, durable=target.durable, capabilities=target.capabilities),
-            max_message_size=session.access.node.options.message_bytes_max,
-        )
+    answer(
+        session,
+        performative,
+        link,
+        target=Target(address=target.address, durable=target.durable, capabilities=target.capabilities),
+        max_message_size=session.access.node.options.message_bytes_max,
     )
     link.review_credit()
 
@@ -145,17 +141,7 @@ def _send(session: SessionCore, performative: Attach) -> None:
 def _coordinate(session: SessionCore, performative: Attach) -> None:
     link = CoordinatorLink(session, performative, None)
     session.links[link.handle] = link
-    session.send(
-        Attach(
-            name=link.name,
-            handle=link.handle,
-            role=True,
-            snd_settle_mode=performative.snd_settle_mode,
-            rcv_settle_mode=performative.rcv_settle_mode,
-            source=performative.source,
-            target=Coordinator(capabilities=CAPABILITIES),
-        )
-    )
+    answer(session, performative, link, target=Coordinator(capabilities=CAPABILITIES))
     link.review_credit()
 
 
@@ -203,18 +189,8 @@ def _receive(session: SessionCore, performative: Attach) -> None:
 
     def attached(changed: bool) -> None:
         session.consumers[link.name] = link
-        session.send(
-            Attach(
-                name=link.name,
-                handle=link.handle,
-                role=False,
-                snd_settle_mode=1 if link.settled else 0,
-                rcv_settle_mode=performative.rcv_settle_mode,
-                source=known,
-                target=performative.target,
-                initial_delivery_count=0,
-            )
-        )
+        snd_settle_mode = 1 if link.settled else 0
+        answer(session, performative, link, snd_settle_mode=snd_settle_mode, source=known, initial_delivery_count=0)
         link.begin()
         if changed:
             session.review_rights()

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT
+from clusterbroker.broker.fronts.amqp10.attach_answer import answer
 from clusterbroker.broker.fronts.amqp10.management import Request, carry_out
 from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
@@ -192,19 +193,7 @@ def attach_requests(session: SessionCore, performative: Attach) -> None:
     _check_paired(performative)
     link = RequestLink(session, performative)
     session.links[link.handle] = link
-    session.send(
-        Attach(
-            name=link.name,
-            handle=link.handle,
-            role=True,
-            snd_settle_mode=performative.snd_settle_mode,
-            rcv_settle_mode=performative.rcv_settle_mode,
-            source=performative.source,
-            target=performative.target,
-            max_message_size=REQUEST_BYTES_MAX,
-            properties={PAIRED: True},
-        )
-    )
+    answer(session, performative, link, max_message_size=REQUEST_BYTES_MAX, properties={PAIRED: True})
     link.review_credit()
 
 
@@ -213,19 +202,7 @@ def attach_responses(session: SessionCore, performative: Attach) -> None:
     _check_paired(performative)
     link = ResponseLink(session, performative)
     session.links[link.handle] = link
-    session.send(
-        Attach(
-            name=link.name,
-            handle=link.handle,
-            role=False,
-            snd_settle_mode=SETTLED,
-            rcv_settle_mode=performative.rcv_settle_mode,
-            source=performative.source,
-            target=performative.target,
-            initial_delivery_count=0,
-            properties={PAIRED: True},
-        )
-    )
+    answer(session, performative, link, snd_settle_mode=SETTLED, initial_delivery_count=0, properties={PAIRED: True})
 
 
 def _check_paired(performative: Attach) -> None:

@@ -1,0 +1,22 @@
+"""The attach that answers a client's: the other role, this side's handle, and the terms in force (2.6.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+from clusterbroker.broker.wire.amqp10.performatives import Attach
+
+
+def answer(session: SessionCore, asked: Attach, link: Any, **settled: Any) -> None:
+    """Sends the answer to `asked`. `settled`: fields of the attach in which it differs from the client's."""
+    fields = {
+        "name": link.name,
+        "handle": link.handle,
+        "role": not asked.role,
+        "snd_settle_mode": asked.snd_settle_mode,
+        "rcv_settle_mode": asked.rcv_settle_mode,
+        "source": asked.source,
+        "target": asked.target,
+    }
+    session.send(Attach(**(fields | settled)))
