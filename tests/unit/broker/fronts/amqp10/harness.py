@@ -7,6 +7,7 @@ link = peer.receiver("r", "/queues/q", credit=10)
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from clusterbroker.broker.fronts.opening import FRONTS, Opening
@@ -24,8 +25,23 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     Transfer,
 )
 from tests.support.amqp10 import HEADER, SASL_HEADER, Frame, Message, Reader, frame, message, read
+from tests.unit.broker.fronts.amqp091.harness import World
 
 _P = TypeVar("_P", bound=Composite)
+
+
+def world_with(*queues: str) -> World:
+    """A node on which a client of 0-9-1 has declared `queues`."""
+    world = World()
+    client = world.client()
+    for queue in queues:
+        client.declare(queue)
+    return world
+
+
+def bodies(frames: Iterable[Any], kind: type) -> list[Any]:
+    """The performatives of one kind in `frames`, in their order."""
+    return [each.body for each in frames if isinstance(each.body, kind)]
 
 
 class Peer:

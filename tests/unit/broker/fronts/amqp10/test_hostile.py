@@ -20,26 +20,14 @@ from clusterbroker.broker.wire.amqp10.performatives import (
 )
 from clusterbroker.broker.wire.amqp10.types import Described, encode
 from clusterbroker.broker.wire.numbers import UInt64
-from tests.support.amqp10 import Frame, frame, message
+from tests.support.amqp10 import frame, message
 from tests.unit.broker.fronts.amqp091.harness import World
-from tests.unit.broker.fronts.amqp10.harness import BEGIN, Peer
-
-
-def world_with(*queues: str) -> World:
-    world = World()
-    client = world.client()
-    for queue in queues:
-        client.declare(queue)
-    return world
+from tests.unit.broker.fronts.amqp10.harness import BEGIN, Peer, bodies, world_with
 
 
 def ready(world: World, queue: str = "q") -> int:
     count: int = world.node.vhosts["/"].queues[queue].ring.ready
     return count
-
-
-def kinds(frames: list[Frame], kind: type) -> list[object]:
-    return [each.body for each in frames if isinstance(each.body, kind)]
 
 
 def test_a_disposition_of_an_id_that_was_never_sent_settles_nothing() -> None:
@@ -66,9 +54,9 @@ def test_a_state_that_is_no_outcome_ends_the_session_and_loses_nothing() -> None
         attach = Attach(name="r", handle=receiver, role=True, source=Source(address="/queues/q"))
         peer.say(attach, channel=1)
         heard = peer.say(peer.flow(receiver, link_credit=1), channel=1)
-        assert len(kinds(heard, Transfer)) == 1
+        assert len(bodies(heard, Transfer)) == 1
         heard = peer.say(Disposition(role=True, first=0, settled=True, state=state), channel=1)
-        (end,) = kinds(heard, End)
+        (end,) = bodies(heard, End)
         assert end.error.condition == "amqp:invalid-field"  # type: ignore[attr-defined]
         peer.say(End(), channel=1)
         assert ready(world) == 1, "it has returned to its queue"
@@ -83,8 +71,8 @@ def test_frames_of_a_link_that_was_detached_count_in_the_window() -> None:
         frame(0, Transfer(handle=sender.number, delivery_id=number, delivery_tag=b"%d" % number), message(b"x"))
         for number in range(1, 400)
     )
-    assert kinds(peer.raw(bad + good), Detach)
-    (flow,) = kinds(peer.say(peer.flow(echo=True)), Flow)
+    assert bodies(peer.raw(bad + good), Detach)
+    (flow,) = bodies(peer.say(peer.flow(echo=True)), Flow)
     assert flow.incoming_window == 2048 - 400  # type: ignore[attr-defined]
 
 
@@ -102,7 +90,7 @@ def test_a_posting_of_many_frames_is_its_transactions() -> None:
         number, peer.next_id = peer.next_id, peer.next_id + 1
         body = b"\0" + encode(UInt64(0x77)) + request.encoded()
         transfer = Transfer(handle=handle, delivery_id=number, delivery_tag=b"c%d" % number)
-        (told,) = kinds(peer.say(transfer, payload=body), Disposition)
+        (told,) = bodies(peer.say(transfer, payload=body), Disposition)
         return told.state  # type: ignore[attr-defined]
 
     declared = ask(Declare())
@@ -139,7 +127,7 @@ def test_a_drain_behind_a_window_comes_to_its_end() -> None:
     receiver = peer.receiver("r", "/queues/q")
     receiver.grant(5, incoming_window=2, drain=True)
     heard = peer.say(peer.flow(next_incoming_id=2, incoming_window=50))
-    (flow,) = [each for each in kinds(heard, Flow) if each.handle == receiver.number]  # type: ignore[attr-defined]
+    (flow,) = [each for each in bodies(heard, Flow) if each.handle == receiver.number]  # type: ignore[attr-defined]
     assert (flow.link_credit, flow.delivery_count) == (0, 5)  # type: ignore[attr-defined]
     assert receiver.bodies() == [bytes(5000)]
 
@@ -149,12 +137,12 @@ def test_an_alarm_takes_back_credit_and_a_new_connection_gets_none() -> None:
     peer = Peer(world).enter()
     peer.sender("s", "/queues/q").send(b"x")
     world.node.set_alarm("disk", True)
-    assert [flow.link_credit for flow in kinds(peer.raw(b""), Flow)] == [0]  # type: ignore[attr-defined]
+    assert [flow.link_credit for flow in bodies(peer.raw(b""), Flow)] == [0]  # type: ignore[attr-defined]
     newcomer = Peer(world).enter()
-    assert not kinds(newcomer.sender("n", "/queues/q").attached, Flow)
+    assert not bodies(newcomer.sender("n", "/queues/q").attached, Flow)
     world.node.set_alarm("disk", False)
-    assert [flow.link_credit for flow in kinds(peer.raw(b""), Flow)] == [1000]  # type: ignore[attr-defined]
-    assert [flow.link_credit for flow in kinds(newcomer.raw(b""), Flow)] == [1000]  # type: ignore[attr-defined]
+    assert [flow.link_credit for flow in bodies(peer.raw(b""), Flow)] == [1000]  # type: ignore[attr-defined]
+    assert [flow.link_credit for flow in bodies(newcomer.raw(b""), Flow)] == [1000]  # type: ignore[attr-defined]
 
 
 def test_a_drain_of_a_consumer_that_waits_for_another_gives_up_its_credit() -> None:
@@ -165,6 +153,6 @@ def test_a_drain_of_a_consumer_that_waits_for_another_gives_up_its_credit() -> N
     world.client().publish("", "q", b"x")
     passive = peer.receiver("passive", "/queues/q")
     heard = passive.grant(3, drain=True)
-    (flow,) = [each for each in kinds(heard, Flow) if each.handle == passive.number]  # type: ignore[attr-defined]
+    (flow,) = [each for each in bodies(heard, Flow) if each.handle == passive.number]  # type: ignore[attr-defined]
     assert (flow.link_credit, flow.delivery_count) == (0, 3)  # type: ignore[attr-defined]
     assert not world.node.busy

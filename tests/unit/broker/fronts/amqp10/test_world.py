@@ -21,20 +21,8 @@ from clusterbroker.broker.wire.amqp10.performatives import (
 from clusterbroker.cluster.wiring import commands as c
 from tests.support.amqp10 import frame, message
 from tests.unit.broker.fronts.amqp091.harness import World
-from tests.unit.broker.fronts.amqp10.harness import BEGIN, Peer
+from tests.unit.broker.fronts.amqp10.harness import BEGIN, Peer, bodies, world_with
 from tests.unit.broker.node.node_cluster import Cluster
-
-
-def bodies(frames: list[object], kind: type) -> list[object]:
-    return [each.body for each in frames if isinstance(each.body, kind)]  # type: ignore[attr-defined]
-
-
-def world_with(*queues: str) -> World:
-    world = World()
-    client = world.client()
-    for queue in queues:
-        client.declare(queue)
-    return world
 
 
 def test_a_message_goes_through() -> None:
