@@ -2,7 +2,7 @@
 
     composite    | 0x00 | descriptor ulong | list of the fields; those behind the last that is not null are left out |
 
-A class's declarations are the only description of its form; a test compares them, field by field, with the XML of the
+A class's declarations are the only description of its form; a test compares them, field by field, with the tables of the
 standard in ``tests/spec``. Names follow the standard, words joined by underscores. A field without a default is
 mandatory (2.7, 1.4: absent or null is an error); of one with a default null means the default. A field that may have
 several values is a tuple here; on the wire it is null, a single value or an array (1.4).
