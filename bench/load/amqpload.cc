@@ -1,4 +1,4 @@
-// amqpload: a load generator and loss checker for any AMQP 0-9-1 broker.
+// amqpload: a load generator and loss checker for any broker of AMQP 0-9-1 or 1.0 (--protocol).
 //
 //   amqpload run     publish and/or consume, check every message, print one JSON object
 //   amqpload idle    open --count connections with one channel each, print "ready", hold them until stdin ends
@@ -37,6 +37,11 @@ static std::vector<long> ports(const std::string& text, long otherwise) {
   return found;
 }
 
+static bool is10(const std::string& protocol) {
+  if (protocol != "1.0" && protocol != "0-9-1") throw std::invalid_argument("a protocol is 0-9-1 or 1.0, not " + protocol);
+  return protocol == "1.0";
+}
+
 static Options parse(int argc, char** argv) {
   Options o;
   std::string publisher_ports, consumer_ports;
@@ -57,11 +62,15 @@ static Options parse(int argc, char** argv) {
     if (name == "--no-confirm") { o.confirm = false; continue; }
     if (name == "--auto-ack") { o.auto_ack = true; continue; }
     if (name == "--no-declare") { o.declare = false; continue; }
+    if (name == "--recoverable") { o.recoverable = true; continue; }
     if (at + 1 >= argc) throw std::invalid_argument(name + " is unknown or needs a value");
     std::string value = argv[++at];
     if (texts.count(name)) *texts[name] = value;
     else if (numbers.count(name)) *numbers[name] = atol(value.c_str());
     else if (reals.count(name)) *reals[name] = atof(value.c_str());
+    else if (name == "--protocol") o.sends10 = o.receives10 = is10(value);
+    else if (name == "--publish-protocol") o.sends10 = is10(value);
+    else if (name == "--consume-protocol") o.receives10 = is10(value);
     else throw std::invalid_argument("unknown option " + name);
   }
   if (o.size < 16) throw std::invalid_argument("--size is at least 16: sequence and time stamp travel in the body");
@@ -77,15 +86,32 @@ static Link dialled(const Options& o, long port = 0) {
   return link;
 }
 
+// `name`: of the link that it is for; its container's id is made of it.
+static Link10 dialled10(const Options& o, const std::string& name, long port = 0) {
+  Link10 link;
+  link.dial(o.host, (int)(port ? port : o.port), o.user, o.password, o.vhost, (int)o.timeout_s, "amqpload-" + name);
+  return link;
+}
+
+// With AMQP 1.0 each has a session with two links.
 static int idle(const Options& o) {
   std::vector<Link> links;
+  std::vector<Link10> links10;
+  if (o.sends10 && o.declare) dialled(o).declare(o.queue, false, o.durable, table_entries(o.args));
   uint64_t started = now_ns();
-  for (long i = 0; i < o.count; i++) links.push_back(dialled(o));
+  for (long i = 0; i < o.count; i++) {
+    if (!o.sends10) { links.push_back(dialled(o)); continue; }
+    std::string name = "idle-" + std::to_string(i);
+    links10.push_back(dialled10(o, name));
+    links10.back().attach(name, 0, false, "/queues/" + o.queue, false, false);
+    links10.back().attach(name, 1, true, "/queues/" + o.queue, false, false);
+  }
   printf("{\"connections\":%ld,\"elapsed_s\":%.3f}\nready\n", o.count, (double)(now_ns() - started) / 1e9);
   fflush(stdout);
   while (getchar() != EOF) {
   }
   for (auto& link : links) link.close_in_order();
+  for (auto& link : links10) link.close_in_order();
   return 0;
 }
 
@@ -161,8 +187,22 @@ static int run(const Options& o) {
   std::string entries = table_entries(o.args);
   auto queue_of = [&](long i) { return o.queues > 1 ? o.queue + std::to_string(i % o.queues) : o.queue; };
   // consumers first: a message must never find its queue undeclared, and the first latency is a real one
+  if (o.declare && (o.sends10 || o.receives10)) {  // AMQP 1.0 declares nothing
+    Link link = dialled(o, o.publisher_ports[0]);
+    for (long i = 0; i < std::max(o.queues, 1L); i++) link.declare(queue_of(i), false, o.durable, entries);
+    link.close_in_order();
+  }
   for (long i = 0; i < o.consumers; i++) {
-    Link link = dialled(o, o.consumer_ports[(size_t)i % o.consumer_ports.size()]);
+    long port = o.consumer_ports[(size_t)i % o.consumer_ports.size()];
+    if (o.receives10) {
+      std::string name = "consumer-" + std::to_string(i);
+      Link10 link = dialled10(o, name, port);
+      link.attach(name, 0, true, "/queues/" + queue_of(i), o.auto_ack, o.recoverable);
+      loops[0].consumers.emplace_back(link, o);
+      link.send_all(loops[0].consumers.back().receiver.flow((uint64_t)o.prefetch));
+      continue;
+    }
+    Link link = dialled(o, port);
     if (o.declare) link.declare(queue_of(i), false, o.durable, entries);
     link.call(1, kBasicQos, Writer().u32(0).u16((unsigned)o.prefetch).u8(0).bytes, kBasicQosOk);
     link.call(1, kBasicConsume,
@@ -170,7 +210,15 @@ static int run(const Options& o) {
     loops[0].consumers.emplace_back(link, o);
   }
   for (long i = 0; i < o.publishers; i++) {
-    Link link = dialled(o, o.publisher_ports[(size_t)i % o.publisher_ports.size()]);
+    long port = o.publisher_ports[(size_t)i % o.publisher_ports.size()];
+    if (o.sends10) {
+      std::string name = "publisher-" + std::to_string(i);
+      Link10 link = dialled10(o, name, port);
+      link.attach(name, 0, false, "/queues/" + queue_of(i), !o.confirm, o.recoverable);
+      loops.back().publishers.emplace_back(link, o, (int)i);
+      continue;
+    }
+    Link link = dialled(o, port);
     if (o.declare) link.declare(queue_of(i), false, o.durable, entries);
     if (o.confirm) link.call(1, kConfirmSelect, Writer().u8(0).bytes, kConfirmSelectOk);
     loops.back().publishers.emplace_back(link, o, (int)i, queue_of(i));

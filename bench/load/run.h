@@ -10,6 +10,7 @@
 
 #include "tally.h"
 #include "wire.h"
+#include "wire10.h"
 
 struct Options {
   std::string verb = "run", host = "127.0.0.1", user = "guest", password = "guest", vhost = "/", queue = "load", args, bind;
@@ -23,6 +24,8 @@ struct Options {
   double gap_ms = 50;   // survive: shorter silences are not written down
   std::vector<long> publisher_ports, consumer_ports;  // of a cluster: client i begins with the i-th, round and round
   bool durable = true, persistent = true, confirm = true, auto_ack = false, declare = true;
+  bool sends10 = false, receives10 = false;  // the protocol of publishers and of consumers: AMQP 1.0, or 0-9-1
+  bool recoverable = false;                  // AMQP 1.0: links whose state survives their connection
 };
 
 // What both threads see. The ledger and the histograms each belong to one thread.
@@ -54,6 +57,8 @@ struct Run {
 
 struct Publisher {
   int fd, id;
+  bool amqp10;
+  Sender10 sender;  // AMQP 1.0 alone
   std::vector<uint8_t> block;  // `slots` finished messages of `stride` bytes each
   size_t stride, body_at, slots, used = 0, sent = 0;
   uint64_t next = 0, watermark = 0;  // next sequence to publish; all below the watermark are settled
@@ -62,14 +67,40 @@ struct Publisher {
   std::string input;
   bool blocked = false, waits_for_room = false;
 
-  Publisher(Link& link, const Options& o, int id_, const std::string& queue) : fd(link.fd), id(id_), input(link.input) {
+  Publisher(Link& link, const Options& o, int id_, const std::string& queue)
+      : fd(link.fd), id(id_), amqp10(false), input(link.input) {
     if ((uint64_t)o.size + kFrameOverhead > link.frame_max) throw std::runtime_error("the body must fit into one frame");
     std::string publish = method_frame(1, kBasicPublish, Writer().u16(0).shortstr("").shortstr(queue).u8(0).bytes);
     // delivery-mode only, as most clients' fastest presets have it
     std::string header = frame(kHeader, 1, Writer().u16(60).u16(0).u64((uint64_t)o.size).u16(0x1000).u8(o.persistent ? 2 : 1).bytes);
-    std::string one = publish + header + frame(kBody, 1, std::string((size_t)o.size, 'x'));
+    fill_block(publish + header + frame(kBody, 1, std::string((size_t)o.size, 'x')), publish.size() + header.size() + 7, o);
+  }
+
+  Publisher(Link10& link, const Options& o, int id_) : fd(link.fd), id(id_), amqp10(true), input(link.input) {
+    if ((uint64_t)o.size + 64 > link.frame_max) throw std::runtime_error("the body must fit into one frame");
+    Transfer10 one((size_t)o.size, o.persistent, !o.confirm);
+    sender.window_until = link.window;
+    fill_block(one.bytes, one.body_at, o);
+  }
+
+  bool settled(uint64_t sequence) const { return sequence < watermark || early.test(sequence); }
+
+  void patch(size_t slot, size_t size, uint64_t stamp) {
+    uint8_t* one = block.data() + slot * stride;
+    uint8_t* body = one + body_at;
+    if (amqp10) put32(one + Transfer10::kIdAt, (uint32_t)next), put32(one + Transfer10::kTagAt, (uint32_t)next);
+    uint64_t mark = (uint64_t)id << 48 | next;
+    put64(body, mark);
+    memcpy(body + 8, &stamp, 8);
+    if (size >= 24) memcpy(body + size - 8, body, 8);
+    if (!stamps.empty()) stamps[next & (stamps.size() - 1)] = stamp;
+    next++;
+  }
+
+ private:
+  void fill_block(const std::string& one, size_t body_at_, const Options& o) {
     stride = one.size();
-    body_at = publish.size() + header.size() + 7;
+    body_at = body_at_;
     slots = std::max<size_t>(1, (128u << 10) / stride);
     if (o.confirm) {
       slots = std::min(slots, (size_t)o.window);
@@ -79,22 +110,12 @@ struct Publisher {
     }
     for (size_t i = 0; i < slots; i++) block.insert(block.end(), one.begin(), one.end());
   }
-
-  bool settled(uint64_t sequence) const { return sequence < watermark || early.test(sequence); }
-
-  void patch(size_t slot, size_t size, uint64_t stamp) {
-    uint8_t* body = block.data() + slot * stride + body_at;
-    uint64_t mark = (uint64_t)id << 48 | next;
-    put64(body, mark);
-    memcpy(body + 8, &stamp, 8);
-    if (size >= 24) memcpy(body + size - 8, body, 8);
-    if (!stamps.empty()) stamps[next & (stamps.size() - 1)] = stamp;
-    next++;
-  }
 };
 
 struct Consumer {
   int fd;
+  bool amqp10;
+  Receiver10 receiver;  // AMQP 1.0 alone
   std::string input;           // the unfinished frame that the last read ended in
   std::string acks;
   std::vector<uint64_t> next;  // per publisher, the lowest sequence that is in order here
@@ -102,11 +123,16 @@ struct Consumer {
   bool again = false, waits_for_room = false;
   std::string body;            // only for bodies that came in several frames
 
-  Consumer(Link& link, const Options& o)
-      : fd(link.fd), input(link.input), next(o.publishers ? (size_t)o.publishers : 1, 0) {}
+  Consumer(Socket& link, const Options& o)
+      : fd(link.fd), amqp10(o.receives10), input(link.input), next(o.publishers ? (size_t)o.publishers : 1, 0) {}
 
   void acknowledge() {
     if (!unacked) return;
+    if (amqp10) {
+      acks += Receiver10::accepted(receiver.deliveries - 1, unacked);
+      unacked = 0;
+      return;
+    }
     uint8_t ack[21] = {kMethod, 0, 1, 0, 0, 0, 13, 0, 60, 0, 80};
     put64(ack + 11, last_tag);
     ack[19] = 1;  // multiple
@@ -131,6 +157,8 @@ class Loop {
     for (auto& c : consumers) {
       if (!c.input.empty()) parse_deliveries(c, 0);  // what came together with consume-ok
     }
+    for (auto& p : publishers)
+      if (p.amqp10 && !p.input.empty()) take_in(p, 0);  // the first credit
     int ticker = o_.rate > 0 ? start_ticker() : -1;
     while (!run_.stop) {
       uint64_t now = now_ns();
@@ -159,9 +187,8 @@ class Loop {
   }
 
   void close_all() {
-    auto close_one = [](int fd, const std::string& last) {
+    auto close_as = [](auto link, int fd, const std::string& last) {
       fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
-      Link link;
       link.fd = fd;
       try {
         link.send_all(last);
@@ -169,12 +196,15 @@ class Loop {
       }
       link.close_in_order();
     };
+    auto close_one = [&](int fd, const std::string& last, bool amqp10) {
+      amqp10 ? close_as(Link10(), fd, last) : close_as(Link(), fd, last);
+    };
     bool orderly = run_.error.empty();
     for (auto& c : consumers) {
       c.acknowledge();
-      orderly ? close_one(c.fd, c.acks) : (void)::close(c.fd);
+      orderly ? close_one(c.fd, c.acks, c.amqp10) : (void)::close(c.fd);
     }
-    for (auto& p : publishers) orderly && p.used == p.sent ? close_one(p.fd, "") : (void)::close(p.fd);
+    for (auto& p : publishers) orderly && p.used == p.sent ? close_one(p.fd, "", p.amqp10) : (void)::close(p.fd);
   }
 
  private:
@@ -225,6 +255,7 @@ class Loop {
   // Sends what is due; true when more could be sent at once.
   bool pump(Publisher& p, uint64_t now) {
     if (p.waits_for_room || p.blocked) return false;
+    if (p.sent == p.used && p.sender.echo && !answer(p)) return false;
     if (p.sent == p.used && !fill(p, now)) return false;
     ssize_t n = send(p.fd, p.block.data() + p.sent, p.used - p.sent, MSG_NOSIGNAL);
     if (n < 0 && errno != EAGAIN) return run_.fail(std::string("publisher lost: ") + strerror(errno)), false;
@@ -237,9 +268,18 @@ class Loop {
     return true;
   }
 
+  // Between two blocks, so that no frame is divided. False when the connection is lost.
+  bool answer(Publisher& p) {
+    p.sender.echo = false;
+    std::string flow = Sender10::answer(p.next);
+    if (send(p.fd, flow.data(), flow.size(), MSG_NOSIGNAL) == (ssize_t)flow.size()) return true;
+    return run_.fail("publisher lost, or no room for a flow"), false;
+  }
+
   bool fill(Publisher& p, uint64_t now) {
     if (!run_.publishing) return false;
     size_t n = p.slots;
+    if (p.amqp10) n = std::min<size_t>(n, p.sender.room(p.next));
     if (o_.confirm) n = std::min<size_t>(n, (size_t)o_.window - (p.next - p.watermark));
     if (o_.count) n = std::min<size_t>(n, (size_t)o_.count - p.next);
     double rate = o_.rate / (double)o_.publishers;
@@ -271,9 +311,29 @@ class Loop {
     }
     if (!(events & ~(uint32_t)EPOLLOUT)) return;
     ssize_t n = read_behind(p.fd, p.input);
-    if (n < 0) return;
+    if (n >= 0) take_in(p, (size_t)n);
+  }
+
+  // Confirms, outcomes, credit. 0 available: the rest of the set-up conversation.
+  void take_in(Publisher& p, size_t available) {
+    if (!available) {
+      available = p.input.size();
+      memcpy(scratch_.data(), p.input.data(), available);
+    }
     uint64_t now = now_ns(), settled = 0;
-    const uint8_t *at = scratch_.data(), *end = at + n;
+    const uint8_t *at = scratch_.data(), *end = at + available;
+    if (p.amqp10) settled = parse_outcomes(p, at, end, now);
+    else settled = parse_confirms(p, at, end, now);
+    p.input.assign((const char*)at, (size_t)(end - at));
+    if (!settled) return;
+    progress(now);
+    run_.settled.fetch_add(settled, std::memory_order_relaxed);
+    if (run_.in_window(now)) run_.confirmed_in_window.fetch_add(settled, std::memory_order_relaxed);
+  }
+
+  // Both return how many messages were settled, and leave `at` at the unfinished frame.
+  uint64_t parse_confirms(Publisher& p, const uint8_t*& at, const uint8_t* end, uint64_t now) {
+    uint64_t settled = 0;
     for (uint32_t size; (size_t)(end - at) >= kFrameOverhead; at += size + kFrameOverhead) {
       size = get32(at + 3);
       if ((size_t)(end - at) < size + kFrameOverhead) break;
@@ -283,13 +343,42 @@ class Loop {
       if (id == kBasicAck || id == kBasicNack) settled += settle(p, get64(a), a[8] & 1, id == kBasicNack, now);
       else if (id == kConnectionBlocked) p.blocked = true, run_.blocked++;
       else if (id == kConnectionUnblocked) p.blocked = false;
-      else if (id == kConnectionClose || id == kChannelClose) return run_.fail(close_reason(at + 7, size));
+      else if (id == kConnectionClose || id == kChannelClose) run_.fail(close_reason(at + 7, size));
     }
-    p.input.assign((const char*)at, (size_t)(end - at));
-    if (!settled) return;
-    progress(now);
-    run_.settled.fetch_add(settled, std::memory_order_relaxed);
-    if (run_.in_window(now)) run_.confirmed_in_window.fetch_add(settled, std::memory_order_relaxed);
+    return settled;
+  }
+
+  uint64_t parse_outcomes(Publisher& p, const uint8_t*& at, const uint8_t* end, uint64_t now) {
+    uint64_t settled = 0;
+    for (uint32_t size; (size_t)(end - at) >= kHead10; at += size) {
+      size = get32(at);
+      if ((size_t)(end - at) < size) break;
+      const uint8_t* body = at + at[4] * 4u;
+      if (body == at + size) continue;
+      uint8_t code = descriptor10(body);
+      const uint8_t* list = value10(body);
+      if (code == kFlow) p.sender.flow(list, p.next);
+      else if (code == kDisposition) settled += outcome(p, Fields10(list), now);
+      else if (code == kDetach || code == kEnd || code == kClose) run_.fail(reason10(body));
+    }
+    return settled;
+  }
+
+  uint64_t outcome(Publisher& p, Fields10 fields, uint64_t now) {
+    uint64_t first = 0, last;
+    fields.skip(1);
+    fields.number(first);
+    if (!fields.number(last)) last = first;
+    fields.skip(1);
+    const uint8_t* state = fields.next();
+    if (!state) return run_.fail("a disposition without a state"), 0;
+    bool refused = descriptor10(state) != kAccepted;
+    first = Sender10::widened(p.watermark, first), last = Sender10::widened(p.watermark, last);
+    if (last >= p.next || first > last) return run_.fail("an outcome of a message that was not published"), 0;
+    if (first == p.watermark) return settle(p, last + 1, true, refused, now);
+    uint64_t count = 0;
+    for (uint64_t sequence = first; sequence <= last; sequence++) count += settle(p, sequence + 1, false, refused, now);
+    return count;
   }
 
   // Delivery tags of confirms count from 1 on the channel, sequences from 0.
@@ -356,6 +445,21 @@ class Loop {
       if (!o_.auto_ack && ++c.unacked >= (uint64_t)o_.ack_every) c.acknowledge();
     };
     const uint8_t *at = scratch_.data(), *end = at + available;
+    if (c.amqp10) parse_transfers(c, at, end, arrived);
+    else parse_contents(c, at, end, arrived);
+    if (run_.stop) return;
+    record();
+    c.input.assign((const char*)at, (size_t)(end - at));
+    uint64_t count = run_.ledger.received - before;
+    if (!count) return;
+    if (run_.received == 0 && !o_.publishers) run_.first_progress = now;
+    progress(now);
+    run_.received.fetch_add(count, std::memory_order_relaxed);
+    if (run_.in_window(now)) run_.received_in_window.fetch_add(count, std::memory_order_relaxed);
+  }
+
+  template <class Arrived>
+  void parse_contents(Consumer& c, const uint8_t*& at, const uint8_t* end, const Arrived& arrived) {
     for (uint32_t size; (size_t)(end - at) >= kFrameOverhead; at += size + kFrameOverhead) {
       size = get32(at + 3);
       if ((size_t)(end - at) < size + kFrameOverhead) break;
@@ -388,14 +492,56 @@ class Loop {
         }
       }
     }
-    record();
-    c.input.assign((const char*)at, (size_t)(end - at));
-    uint64_t count = run_.ledger.received - before;
-    if (!count) return;
-    if (run_.received == 0 && !o_.publishers) run_.first_progress = now;
-    progress(now);
-    run_.received.fetch_add(count, std::memory_order_relaxed);
-    if (run_.in_window(now)) run_.received_in_window.fetch_add(count, std::memory_order_relaxed);
+  }
+
+  template <class Arrived>
+  void parse_transfers(Consumer& c, const uint8_t*& at, const uint8_t* end, const Arrived& arrived) {
+    for (uint32_t size; (size_t)(end - at) >= kHead10; at += size) {
+      size = get32(at);
+      if ((size_t)(end - at) < size) break;
+      const uint8_t* body = at + at[4] * 4u;
+      if (body == at + size) continue;
+      uint8_t code = descriptor10(body);
+      if (code == kDetach || code == kEnd || code == kClose) return run_.fail(reason10(body));
+      if (code != kTransfer) continue;
+      c.receiver.frames++;
+      Fields10 fields(value10(body));
+      uint64_t id;
+      fields.skip(1);
+      if (fields.number(id)) run_.ledger.bad_tags += (uint32_t)id != (uint32_t)c.receiver.deliveries;
+      fields.skip(3);
+      bool more = fields.flag();
+      if (more || !c.body.empty()) {
+        c.body.append((const char*)fields.end, (const char*)at + size);
+        if (more) continue;
+        message(c, (const uint8_t*)c.body.data(), (const uint8_t*)c.body.data() + c.body.size(), arrived);
+        c.body.clear();
+      } else {
+        message(c, fields.end, at + size, arrived);
+      }
+      if (c.receiver.credit_until - c.receiver.deliveries <= (uint64_t)o_.prefetch / 2) c.acks += c.receiver.flow((uint64_t)o_.prefetch);
+    }
+  }
+
+  // The sections of a message: whether it was handed out before, and its one data section.
+  template <class Arrived>
+  void message(Consumer& c, const uint8_t* at, const uint8_t* end, const Arrived& arrived) {
+    c.receiver.deliveries++;
+    c.again = false;
+    for (; at < end; at = behind10(at)) {
+      uint8_t section = descriptor10(at);
+      const uint8_t* value = value10(at);
+      if (section == 0x70) {
+        Fields10 fields(value);
+        fields.skip(3);
+        c.again = !fields.flag();
+      } else if (section == 0x75) {
+        bool small = *value == 0xa0;
+        size_t size = small ? value[1] : get32(value + 1);
+        if (size >= 16) return arrived(value + (small ? 2 : 5), size);
+      }
+    }
+    run_.ledger.corrupt++;
   }
 
   void flush_acks(Consumer& c) {

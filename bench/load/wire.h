@@ -1,36 +1,11 @@
-// AMQP 0-9-1 on the wire, as far as a load generator needs it: big-endian numbers, frames, and a blocking
-// connection that is used while a run is being set up. The measured part of a run does not pass through here.
+// AMQP 0-9-1 on the wire, as far as a load generator needs it: frames, and a blocking connection that is used while
+// a run is being set up.
 //
 //   frame := type(1) channel(2) size(4) payload(size) 0xCE
 //   method payload := class(2) method(2) arguments
 //   header payload := class(2) weight(2) body-size(8) property-flags(2) properties
 #pragma once
-#include <arpa/inet.h>
-#include <errno.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
-
-#include <stdexcept>
-#include <string>
-
-inline uint64_t now_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * 1000000000ull + t.tv_nsec;
-}
-
-inline uint16_t get16(const uint8_t* p) { return (uint16_t)(p[0] << 8 | p[1]); }
-inline uint32_t get32(const uint8_t* p) { uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v); }
-inline uint64_t get64(const uint8_t* p) { uint64_t v; memcpy(&v, p, 8); return __builtin_bswap64(v); }
-inline void put32(uint8_t* p, uint32_t v) { v = __builtin_bswap32(v); memcpy(p, &v, 4); }
-inline void put64(uint8_t* p, uint64_t v) { v = __builtin_bswap64(v); memcpy(p, &v, 8); }
+#include "socket.h"
 
 enum FrameType { kMethod = 1, kHeader = 2, kBody = 3, kHeartbeat = 8 };
 constexpr size_t kFrameOverhead = 8;  // 7 bytes before the payload, the end octet behind it
@@ -51,17 +26,6 @@ enum Method : uint32_t {
   kBasicCancel = method_id(60, 30), kBasicPublish = method_id(60, 40), kBasicDeliver = method_id(60, 60),
   kBasicAck = method_id(60, 80), kBasicNack = method_id(60, 120),
   kConfirmSelect = method_id(85, 10), kConfirmSelectOk = method_id(85, 11),
-};
-
-struct Writer {
-  std::string bytes;
-  Writer& u8(unsigned v) { bytes.push_back((char)v); return *this; }
-  Writer& u16(unsigned v) { return u8(v >> 8).u8(v & 255); }
-  Writer& u32(uint32_t v) { return u16(v >> 16).u16(v & 65535); }
-  Writer& u64(uint64_t v) { return u32((uint32_t)(v >> 32)).u32((uint32_t)v); }
-  Writer& shortstr(const std::string& s) { u8((unsigned)s.size()); return raw(s); }
-  Writer& longstr(const std::string& s) { u32((uint32_t)s.size()); return raw(s); }
-  Writer& raw(const std::string& s) { bytes += s; return *this; }
 };
 
 inline std::string frame(int type, int channel, const std::string& payload) {
@@ -100,24 +64,11 @@ inline std::string close_reason(const uint8_t* payload, size_t size) {
          std::string((const char*)payload + 7, length);
 }
 
-// A blocking connection with channel 1 open. Every failure is a std::runtime_error that says what was waited for.
-struct Link {
-  int fd = -1;
-  uint32_t frame_max = 131072;
-  std::string input;  // bytes read but not yet consumed; a run takes them over with the descriptor
-
+// A blocking connection with channel 1 open.
+struct Link : Socket {
   void dial(const std::string& host, int port, const std::string& user, const std::string& password,
             const std::string& vhost, int timeout_s) {
-    timeout_s_ = timeout_s;
-    fd = socket(AF_INET, SOCK_STREAM, 0);
-    int one = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons((uint16_t)port);
-    if (inet_pton(AF_INET, host.c_str(), &address.sin_addr) != 1) throw std::runtime_error("not an address: " + host);
-    if (connect(fd, (sockaddr*)&address, sizeof address))
-      throw std::runtime_error(std::string("connect: ") + strerror(errno));
+    open(host, port, timeout_s);
     send_all(std::string("AMQP\0\0\x09\x01", 8));
     expect(kConnectionStart);
     Writer capabilities, properties, start_ok, tune_ok;
@@ -160,23 +111,13 @@ struct Link {
       call(0, kConnectionClose, Writer().u16(200).shortstr("done").u16(0).u16(0).bytes, kConnectionCloseOk);
     } catch (const std::runtime_error&) {
     }
-    ::close(fd);
-    fd = -1;
-  }
-
-  void send_all(const std::string& bytes) {
-    for (size_t at = 0; at < bytes.size();) {
-      ssize_t n = send(fd, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
-      if (n > 0) at += (size_t)n;
-      else if (errno == EAGAIN) wait_for(POLLOUT);
-      else throw std::runtime_error(std::string("send: ") + strerror(errno));
-    }
+    close();
   }
 
   // Skips other frames (late deliveries and confirms) until the awaited method arrives.
   std::string expect(Method awaited) {
     for (;;) {
-      while (input.size() - at_ < kFrameOverhead || input.size() - at_ < kFrameOverhead + payload_size()) fill();
+      while (input.size() - at_ < kFrameOverhead || input.size() - at_ < kFrameOverhead + payload_size()) more();
       const uint8_t* head = (const uint8_t*)input.data() + at_;
       std::string payload = input.substr(at_ + 7, payload_size());
       at_ += payload.size() + kFrameOverhead;
@@ -192,19 +133,10 @@ struct Link {
 
  private:
   size_t at_ = 0;
-  int timeout_s_ = 10;
 
   uint32_t payload_size() const { return get32((const uint8_t*)input.data() + at_ + 3); }
-  void wait_for(short events) {
-    pollfd p{fd, events, 0};
-    if (poll(&p, 1, timeout_s_ * 1000) <= 0) throw std::runtime_error("no answer in time");
-  }
-  void fill() {
-    char chunk[65536];
-    wait_for(POLLIN);
-    ssize_t n = recv(fd, chunk, sizeof chunk, 0);
-    if (n <= 0 && !(n < 0 && errno == EAGAIN)) throw std::runtime_error("connection dropped by the broker");
-    if (n > 0) input.append(chunk, (size_t)n);
+  void more() {
+    fill();
     if (input.size() - at_ >= 4 && !memcmp(input.data() + at_, "AMQP", 4))
       throw std::runtime_error("the broker does not speak AMQP 0-9-1");
   }
