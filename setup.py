@@ -27,6 +27,7 @@ COMPILED = (  # the longest first
     "clusterbroker.broker.wire.amqp10.sections",
     "clusterbroker.broker.fronts.amqp091.delivery",
     "clusterbroker.broker.fronts.amqp10.delivery",
+    "clusterbroker.broker.content.translation",
     "clusterbroker.broker.access.ledger",
     "clusterbroker.pipeline.records",
     "clusterbroker.broker.transactions.rows",

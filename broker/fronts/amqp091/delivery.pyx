@@ -6,11 +6,11 @@ from libc.stdint cimport int64_t, uint16_t, uint64_t
 
 
 from clusterbroker.broker.access.ledger cimport DeliveryLedger, Holder, delivery
+from clusterbroker.broker.content.translation cimport Translation
 from clusterbroker.broker.queues.ring cimport Taker
 from clusterbroker.broker.wire.amqp091.codec cimport Acked, OutBuffer, with_number
 from clusterbroker.journal.record cimport Message
 
-from clusterbroker.broker.content.formats import translate
 from clusterbroker.broker.queues.stumble import Stumble
 
 cdef enum:
@@ -31,6 +31,7 @@ cdef class BasicConsumer(Holder):
     cdef public uint64_t prefetch
     cdef public bytes numbered
     cdef public int64_t shift
+    cdef Translation translation  # made for the first message that needs it
 
     def __init__(self, ring, Ledger ledger not None, bytes tag not None, bint no_ack,
                  uint64_t prefetch, int64_t priority=0, owner=None):
@@ -95,7 +96,9 @@ cdef class BasicConsumer(Holder):
 cdef Message in_basic(BasicConsumer consumer, uint64_t seq, Message message):
     # a message that cannot be read here returns to its place, and the queue is told over which it stumbled
     try:
-        return <Message?>translate(message, BASIC)
+        if consumer.translation is None:
+            consumer.translation = Translation(BASIC)
+        return consumer.translation.of(message)
     except Exception as error:
         consumer.ring.requeue(seq, False)
         raise Stumble(seq) from error

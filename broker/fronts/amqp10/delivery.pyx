@@ -9,14 +9,13 @@ from libc.string cimport memcpy
 
 
 from clusterbroker.broker.access.ledger cimport DeliveryLedger, Holder, delivery
+from clusterbroker.broker.content.translation cimport Translation
 from clusterbroker.broker.queues.ring cimport Taker, row_from
 from clusterbroker.broker.wire.amqp091.codec cimport OutBuffer
 from clusterbroker.broker.wire.amqp10.codec cimport Disposed
 from clusterbroker.broker.wire.amqp10.sections cimport header_parts, split_header
 from clusterbroker.journal.record cimport Message, address_size, address_start, payload_size, payload_start
 
-from clusterbroker.broker.content.formats import translate
-from clusterbroker.broker.content.message import without_own
 from clusterbroker.broker.queues.stumble import Stumble
 
 cdef enum:
@@ -186,6 +185,7 @@ cdef class LinkConsumer(Holder):
     cdef readonly bint settled
     cdef public bytes numbered
     cdef public int64_t shift
+    cdef Translation translation  # made for the first message that needs it
 
     def __init__(self, ring, SessionLedger ledger not None, uint32_t handle, bint settled, int64_t priority=0,
                  owner=None):
@@ -222,6 +222,11 @@ cdef class LinkConsumer(Holder):
     def shared(self) -> bool:
         return self.session.window < self.limit - min(self.delivered, self.limit)
 
+    cdef Message translated(self, Message message):
+        if self.translation is None:
+            self.translation = Translation(SECTIONS)
+        return self.translation.of(message)
+
     cdef int hand(self, uint64_t seq, Message message, bint redelivered, uint16_t delivery_count,
                   int64_t now_ms) except -1:
         cdef SessionLedger session = self.session
@@ -244,8 +249,9 @@ cdef class LinkConsumer(Holder):
     def deliver(self, uint64_t seq, Message message not None, int64_t now_ms) -> None:
         """A message of a reader that stands in a queue's place."""
         cdef header_parts parts
-        message = without_own(translate(message, SECTIONS))
-        split(message, &parts)
+        if message.format != SECTIONS or not split(message, &parts):
+            message = self.translated(message)
+            split(message, &parts)
         self.write(message, &parts, self.session.put(self, seq, now_ms), seq, False, 0, now_ms)
         self.delivered += 1
 
@@ -330,7 +336,7 @@ cdef class LinkConsumer(Holder):
 cdef Message in_sections(LinkConsumer consumer, uint64_t seq, Message message):
     # a message that cannot be read here returns to its place, and the queue is told over which it stumbled
     try:
-        return <Message?>without_own(translate(message, SECTIONS))
+        return consumer.translated(message)
     except Exception as error:
         consumer.ring.requeue(seq, False)
         raise Stumble(seq) from error

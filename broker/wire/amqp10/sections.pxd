@@ -1,5 +1,5 @@
 # What codec and deliveries see of a message's sections.
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from clusterbroker.journal.record cimport Message
 
@@ -35,3 +35,15 @@ cdef bint split_header(const uint8_t *header, uint64_t length, header_parts *par
 
 # The message, without its delivery annotations.
 cdef Message message_of(bytes address, const uint8_t *payload, uint64_t length, const sections *found, int64_t now_ms)
+
+# Values that are walked: `p[:end]`; `left` of them may still come.
+cdef struct walk:
+    const uint8_t *p
+    uint64_t end
+    uint32_t left
+
+# The offset behind the value at `at`, or 0: it is none, or not all there. `depth`: of what it stands in.
+cdef uint64_t skip_value(walk *w, uint64_t at, int depth) noexcept
+
+# The number of the section at `at`, and where its value begins; 0: there is none, or it is not known.
+cdef uint8_t descriptor_of(const uint8_t *p, uint64_t at, uint64_t end, uint64_t *behind) noexcept nogil

@@ -70,12 +70,6 @@ cdef inline uint64_t get64(const uint8_t *p) noexcept nogil:
 # -- values: how long they are, and whether they are values
 
 
-cdef struct walk:
-    const uint8_t *p
-    uint64_t end
-    uint32_t left  # values that may still come
-
-
 cdef inline uint32_t class_of(uint8_t code) noexcept nogil:
     if code == 0x40:
         return IS_NULL

@@ -1,0 +1,6 @@
+from clusterbroker.journal.record import Message
+
+class Translation:
+    to: int
+    def __init__(self, to: int) -> None: ...
+    def translated(self, message: Message) -> Message: ...
