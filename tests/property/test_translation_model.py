@@ -85,7 +85,7 @@ section_headers = st.builds(
     lambda **values: Header(**values), durable=st.booleans(), priority=st.integers(0, 9), ttl=ttls
 )
 symbols = names.filter(str.isascii).map(Symbol)
-annotations: Any = st.dictionaries(symbols | st.just(UInt64(7)), values | st.just(["a", "b"]), max_size=4)
+annotation_maps: Any = st.dictionaries(symbols | st.just(UInt64(7)), values | st.just(["a", "b"]), max_size=4)
 applications: Any = st.dictionaries(names, values, max_size=4)
 
 
@@ -98,7 +98,7 @@ def in_sections(draw: st.DrawFn) -> tuple[bytes, bytes]:
     header = b"".join(
         (
             draw(st.just(b"") | section_headers.map(Header.encoded)),
-            draw(st.just(b"") | annotations.map(lambda one: section(0x72, one))),
+            draw(st.just(b"") | annotation_maps.map(lambda one: section(0x72, one))),
             draw(st.just(b"") | composites.map(Properties.encoded)),
             draw(st.just(b"") | applications.map(lambda one: section(0x74, one))),
         )
@@ -150,6 +150,48 @@ def test_messages_of_1_0_for_consumers_of_0_9_1(given_ones: list[tuple[bytes, by
 @given(st.lists(in_sections(), min_size=1, max_size=3))
 def test_messages_that_name_the_brokers_annotations(given_ones: list[tuple[bytes, bytes]]) -> None:
     agree(SECTIONS, [message(SECTIONS, header, body) for header, body in given_ones])
+
+
+EDGES = [
+    edge for bits in (0, 7, 8, 15, 16, 31, 32, 63, 64) for edge in (2**bits - 1, 2**bits, -(2**bits), -(2**bits) - 1)
+]
+RANGES: list[tuple[Any, int, int]] = [
+    (UInt8, 0, 2**8), (UInt16, 0, 2**16), (UInt32, 0, 2**32), (UInt64, 0, 2**64), (Int8, -(2**7), 2**7),
+    (Int16, -(2**15), 2**15), (Int32, -(2**31), 2**31), (int, -(2**63), 2**63), (Timestamp, 0, 2**64),
+    (Milliseconds, -(2**63), 2**63),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "low", "high"), RANGES)
+def test_numbers_at_their_edges(kind: Any, low: int, high: int) -> None:
+    values = [kind(edge) for edge in EDGES if low <= edge < high]
+    if kind not in (UInt64, Milliseconds):
+        agree(SECTIONS, [message(BASIC, basic.encode(Basic(headers={"x-n": one, "n": one})), b"") for one in values])
+    if kind is not Timestamp:
+        agree(BASIC, [message(SECTIONS, section(0x74, {"n": one}), section(0x75, b"")) for one in values])
+
+
+def test_lengths_and_times_at_their_edges() -> None:
+    for size in (0, 1, 127, 128, 243, 244, 245, 246, 247, 248, 250, 254, 255, 256, 257, 65536):
+        text = "t" * size
+        agree(SECTIONS, [message(BASIC, basic.encode(Basic(headers={"n": text, "x-n": text})), b"")])
+        agree(BASIC, [message(SECTIONS, section(0x74, {"n": text}), section(0x75, b""))])
+        known = Properties(message_id=text, reply_to=text, user_id=text.encode(), group_id=text, content_type=text)
+        agree(BASIC, [message(SECTIONS, known.encoded(), section(0x75, b""))])
+        if size < 256:
+            agree(SECTIONS, [message(BASIC, basic.encode(Basic(reply_to=text, app_id=text)), b"")])
+    for edge in EDGES:
+        if 0 <= edge < 2**63:
+            agree(
+                SECTIONS,
+                [message(BASIC, basic.encode(Basic(timestamp=edge // 1000, expiration=str(edge % 2**32))), b"")],
+            )
+        if 0 <= edge < 2**32:
+            agree(BASIC, [message(SECTIONS, Header(ttl=edge).encoded(), section(0x75, b""))])
+    for count in (2, 31, 32, 33, 127, 128, 300):
+        many: Any = {f"h{place}": place for place in range(count)}
+        agree(SECTIONS, [message(BASIC, basic.encode(Basic(headers=many)), b"")])
+        agree(BASIC, [message(SECTIONS, section(0x74, many), section(0x75, b""))])
 
 
 def test_usual_headers_are_translated_without_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
