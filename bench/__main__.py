@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench import harness, machine, rabbitmq_root, report, spark_scenarios
+from bench.amqp10_workloads import AMQP10_WORKLOADS
 from bench.cluster_workloads import CLUSTER_WORKLOADS
 from bench.generator import CACHE, GeneratorError
 from bench.management_workloads import MANAGEMENT_WORKLOADS
@@ -36,6 +37,7 @@ def main(
     spark: Annotated[
         bool, typer.Option(help="Spark's rows, which have no peer: what they are held against runs beside")
     ] = False,
+    amqp10: Annotated[bool, typer.Option(help="the rows of AMQP 1.0, on one node and on three")] = False,
     quick: Annotated[bool, typer.Option(help="small amounts: proves that every row works")] = False,
     seconds: Annotated[float | None, typer.Option(help="measured seconds of a load run")] = None,
     backlog: Annotated[int | None, typer.Option(help="messages of the backlog and restart rows")] = None,
@@ -46,7 +48,7 @@ def main(
 ) -> None:
     """Measures this broker against RabbitMQ on this machine."""
     console = Console()
-    known = (*WORKLOADS, *CLUSTER_WORKLOADS, *MANAGEMENT_WORKLOADS, *SPARK_WORKLOADS)
+    known = (*WORKLOADS, *CLUSTER_WORKLOADS, *MANAGEMENT_WORKLOADS, *SPARK_WORKLOADS, *AMQP10_WORKLOADS)
     names = [workload.name for workload in known]
     unknown = [name for name in only or [] if name not in names]
     if unknown or node not in SERVERS or peer not in (*SERVERS, "none"):
@@ -70,7 +72,7 @@ def main(
         backlog=backlog or scale.backlog,
     )
     table = MANAGEMENT_WORKLOADS if management else CLUSTER_WORKLOADS if cluster else WORKLOADS
-    table = SPARK_WORKLOADS if spark else table
+    table = SPARK_WORKLOADS if spark else AMQP10_WORKLOADS if amqp10 else table
     plan = harness.Plan(
         [workload for workload in (known if only else table) if not only or workload.name in only],
         SERVERS[node], peer_kind, scale, directory,
@@ -109,6 +111,7 @@ def _carry_out(plan: harness.Plan, console: Console, results: Path, quick: bool)
         "-cluster": CLUSTER_WORKLOADS,
         "-management": MANAGEMENT_WORKLOADS,
         "-spark": SPARK_WORKLOADS,
+        "-amqp10": AMQP10_WORKLOADS,
     }
     whole = [name for name, table in tables.items() if measured == [workload.name for workload in table]]
     only_some = whole[0] if whole else "-" + "-".join(measured)

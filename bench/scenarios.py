@@ -152,13 +152,14 @@ def _restart(server: Server, workload: Workload, scale: Scale) -> Measurement:
     return measured
 
 
-def _connections(server: Server, _workload: Workload, scale: Scale) -> Measurement:
+def _connections(server: Server, workload: Workload, scale: Scale) -> Measurement:
     measured = Measurement()
     server.start()
-    with idle_connections(server, 1):  # whatever the first connection ever needs is not counted
+    protocol = workload.load.sends
+    with idle_connections(server, 1, protocol):  # whatever the first connection ever needs is not counted
         pass
     before = server.settled_memory()
-    with idle_connections(server, scale.connections) as elapsed_s:
+    with idle_connections(server, scale.connections, protocol) as elapsed_s:
         after = server.settled_memory()
     measured.figures = {
         "kb_each": (after.rss_bytes - before.rss_bytes) / scale.connections / KB,
@@ -168,9 +169,9 @@ def _connections(server: Server, _workload: Workload, scale: Scale) -> Measureme
 
 
 @contextmanager
-def idle_connections(server: Server, count: int) -> Iterator[float]:
+def idle_connections(server: Server, count: int, protocol: str = "0-9-1") -> Iterator[float]:
     """Holds connections open during the block; yields the seconds that opening took."""
-    argv = generator.command("idle", server.port, ["--count", str(count)])
+    argv = generator.command("idle", server.port, ["--count", str(count), "--protocol", protocol])
     holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert holder.stdin is not None, "the holder waits for its input to end"
     assert holder.stdout is not None, "the holder says when it is ready"

@@ -79,6 +79,12 @@ class Load:
     """messages/s of all publishers; 0 for as fast as they are taken"""
     durability: str = "fsync"
     """in a cluster: x-durability of our queues"""
+    sends: str = "0-9-1"
+    """protocol of the publishers"""
+    receives: str = "0-9-1"
+    """protocol of the consumers"""
+    recoverable: bool = False
+    """AMQP 1.0's links keep their state beyond their connection"""
 
     def options(self, durable_arguments: str = "") -> list[str]:
         """As arguments of the generator."""
@@ -90,6 +96,8 @@ class Load:
         options += [] if self.durable else ["--transient"]
         options += [] if self.confirm else ["--no-confirm"]
         options += ["--auto-ack"] if self.auto_ack else []
+        options += ["--publish-protocol", self.sends, "--consume-protocol", self.receives]
+        options += ["--recoverable"] if self.recoverable else []
         options += ["--args", durable_arguments] if self.durable and durable_arguments else []
         return options
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import machine, report, servers
+from bench.amqp10_workloads import AMQP10_WORKLOADS
 from bench.cluster_workloads import CLUSTER_WORKLOADS
 from bench.management_workloads import MANAGEMENT_WORKLOADS
 from bench.report import Row, Verdict
@@ -176,6 +177,29 @@ def test_the_spark_workloads_are_the_issues_table() -> None:
         ("spark-exactly-once", "share"): (Bound.MIN, 0.8),
         ("spark-exactly-once", "trigger_share"): (Bound.MIN, 0.8),
         ("spark-source", "read_per_s"): (Bound.MIN, 200_000),
+    }
+
+
+def test_the_workloads_of_amqp_1_0_are_the_issues_table() -> None:
+    targets = {
+        (workload.name, figure.key): (figure.target.bound, figure.target.value)
+        for workload in AMQP10_WORKLOADS
+        for figure in workload.figures
+        if figure.target is not None
+    }
+    assert targets == {
+        ("amqp10-durable", "messages_per_s"): (Bound.RATIO_MIN, 8),
+        ("amqp10-transient", "messages_per_s"): (Bound.RATIO_MIN, 8),
+        ("amqp10-latency", "latency_p50_ms"): (Bound.RATIO_MAX, 1),
+        ("amqp10-latency", "latency_p99_ms"): (Bound.RATIO_MAX, 1),
+        ("amqp10-from-091", "messages_per_s"): (Bound.RATIO_MIN, 8),
+        ("amqp10-to-091", "messages_per_s"): (Bound.RATIO_MIN, 8),
+        ("amqp10-connections", "kb_each"): (Bound.MAX, 7),
+        ("amqp10-cluster", "messages_per_s"): (Bound.RATIO_MIN, 10),
+        ("amqp10-cluster-latency", "latency_p50_ms"): (Bound.RATIO_MAX, 1),
+        ("amqp10-cluster-latency", "latency_p99_ms"): (Bound.RATIO_MAX, 1),
+        ("amqp10-recoverable-senders", "messages_per_s"): (Bound.MIN, 60_000),
+        ("amqp10-recoverable-receivers", "messages_per_s"): (Bound.MIN, 100_000),
     }
 
 
