@@ -11,7 +11,7 @@ what it has sent before.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT
@@ -175,6 +175,9 @@ class ResponseLink:
     def interrupted(self) -> None:
         """The link is over."""
         self._waiting.clear()
+
+    def detached(self, _: bool, then: Callable[[], None]) -> None:
+        then()
 
 
 _Half = TypeVar("_Half", RequestLink, ResponseLink)

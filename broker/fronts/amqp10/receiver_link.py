@@ -16,7 +16,7 @@ from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.readers import RangeReader
 from clusterbroker.broker.fronts.amqp10.conditions import Refused, link_error
 from clusterbroker.broker.fronts.amqp10.delivery import LinkConsumer
-from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+from clusterbroker.broker.fronts.amqp10.ports import SessionCore, Terminus
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.watch import Delivery, Watch
 from clusterbroker.broker.wire.amqp10.errors import RESOURCE_DELETED, LinkError
@@ -45,7 +45,7 @@ class ReceiverLink:
 
     __slots__ = (
         "attached", "credit", "drained", "draining", "drains", "exclusive", "handle", "name", "order", "queue",
-        "rcv_second", "session", "settled", "source",
+        "rcv_second", "session", "settled", "source", "terminus",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +64,7 @@ class ReceiverLink:
         self.attached = False
         self.drained = 0
         """Credit that was given up."""
+        self.terminus: Terminus | None = None
         self.draining = False
         self.drains = 0
         """Drains that were begun: the last one asks, and no other."""
@@ -255,6 +256,15 @@ class ReceiverLink:
     def interrupted(self) -> None:
         """The link is over."""
         self.attached = self.draining = False
+        if self.terminus is not None:
+            self.terminus.left(self)
+
+    def detached(self, closed: bool, then: Callable[[], None]) -> None:
+        """The client has detached the link (`closed`: for ever); `then` answers."""
+        if self.terminus is None:
+            then()
+        else:
+            self.terminus.detached(closed, then)
 
 
 class Attaching:

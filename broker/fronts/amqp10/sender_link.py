@@ -12,7 +12,7 @@ are held by credit alone, and the consumers of their connection go on.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from clusterbroker.broker.access.addressing import LOOKED_INTO, addressed, as_row, looks_into
@@ -22,7 +22,7 @@ from clusterbroker.broker.content.message import to_address
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.conditions import described, link_error
 from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
-from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+from clusterbroker.broker.fronts.amqp10.ports import SessionCore, Terminus
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.wire.amqp10.codec import IncomingLink, Transferred
@@ -53,7 +53,7 @@ class SenderLink:
 
     __slots__ = (
         "credit", "delivery_count", "handle", "incoming", "mode", "name", "place", "posting", "session",
-        "settles_first", "tags", "unsettled", "withheld",
+        "settles_first", "tags", "terminus", "unsettled", "withheld",
     )  # fmt: skip
 
     def __init__(self, session: SessionCore, attach: Attach, place: Place | None) -> None:
@@ -70,6 +70,7 @@ class SenderLink:
         """Deliveries without a settlement."""
         self.withheld = False
         """The client was told that it has no credit, for an alarm."""
+        self.terminus: Terminus | None = None
         self.posting = b""
         """The transaction of the delivery that is not whole yet."""
         address = b"\0\0" if place is None else place.encoded
@@ -249,6 +250,15 @@ class SenderLink:
         """The link is over for now: nothing of a delivery that is not whole is kept."""
         self.session.connection.decoder.close_link(self.incoming)
         self.incoming.owner = None
+        if self.terminus is not None:
+            self.terminus.left(self)
+
+    def detached(self, closed: bool, then: Callable[[], None]) -> None:
+        """The client has detached the link (`closed`: for ever); `then` answers."""
+        if self.terminus is None:
+            then()
+        else:
+            self.terminus.detached(closed, then)
 
 
 def check(attach: Attach) -> None:
