@@ -16,13 +16,13 @@ from clusterbroker.broker.access.errors import Refusal, not_found
 from clusterbroker.broker.access.questions import Pending
 from clusterbroker.broker.access.readers import OFFSET_MAX, RangeReader, StreamReader
 from clusterbroker.broker.content.properties import properties_of
-from clusterbroker.broker.fronts.amqp10 import dynamic, management_link
-from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT, queue_of, target_of
+from clusterbroker.broker.fronts.amqp10 import dynamic, management_link, subscriptions
+from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT, queue_of, target_of, topic_of
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.attach_answer import answer
 from clusterbroker.broker.fronts.amqp10.dynamic import DynamicNode
 from clusterbroker.broker.fronts.amqp10.parked import guarded
-from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+from clusterbroker.broker.fronts.amqp10.ports import SessionCore, Terminus
 from clusterbroker.broker.fronts.amqp10.receiver_link import Attaching, ReceiverLink
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink, check, no_address
 from clusterbroker.broker.fronts.amqp10.transacting import CAPABILITIES, CoordinatorLink
@@ -56,6 +56,9 @@ if TYPE_CHECKING:
 HANDLE_MAX: Final = 1023
 NAME_BYTES_MAX: Final = 256
 OUTCOMES: Final = tuple(kind.SYMBOL for kind in (Accepted, Rejected, Released, Modified))
+JMS_DESTINATION: Final = "x-opt-jms-dest"
+"""The annotation by which clients of JMS say what the address of a message is; JMS_TOPICS: a topic, a temporary one."""
+JMS_TOPICS: Final = (1, 3)
 OFFSET: Final = "rabbitmq:stream-offset-spec"
 PRIORITY: Final = "rabbitmq:priority"
 STREAM_OFFSET: Final = b"\xa3\x0fx-stream-offset"
@@ -91,15 +94,15 @@ def _steal(session: SessionCore, performative: Attach) -> None:
                 other.cut(link, LinkError(STOLEN, "another link of this name was attached"))
 
 
-def place(access: Authorization, address: str) -> Place:
-    """Where messages to an address go. Raises LinkError for one that cannot be, and Refusal for one that its user may
-    not send to, or that there is not."""
+def place(access: Authorization, address: str, is_topic: bool = False) -> Place:
+    """Where messages to an address go; `is_topic`: a plain name is a key of amq.topic. Raises LinkError for one
+    that cannot be, and Refusal for one that its user may not send to, or that there is not."""
     vhost = access.vhost
 
     def is_exchange(name: str) -> bool:
         return name not in vhost.queues and vhost.router.exchange_type(name) is not None
 
-    found = target_of(address, is_exchange)
+    found = topic_of(address, subscriptions.TOPICS) if is_topic else target_of(address, is_exchange)
     access.check("write", "exchange", found.exchange)
     if not found.exchange and found.key not in vhost.queues:
         raise access.no_queue(found.key)
@@ -110,10 +113,11 @@ def place(access: Authorization, address: str) -> Place:
 
 def place_of(access: Authorization, message: Message) -> Place:
     """Where a message to an anonymous target goes. Raises LinkError, and Refusal as `place`."""
-    to = (properties_of(message).headers or {}).get("x-opt-to")
+    headers = properties_of(message).headers or {}
+    to = headers.get("x-opt-to")
     if not isinstance(to, str):
         raise no_address()
-    return place(access, to)
+    return place(access, to, headers.get(JMS_DESTINATION) in JMS_TOPICS)
 
 
 # -- the client sends
@@ -135,20 +139,28 @@ def _send(session: SessionCore, performative: Attach) -> None:
     if target.address == MANAGEMENT:
         management_link.attach_requests(session, performative)
         return
-    found = None if target.address is None else place(session.access, target.address)
+    is_topic = subscriptions.is_topic(target.capabilities)
+    found = None if target.address is None else place(session.access, target.address, is_topic)
     known = Target(address=target.address, durable=target.durable, capabilities=target.capabilities)
     _produce(session, performative, known, found)
 
 
 def _make_target(session: SessionCore, performative: Attach, target: Target) -> None:
-    """The client's sender makes the queue that it sends to."""
+    """The client's sender makes the queue that it sends to, or the topic: that is a key which nobody else knows."""
+    policy, properties = dynamic.in_force(target)
+    known = Target(dynamic=True, dynamic_node_properties=properties)
+    if subscriptions.TEMPORARY_TOPIC in target.capabilities:
+        topic = subscriptions.temporary_topic(session)
+        session.access.check("write", "exchange", topic.exchange)
+        known.address, known.capabilities = subscriptions.topic_address(topic), (subscriptions.TEMPORARY_TOPIC,)
+        _produce(session, performative, known, topic)
+        return
 
-    def made(node: DynamicNode, properties: dict[Any, Any]) -> None:
-        address = dynamic.queue_address(node.name)
-        known = Target(address=address, dynamic=True, dynamic_node_properties=properties)
+    def made(node: DynamicNode) -> None:
+        known.address = dynamic.queue_address(node.name)
         node.begin(_produce(session, performative, known, Place("", node.name)))
 
-    dynamic.make(session, performative, target, made)
+    dynamic.make(session, performative, policy, made)
 
 
 def _produce(session: SessionCore, performative: Attach, known: Target, found: Place | None) -> SenderLink:
@@ -175,10 +187,16 @@ def _coordinate(session: SessionCore, performative: Attach) -> None:
 
 def _receive(session: SessionCore, performative: Attach) -> None:
     source = performative.source
-    if not isinstance(source, Source):
-        raise LinkError(INVALID_FIELD, "a receiver's attach has a source")
+    if source is not None and not isinstance(source, Source):
+        raise LinkError(INVALID_FIELD, "a receiver's attach has a source, or none")
     if performative.snd_settle_mode > 2 or performative.rcv_settle_mode > 1:
         raise LinkError(INVALID_FIELD, "there is no such settle mode")
+    if source is None:
+        subscriptions.look_up(session, performative, _consume)
+        return
+    if subscriptions.is_topic(source.capabilities):
+        subscriptions.attach(session, performative, source, _consume)
+        return
     if source.dynamic:
         _make_source(session, performative, source)
         return
@@ -193,18 +211,22 @@ def _receive(session: SessionCore, performative: Attach) -> None:
 
 def _make_source(session: SessionCore, performative: Attach, source: Source) -> None:
     """The client's receiver makes the queue that it receives from."""
+    policy, properties = dynamic.in_force(source)
 
-    def made(node: DynamicNode, properties: dict[Any, Any]) -> None:
+    def made(node: DynamicNode) -> None:
         address = dynamic.queue_address(node.name)
         known = replace(source, address=address, dynamic_node_properties=properties, capabilities=())
         node.begin(_consume(session, performative, known, node.name))
 
-    dynamic.make(session, performative, source, made)
+    dynamic.make(session, performative, policy, made)
 
 
-def _consume(session: SessionCore, performative: Attach, source: Source, name: str) -> ReceiverLink:
+def _consume(
+    session: SessionCore, performative: Attach, source: Source, name: str, *, exclusive: bool = False,
+    terminus: Terminus | None = None,
+) -> ReceiverLink:  # fmt: skip
     """`source`: as asked, but address, dynamic-node-properties and capabilities as they are in force. `name`: the
-    queue's."""
+    queue's. `exclusive`: nobody else may consume from it."""
     access = session.access
     access.check("read", "queue", name)
     limit = access.node.options.consumers_per_channel_max
@@ -221,6 +243,7 @@ def _consume(session: SessionCore, performative: Attach, source: Source, name: s
         durable=min(source.durable, 1),
     )
     link = ReceiverLink(session, performative, known, reader, _priority(settings))
+    link.exclusive, link.terminus = exclusive, terminus
     if reader is not queue:
         link.credit.numbered, link.credit.shift = STREAM_OFFSET, -1
     session.links[link.handle] = link

@@ -22,7 +22,7 @@ from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.questions import Pending
 from clusterbroker.broker.fronts.amqp10.conditions import Refused
 from clusterbroker.broker.fronts.amqp10.parked import ParkedLink
-from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+from clusterbroker.broker.fronts.amqp10.ports import Detached, SessionCore
 from clusterbroker.broker.wire.amqp10.errors import INVALID_FIELD, LinkError
 from clusterbroker.broker.wire.amqp10.performatives import (
     Attach,
@@ -39,6 +39,7 @@ from clusterbroker.broker.wire.amqp10.types import DecodeError, Symbol, symbols
 
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
+    from clusterbroker.cluster.wiring.commands import Bind
 
 LIFETIME: Final = "lifetime-policy"
 DIST_MODES: Final = "supported-dist-modes"
@@ -96,7 +97,7 @@ class DynamicNode:
         self.links: set[Any] = set()
         self._asking = False
         """The deletion is on its way."""
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: list[Detached] = []
 
     def begin(self, link: Any) -> None:
         """The link that made it is attached."""
@@ -121,12 +122,12 @@ class DynamicNode:
             self.creator = None
         self.review()
 
-    def detached(self, _: bool, then: Callable[[], None]) -> None:
+    def detached(self, _: bool, then: Detached) -> None:
         """The client hears of its detach when a deletion that comes of it is done."""
         if self._asking:
             self._waiting.append(then)
         else:
-            then()
+            then(None)
 
     def review(self) -> None:
         """Deletes it, if nothing is left that it lives for."""
@@ -161,7 +162,7 @@ class DynamicNode:
         self._asking = False
         waiting, self._waiting = self._waiting, []
         for then in waiting:
-            then()
+            then(None)
 
 
 def find(session: SessionCore, name: str) -> DynamicNode | None:
@@ -181,26 +182,38 @@ def join(session: SessionCore, link: Any, name: str) -> None:
 
 
 def make(
-    session: SessionCore, attach: Attach, terminus: Source | Target, then: Callable[[DynamicNode, dict[Any, Any]], None]
+    session: SessionCore,
+    attach: Attach,
+    policy: type[Composite],
+    then: Callable[[DynamicNode], None],
+    bind: Callable[[str], Bind] | None = None,
 ) -> None:
-    """Makes the queue of a dynamic terminus; `then(node, dynamic-node-properties in force)`. Raises LinkError and
-    Refusal."""
-    policy, known = in_force(terminus)
+    """Makes the queue of a dynamic terminus, and its binding: `bind` has its name. Raises LinkError and Refusal."""
     access, connection = session.access, session.connection
     name = f"amq.gen-{access.node.secret_name()}"
-    access.check("read", "queue", name) if attach.role else access.check("write", "exchange", "")
+    if attach.role:
+        access.check("read", "queue", name)
+    else:
+        access.check("write", "exchange", "")
     admin = Admin(access)
     command = admin.declare_queue(name, {}, durable=False, auto_delete=False, exclusive=True, server_named=True)
+    binding = None if bind is None else bind(name)
     connection.exclusive_queues = True  # before it is there: a connection that is lost meanwhile ends it as well
     waiting = ParkedLink(session, attach)
 
-    def made(_: int, __: int) -> None:
+    def made(*_: Any) -> None:
         node = DynamicNode(session, name, policy)
         connection.dynamic_nodes[name] = node
-        waiting.go_on(lambda: then(node, known))
+        waiting.go_on(lambda: then(node))
         node.review()  # nobody lives for it, if its link was refused
 
-    admin.order_queue(command, Pending(waiting), made)
+    def declared(*_: int) -> None:
+        if binding is None:
+            made()
+        else:
+            admin.order(binding, Pending(waiting), made)
+
+    admin.order_queue(command, Pending(waiting), declared)
 
 
 def in_force(terminus: Source | Target) -> tuple[type[Composite], dict[Any, Any]]:

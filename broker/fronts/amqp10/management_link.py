@@ -11,14 +11,14 @@ what it has sent before.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT
 from clusterbroker.broker.fronts.amqp10.attach_answer import answer
 from clusterbroker.broker.fronts.amqp10.management import Request, carry_out
 from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
-from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+from clusterbroker.broker.fronts.amqp10.ports import Detached, SessionCore
 from clusterbroker.broker.fronts.amqp10.sender_link import COUNTS, SenderLink
 from clusterbroker.broker.wire.amqp10.errors import (
     INVALID_FIELD,
@@ -176,8 +176,8 @@ class ResponseLink:
         """The link is over."""
         self._waiting.clear()
 
-    def detached(self, _: bool, then: Callable[[], None]) -> None:
-        then()
+    def detached(self, _: bool, then: Detached) -> None:
+        then(None)
 
 
 _Half = TypeVar("_Half", RequestLink, ResponseLink)

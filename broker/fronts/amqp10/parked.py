@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.fronts.amqp10.conditions import Refused, link_error
-from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+from clusterbroker.broker.fronts.amqp10.ports import Detached, SessionCore
 from clusterbroker.broker.wire.amqp10.errors import LinkError
 from clusterbroker.broker.wire.amqp10.performatives import Attach, Flow
 
@@ -58,8 +58,8 @@ class ParkedLink:
     def interrupted(self) -> None:
         """The client gave it up: what was made ends with its connection, or is there when the client asks again."""
 
-    def detached(self, _: bool, then: Callable[[], None]) -> None:
-        then()
+    def detached(self, _: bool, then: Detached) -> None:
+        then(None)
 
     # -- as the questions of its attach see it
 

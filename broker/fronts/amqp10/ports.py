@@ -105,11 +105,15 @@ class SessionCore(Protocol):
     def place_of(self, message: Message) -> Target: ...
 
 
+Detached = Callable[[Amqp10Error | None], None]
+"""Answers a detach; with an error for what was asked for with it and could not be done."""
+
+
 class Terminus(Protocol):
     """A node whose life depends on its links."""
 
     def left(self, link: Any) -> None:
         """A link to it is over, for whatever reason."""
 
-    def detached(self, closed: bool, then: Callable[[], None]) -> None:
-        """The client has detached a link; `then` answers."""
+    def detached(self, closed: bool, then: Detached) -> None:
+        """The client has detached a link (`closed`: for ever); `then` answers."""

@@ -16,10 +16,10 @@ from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.readers import RangeReader
 from clusterbroker.broker.fronts.amqp10.conditions import Refused, link_error
 from clusterbroker.broker.fronts.amqp10.delivery import LinkConsumer
-from clusterbroker.broker.fronts.amqp10.ports import SessionCore, Terminus
+from clusterbroker.broker.fronts.amqp10.ports import Detached, SessionCore, Terminus
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.watch import Delivery, Watch
-from clusterbroker.broker.wire.amqp10.errors import RESOURCE_DELETED, LinkError
+from clusterbroker.broker.wire.amqp10.errors import RESOURCE_DELETED, RESOURCE_LOCKED, UNAUTHORIZED, LinkError
 from clusterbroker.broker.wire.amqp10.performatives import OUTCOMES, Attach, Composite, Flow, Released, Source
 from clusterbroker.journal.record import Message
 
@@ -259,10 +259,10 @@ class ReceiverLink:
         if self.terminus is not None:
             self.terminus.left(self)
 
-    def detached(self, closed: bool, then: Callable[[], None]) -> None:
+    def detached(self, closed: bool, then: Detached) -> None:
         """The client has detached the link (`closed`: for ever); `then` answers."""
         if self.terminus is None:
-            then()
+            then(None)
         else:
             self.terminus.detached(closed, then)
 
@@ -290,7 +290,9 @@ class Attaching:
         return None if session.links.get(self.link.handle) is self.link else "detached"
 
     def refuse(self, error: Refused) -> None:
-        self._refused(link_error(error))
+        """Rights were asked before: what a queue refuses an access to is another consumer's, or leased."""
+        told = link_error(error)
+        self._refused(LinkError(RESOURCE_LOCKED, told.text) if told.condition == UNAUTHORIZED else told)
 
     def crashed(self, error: Exception) -> None:
         self.link.session.connection.crashed(error)

@@ -12,7 +12,7 @@ are held by credit alone, and the consumers of their connection go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from clusterbroker.broker.access.addressing import LOOKED_INTO, addressed, as_row, looks_into
@@ -22,7 +22,7 @@ from clusterbroker.broker.content.message import to_address
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.conditions import described, link_error
 from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
-from clusterbroker.broker.fronts.amqp10.ports import SessionCore, Terminus
+from clusterbroker.broker.fronts.amqp10.ports import Detached, SessionCore, Terminus
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.wire.amqp10.codec import IncomingLink, Transferred
@@ -41,6 +41,8 @@ UNSETTLED_MAX: Final = 8 * CREDIT
 UNSETTLED, SETTLED, MIXED = 0, 1, 2
 """snd-settle-mode (2.8.2)."""
 COUNTS: Final = 1 << 32
+_ACCEPTED: Final = Accepted()
+_RELEASED: Final = Released()
 _NO_TAGS: Final[set[bytes]] = set()
 """Of each link that has nothing unsettled: there may be very many. It stays empty."""
 
@@ -179,7 +181,7 @@ class SenderLink:
         if txn_id:
             self._each(messages, ticket, route, txn_id)
         elif route.onward is not None:
-            self._send(route, [as_row(message) for message in messages], ticket)
+            self._send(self.place, route, [as_row(message) for message in messages], ticket)
         elif (
             route.uncacheable
             or any(queue.rejects for queue in route.targets)
@@ -187,15 +189,18 @@ class SenderLink:
         ) or len(messages) * max(1, len(route.targets)) > DELIVERIES_AT_ONCE:
             self._each(messages, ticket, route)
         else:
-            self._send(route, messages, ticket)
+            self._send(self.place, route, messages, ticket)
 
     def _send(
         self,
+        place: Place,
         route: Route[QueueHandle],
         messages: Sequence[Message],
         ticket: Unsettled | None,
         named: Named | None = None,
     ) -> None:
+        if ticket is not None and not route.targets and place.is_topic:
+            ticket.state = _ACCEPTED
         self.session.publisher.publish(route, messages, False, ticket, named)
 
     def _each(
@@ -227,15 +232,15 @@ class SenderLink:
         assert known is not None, "a link's own target has a route"
         named = None
         if known.uncacheable or looks_into(message.flags, (message,)):
-            message, known, named = addressed(session, *place, message)
+            message, known, named = addressed(session, place.exchange, place.key, message)
         if not txn_id:
-            self._send(known, (message,), ticket, named)
+            self._send(place, known, (message,), ticket, named)
             return
         if known.onward is not None:
             raise LinkError(PRECONDITION_FAILED, f"exchange '{place.exchange}' takes nothing in a transaction")
         session.transactions.post(txn_id, known, message, named)
         if ticket is not None:
-            outcome = Accepted() if known.targets else Released()
+            outcome = _ACCEPTED if known.targets or place.is_topic else _RELEASED
             ticket.state = TransactionalState(txn_id=txn_id, outcome=outcome)
             ticket.pass_()
 
@@ -253,10 +258,10 @@ class SenderLink:
         if self.terminus is not None:
             self.terminus.left(self)
 
-    def detached(self, closed: bool, then: Callable[[], None]) -> None:
+    def detached(self, closed: bool, then: Detached) -> None:
         """The client has detached the link (`closed`: for ever); `then` answers."""
         if self.terminus is None:
-            then()
+            then(None)
         else:
             self.terminus.detached(closed, then)
 

@@ -166,11 +166,11 @@ class Session:
         link = self._link(handle)
         assert link is not None, "it has a handle, and is not about to be detached"
         self._let_go(link)
-        link.detached(detach.closed, lambda: self._answer_detach(handle, detach.closed))
+        link.detached(detach.closed, lambda error: self._answer_detach(handle, detach.closed, error))
 
-    def _answer_detach(self, handle: int, closed: bool) -> None:
+    def _answer_detach(self, handle: int, closed: bool, error: Amqp10Error | None) -> None:
         if not self.closing and self.connection.ending is None:
-            self.send(Detach(handle=handle, closed=closed))
+            self.send(Detach(handle=handle, closed=closed, error=None if error is None else described(error)))
 
     def _end(self, _: End, __: bytes) -> None:
         self.end(counted=False)
@@ -508,7 +508,7 @@ class Session:
             or known[0] != access.vhost.router.generation
             or known[1] != access.node.authorization_generation
         ):
-            return publisher.find(address, *place)
+            return publisher.find(address, place.exchange, place.key)
         return known[2]
 
     def place_of(self, message: Message) -> Place:
