@@ -7,6 +7,7 @@
             name                        the queue of that name; if there is none, the exchange
             name::queue                 that queue
     source  /queues/:queue, name, name::queue, /management
+    topic   /exchanges/:exchange/:key, name: a key of amq.topic (`subscriptions`)
 
 Segments are percent-encoded UTF-8. A plain name has no slash at its begin.
 """
@@ -33,6 +34,8 @@ class Target(NamedTuple):
 
     exchange: str
     key: str
+    is_topic: bool = False
+    """A topic of JMS: a message that nobody subscribes to is accepted, and forgotten."""
 
     @property
     def encoded(self) -> bytes:
@@ -50,6 +53,17 @@ def target_of(address: str, is_exchange: Callable[[str], bool]) -> Target:
         return Target(segment(address, exchange), segment(address, key, empty=True))
     name = _plain(address)
     return Target(name, "") if is_exchange(name) else Target("", name)
+
+
+def topic_of(address: str, exchange: str) -> Target:
+    """The topic that an address names: a plain name is a key of `exchange`. Raises LinkError."""
+    if address.startswith(_QUEUES):
+        raise _bad(address, "a queue is no topic")
+    if address.startswith(_EXCHANGES):
+        return target_of(address, lambda _: False)._replace(is_topic=True)
+    if not address or address.startswith("/"):
+        raise _bad(address, "it is no /exchanges/:exchange/:key, or name")
+    return Target(exchange, checked(address, address), is_topic=True)
 
 
 def queue_of(address: str) -> str:

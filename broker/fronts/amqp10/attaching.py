@@ -15,20 +15,21 @@ from clusterbroker.broker.access import receiver
 from clusterbroker.broker.access.errors import Refusal, not_found
 from clusterbroker.broker.access.questions import Pending
 from clusterbroker.broker.access.readers import OFFSET_MAX, RangeReader, StreamReader
-from clusterbroker.broker.fronts.amqp10 import management_link
-from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT, queue_of, target_of
+from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.fronts.amqp10 import dynamic, management_link, subscriptions
+from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT, queue_of, target_of, topic_of
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.attach_answer import answer
-from clusterbroker.broker.fronts.amqp10.conditions import link_error
-from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+from clusterbroker.broker.fronts.amqp10.dynamic import DynamicNode
+from clusterbroker.broker.fronts.amqp10.parked import guarded
+from clusterbroker.broker.fronts.amqp10.ports import SessionCore, Terminus
 from clusterbroker.broker.fronts.amqp10.receiver_link import Attaching, ReceiverLink
-from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink, check
+from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink, check, no_address
 from clusterbroker.broker.fronts.amqp10.transacting import CAPABILITIES, CoordinatorLink
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.wire.amqp10.errors import (
     HANDLE_IN_USE,
     INVALID_FIELD,
-    NOT_IMPLEMENTED,
     RESOURCE_LIMIT,
     STOLEN,
     LinkError,
@@ -47,6 +48,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
 )
 from clusterbroker.broker.wire.amqp10.types import Described, Milliseconds, Symbol
 from clusterbroker.cluster.wiring.stream_settings import STREAM
+from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
@@ -54,6 +56,9 @@ if TYPE_CHECKING:
 HANDLE_MAX: Final = 1023
 NAME_BYTES_MAX: Final = 256
 OUTCOMES: Final = tuple(kind.SYMBOL for kind in (Accepted, Rejected, Released, Modified))
+JMS_DESTINATION: Final = "x-opt-jms-dest"
+"""The annotation by which clients of JMS say what the address of a message is; JMS_TOPICS: a topic, a temporary one."""
+JMS_TOPICS: Final = (1, 3)
 OFFSET: Final = "rabbitmq:stream-offset-spec"
 PRIORITY: Final = "rabbitmq:priority"
 STREAM_OFFSET: Final = b"\xa3\x0fx-stream-offset"
@@ -68,18 +73,17 @@ def attach(session: SessionCore, performative: Attach) -> None:
         raise framing_error(f"handle {handle} is above the handle-max of {HANDLE_MAX}")
     if handle in session.links or handle in session.detaching:
         raise SessionError(HANDLE_IN_USE, f"handle {handle} is in use")
-    try:
-        if len(performative.name.encode()) > NAME_BYTES_MAX:
-            raise LinkError(INVALID_FIELD, f"a link's name has at most {NAME_BYTES_MAX} bytes")
-        _steal(session, performative)
-        if performative.role:
-            _receive(session, performative)
-        else:
-            _send(session, performative)
-    except LinkError as error:
-        session.refuse(performative, error)
-    except Refusal as refusal:
-        session.refuse(performative, link_error(refusal))
+    guarded(session, performative, lambda: _begin(session, performative))
+
+
+def _begin(session: SessionCore, performative: Attach) -> None:
+    if len(performative.name.encode()) > NAME_BYTES_MAX:
+        raise LinkError(INVALID_FIELD, f"a link's name has at most {NAME_BYTES_MAX} bytes")
+    _steal(session, performative)
+    if performative.role:
+        _receive(session, performative)
+    else:
+        _send(session, performative)
 
 
 def _steal(session: SessionCore, performative: Attach) -> None:
@@ -90,21 +94,30 @@ def _steal(session: SessionCore, performative: Attach) -> None:
                 other.cut(link, LinkError(STOLEN, "another link of this name was attached"))
 
 
-def place(access: Authorization, address: str) -> Place:
-    """Where messages to an address go. Raises LinkError for one that cannot be, and Refusal for one that its user may
-    not send to, or that there is not."""
+def place(access: Authorization, address: str, is_topic: bool = False) -> Place:
+    """Where messages to an address go; `is_topic`: a plain name is a key of amq.topic. Raises LinkError for one
+    that cannot be, and Refusal for one that its user may not send to, or that there is not."""
     vhost = access.vhost
 
     def is_exchange(name: str) -> bool:
         return name not in vhost.queues and vhost.router.exchange_type(name) is not None
 
-    found = target_of(address, is_exchange)
+    found = topic_of(address, subscriptions.TOPICS) if is_topic else target_of(address, is_exchange)
     access.check("write", "exchange", found.exchange)
     if not found.exchange and found.key not in vhost.queues:
         raise access.no_queue(found.key)
     if found.exchange and vhost.router.exchange_type(found.exchange) is None:
         raise not_found(f"no exchange '{found.exchange}' in vhost '{vhost.name}'")
     return found
+
+
+def place_of(access: Authorization, message: Message) -> Place:
+    """Where a message to an anonymous target goes. Raises LinkError, and Refusal as `place`."""
+    headers = properties_of(message).headers or {}
+    to = headers.get("x-opt-to")
+    if not isinstance(to, str):
+        raise no_address()
+    return place(access, to, headers.get(JMS_DESTINATION) in JMS_TOPICS)
 
 
 # -- the client sends
@@ -119,23 +132,47 @@ def _send(session: SessionCore, performative: Attach) -> None:
     if not isinstance(target, Target):
         raise LinkError(INVALID_FIELD, "a sender's attach has a target")
     if target.dynamic:
-        raise LinkError(NOT_IMPLEMENTED, "dynamic targets")
+        _make_target(session, performative, target)
+        return
     if target.address is not None and not isinstance(target.address, str):
         raise LinkError(INVALID_FIELD, "a target's address is a string")
     if target.address == MANAGEMENT:
         management_link.attach_requests(session, performative)
         return
-    found = None if target.address is None else place(session.access, target.address)
+    is_topic = subscriptions.is_topic(target.capabilities)
+    found = None if target.address is None else place(session.access, target.address, is_topic)
+    known = Target(address=target.address, durable=target.durable, capabilities=target.capabilities)
+    _produce(session, performative, known, found)
+
+
+def _make_target(session: SessionCore, performative: Attach, target: Target) -> None:
+    """The client's sender makes the queue that it sends to, or the topic: that is a key which nobody else knows."""
+    policy, properties = dynamic.in_force(target)
+    known = Target(dynamic=True, dynamic_node_properties=properties)
+    if subscriptions.TEMPORARY_TOPIC in target.capabilities:
+        topic = subscriptions.temporary_topic(session)
+        session.access.check("write", "exchange", topic.exchange)
+        known.address, known.capabilities = subscriptions.topic_address(topic), (subscriptions.TEMPORARY_TOPIC,)
+        _produce(session, performative, known, topic)
+        return
+
+    def made(node: DynamicNode) -> None:
+        known.address = dynamic.queue_address(node.name)
+        node.begin(_produce(session, performative, known, Place("", node.name)))
+
+    dynamic.make(session, performative, policy, made)
+
+
+def _produce(session: SessionCore, performative: Attach, known: Target, found: Place | None) -> SenderLink:
+    """`known`: the target in force."""
     link = SenderLink(session, performative, found)
     session.links[link.handle] = link
-    answer(
-        session,
-        performative,
-        link,
-        target=Target(address=target.address, durable=target.durable, capabilities=target.capabilities),
-        max_message_size=session.access.node.options.message_bytes_max,
-    )
+    if found is not None and not found.exchange:
+        dynamic.join(session, link, found.key)
+    size = session.access.node.options.message_bytes_max
+    answer(session, performative, link, target=known, max_message_size=size)
     link.review_credit()
+    return link
 
 
 def _coordinate(session: SessionCore, performative: Attach) -> None:
@@ -150,18 +187,47 @@ def _coordinate(session: SessionCore, performative: Attach) -> None:
 
 def _receive(session: SessionCore, performative: Attach) -> None:
     source = performative.source
-    if not isinstance(source, Source):
-        raise LinkError(INVALID_FIELD, "a receiver's attach has a source")
-    if source.dynamic:
-        raise LinkError(NOT_IMPLEMENTED, "dynamic sources")
-    if not isinstance(source.address, str):
-        raise LinkError(INVALID_FIELD, "a source's address is a string")
+    if source is not None and not isinstance(source, Source):
+        raise LinkError(INVALID_FIELD, "a receiver's attach has a source, or none")
     if performative.snd_settle_mode > 2 or performative.rcv_settle_mode > 1:
         raise LinkError(INVALID_FIELD, "there is no such settle mode")
+    if source is None:
+        subscriptions.look_up(session, performative, _consume)
+        return
+    if subscriptions.is_topic(source.capabilities):
+        subscriptions.attach(session, performative, source, _consume)
+        return
+    if source.dynamic:
+        _make_source(session, performative, source)
+        return
+    if not isinstance(source.address, str):
+        raise LinkError(INVALID_FIELD, "a source's address is a string")
     if source.address == MANAGEMENT:
         management_link.attach_responses(session, performative)
         return
-    access, name = session.access, queue_of(source.address)
+    known = replace(source, capabilities=(), dynamic_node_properties=None)
+    _consume(session, performative, known, queue_of(source.address))
+
+
+def _make_source(session: SessionCore, performative: Attach, source: Source) -> None:
+    """The client's receiver makes the queue that it receives from."""
+    policy, properties = dynamic.in_force(source)
+
+    def made(node: DynamicNode) -> None:
+        address = dynamic.queue_address(node.name)
+        known = replace(source, address=address, dynamic_node_properties=properties, capabilities=())
+        node.begin(_consume(session, performative, known, node.name))
+
+    dynamic.make(session, performative, policy, made)
+
+
+def _consume(
+    session: SessionCore, performative: Attach, source: Source, name: str, *, exclusive: bool = False,
+    terminus: Terminus | None = None,
+) -> ReceiverLink:  # fmt: skip
+    """`source`: as asked, but address, dynamic-node-properties and capabilities as they are in force. `name`: the
+    queue's. `exclusive`: nobody else may consume from it."""
+    access = session.access
     access.check("read", "queue", name)
     limit = access.node.options.consumers_per_channel_max
     if len(session.consumers) >= limit:
@@ -175,9 +241,9 @@ def _receive(session: SessionCore, performative: Attach) -> None:
         outcomes=tuple(one for one in OUTCOMES if not source.outcomes or one in source.outcomes),
         distribution_mode="move" if source.distribution_mode else None,
         durable=min(source.durable, 1),
-        capabilities=(),
     )
     link = ReceiverLink(session, performative, known, reader, _priority(settings))
+    link.exclusive, link.terminus = exclusive, terminus
     if reader is not queue:
         link.credit.numbered, link.credit.shift = STREAM_OFFSET, -1
     session.links[link.handle] = link
@@ -200,6 +266,8 @@ def _receive(session: SessionCore, performative: Attach) -> None:
     except Refusal:
         session.links.pop(link.handle, None)
         raise
+    dynamic.join(session, link, name)
+    return link
 
 
 def _priority(settings: Mapping[str, Any]) -> int:

@@ -74,6 +74,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
 from clusterbroker.broker.wire.amqp10.types import DecodeError
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.fronts.amqp10.dynamic import DynamicNode
     from clusterbroker.broker.node.clients import Accepted
     from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.stats.rows import AnyRow, ConnectionRow
@@ -104,9 +105,9 @@ class Connection:
 
     __slots__ = (
         "_closed_at_ms", "_held", "_last_heard_ms", "_last_sent_ms", "_opened", "access", "backpressure",
-        "container_id", "decoder", "dismissed", "ending", "exclusive_queues", "id", "idle_ms", "loopback", "mechanism",
-        "node", "opened_at_ms", "out", "partial_bytes", "paused_since_ms", "peer", "peer_channel_max", "peer_identity",
-        "portions", "properties", "reading", "sessions", "state",
+        "container_id", "decoder", "dismissed", "dynamic_nodes", "ending", "exclusive_queues", "id", "idle_ms",
+        "loopback", "mechanism", "node", "opened_at_ms", "out", "partial_bytes", "paused_since_ms", "peer",
+        "peer_channel_max", "peer_identity", "portions", "properties", "reading", "sessions", "state",
     )  # fmt: skip
 
     def __init__(self, node: Node, accepted: Accepted) -> None:
@@ -121,6 +122,7 @@ class Connection:
         self.out = OutBuffer(frames.FRAME_MIN_BYTES)
         self.exclusive_queues = False
         """It has, or had, queues of its own."""
+        self.dynamic_nodes: dict[str, DynamicNode] = {}
         self.sessions: dict[int, Session] = {}
         """By the client's channel."""
         self.reading = True

@@ -18,7 +18,7 @@ from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT
 from clusterbroker.broker.fronts.amqp10.attach_answer import answer
 from clusterbroker.broker.fronts.amqp10.management import Request, carry_out
 from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
-from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+from clusterbroker.broker.fronts.amqp10.ports import Detached, SessionCore
 from clusterbroker.broker.fronts.amqp10.sender_link import COUNTS, SenderLink
 from clusterbroker.broker.wire.amqp10.errors import (
     INVALID_FIELD,
@@ -175,6 +175,9 @@ class ResponseLink:
     def interrupted(self) -> None:
         """The link is over."""
         self._waiting.clear()
+
+    def detached(self, _: bool, then: Detached) -> None:
+        then(None)
 
 
 _Half = TypeVar("_Half", RequestLink, ResponseLink)

@@ -31,7 +31,7 @@ SESSIONS_MAX: Final = 256
 IDLE_MS_MIN: Final = 1000
 """A shorter idle-time-out is refused (2.4.5)."""
 VHOST: Final = "vhost:"
-CAPABILITIES: Final = ("ANONYMOUS-RELAY",)
+CAPABILITIES: Final = ("ANONYMOUS-RELAY", "SHARED-SUBS")
 FAILOVER: Final = "failover-server-list"
 
 

@@ -29,6 +29,7 @@ class ConnectionCore(ClientCore, Protocol):
     access: Authorization
     container_id: str
     decoder: FrameDecoder
+    dynamic_nodes: dict[str, Any]
     exclusive_queues: bool
     loopback: bool
     mechanism: str
@@ -102,3 +103,17 @@ class SessionCore(Protocol):
     def route(self, place: Target, address: bytes) -> Route[QueueHandle]: ...
 
     def place_of(self, message: Message) -> Target: ...
+
+
+Detached = Callable[[Amqp10Error | None], None]
+"""Answers a detach; with an error for what was asked for with it and could not be done."""
+
+
+class Terminus(Protocol):
+    """A node whose life depends on its links."""
+
+    def left(self, link: Any) -> None:
+        """A link to it is over, for whatever reason."""
+
+    def detached(self, closed: bool, then: Detached) -> None:
+        """The client has detached a link (`closed`: for ever); `then` answers."""

@@ -16,10 +16,10 @@ from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.readers import RangeReader
 from clusterbroker.broker.fronts.amqp10.conditions import Refused, link_error
 from clusterbroker.broker.fronts.amqp10.delivery import LinkConsumer
-from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+from clusterbroker.broker.fronts.amqp10.ports import Detached, SessionCore, Terminus
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.watch import Delivery, Watch
-from clusterbroker.broker.wire.amqp10.errors import RESOURCE_DELETED, LinkError
+from clusterbroker.broker.wire.amqp10.errors import RESOURCE_DELETED, RESOURCE_LOCKED, UNAUTHORIZED, LinkError
 from clusterbroker.broker.wire.amqp10.performatives import OUTCOMES, Attach, Composite, Flow, Released, Source
 from clusterbroker.journal.record import Message
 
@@ -45,7 +45,7 @@ class ReceiverLink:
 
     __slots__ = (
         "attached", "credit", "drained", "draining", "drains", "exclusive", "handle", "name", "order", "queue",
-        "rcv_second", "session", "settled", "source",
+        "rcv_second", "session", "settled", "source", "terminus",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +64,7 @@ class ReceiverLink:
         self.attached = False
         self.drained = 0
         """Credit that was given up."""
+        self.terminus: Terminus | None = None
         self.draining = False
         self.drains = 0
         """Drains that were begun: the last one asks, and no other."""
@@ -255,6 +256,15 @@ class ReceiverLink:
     def interrupted(self) -> None:
         """The link is over."""
         self.attached = self.draining = False
+        if self.terminus is not None:
+            self.terminus.left(self)
+
+    def detached(self, closed: bool, then: Detached) -> None:
+        """The client has detached the link (`closed`: for ever); `then` answers."""
+        if self.terminus is None:
+            then(None)
+        else:
+            self.terminus.detached(closed, then)
 
 
 class Attaching:
@@ -280,7 +290,9 @@ class Attaching:
         return None if session.links.get(self.link.handle) is self.link else "detached"
 
     def refuse(self, error: Refused) -> None:
-        self._refused(link_error(error))
+        """Rights were asked before: what a queue refuses an access to is another consumer's, or leased."""
+        told = link_error(error)
+        self._refused(LinkError(RESOURCE_LOCKED, told.text) if told.condition == UNAUTHORIZED else told)
 
     def crashed(self, error: Exception) -> None:
         self.link.session.connection.crashed(error)

@@ -22,7 +22,7 @@ from clusterbroker.broker.content.message import to_address
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.conditions import described, link_error
 from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
-from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+from clusterbroker.broker.fronts.amqp10.ports import Detached, SessionCore, Terminus
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.wire.amqp10.codec import IncomingLink, Transferred
@@ -41,6 +41,8 @@ UNSETTLED_MAX: Final = 8 * CREDIT
 UNSETTLED, SETTLED, MIXED = 0, 1, 2
 """snd-settle-mode (2.8.2)."""
 COUNTS: Final = 1 << 32
+_ACCEPTED: Final = Accepted()
+_RELEASED: Final = Released()
 _NO_TAGS: Final[set[bytes]] = set()
 """Of each link that has nothing unsettled: there may be very many. It stays empty."""
 
@@ -53,7 +55,7 @@ class SenderLink:
 
     __slots__ = (
         "credit", "delivery_count", "handle", "incoming", "mode", "name", "place", "posting", "session",
-        "settles_first", "tags", "unsettled", "withheld",
+        "settles_first", "tags", "terminus", "unsettled", "withheld",
     )  # fmt: skip
 
     def __init__(self, session: SessionCore, attach: Attach, place: Place | None) -> None:
@@ -70,6 +72,7 @@ class SenderLink:
         """Deliveries without a settlement."""
         self.withheld = False
         """The client was told that it has no credit, for an alarm."""
+        self.terminus: Terminus | None = None
         self.posting = b""
         """The transaction of the delivery that is not whole yet."""
         address = b"\0\0" if place is None else place.encoded
@@ -178,7 +181,7 @@ class SenderLink:
         if txn_id:
             self._each(messages, ticket, route, txn_id)
         elif route.onward is not None:
-            self._send(route, [as_row(message) for message in messages], ticket)
+            self._send(self.place, route, [as_row(message) for message in messages], ticket)
         elif (
             route.uncacheable
             or any(queue.rejects for queue in route.targets)
@@ -186,15 +189,18 @@ class SenderLink:
         ) or len(messages) * max(1, len(route.targets)) > DELIVERIES_AT_ONCE:
             self._each(messages, ticket, route)
         else:
-            self._send(route, messages, ticket)
+            self._send(self.place, route, messages, ticket)
 
     def _send(
         self,
+        place: Place,
         route: Route[QueueHandle],
         messages: Sequence[Message],
         ticket: Unsettled | None,
         named: Named | None = None,
     ) -> None:
+        if ticket is not None and not route.targets and place.is_topic:
+            ticket.state = _ACCEPTED
         self.session.publisher.publish(route, messages, False, ticket, named)
 
     def _each(
@@ -226,15 +232,15 @@ class SenderLink:
         assert known is not None, "a link's own target has a route"
         named = None
         if known.uncacheable or looks_into(message.flags, (message,)):
-            message, known, named = addressed(session, *place, message)
+            message, known, named = addressed(session, place.exchange, place.key, message)
         if not txn_id:
-            self._send(known, (message,), ticket, named)
+            self._send(place, known, (message,), ticket, named)
             return
         if known.onward is not None:
             raise LinkError(PRECONDITION_FAILED, f"exchange '{place.exchange}' takes nothing in a transaction")
         session.transactions.post(txn_id, known, message, named)
         if ticket is not None:
-            outcome = Accepted() if known.targets else Released()
+            outcome = _ACCEPTED if known.targets or place.is_topic else _RELEASED
             ticket.state = TransactionalState(txn_id=txn_id, outcome=outcome)
             ticket.pass_()
 
@@ -249,6 +255,15 @@ class SenderLink:
         """The link is over for now: nothing of a delivery that is not whole is kept."""
         self.session.connection.decoder.close_link(self.incoming)
         self.incoming.owner = None
+        if self.terminus is not None:
+            self.terminus.left(self)
+
+    def detached(self, closed: bool, then: Detached) -> None:
+        """The client has detached the link (`closed`: for ever); `then` answers."""
+        if self.terminus is None:
+            then(None)
+        else:
+            self.terminus.detached(closed, then)
 
 
 def check(attach: Attach) -> None:

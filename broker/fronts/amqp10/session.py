@@ -18,16 +18,16 @@ from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.publisher import Publisher
 from clusterbroker.broker.access.receiver import give_back, let_go
 from clusterbroker.broker.access.timeouts import check_timeouts
-from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.fronts.amqp10 import attaching
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.conditions import described
 from clusterbroker.broker.fronts.amqp10.delivery import SessionLedger
 from clusterbroker.broker.fronts.amqp10.management_link import ResponseLink
 from clusterbroker.broker.fronts.amqp10.outcomes import IDS, Outcomes
+from clusterbroker.broker.fronts.amqp10.parked import ParkedLink
 from clusterbroker.broker.fronts.amqp10.ports import ConnectionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
-from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink, no_address
+from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink
 from clusterbroker.broker.fronts.amqp10.transacting import Transactions
 from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.counts import ChannelCounts
@@ -80,7 +80,7 @@ SENDER: Final = False
 """Role of who answers for deliveries that go out (2.8.1)."""
 TAG_BYTES_MAX: Final = 32
 
-Link = SenderLink | ReceiverLink | ResponseLink
+Link = SenderLink | ReceiverLink | ResponseLink | ParkedLink
 
 
 class Session:
@@ -129,9 +129,6 @@ class Session:
             raise not_allowed(f"{performative.NAME} within a session")
         handler(self, performative, payload)
 
-    def _attach(self, attach: Attach, _: bytes) -> None:
-        attaching.attach(self, attach)
-
     def _flow(self, flow: Flow, _: bytes) -> None:
         ledger = self.ledger
         self.next_incoming_id = int(flow.next_outgoing_id)
@@ -169,7 +166,11 @@ class Session:
         link = self._link(handle)
         assert link is not None, "it has a handle, and is not about to be detached"
         self._let_go(link)
-        self.send(Detach(handle=handle, closed=detach.closed))
+        link.detached(detach.closed, lambda error: self._answer_detach(handle, detach.closed, error))
+
+    def _answer_detach(self, handle: int, closed: bool, error: Amqp10Error | None) -> None:
+        if not self.closing and self.connection.ending is None:
+            self.send(Detach(handle=handle, closed=closed, error=None if error is None else described(error)))
 
     def _end(self, _: End, __: bytes) -> None:
         self.end(counted=False)
@@ -507,15 +508,12 @@ class Session:
             or known[0] != access.vhost.router.generation
             or known[1] != access.node.authorization_generation
         ):
-            return publisher.find(address, *place)
+            return publisher.find(address, place.exchange, place.key)
         return known[2]
 
     def place_of(self, message: Message) -> Place:
-        """Where a message to an anonymous target goes. Raises LinkError."""
-        to = (properties_of(message).headers or {}).get("x-opt-to")
-        if not isinstance(to, str):
-            raise no_address()
-        return attaching.place(self.access, to)
+        """Where a message to an anonymous target goes. Raises LinkError and Refusal."""
+        return attaching.place_of(self.access, message)
 
     def returned(self, messages: Sequence[Message]) -> None: ...  # nothing is mandatory: it is released
 
@@ -590,7 +588,7 @@ class Session:
 _ACCEPTED: Final = Accepted()
 _RELEASED: Final = Released()
 _HANDLERS: Final[Mapping[type, Callable[[Session, Any, bytes], None]]] = {
-    Attach: Session._attach,
+    Attach: lambda session, attach, _: attaching.attach(session, attach),
     Flow: Session._flow,
     Transfer: Session._transfer,
     Disposition: Session._disposition,

@@ -292,7 +292,7 @@ class Session:
     def sender(self, address: str | None, **fields: Any) -> Sender:
         return Sender(self, address, **fields)
 
-    def receiver(self, address: str, *, credit: int = 0, **fields: Any) -> Receiver:
+    def receiver(self, address: str | None, *, credit: int = 0, **fields: Any) -> Receiver:
         link = Receiver(self, address, **fields)
         if credit:
             link.grant(credit)
@@ -388,9 +388,9 @@ class Receiver(Link):
     """A link whose receiver is the client."""
 
     def __init__(
-        self, session: Session, address: str, *, name: str = "", settle: int = 2, second: bool = False,
+        self, session: Session, address: str | None, *, name: str = "", settle: int = 2, second: bool = False,
         properties: dict[str, Any] | None = None, waits: bool = True, max_message_size: int | None = None,
-        **source: Any,
+        desired: tuple[str, ...] = (), sourceless: bool = False, **source: Any,
     ) -> None:  # fmt: skip
         self.session = session
         self.name = name or f"r-{next(_names)}"
@@ -398,8 +398,8 @@ class Receiver(Link):
         self.count = 0
         attach = Attach(
             name=self.name, handle=self.handle, role=True, snd_settle_mode=settle, rcv_settle_mode=int(second),
-            source=Source(address=address, **source), target=Target(), properties=properties,
-            max_message_size=max_message_size,
+            source=None if sourceless else Source(address=address, **source), target=Target(), properties=properties,
+            max_message_size=max_message_size, desired_capabilities=desired,
         )  # fmt: skip
         session.say(attach)
         if waits:

@@ -1,0 +1,84 @@
+"""An attach whose node is being made: it has its handle, and goes on when the node is there.
+
+Other links of the session go on. What the client says of the link meanwhile is its credit; the last flow counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from clusterbroker.broker.access.errors import Refusal
+from clusterbroker.broker.fronts.amqp10.conditions import Refused, link_error
+from clusterbroker.broker.fronts.amqp10.ports import Detached, SessionCore
+from clusterbroker.broker.wire.amqp10.errors import LinkError
+from clusterbroker.broker.wire.amqp10.performatives import Attach, Flow
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.access.authorization import Authorization
+
+
+def guarded(session: SessionCore, attach: Attach, step: Callable[[], None]) -> None:
+    """Calls a step of an attach, which is refused for what the step raises."""
+    try:
+        step()
+    except LinkError as error:
+        session.refuse(attach, error)
+    except Refusal as refusal:
+        session.refuse(attach, link_error(refusal))
+
+
+class ParkedLink:
+    """The link that it will be (`broker.access.questions.Client`)."""
+
+    __slots__ = ("_attach", "_flow", "handle", "name", "role", "session")
+
+    def __init__(self, session: SessionCore, attach: Attach) -> None:
+        self.session = session
+        self.name = attach.name
+        self.handle = int(attach.handle)
+        self.role = attach.role
+        self._attach = attach
+        self._flow: Flow | None = None
+        session.links[self.handle] = self
+
+    def go_on(self, step: Callable[[], None]) -> None:
+        """The node is there: `step` attaches the link."""
+        session = self.session
+        session.links.pop(self.handle)
+        guarded(session, self._attach, step)
+        link = session.links.get(self.handle)
+        if link is not None and self._flow is not None:
+            link.flow(self._flow)
+        session.want_send()
+
+    def flow(self, flow: Flow) -> None:
+        self._flow = flow
+
+    def interrupted(self) -> None:
+        """The client gave it up: what was made ends with its connection, or is there when the client asks again."""
+
+    def detached(self, _: bool, then: Detached) -> None:
+        then(None)
+
+    # -- as the questions of its attach see it
+
+    @property
+    def access(self) -> Authorization:
+        return self.session.access
+
+    @property
+    def deadlines(self) -> list[Callable[[int], bool]]:
+        return self.session.deadlines
+
+    @property
+    def ending(self) -> str | None:
+        return None if self.session.links.get(self.handle) is self else "detached"
+
+    def refuse(self, error: Refused) -> None:
+        if self.ending is None:
+            self.session.refuse(self._attach, link_error(error))
+            self.session.want_send()
+
+    def crashed(self, error: Exception) -> None:
+        self.session.connection.crashed(error)
