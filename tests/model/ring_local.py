@@ -777,7 +777,7 @@ class LocalRing:
     def replace(self, seq: int, message: Message) -> bool:
         """An unacknowledged message gets another header; it is written again under its seq, and every copy of the queue
         takes that in its place. False: it is not unacknowledged."""
-        assert not (self.proxy or self.replica or self.past), "the owner of a queue changes its messages"
+        assert not any((self.proxy, self.replica, self.past)), "the owner of a queue changes its messages"
         slot = self._slots.get(seq)
         if slot is None or slot.state != UNACKED:
             return False
