@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.access.errors import Refusal, access_refused, not_found, not_implemented, precondition_failed
 from clusterbroker.broker.content.message import new_message
-from clusterbroker.broker.queues.handle import GONE, CommitPart, QueueHandle
+from clusterbroker.broker.queues.handle import GONE, CommitPart, Modification, QueueHandle
 from clusterbroker.broker.queues.lease import READ_ROWS_MAX, LeaseAnswer, Read
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer
@@ -177,6 +177,9 @@ class RangeReader:
         self.settle(seq)
 
     def requeue(self, seq: int, counted: bool) -> None:
+        self.settle(seq)
+
+    def modify(self, seq: int, modification: Modification) -> None:
         self.settle(seq)
 
     def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:

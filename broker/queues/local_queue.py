@@ -438,6 +438,15 @@ class LocalQueue(QueueHandle):
     def counts(self, now_ms: int, then: Callable[[int, int], None]) -> None:
         then(self.message_count(now_ms), len(self.subscriptions))
 
+    def is_dry(self, _: Member) -> bool:
+        """Whether a consumer that passes messages over has seen all that is here."""
+        return False
+
+    def ready_for(self, consumer: Member, now_ms: int, then: Callable[[int, int], None]) -> None:
+        """See `QueueHandle`."""
+        count = self.message_count(now_ms)
+        then(0 if self.is_dry(consumer) else count, len(self.subscriptions))
+
     def staged(self, _: int, then: Callable[[int, int], None]) -> None:
         then(self.ring.ready, self.ring.ready_bytes)
 

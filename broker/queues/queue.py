@@ -20,7 +20,7 @@ from typing import Any
 from clusterbroker.broker.queues.attributes import HAD_CONSUMERS
 from clusterbroker.broker.queues.dead_lettering.dead_lettering import DeadLettering
 from clusterbroker.broker.queues.dispatch import Dispatch
-from clusterbroker.broker.queues.handle import EXCLUSIVE, GONE, CommitPart, Taken
+from clusterbroker.broker.queues.handle import EXCLUSIVE, GONE, CommitPart, Modification, Taken
 from clusterbroker.broker.queues.lease import BROKEN, LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.leasing import Leasing, resumed
 from clusterbroker.broker.queues.limits import Limits
@@ -57,6 +57,10 @@ class Queue(LocalQueue):
     def message_count(self, now_ms: int) -> int:
         self.dispatch.make_current(now_ms)
         return self.ring.ready
+
+    def is_dry(self, member: Member) -> bool:
+        selecting = self.dispatch.selecting
+        return selecting is not None and selecting.is_dry(member)
 
     # -- publishing -------------------------------------------------------------------------------------------
 
@@ -146,6 +150,7 @@ class Queue(LocalQueue):
         if not self._had_consumers and self.entity.auto_delete and self.replicated:
             self.ring.set_attribute(HAD_CONSUMERS, 1)  # the next owner must know
         self._had_consumers = True
+        self.dispatch.consumer_came(member)
         super().add_consumer(member, now_ms)
 
     def unsubscribe(self, subscription: LocalConsumer, now_ms: int) -> None:
@@ -185,6 +190,10 @@ class Queue(LocalQueue):
     def requeue(self, seq: int, counted: bool) -> None:
         if not self.deleted:
             self.dispatch.requeue(seq, counted)
+
+    def modify(self, seq: int, modification: Modification) -> None:
+        if not self.deleted:
+            self.dispatch.modify(seq, modification)
 
     def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         self.dead_letters.preload(seqs, then)

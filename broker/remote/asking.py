@@ -129,6 +129,9 @@ class Asking:
             queue.last_used_ms = now_ms
         queue.message_count(now_ms)
         count, consumers = self._ready, len(queue.subscriptions)
+        member = attachment.members.get(ask.consumer)
+        if member is not None and queue.is_dry(member):
+            count = 0
         refused = ""
         if ask.what == ASK_DELETE:
             # what is not committed yet, however long that takes, will be confirmed: it counts here; and so does what an

@@ -128,6 +128,8 @@ class Line:
             upto=self.granted,
             held=self.held,
             order=self.order_ms,
+            link=subscription.link,
+            filter=b"" if subscription.filter is None else subscription.filter.wire,
         )
 
     def ended(self) -> None:

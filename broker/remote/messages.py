@@ -45,6 +45,10 @@ class ConsumerHead(msgspec.Struct, frozen=True, array_like=True):
     """Unacknowledged at the consumer now."""
     order: Whole
     """When it was declared, wall clock ms; the order of waiting single active consumers."""
+    link: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    """`LocalConsumer.link`."""
+    filter: Annotated[bytes, msgspec.Meta(max_length=16 << 10)] = b""
+    """Which messages it takes (`content.selector.filters`); empty: all."""
 
 
 class Settlement(msgspec.Struct, frozen=True, array_like=True):
@@ -58,6 +62,11 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
     count: Short = 0
     """SETTLE_REQUEUE_COUNTED: the delivery count that the messages came with. Where it is higher now, an owner before
     has carried the return out and could not say so."""
+
+    link: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    """SETTLE_REQUEUE and SETTLE_REQUEUE_COUNTED: this link never gets them again; empty: it may."""
+    change: Annotated[bytes, msgspec.Meta(max_length=4096)] = b""
+    """Likewise: annotations that they have from now on (`content.changes`)."""
 
     def __post_init__(self) -> None:
         check_ranges(self.ranges)
@@ -165,6 +174,8 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     """Of ASK_GET: the client will not acknowledge, its node does; for the totals."""
     word: LeaseRequest | None = None
     """Of ASK_LEASE, and there it is."""
+    consumer: Whole = 0
+    """Of ASK_COUNTS: what is ready for this consumer, which may pass messages over; 0: for anybody."""
 
     def __post_init__(self) -> None:
         if (self.word is None) != (self.what != ASK_LEASE):

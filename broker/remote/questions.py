@@ -33,6 +33,7 @@ class Question:
     since_ms: int
     then: Then
     word: LeaseRequest | None = None
+    consumer: int = 0
     told: bool = False
 
 
@@ -65,7 +66,7 @@ class Questions:
                 question.told = True
                 yield Ask(
                     queue_id, epoch, gen, request, question.what, question.if_unused, question.if_empty,
-                    question.no_ack, question.word,
+                    question.no_ack, question.word, question.consumer,
                 )  # fmt: skip
 
     def answered(self, request: int) -> Then | None:

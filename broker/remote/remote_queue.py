@@ -21,13 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from clusterbroker.broker.queues.handle import GONE, CommitPart, Taken
+from clusterbroker.broker.queues.handle import GONE, CommitPart, Modification, Taken
 from clusterbroker.broker.queues.lease import GONE as LOST
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.ring import Ring
-from clusterbroker.broker.queues.subscription import tell_ended
+from clusterbroker.broker.queues.subscription import LocalConsumer, tell_ended
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.broker.remote.backlog import Backlog, Committing, Named
@@ -66,10 +66,6 @@ from clusterbroker.cluster.wiring.stream_settings import STREAM
 from clusterbroker.journal.ranges import merged, ranges_of
 from clusterbroker.journal.record import Message, read_records, verify_records
 from clusterbroker.replication.errors import BadMessage
-
-if TYPE_CHECKING:
-    from clusterbroker.broker.queues.subscription import LocalConsumer
-
 
 _OUTCOMES: Final = {"ack": SETTLE_ACK, "reject": SETTLE_REJECT, "requeue": SETTLE_REQUEUE}
 
@@ -251,12 +247,16 @@ class RemoteQueue:
     def requeue(self, seq: int, counted: bool) -> None:
         self._give_back(seq, SETTLE_REQUEUE_COUNTED if counted else SETTLE_REQUEUE)
 
-    def _give_back(self, seq: int, outcome: int) -> None:
+    def modify(self, seq: int, modification: Modification) -> None:
+        counted, link, change = modification
+        self._give_back(seq, SETTLE_REQUEUE_COUNTED if counted else SETTLE_REQUEUE, link, change)
+
+    def _give_back(self, seq: int, outcome: int, link: str = "", change: bytes = b"") -> None:
         if self.deleted:
             return
         count = self.ring.release(seq)
         if count >= 0:
-            self._settlements.add(seq, outcome, count if outcome == SETTLE_REQUEUE_COUNTED else 0)
+            self._settlements.add(seq, outcome, count if outcome == SETTLE_REQUEUE_COUNTED else 0, link, change)
             self.ring.mark()
 
     def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
@@ -317,6 +317,11 @@ class RemoteQueue:
     def counts(self, now_ms: int, then: Callable[[int, int], None]) -> None:
         self._ask(ASK_COUNTS, lambda answer, _: self._counted(answer, then))
 
+    def ready_for(self, consumer: LocalConsumer, now_ms: int, then: Callable[[int, int], None]) -> None:
+        line = self._by_subscription.get(consumer)
+        number = 0 if line is None else line.number
+        self._ask(ASK_COUNTS, lambda answer, _: then(answer.count, answer.consumers), consumer=number)
+
     def _counted(self, answer: Answer, then: Callable[[int, int], None]) -> None:
         self.ready = answer.count
         then(answer.count, answer.consumers)
@@ -340,14 +345,14 @@ class RemoteQueue:
 
     def _ask(
         self, what: int, then: Then, if_unused: bool = False, if_empty: bool = False, no_ack: bool = False,
-        word: LeaseRequest | None = None,
+        word: LeaseRequest | None = None, consumer: int = 0,
     ) -> None:  # fmt: skip
         if self.deleted:
             then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
             return
         now_ms = self.node.host.now_ms
         after = self._backlog.next_number
-        self._questions.ask(Question(what, if_unused, if_empty, no_ack, after, now_ms, then, word))
+        self._questions.ask(Question(what, if_unused, if_empty, no_ack, after, now_ms, then, word, consumer))
         self.ring.mark()
 
     def adopt(self, settings: QueueSettings) -> None:

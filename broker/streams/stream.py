@@ -63,6 +63,7 @@ class Seat:
     __slots__ = ("active", "node", "number", "order", "priority")
     exclusive = holds = has_credit = False
     held = 0
+    link, filter, selection = "", None, None
 
     def __init__(self, node: str, number: int) -> None:
         self.node = node
@@ -163,7 +164,7 @@ class Stream(LocalQueue):
     def _never(self, *_: Any, **__: Any) -> NoReturn:
         raise AssertionError("a stream refuses nothing and hands nothing out, so nothing dies or comes back")
 
-    kill = reject = requeue = preload = _return = _never
+    kill = reject = requeue = modify = preload = _return = _never
 
     def _advance(self, upto: int) -> None:
         self.ring.commit(upto)

@@ -16,6 +16,7 @@ from clusterbroker.broker.access.errors import Refusal, not_found
 from clusterbroker.broker.access.questions import Pending
 from clusterbroker.broker.access.readers import OFFSET_MAX, RangeReader, StreamReader
 from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.content.selector.filters import BadFilter, Filter, filter_of
 from clusterbroker.broker.fronts.amqp10 import dynamic, management_link, subscriptions
 from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT, queue_of, target_of, topic_of
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
@@ -30,6 +31,7 @@ from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.wire.amqp10.errors import (
     HANDLE_IN_USE,
     INVALID_FIELD,
+    NOT_IMPLEMENTED,
     RESOURCE_LIMIT,
     STOLEN,
     LinkError,
@@ -53,6 +55,8 @@ from clusterbroker.journal.record import Message
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
 
+FILTERS_LEVEL: Final = 3
+"""Feature level of members that judge messages for consumers elsewhere."""
 HANDLE_MAX: Final = 1023
 NAME_BYTES_MAX: Final = 256
 OUTCOMES: Final = tuple(kind.SYMBOL for kind in (Accepted, Rejected, Released, Modified))
@@ -235,14 +239,15 @@ def _consume(
     queue = receiver.readable(access, name, session.connection.sessions.values())
     settings = performative.properties or {}
     reader, filters = _reader(access, queue, source.filter or {})
+    wanted, judged = _filter(access, queue, source.filter or {})
     known = replace(
         source,
-        filter=filters or None,
+        filter=filters | judged or None,
         outcomes=tuple(one for one in OUTCOMES if not source.outcomes or one in source.outcomes),
         distribution_mode="move" if source.distribution_mode else None,
         durable=min(source.durable, 1),
     )
-    link = ReceiverLink(session, performative, known, reader, _priority(settings))
+    link = ReceiverLink(session, performative, known, reader, _priority(settings), wanted)
     link.exclusive, link.terminus = exclusive, terminus
     if reader is not queue:
         link.credit.numbered, link.credit.shift = STREAM_OFFSET, -1
@@ -276,6 +281,32 @@ def _priority(settings: Mapping[str, Any]) -> int:
     if not isinstance(told, int) or isinstance(told, bool) or abs(told) > PRIORITY_MAX:
         raise LinkError(INVALID_FIELD, f"{PRIORITY} is an integer of 32 bits")
     return int(told)
+
+
+def _filter(
+    access: Authorization, queue: QueueHandle, filters: Mapping[str, Any]
+) -> tuple[Filter | None, dict[Any, Any]]:
+    """What the link takes of what it reads, and the filters that say so."""
+    if queue.settings.queue_type == STREAM:
+        return None, {}
+    try:
+        wanted, judged = filter_of(filters)
+    except BadFilter as error:
+        raise LinkError(INVALID_FIELD, str(error)) from error
+    if wanted is not None:
+        check_level(access, "a filter")
+    return wanted, judged
+
+
+def check_level(access: Authorization, what: str) -> None:
+    """Raises LinkError while members may be in the cluster that cannot read this."""
+    level = access.node.map.level
+    if level < FILTERS_LEVEL:
+        raise LinkError(
+            NOT_IMPLEMENTED,
+            f"{what} needs feature level {FILTERS_LEVEL}, and the cluster is at {level}: when all members run a release"
+            " that knows it, raise the level (clusterbroker cluster raise-level)",
+        )
 
 
 def _reader(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.readers import RangeReader
+from clusterbroker.broker.content.selector.filters import Filter
 from clusterbroker.broker.fronts.amqp10.conditions import Refused, link_error
 from clusterbroker.broker.fronts.amqp10.delivery import LinkConsumer
 from clusterbroker.broker.fronts.amqp10.ports import Detached, SessionCore, Terminus
@@ -26,6 +27,8 @@ from clusterbroker.journal.record import Message
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
 
+LINK_MAX: Final = 1024
+"""Characters of a container's id and a link's name together."""
 COUNTS: Final = 1 << 32
 ROOM_MAX: Final = 1 << 31
 QUIET: Final = 2
@@ -44,19 +47,21 @@ class ReceiverLink:
     node = ""
 
     __slots__ = (
-        "attached", "credit", "drained", "draining", "drains", "exclusive", "handle", "name", "order", "queue",
-        "rcv_second", "session", "settled", "source", "terminus",
+        "attached", "credit", "drained", "draining", "drains", "exclusive", "filter", "handle", "name", "order",
+        "queue", "rcv_second", "session", "settled", "source", "terminus",
     )  # fmt: skip
 
     def __init__(
-        self, session: SessionCore, attach: Attach, source: Source, queue: QueueHandle | RangeReader, priority: int
-    ) -> None:
+        self, session: SessionCore, attach: Attach, source: Source, queue: QueueHandle | RangeReader, priority: int,
+        wanted: Filter | None = None,
+    ) -> None:  # fmt: skip
         self.session = session
         self.name = attach.name
         self.handle = int(attach.handle)
         self.source = source
         """As it is in force."""
         self.queue = queue
+        self.filter = wanted
         self.settled = attach.snd_settle_mode == 1
         self.rcv_second = attach.rcv_settle_mode == 1
         self.exclusive = False
@@ -144,7 +149,7 @@ class ReceiverLink:
                 else:
                     self.session.deadlines.append(lambda _: self._ask_late(drain))
 
-            queue.counts(node.now_ms, counted)
+            queue.ready_for(self, node.now_ms, counted)
 
     def _ask_late(self, drain: int) -> bool:
         self._ask(drain, 0, 1)
@@ -183,6 +188,10 @@ class ReceiverLink:
     @property
     def tag(self) -> str:
         return self.name
+
+    @property
+    def link(self) -> str:
+        return f"{self.session.connection.container_id}\0{self.name}"[:LINK_MAX]
 
     @property
     def no_ack(self) -> bool:
