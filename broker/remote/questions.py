@@ -17,6 +17,7 @@ from itertools import takewhile
 
 from clusterbroker.broker.queues.handle import UNANSWERED_MS
 from clusterbroker.broker.queues.lease import LeaseRequest
+from clusterbroker.broker.queues.link_deliveries import AskedTags
 from clusterbroker.broker.remote.messages import ASK_DELETE, Answer, Ask
 
 Then = Callable[[Answer, memoryview], None]
@@ -34,6 +35,7 @@ class Question:
     then: Then
     word: LeaseRequest | None = None
     consumer: int = 0
+    tags: AskedTags | None = None
     told: bool = False
 
 
@@ -66,7 +68,7 @@ class Questions:
                 question.told = True
                 yield Ask(
                     queue_id, epoch, gen, request, question.what, question.if_unused, question.if_empty,
-                    question.no_ack, question.word, question.consumer,
+                    question.no_ack, question.word, question.consumer, question.tags,
                 )  # fmt: skip
 
     def answered(self, request: int) -> Then | None:

@@ -324,6 +324,8 @@ class RecoverableLink(msgspec.Struct, frozen=True, array_like=True):
     """So long it outlives its last attach; None: for ever."""
     suspended: bool = False
     """It is attached nowhere."""
+    since: int = 1
+    """The last attach that did not resume it: what was sent before it is over."""
 
 
 class Deserted(msgspec.Struct, frozen=True, array_like=True):

@@ -6,7 +6,7 @@
 
 A link's number is the index of the command that made it. `attach` counts its attaches, and is its fencing token: what
 nodes tell each other about a link carries both, and wiring indices let a receiver know the newest attach before it
-reads that. What was written under an older attach is refused (`is_obeyed`).
+reads that. What was written under an older attach is refused (`since`).
 
 The leader proposes ExpireLink when the link was suspended for its timeout as this leader has seen it: a new leader
 begins anew, so a link ends late, and never early.
@@ -71,10 +71,11 @@ class Links:
             return tuple(self._by_id.values())
         return tuple(self._by_id[link] for link in self._by_vhost.get(vhost, {}).values())
 
-    def is_obeyed(self, link: LogIndex, attach: int) -> bool:
-        """Whether what this attach of the link says counts: there was none after it, and the link has not ended."""
-        found = self._by_id.get(link)
-        return found is not None and found.attach == attach
+    def since(self, link: int, attach: int) -> int:
+        """The attach since which deliveries of the link are one life (`RecoverableLink.since`), said to an attach that
+        is obeyed: there was none after it, and the link has not ended. 0: it is not."""
+        found = self._by_id.get(LogIndex(link))
+        return found.since if found is not None and found.attach == attach else 0
 
     # ---- commands ----
 
@@ -103,7 +104,7 @@ class Links:
         else:
             link = replace(
                 known, attach=known.attach + 1, node=command.node, incarnation=command.incarnation, suspended=False,
-                timeout_ms=timeout_ms,
+                timeout_ms=timeout_ms, since=known.since if command.resumes else known.attach + 1,
             )  # fmt: skip
         self._put(link)
         changes.append(LinkAttached(link))

@@ -41,7 +41,7 @@ class ClusterView:
 
     __slots__ = (
         "_accounts", "_imports", "_index", "_members", "_parts", "_vhosts", "allowed", "counting_on", "due",
-        "exclusive_queues", "held", "in_pieces", "is_only_copy", "lasting_queues", "link", "link_is_obeyed", "links",
+        "exclusive_queues", "held", "in_pieces", "is_only_copy", "lasting_queues", "link", "link_since", "links",
         "member", "members", "next_slice", "owned", "parameter", "parameters", "permission", "permissions",
         "queues_of", "replicas_of", "terms", "topic_allowed", "topic_permissions", "tried", "user", "users",
         "was_deleted",
@@ -71,7 +71,7 @@ class ClusterView:
         self.counting_on: Final = parts.membership.counting_on
         self.link: Final = parts.links.get
         self.links: Final = parts.links.all
-        self.link_is_obeyed: Final = parts.links.is_obeyed
+        self.link_since: Final = parts.links.since
         self.is_only_copy: Final = parts.replicas.is_only_copy
         self.terms: Final = parts.replicas.terms
         self.parameter: Final = parts.parameters.get

@@ -49,8 +49,10 @@ def test_a_link_keeps_its_number_and_counts_its_attaches(world: ClusterWorld) ->
     assert (first.link, first.attach, first.suspended) == (world.map.applied, 1, False)
     second = attach(world, "b", resumes=True)
     assert (second.link, second.attach, second.node) == (first.link, 2, "b")
-    assert world.map.link_is_obeyed(first.link, 2)
-    assert not world.map.link_is_obeyed(first.link, 1)
+    assert world.map.link_since(first.link, 2) == 1
+    assert world.map.link_since(first.link, 1) == 0
+    assert attach(world).since == 3, "it was not resumed"
+    assert attach(world, resumes=True).since == 3
 
 
 def test_identities_differ_by_vhost_container_name_and_role(world: ClusterWorld) -> None:
