@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from clusterbroker.broker.queues.handle import GONE, CommitPart, Taken
 from clusterbroker.broker.queues.lease import GONE as LOST
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
+from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import tell_ended
 from clusterbroker.broker.queues.ticket import Ticket
@@ -59,6 +60,7 @@ from clusterbroker.broker.remote.messages import (
 from clusterbroker.broker.remote.outbox import Outbox
 from clusterbroker.broker.remote.questions import Question, Questions, Then
 from clusterbroker.broker.remote.settlements import Settlements
+from clusterbroker.broker.remote.tagging import TaggingQueue
 from clusterbroker.broker.streams.strip_bcc import unblinded
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
@@ -109,7 +111,7 @@ class Others(Protocol):
         """So many bytes wait no longer."""
 
 
-class RemoteQueue:
+class RemoteQueue(TaggingQueue):
     """The handle (`broker.queues.handle`) of one queue at a node that does not own it."""
 
     __slots__ = (
@@ -167,8 +169,11 @@ class RemoteQueue:
         return True
 
     def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
+        self.take(messages, ticket)
+
+    def take(self, messages: Sequence[Message], ticket: Ticket | None, tagged: Tagged | None = None) -> None:
         if messages and not self.deleted:
-            self.node.took(self, self._backlog.publish(self._shown(messages), ticket))
+            self.node.took(self, self._backlog.publish(self._shown(messages), ticket, tagged=tagged))
             if not (self.attached and self._backlog.holds_back):
                 self.ring.mark()
 
@@ -340,14 +345,14 @@ class RemoteQueue:
 
     def _ask(
         self, what: int, then: Then, if_unused: bool = False, if_empty: bool = False, no_ack: bool = False,
-        word: LeaseRequest | None = None,
+        word: LeaseRequest | None = None, tags: AskedTags | None = None,
     ) -> None:  # fmt: skip
         if self.deleted:
             then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
             return
         now_ms = self.node.host.now_ms
         after = self._backlog.next_number
-        self._questions.ask(Question(what, if_unused, if_empty, no_ack, after, now_ms, then, word))
+        self._questions.ask(Question(what, if_unused, if_empty, no_ack, after, now_ms, then, word, tags))
         self.ring.mark()
 
     def adopt(self, settings: QueueSettings) -> None:

@@ -36,9 +36,15 @@ class Level(NamedTuple):
 
 FIRST: Final = 1
 """Of the releases before there were levels."""
+LINK_RECOVERY: Final = 3
 LEVELS: Final = (
     Level(FIRST, "AMQP 0-9-1, streams, leases, transactions"),
     Level(2, "messages of AMQP 1.0"),
+    Level(
+        LINK_RECOVERY,
+        "links that outlive their connections and nodes",
+        (c.AttachLink, c.SuspendLink, c.ExpireLink, c.ForgetLink),
+    ),
 )
 LEVEL: Final = LEVELS[-1].number
 """The highest that this release knows."""
