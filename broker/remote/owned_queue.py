@@ -46,7 +46,7 @@ from clusterbroker.journal.record import read_records
 if TYPE_CHECKING:
     from clusterbroker.broker.remote.host import OwnedQueueHost
 
-HOLDERS_MAX: Final = 254
+HOLDERS_MAX: Final = 253
 DELETE_MS: Final = 3000
 DELETE_AGAIN_MS: Final = 20_000
 """By then the wiring log has given up what it could not order."""
