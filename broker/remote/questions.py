@@ -17,7 +17,7 @@ from itertools import takewhile
 
 from clusterbroker.broker.queues.handle import UNANSWERED_MS
 from clusterbroker.broker.queues.lease import LeaseRequest
-from clusterbroker.broker.remote.messages import ASK_DELETE, Answer, Ask
+from clusterbroker.broker.remote.messages import ASK_DELETE, Answer, Ask, Range
 
 Then = Callable[[Answer, memoryview], None]
 
@@ -33,6 +33,7 @@ class Question:
     since_ms: int
     then: Then
     word: LeaseRequest | None = None
+    ranges: tuple[Range, ...] = ()
     told: bool = False
 
 
@@ -65,7 +66,7 @@ class Questions:
                 question.told = True
                 yield Ask(
                     queue_id, epoch, gen, request, question.what, question.if_unused, question.if_empty,
-                    question.no_ack, question.word,
+                    question.no_ack, question.word, question.ranges,
                 )  # fmt: skip
 
     def answered(self, request: int) -> Then | None:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Protocol
 
-from clusterbroker.broker.queues.handle import GONE, CommitPart, Taken
+from clusterbroker.broker.queues.handle import GONE, CommitPart, Reread, Taken
 from clusterbroker.broker.queues.lease import GONE as LOST
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.ring import Ring
@@ -39,6 +39,7 @@ from clusterbroker.broker.remote.messages import (
     ASK_GET,
     ASK_LEASE,
     ASK_PURGE,
+    ASK_READ,
     ASK_TOUCH,
     SETTLE_ACK,
     SETTLE_REJECT,
@@ -262,6 +263,12 @@ class RemoteQueue:
     def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         then()
 
+    def reread(self, seqs: Sequence[int], then: Reread) -> None:
+        def answered(answer: Answer, payload: memoryview) -> None:
+            then({seq: message for seq, message, *_ in read_records(payload)}, answer.count)
+
+        self._ask(ASK_READ, answered, ranges=ranges_of(seqs))
+
     def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
         if self.deleted:
             return
@@ -340,14 +347,13 @@ class RemoteQueue:
 
     def _ask(
         self, what: int, then: Then, if_unused: bool = False, if_empty: bool = False, no_ack: bool = False,
-        word: LeaseRequest | None = None,
+        word: LeaseRequest | None = None, ranges: Sequence[Range] = (),
     ) -> None:  # fmt: skip
         if self.deleted:
             then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
             return
-        now_ms = self.node.host.now_ms
-        after = self._backlog.next_number
-        self._questions.ask(Question(what, if_unused, if_empty, no_ack, after, now_ms, then, word))
+        asked = self._backlog.next_number, self.node.host.now_ms
+        self._questions.ask(Question(what, if_unused, if_empty, no_ack, *asked, then, word, tuple(ranges)))
         self.ring.mark()
 
     def adopt(self, settings: QueueSettings) -> None:
@@ -589,7 +595,6 @@ class RemoteQueue:
         self.node.gave(self, self._backlog.drop(self.outbox))
         self.gather()
         self.ring.forget(self._settlements.drop())
-        nothing = Answer(self.entity.queue_id, self.gen, 0)
         for question in self._questions.drop():
-            question.then(nothing, memoryview(b""))
+            question.then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
         self.ring.destroy()

@@ -39,7 +39,9 @@ FIRST: Final = 1
 LEVELS: Final = (
     Level(FIRST, "AMQP 0-9-1, streams, leases, transactions"),
     Level(2, "messages of AMQP 1.0"),
+    Level(3, "links of AMQP 1.0 that are resumed"),
 )
+LINK_RECOVERY: Final = 3
 LEVEL: Final = LEVELS[-1].number
 """The highest that this release knows."""
 _NEEDED: Final[dict[type, int]] = {kind: level.number for level in LEVELS for kind in level.commands}

@@ -26,6 +26,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from clusterbroker.broker.wire.amqp10.errors import INVALID_FIELD, RESOURCE_DELETED, RESOURCE_LIMIT, LinkError
 from clusterbroker.broker.wire.amqp10.performatives import (
     OUTCOMES,
@@ -115,7 +117,7 @@ def fitting(states: Iterable[tuple[bytes, State]], size_max: int) -> Map:
 
 def room_for_map(attach: Attach, frame_max: int) -> int:
     """Bytes that an unsettled map may have beside the other fields of an attach."""
-    return frame_max - FRAME_BYTES - len(attach.encoded())
+    return frame_max - FRAME_BYTES - len(replace(attach, unsettled=None).encoded())
 
 
 FRAME_BYTES: Final = 32
