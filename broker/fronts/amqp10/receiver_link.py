@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 COUNTS: Final = 1 << 32
 ROOM_MAX: Final = 1 << 31
+GAPS: Final = 1 << 16
+"""Gap epochs in a delivery-tag."""
 QUIET: Final = 2
 """So often in a row nothing is ready before a drain is over."""
 TRIES: Final = 64
@@ -74,6 +76,7 @@ class ReceiverLink:
         self.drains = 0
         """Drains that were begun: the last one asks, and no other."""
         self.credit = LinkConsumer(queue.ring, session.ledger, self.handle, self.settled, priority, self)
+        self.credit.gap = queue.entity.gap_epoch % GAPS
 
     # -- credit
 

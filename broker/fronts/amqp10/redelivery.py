@@ -91,6 +91,14 @@ class Redelivery:
                 break
         if self.left != before:
             session.want_send()
+        if self._items and self.left and not self._reading and not self.over and self._is_full:
+            session.access.node.soon(link.go_on)  # when what is in the buffer has gone
+
+    @property
+    def _is_full(self) -> bool:
+        """The buffer has enough for now, though window and socket are open: nobody says when it has room."""
+        ledger, out = self._link.session.ledger, self._link.session.connection.out
+        return bool(ledger.window) and not ledger.is_cut and not out.paused and not self._link.credit.writable
 
     def _send(self, item: Item) -> bool:
         """False: its body has to be read first."""

@@ -26,8 +26,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from msgspec.structs import replace
-
 from clusterbroker.broker.wire.amqp10.errors import INVALID_FIELD, RESOURCE_DELETED, RESOURCE_LIMIT, LinkError
 from clusterbroker.broker.wire.amqp10.performatives import (
     OUTCOMES,
@@ -45,8 +43,8 @@ State = Composite | None
 TAGS_MAX: Final = 65_536
 """Deliveries of an unsettled map."""
 TAG_BYTES_MAX: Final = 32
-ENTRY_BYTES: Final = 8
-"""Of an entry of a map on the wire, besides tag and state: their constructors and lengths."""
+TAG_HEAD_BYTES: Final = 2
+"""Constructor and length of a tag."""
 
 
 class Told(NamedTuple):
@@ -108,7 +106,7 @@ def fitting(states: Iterable[tuple[bytes, State]], size_max: int) -> Map:
     """As many of these entries, in their order, as an attach has room for."""
     found: dict[bytes, State] = {}
     for tag, state in states:
-        size_max -= ENTRY_BYTES + len(tag) + (0 if state is None else len(state.encoded()))
+        size_max -= TAG_HEAD_BYTES + len(tag) + (1 if state is None else len(state.encoded()))
         if size_max < 0:
             return Map(found, True)
         found[tag] = state
@@ -116,8 +114,8 @@ def fitting(states: Iterable[tuple[bytes, State]], size_max: int) -> Map:
 
 
 def room_for_map(attach: Attach, frame_max: int) -> int:
-    """Bytes that an unsettled map may have beside the other fields of an attach."""
-    return frame_max - FRAME_BYTES - len(replace(attach, unsettled=None).encoded())
+    """Bytes that the entries of a map may have in an answering attach that has none yet."""
+    return frame_max - FRAME_BYTES - len(attach.encoded())
 
 
 FRAME_BYTES: Final = 32

@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.fronts.amqp10 import resuming
-from clusterbroker.broker.fronts.amqp10.attach_answer import answer
+from clusterbroker.broker.fronts.amqp10.attach_answer import answering
 from clusterbroker.broker.fronts.amqp10.positions import place_of
 from clusterbroker.broker.fronts.amqp10.redelivery import Item, Redelivery
-from clusterbroker.broker.fronts.amqp10.resuming import Told
+from clusterbroker.broker.fronts.amqp10.resuming import Map, Told
 from clusterbroker.broker.fronts.amqp10.suspended import Suspended, SuspendedReceiver, SuspendedSender
 from clusterbroker.broker.wire.amqp10.errors import RESOURCE_LIMIT, STOLEN, UNAUTHORIZED, LinkError
 from clusterbroker.broker.wire.amqp10.performatives import Attach, Source, Target
@@ -54,6 +54,17 @@ def resumed(attach: Attach, left: Suspended | None) -> Told | None:
         left = None
     resuming.check_known(client, left is not None)
     return client if left is not None else None
+
+
+def _room(session: SessionCore, told: Attach) -> int:
+    return resuming.room_for_map(told, session.connection.out.frame_max)
+
+
+def _answer(session: SessionCore, told: Attach, link: Any, answering_map: Map) -> None:
+    """The link is attached again."""
+    told.unsettled, told.incomplete_unsettled = {**answering_map.states}, answering_map.incomplete
+    session.table.add(link)
+    session.send(told)
 
 
 # -- the client sends
@@ -110,22 +121,15 @@ def _go_on(
     stored: frozenset[bytes], target: Target, terms: Terms,
 ) -> None:  # fmt: skip
     parts = {} if left.part is None else {left.part[0]: place_of(left.part[1])}
-    room = resuming.room_for_map(attach, session.connection.out.frame_max)
-    found = resuming.resume_sender(client, stored, parts, room)
+    max_message_size = session.access.node.options.message_bytes_max
+    told = answering(attach, link, target=target, max_message_size=max_message_size)
+    found = resuming.resume_sender(client, stored, parts, _room(session, told))
     link.keep(terms, target)
     link.again = found.again
     link.kept = stored.difference(found.forgotten)
     link.is_partial = found.is_partial
     link.part = left.part if left.part is not None and left.part[0] in found.again else None
-    answer(
-        session,
-        attach,
-        link,
-        target=target,
-        max_message_size=session.access.node.options.message_bytes_max,
-        unsettled=found.map.states,
-        incomplete_unsettled=found.map.incomplete,
-    )
+    _answer(session, told, link, found.map)
     link.review_credit()
 
 
@@ -139,27 +143,22 @@ def resume_receiver(
     link, node = left.link, session.access.node
     node.links.take(left)
     seqs = {link.credit.tag_of(seq): seq for seq in left.let_go()}
-    room = resuming.room_for_map(attach, session.connection.out.frame_max)
-    found = resuming.resume_receiver(client, seqs, room)
     link.come_back(session, attach)
     link.terms, link.source = terms, source
+    snd_settle_mode = 1 if link.settled else 0
+    count = link.delivery_count
+    told = answering(attach, link, snd_settle_mode=snd_settle_mode, source=source, initial_delivery_count=count)
+    found = resuming.resume_receiver(client, seqs, _room(session, told))
     session.links[link.handle] = link
     session.consumers[link.name] = link
     items = [Item(seqs.pop(tag), is_new=True) for tag in found.first]
     items += [Item(seqs.pop(tag), place=place) for tag, place in found.resumed]
-    outcomes = [(seqs.pop(tag), outcome) for tag, outcome in found.outcomes]
+    outcomes = [
+        (seqs.pop(tag), outcome if link.takes(outcome) else link.default_outcome) for tag, outcome in found.outcomes
+    ]
     items += [Item(seq, outcome=outcome) for seq, outcome in outcomes]
     if items or found.is_partial:
         link.backlog = Redelivery(link, items, tuple(seqs.values()), found.is_partial)
-    answer(
-        session,
-        attach,
-        link,
-        snd_settle_mode=1 if link.settled else 0,
-        source=source,
-        initial_delivery_count=link.delivery_count,
-        unsettled=found.map.states,
-        incomplete_unsettled=found.map.incomplete,
-    )
+    _answer(session, told, link, found.map)
     for seq, outcome in outcomes:
         session.carry_out([(0, link.credit, seq)], outcome)
