@@ -18,7 +18,7 @@ from itertools import takewhile
 from clusterbroker.broker.queues.handle import UNANSWERED_MS
 from clusterbroker.broker.queues.lease import LeaseRequest
 from clusterbroker.broker.queues.link_deliveries import AskedTags
-from clusterbroker.broker.remote.messages import ASK_DELETE, Answer, Ask
+from clusterbroker.broker.remote.messages import ASK_DELETE, Answer, Ask, Range
 
 Then = Callable[[Answer, memoryview], None]
 
@@ -36,6 +36,7 @@ class Question:
     word: LeaseRequest | None = None
     consumer: int = 0
     tags: AskedTags | None = None
+    ranges: tuple[Range, ...] = ()
     told: bool = False
 
 
@@ -68,7 +69,7 @@ class Questions:
                 question.told = True
                 yield Ask(
                     queue_id, epoch, gen, request, question.what, question.if_unused, question.if_empty,
-                    question.no_ack, question.word, question.consumer, question.tags,
+                    question.no_ack, question.word, question.consumer, question.tags, question.ranges,
                 )  # fmt: skip
 
     def answered(self, request: int) -> Then | None:

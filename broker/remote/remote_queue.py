@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Final, Protocol
 
-from clusterbroker.broker.queues.handle import GONE, CommitPart, Modification, Taken
+from clusterbroker.broker.queues.handle import GONE, CommitPart, Modification, Reread, Taken
 from clusterbroker.broker.queues.lease import GONE as LOST
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
@@ -40,6 +40,7 @@ from clusterbroker.broker.remote.messages import (
     ASK_GET,
     ASK_LEASE,
     ASK_PURGE,
+    ASK_READ,
     ASK_TOUCH,
     SETTLE_ACK,
     SETTLE_REJECT,
@@ -267,6 +268,12 @@ class RemoteQueue(TaggingQueue):
     def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         then()
 
+    def reread(self, seqs: Sequence[int], then: Reread) -> None:
+        def answered(answer: Answer, payload: memoryview) -> None:
+            then({seq: message for seq, message, *_ in read_records(payload)}, answer.count)
+
+        self._ask(ASK_READ, answered, ranges=ranges_of(seqs))
+
     def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
         if self.deleted:
             return
@@ -351,13 +358,17 @@ class RemoteQueue(TaggingQueue):
     def _ask(
         self, what: int, then: Then, if_unused: bool = False, if_empty: bool = False, no_ack: bool = False,
         word: LeaseRequest | None = None, consumer: int = 0, tags: AskedTags | None = None,
+        ranges: Sequence[Range] = (),
     ) -> None:  # fmt: skip
         if self.deleted:
             then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
             return
-        now_ms = self.node.host.now_ms
-        after = self._backlog.next_number
-        self._questions.ask(Question(what, if_unused, if_empty, no_ack, after, now_ms, then, word, consumer, tags))
+        self._questions.ask(
+            Question(
+                what, if_unused, if_empty, no_ack, self._backlog.next_number, self.node.host.now_ms, then, word,
+                consumer, tags, tuple(ranges),
+            )
+        )  # fmt: skip
         self.ring.mark()
 
     def adopt(self, settings: QueueSettings) -> None:
@@ -599,7 +610,6 @@ class RemoteQueue(TaggingQueue):
         self.node.gave(self, self._backlog.drop(self.outbox))
         self.gather()
         self.ring.forget(self._settlements.drop())
-        nothing = Answer(self.entity.queue_id, self.gen, 0)
         for question in self._questions.drop():
-            question.then(nothing, memoryview(b""))
+            question.then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
         self.ring.destroy()

@@ -17,15 +17,17 @@ from clusterbroker.broker.access.questions import Pending
 from clusterbroker.broker.access.readers import OFFSET_MAX, RangeReader, StreamReader
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.content.selector.filters import BadFilter, Filter, filter_of
-from clusterbroker.broker.fronts.amqp10 import dynamic, management_link, subscriptions
+from clusterbroker.broker.fronts.amqp10 import dynamic, management_link, returning, subscriptions
 from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT, queue_of, target_of, topic_of
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.attach_answer import answer
 from clusterbroker.broker.fronts.amqp10.dynamic import DynamicNode
+from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT, Terms, in_force
 from clusterbroker.broker.fronts.amqp10.parked import guarded
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore, Terminus
 from clusterbroker.broker.fronts.amqp10.receiver_link import Attaching, ReceiverLink
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink, check, no_address
+from clusterbroker.broker.fronts.amqp10.suspended import Suspended, SuspendedReceiver, SuspendedSender
 from clusterbroker.broker.fronts.amqp10.transacting import CAPABILITIES, CoordinatorLink
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.wire.amqp10.errors import (
@@ -33,7 +35,6 @@ from clusterbroker.broker.wire.amqp10.errors import (
     INVALID_FIELD,
     NOT_IMPLEMENTED,
     RESOURCE_LIMIT,
-    STOLEN,
     LinkError,
     SessionError,
     framing_error,
@@ -49,6 +50,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     Target,
 )
 from clusterbroker.broker.wire.amqp10.types import Described, Milliseconds, Symbol
+from clusterbroker.cluster.wiring.levels import LINK_RECOVERY
 from clusterbroker.cluster.wiring.stream_settings import STREAM
 from clusterbroker.journal.record import Message
 
@@ -75,7 +77,7 @@ def attach(session: SessionCore, performative: Attach) -> None:
     handle = int(performative.handle)
     if handle > HANDLE_MAX:
         raise framing_error(f"handle {handle} is above the handle-max of {HANDLE_MAX}")
-    if handle in session.links or handle in session.detaching:
+    if handle in session.links or handle in session.table.detaching:
         raise SessionError(HANDLE_IN_USE, f"handle {handle} is in use")
     guarded(session, performative, lambda: _begin(session, performative))
 
@@ -83,19 +85,11 @@ def attach(session: SessionCore, performative: Attach) -> None:
 def _begin(session: SessionCore, performative: Attach) -> None:
     if len(performative.name.encode()) > NAME_BYTES_MAX:
         raise LinkError(INVALID_FIELD, f"a link's name has at most {NAME_BYTES_MAX} bytes")
-    _steal(session, performative)
+    left = returning.before(session, performative)
     if performative.role:
-        _receive(session, performative)
+        _receive(session, performative, left)
     else:
-        _send(session, performative)
-
-
-def _steal(session: SessionCore, performative: Attach) -> None:
-    """A name is one link's, in its direction: the later attach has it (2.6.1)."""
-    for other in session.connection.sessions.values():
-        for link in tuple(other.links.values()):
-            if link.name == performative.name and link.role is performative.role:
-                other.cut(link, LinkError(STOLEN, "another link of this name was attached"))
+        _send(session, performative, left)
 
 
 def place(access: Authorization, address: str, is_topic: bool = False) -> Place:
@@ -127,26 +121,43 @@ def place_of(access: Authorization, message: Message) -> Place:
 # -- the client sends
 
 
-def _send(session: SessionCore, performative: Attach) -> None:
+def _send(session: SessionCore, performative: Attach, left: Suspended | None) -> None:
     check(performative)
     target = performative.target
     if isinstance(target, Coordinator):
+        returning.resumed(performative, left)
         _coordinate(session, performative)
         return
     if not isinstance(target, Target):
         raise LinkError(INVALID_FIELD, "a sender's attach has a target")
     if target.dynamic:
+        returning.resumed(performative, left)
         _make_target(session, performative, target)
         return
     if target.address is not None and not isinstance(target.address, str):
         raise LinkError(INVALID_FIELD, "a target's address is a string")
     if target.address == MANAGEMENT:
+        returning.resumed(performative, left)
         management_link.attach_requests(session, performative)
         return
     is_topic = subscriptions.is_topic(target.capabilities)
     found = None if target.address is None else place(session.access, target.address, is_topic)
-    known = Target(address=target.address, durable=target.durable, capabilities=target.capabilities)
-    _produce(session, performative, known, found)
+    terms = in_force(target, kept=True, administers=session.access.is_administrator)
+    known = Target(
+        address=target.address,
+        durable=min(target.durable, 1),
+        expiry_policy=terms.policy,
+        timeout=terms.timeout_s,
+        capabilities=target.capabilities,
+    )
+    client = returning.resumed(performative, left)
+    if client is None:
+        _produce(session, performative, known, found, terms)
+        return
+    assert isinstance(left, SuspendedSender), "a link of this role is resumed"
+    link = SenderLink(session, performative, found)
+    session.links[link.handle] = link
+    returning.resume_sender(session, performative, link, left, client, known, terms)
 
 
 def _make_target(session: SessionCore, performative: Attach, target: Target) -> None:
@@ -167,10 +178,13 @@ def _make_target(session: SessionCore, performative: Attach, target: Target) -> 
     dynamic.make(session, performative, policy, made)
 
 
-def _produce(session: SessionCore, performative: Attach, known: Target, found: Place | None) -> SenderLink:
+def _produce(
+    session: SessionCore, performative: Attach, known: Target, found: Place | None, terms: Terms = NOTHING_KEPT
+) -> SenderLink:
     """`known`: the target in force."""
     link = SenderLink(session, performative, found)
     session.links[link.handle] = link
+    link.keep(terms, known)
     if found is not None and not found.exchange:
         dynamic.join(session, link, found.key)
     size = session.access.node.options.message_bytes_max
@@ -189,28 +203,32 @@ def _coordinate(session: SessionCore, performative: Attach) -> None:
 # -- the client receives
 
 
-def _receive(session: SessionCore, performative: Attach) -> None:
+def _receive(session: SessionCore, performative: Attach, left: Suspended | None) -> None:
     source = performative.source
     if source is not None and not isinstance(source, Source):
         raise LinkError(INVALID_FIELD, "a receiver's attach has a source, or none")
     if performative.snd_settle_mode > 2 or performative.rcv_settle_mode > 1:
         raise LinkError(INVALID_FIELD, "there is no such settle mode")
     if source is None:
+        returning.resumed(performative, left)
         subscriptions.look_up(session, performative, _consume)
         return
     if subscriptions.is_topic(source.capabilities):
+        returning.resumed(performative, left)
         subscriptions.attach(session, performative, source, _consume)
         return
     if source.dynamic:
+        returning.resumed(performative, left)
         _make_source(session, performative, source)
         return
     if not isinstance(source.address, str):
         raise LinkError(INVALID_FIELD, "a source's address is a string")
     if source.address == MANAGEMENT:
+        returning.resumed(performative, left)
         management_link.attach_responses(session, performative)
         return
     known = replace(source, capabilities=(), dynamic_node_properties=None)
-    _consume(session, performative, known, queue_of(source.address))
+    _consume(session, performative, known, queue_of(source.address), left=left, keeps=True)
 
 
 def _make_source(session: SessionCore, performative: Attach, source: Source) -> None:
@@ -227,10 +245,11 @@ def _make_source(session: SessionCore, performative: Attach, source: Source) -> 
 
 def _consume(
     session: SessionCore, performative: Attach, source: Source, name: str, *, exclusive: bool = False,
-    terminus: Terminus | None = None,
+    terminus: Terminus | None = None, left: Suspended | None = None, keeps: bool = False,
 ) -> ReceiverLink:  # fmt: skip
     """`source`: as asked, but address, dynamic-node-properties and capabilities as they are in force. `name`: the
-    queue's. `exclusive`: nobody else may consume from it."""
+    queue's. `exclusive`: nobody else may consume from it. `keeps`: what the link holds may survive its client, and
+    `left` has."""
     access = session.access
     access.check("read", "queue", name)
     limit = access.node.options.consumers_per_channel_max
@@ -247,8 +266,17 @@ def _consume(
         distribution_mode="move" if source.distribution_mode else None,
         durable=min(source.durable, 1),
     )
+    terms = NOTHING_KEPT
+    if keeps:
+        terms = in_force(source, kept=_keeps(access, reader), administers=access.is_administrator)
+        known.expiry_policy, known.timeout = terms.policy, terms.timeout_s
+        client = returning.resumed(performative, left)
+        if client is not None:
+            assert isinstance(left, SuspendedReceiver), "a link of this role is resumed"
+            returning.resume_receiver(session, performative, left, client, known, terms)
+            return left.link
     link = ReceiverLink(session, performative, known, reader, _priority(settings), wanted)
-    link.exclusive, link.terminus = exclusive, terminus
+    link.exclusive, link.terminus, link.terms = exclusive, terminus, terms
     if reader is not queue:
         link.credit.numbered, link.credit.shift = STREAM_OFFSET, -1
     session.links[link.handle] = link
@@ -273,6 +301,14 @@ def _consume(
         raise
     dynamic.join(session, link, name)
     return link
+
+
+def _keeps(access: Authorization, reader: QueueHandle | RangeReader) -> bool:
+    """Whether what a receiver holds can be kept for it: not of a stream, where its offset is all that it has; and in a
+    cluster only if owners are asked for it again."""
+    if isinstance(reader, RangeReader):
+        return False
+    return access.node.role is None or access.node.map.level >= LINK_RECOVERY
 
 
 def _priority(settings: Mapping[str, Any]) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.fronts.amqp10.conditions import Refused, link_error
+from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT
 from clusterbroker.broker.fronts.amqp10.ports import Detached, SessionCore
 from clusterbroker.broker.wire.amqp10.errors import LinkError
 from clusterbroker.broker.wire.amqp10.performatives import Attach, Flow
@@ -31,13 +32,17 @@ def guarded(session: SessionCore, attach: Attach, step: Callable[[], None]) -> N
 class ParkedLink:
     """The link that it will be (`broker.access.questions.Client`)."""
 
-    __slots__ = ("_attach", "_flow", "handle", "name", "role", "session")
+    terms = NOTHING_KEPT
+    is_lasting = False
+
+    __slots__ = ("_attach", "_flow", "handle", "identity", "name", "role", "session")
 
     def __init__(self, session: SessionCore, attach: Attach) -> None:
         self.session = session
         self.name = attach.name
         self.handle = int(attach.handle)
         self.role = attach.role
+        self.identity = session.identity(attach.name, attach.role)
         self._attach = attach
         self._flow: Flow | None = None
         session.links[self.handle] = self
