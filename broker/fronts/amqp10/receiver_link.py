@@ -213,7 +213,7 @@ class ReceiverLink:
 
     @property
     def link(self) -> str:
-        return f"{self.session.connection.container_id}\0{self.name}"[:LINK_MAX]
+        return f"{self.identity.name.container}\0{self.name}"[:LINK_MAX]
 
     @property
     def no_ack(self) -> bool:

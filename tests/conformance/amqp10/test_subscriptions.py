@@ -168,11 +168,17 @@ def test_sharers_of_a_subscription(clients: Clients, topic: str) -> None:
 
 
 @rule("Z185")
-def test_one_that_is_not_shared_is_exclusive(clients: Clients, topic: str) -> None:
+def test_one_that_is_not_shared_is_one_link_s(clients: Clients, topic: str) -> None:
+    """Of two with the same identity the later one has it; another node refuses it as long as it has a consumer."""
     one, two = clients.session(), clients.session()
     receiver = subscribe(one, topic, name="sub", **DURABLE)
-    subscribe(two, topic, name="sub", **DURABLE).detached("amqp:resource-locked")
-    receiver.detach()
+    later = subscribe(two, topic, name="sub", **DURABLE)
+    if one.peer.socket.getpeername() == two.peer.socket.getpeername():
+        receiver.detached("amqp:link:stolen")
+    else:
+        later.detached("amqp:resource-locked")
+        later = receiver
+    later.detach()
 
 
 @rule("Z185")
