@@ -31,6 +31,8 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     Modified,
     Rejected,
     Released,
+    Source,
+    Target,
     TransactionalState,
 )
 
@@ -49,8 +51,9 @@ class Host(Protocol):
     def wake(self) -> None:
         """Frames may be waiting."""
 
-    def offers(self, capability: str) -> bool:
-        """Whether the peer's open offers it."""
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """Capabilities that the peer's open offers."""
 
     def dropped(self, endpoint: Endpoint) -> None:
         """The endpoint is over."""
@@ -97,10 +100,9 @@ class Endpoint:
 
     def on_attached(self, attach: Attach) -> bool:
         """Whether the link may be used: a recoverable one needs a peer that keeps its state."""
-        offered = LINK_RECOVERY in attach.offered_capabilities or self._host.offers(LINK_RECOVERY)
-        if self._needs_recovery and not offered:
-            text = f"the peer does not offer {LINK_RECOVERY}: its links end with their connection"
-            self.fail(NotRecoverable(f"{text}; ask for recoverable='node', or for a link that is not recoverable"))
+        why = self._unkept(attach)
+        if why:
+            self.fail(NotRecoverable(why))
             return False
         self.attach = attach
         self.refusals = 0
@@ -110,6 +112,18 @@ class Endpoint:
             self._ready.set_result(None)
         return True
 
+    def _unkept(self, attach: Attach) -> str:
+        """Why the peer does not keep the link's state as it should; empty: it does."""
+        if not self._link.terms.recoverable:
+            return ""
+        if self._needs_recovery and LINK_RECOVERY not in (*attach.offered_capabilities, *self._host.offered):
+            text = f"the peer does not offer {LINK_RECOVERY}: its links end with their node"
+            return f"{text}; ask for recoverable='node', or for a link that is not recoverable"
+        terminus = attach.source if self._link.role else attach.target
+        if not isinstance(terminus, (Source, Target)) or not (terminus.timeout or terminus.expiry_policy == "never"):
+            return "the peer keeps no state of the link when its connection ends (its expiry has no timeout)"
+        return ""
+
     def on_detached(self, error: LinkDetached | None) -> None:
         if not self._gone.done():
             self._gone.set_result(None)
@@ -117,6 +131,9 @@ class Endpoint:
 
     def on_lost(self) -> None:
         """The connection is gone; another comes."""
+
+    def top_up(self) -> None:
+        """Credit may be used up: resumed deliveries take it too, and no program sees them."""
 
     def fail(self, error: ClientError) -> None:
         """The link is over."""
@@ -376,12 +393,12 @@ class Receiver(Endpoint):
     def on_attached(self, attach: Attach) -> bool:
         usable = super().on_attached(attach)
         if usable:
-            self._top_up()
+            self.top_up()
         return usable
 
-    def _top_up(self) -> None:
+    def top_up(self) -> None:
         session = self._host.session
-        if session is not None and self._credit and self._link.attached and self._link.terms is not None:
+        if session is not None and self._credit and self._link.attached:
             on_the_way = self.receiving.credit + len(self._here)
             if on_the_way <= self._credit // 2:
                 session.grant(self.receiving, self._credit - len(self._here))
@@ -433,7 +450,7 @@ class Receiver(Endpoint):
                 self._waiting = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._waiting)
         delivery = self._here.popleft()
-        self._top_up()
+        self.top_up()
         return delivery
 
     async def receive(self, timeout: float | None = None) -> Delivery | None:  # noqa: ASYNC109 - the usual name

@@ -148,14 +148,15 @@ class ClientConnection:
     def wake(self) -> None:
         self._woken.set()
 
-    def offers(self, capability: str) -> bool:
-        """Whether the peer's open offers it."""
-        return self.peer is not None and capability in self.peer.offered_capabilities
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """Capabilities that the peer's open offers."""
+        return () if self.peer is None else self.peer.offered_capabilities
 
     @property
     def offers_link_recovery(self) -> bool:
         """Whether links survive their node at this peer."""
-        return self.offers(LINK_RECOVERY)
+        return LINK_RECOVERY in self.offered
 
     # -- life
 
@@ -257,6 +258,8 @@ class ClientConnection:
                 self._take(core.lost("the peer's end of the connection is gone"))
                 return
             self._take(core.receive(data, self._now()))
+            for endpoint in self._ends.values():
+                endpoint.top_up()
             self._woken.set()
             if core.is_over:
                 return
