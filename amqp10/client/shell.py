@@ -370,18 +370,19 @@ class ClientConnection:
         expiry_s: int = EXPIRY_S,
         capabilities: Sequence[str] = (),
         properties: Mapping[str, Any] | None = None,
+        source: Source | None = None,
         target: Target | Coordinator | None = None,
     ) -> Sender:
         """A link to an address; None: each message says its own in `properties.to`. Raises LinkDetached when the peer
         refuses it, NotRecoverable.
 
         `second`: outcomes come unsettled, and are settled by this client; recoverable links have it. `settle`
-        "manual": `Sender.settle` says when. `target` stands for address and terms.
+        "manual": `Sender.settle` says when. `source` and `target` stand for address and terms.
         """
         kept = bool(recoverable)
         terms = Terms(
             name or f"sender-{uuid.uuid4()}",
-            Source(**_durability(kept, expiry_s)),
+            source or Source(**_durability(kept, expiry_s)),
             target or Target(address=address, **_durability(kept, expiry_s)),
             kept,
             {"unsettled": UNSETTLED, "settled": SETTLED, "mixed": MIXED}[mode],
