@@ -110,7 +110,7 @@ def test_pages_that_sources_cite_are_there() -> None:
 
 def test_code_that_pages_name_is_there() -> None:
     """A path in code marks; decisions are of their time, and the house's plan names what is to come."""
-    floors = "broker|cluster|journal|replication|pipeline|tests|web|bench|deploy"
+    floors = "broker|cluster|journal|replication|pipeline|amqp10|tests|web|bench|deploy"
     pages = [page for page in PAGES if page.parent.name != "decisions" and page.stem != "007-house"]
     for page in (*pages, *READMES):
         if page.name == "CHANGELOG.md":

@@ -14,8 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = (
-    "clusterbroker", "broker", "cluster", "journal", "replication", "pipeline", "pyspark_clusterbroker.py", "setup.py",
-    "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "scripts/build_backend.py",
+    "clusterbroker", "broker", "cluster", "journal", "replication", "pipeline", "amqp10", "pyspark_clusterbroker.py",
+    "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "scripts/build_backend.py",
 )  # fmt: skip
 HEAVY = ("fastapi", "uvicorn", "typer", "rich", "pydantic", "pydantic_settings", "structlog", "cryptography", "httpx")
 

@@ -1,0 +1,66 @@
+"""What is decided of deliveries in doubt, row by row of the table in `resuming`."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterbroker.amqp10.client.errors import ProtocolError
+from clusterbroker.amqp10.client.resuming import (
+    OwnMap,
+    PeerMap,
+    State,
+    own_map,
+    peer_map,
+    plan_receiver,
+    plan_sender,
+)
+from clusterbroker.broker.wire.amqp10.performatives import Accepted, Received, Released
+from clusterbroker.broker.wire.amqp10.types import Described
+from clusterbroker.broker.wire.numbers import UInt64
+
+HERE: dict[bytes, State] = {
+    b"decided": None, b"part": None, b"begun": None, b"absent": None, b"over": Accepted(), b"settled": Accepted(),
+}  # fmt: skip
+THERE: dict[bytes, State] = {
+    b"decided": Released(), b"part": Received(1, 7), b"begun": None, b"over": Accepted(), b"strange": None,
+}  # fmt: skip
+
+
+def test_a_sender_goes_on_from_both_maps() -> None:
+    plan = plan_sender(OwnMap(HERE, False), PeerMap(THERE, False))
+    assert plan.outcomes == {b"decided": Released()}
+    assert plan.settle == (b"over",)
+    assert plan.forget == (b"settled",)
+    assert plan.resume == ((b"part", Received(1, 7)), (b"begun", None))
+    assert plan.again == (b"absent",)
+    assert not plan.is_partial
+
+
+def test_of_an_incomplete_map_nothing_is_concluded_that_it_does_not_say() -> None:
+    plan = plan_sender(OwnMap(HERE, False), PeerMap(THERE, True))
+    assert (plan.forget, plan.again, plan.is_partial) == ((), (), True)
+    assert plan_sender(OwnMap(HERE, True), PeerMap(THERE, False)).is_partial
+    waits = plan_receiver(OwnMap(HERE, False), PeerMap(THERE, True))
+    assert (waits.settled, waits.lost, waits.is_partial) == ((), (), True)
+
+
+def test_a_receiver_waits_for_what_both_have() -> None:
+    plan = plan_receiver(OwnMap(HERE, False), PeerMap(THERE, False))
+    assert plan.awaited == {b"decided", b"part", b"begun", b"over"}
+    assert plan.settled == (b"settled",)
+    assert plan.lost == (b"absent",)
+
+
+def test_a_map_fits_its_frame() -> None:
+    states = [(b"%04d" % number, Accepted() if number % 2 else None) for number in range(100)]
+    assert own_map(states, 10_000) == (dict(states), False)
+    cut = own_map(states, 200)
+    assert cut.incomplete
+    assert list(cut.states.items()) == states[: len(cut.states)]
+    assert 10 < len(cut.states) < 20
+
+
+@pytest.mark.parametrize("entries", [{"text": None}, {b"t": 1}, {b"t": Described(UInt64(0x28), [])}])
+def test_a_map_of_something_else_is_refused(entries: dict[object, object]) -> None:
+    with pytest.raises(ProtocolError):
+        peer_map(entries, False)
