@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from clusterbroker.broker.queues.browse import Browse
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.cluster.link.fields import Producer, Short, Signed, Term, Whole, check_ranges
 from clusterbroker.cluster.link.fields import Range as Range
@@ -167,7 +168,7 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     epoch: Term
     gen: Whole
     request: Whole
-    what: Annotated[int, msgspec.Meta(ge=0, le=5)]
+    what: Annotated[int, msgspec.Meta(ge=0, le=6)]
     if_unused: bool = False
     if_empty: bool = False
     no_ack: bool = False
@@ -176,16 +177,19 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     """Of ASK_LEASE, and there it is."""
     consumer: Whole = 0
     """Of ASK_COUNTS: what is ready for this consumer, which may pass messages over; 0: for anybody."""
+    browse: Browse | None = None
+    """Of ASK_BROWSE (feature level 3), and there it is."""
 
     def __post_init__(self) -> None:
-        if (self.word is None) != (self.what != ASK_LEASE):
-            raise ValueError("a question about a lease says what, and no other does")
+        if (self.word is None) != (self.what != ASK_LEASE) or (self.browse is None) != (self.what != ASK_BROWSE):
+            raise ValueError("a question about a lease, or of a browser, says what, and no other does")
 
 
 ASK_GET = 0
 ASK_COUNTS = 1
 ASK_PURGE = 2
 ASK_DELETE = 3  # may it be deleted? the owner takes nothing more until it is
+ASK_BROWSE = 6  # what is ready is looked at, and not taken
 ASK_LEASE = 5  # something is said about the lease on it
 ASK_TOUCH = 4  # it was declared again: x-expires begins anew; answered like ASK_COUNTS
 
@@ -316,6 +320,8 @@ class Answer(ProxyMessage, frozen=True, tag=46):
     """Of ASK_LEASE, and there it is."""
     bytes: Whole = 0
     """ASK_COUNTS, of a queue that holds staged rows: of their bodies."""
+    next: Whole = 0
+    """ASK_BROWSE: where to go on."""
 
 
 class Detach(ProxyMessage, frozen=True, tag=47):

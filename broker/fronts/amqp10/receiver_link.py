@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from clusterbroker.broker.access.browser import BrowseReader
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.readers import RangeReader
 from clusterbroker.broker.content.selector.filters import Filter
@@ -134,6 +135,8 @@ class ReceiverLink:
             self._dry()  # of a queue with a single active consumer others get nothing
         elif not credit.writable:
             return  # `go_on`
+        elif isinstance(queue, BrowseReader):
+            queue.drain(self._dry)
         elif isinstance(queue, RangeReader):
             self._drain_reader(queue, node.now_ms)
         else:
