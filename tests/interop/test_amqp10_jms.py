@@ -1,7 +1,6 @@
 """Qpid JMS, a client of AMQP 1.0 for Java: jms/Client.java with its own assertions.
 
-Not asked for, since the broker has them not yet: topics, subscriptions, temporary queues, selectors, transacted
-sessions, queue browsers.
+Not asked for, since the broker has them not yet: topics, subscriptions, temporary queues, transacted sessions.
 """
 
 from __future__ import annotations
