@@ -20,7 +20,9 @@ from clusterbroker.journal.record import Message, RecordBuffer
 
 LOOK_MAX: Final = 256
 """Messages looked at for one question at a time."""
-LOOKED_AT_ONCE: Final = 512
+WORK_MAX: Final = 5_000
+"""What judging for one answer may take (`Filter.work`), about in us."""
+LOOKED_AT_ONCE: Final = 1024
 """In one turn of a queue, of all questions."""
 LOAD_BYTES: Final = 1 << 20
 """About so much is read from the disk for one question at a time."""
@@ -125,11 +127,11 @@ class Browsing:
             asked.then(upto, b"")
 
     def _show(self, asked: Asked, ready: Sequence[tuple[int, bool, int]], found: dict[int, Message], upto: int) -> None:
-        queue, buffer, shown = self._queue, RecordBuffer(), 0
+        queue, buffer, shown, work = self._queue, RecordBuffer(), 0, 0
         for seq, redelivered, count in ready:
             if seq >= upto:
                 break
-            if shown >= asked.browse.count_max or buffer.size >= BYTES_MAX:
+            if shown >= asked.browse.count_max or buffer.size >= BYTES_MAX or work > WORK_MAX:
                 upto = seq
                 break
             if not any(state == READY for _, state, *_ in queue.ring.living(seq, seq, 1)):
@@ -138,6 +140,8 @@ class Browsing:
             if message is None:  # it left memory meanwhile
                 upto = seq
                 break
+            if asked.wanted is not None:
+                work += asked.wanted.work(message)
             if asked.wanted is None or asked.wanted.takes(Subject(message)):
                 buffer.enqueue(
                     queue.entity.queue_id, queue.ring.epoch, seq, queue.shown(seq, message, redelivered, count), count,

@@ -9,9 +9,11 @@ from clusterbroker.broker.content.selector.subject import Subject
 from clusterbroker.journal.record import RecordBuffer, read_records
 from clusterbroker.journal.stream_catalogue import Taken
 
-JUDGED_MAX: Final = 128
-"""Messages judged for one answer: 3 to 12 ms."""
-JUDGED_AT_ONCE: Final = 512
+JUDGED_MAX: Final = 512
+"""Messages judged for one answer."""
+WORK_MAX: Final = 5_000
+"""What that may take (`Filter.work`), about in us."""
+WORK_AT_ONCE: Final = 20_000
 """In one turn of a stream; its other readers have the next one."""
 
 
@@ -27,16 +29,16 @@ def filter_asked(wire: bytes, known: Filter | None) -> Filter:
 
 
 def judged(taken: Taken, wanted: Filter, queue_id: int, epoch: int, count_max: int) -> tuple[Taken, int, int]:
-    """What the filter takes of these records, at most so many messages and with gaps between them; how many were
-    judged, and how many taken. `next_seq`: all before it were judged."""
-    buffer, first, count, found, next_seq = RecordBuffer(), 0, 0, 0, taken.next_seq
+    """What the filter takes of these records, at most so many messages and with gaps between them; the
+    work of judging them, and how many were taken. `next_seq`: all before it were judged."""
+    buffer, first, work, found, next_seq = RecordBuffer(), 0, 0, 0, taken.next_seq
     for seq, message, delivery_count, redelivered in read_records(taken.records):
-        if count >= JUDGED_MAX or found >= count_max:
+        if work > WORK_MAX or found >= count_max:
             next_seq = seq
             break
-        count += 1
+        work += wanted.work(message)
         if wanted.takes(Subject(message)):
             buffer.enqueue(queue_id, epoch, seq, message, delivery_count, bool(redelivered))
             first = first or seq
             found += 1
-    return Taken(first or next_seq, next_seq, buffer.take()), count, found
+    return Taken(first or next_seq, next_seq, buffer.take()), work, found

@@ -30,7 +30,7 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.broker.stats.totals import StoredOffset
 from clusterbroker.broker.streams.bookmarks import Bookmarks
-from clusterbroker.broker.streams.judging import JUDGED_AT_ONCE, JUDGED_MAX, filter_asked, judged
+from clusterbroker.broker.streams.judging import JUDGED_MAX, WORK_AT_ONCE, filter_asked, judged
 from clusterbroker.broker.streams.messages import FIND, LEAVE, STORE, STORED, StreamAsk, StreamTold
 from clusterbroker.broker.streams.past import Part
 from clusterbroker.broker.streams.strip_bcc import unblinded
@@ -101,7 +101,7 @@ class Stream(LocalQueue):
         self._later: deque[Callable[[], None]] = deque()  # searches that go on in the next turn
         self._bookmarks: Bookmarks | None = None
         self._told_late = False
-        self._judged = 0  # messages, for readers with filters, in this turn
+        self._judged = 0  # work for readers with filters, in this turn
         self._trimmed = 0  # what retention has let go, and the log may not have heard of yet
         self._seats: dict[tuple[str, int], Seat] = {}
         ring.past.filed_more = ring.mark
@@ -224,7 +224,7 @@ class Stream(LocalQueue):
             self._unseen, self._round = len(self._asked), now
         count, self._judged = min(self._unseen, READERS_AT_ONCE), 0
         for _asked in range(count):
-            if self._judged >= JUDGED_AT_ONCE:
+            if self._judged > WORK_AT_ONCE:
                 break
             self._unseen -= 1
             self._answer_one(self._asked.popleft())
@@ -283,8 +283,8 @@ class Stream(LocalQueue):
         wanted = filter_asked(ask.filter, None if seat is None else seat.wanted)
         if seat is not None:
             seat.wanted = wanted
-        taken, count, found = judged(taken, wanted, self.ring.queue_id, self.ring.epoch, ask.count_max)
-        self._judged += count
+        taken, work, found = judged(taken, wanted, self.ring.queue_id, self.ring.epoch, ask.count_max)
+        self._judged += work
         return taken, found
 
     def _again(self, asked: Asked) -> None:
