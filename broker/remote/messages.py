@@ -46,7 +46,7 @@ class ConsumerHead(msgspec.Struct, frozen=True, array_like=True):
     """Unacknowledged at the consumer now."""
     order: Whole
     """When it was declared, wall clock ms; the order of waiting single active consumers."""
-    link: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    link: Annotated[str, msgspec.Meta(max_length=100)] = ""
     """`LocalConsumer.link`."""
     filter: Annotated[bytes, msgspec.Meta(max_length=16 << 10)] = b""
     """Which messages it takes (`content.selector.filters`); empty: all."""
@@ -64,7 +64,7 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
     """SETTLE_REQUEUE_COUNTED: the delivery count that the messages came with. Where it is higher now, an owner before
     has carried the return out and could not say so."""
 
-    link: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    link: Annotated[str, msgspec.Meta(max_length=100)] = ""
     """SETTLE_REQUEUE and SETTLE_REQUEUE_COUNTED: this link never gets them again; empty: it may."""
     change: Annotated[bytes, msgspec.Meta(max_length=4096)] = b""
     """Likewise: annotations that they have from now on (`content.changes`)."""

@@ -32,7 +32,7 @@ from clusterbroker.broker.queues.subscription import LocalConsumer, tell_ended
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.broker.remote.backlog import Backlog, Committing, Named
-from clusterbroker.broker.remote.consumer_link import Line, seq_of, split
+from clusterbroker.broker.remote.consumer_link import Line, no_place_for, seq_of, split
 from clusterbroker.broker.remote.host import ProxyHost
 from clusterbroker.broker.remote.messages import (
     ASK_BROWSE,
@@ -182,8 +182,8 @@ class RemoteQueue:
     # -- consuming --------------------------------------------------------------------------------------------
 
     def subscribe(self, subscription: LocalConsumer, now_ms: int, then: Callable[[str], None]) -> None:
-        if self.deleted:
-            then(GONE)
+        if why := GONE if self.deleted else no_place_for(self._lines.values(), subscription):
+            then(why)
             return
         line = Line(self.node.next_consumer(), subscription, now_ms, then)
         self._lines[line.number] = self._by_subscription[subscription] = line

@@ -10,6 +10,7 @@ answer was sent before its second one, and has come. Until then the credit stand
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.access.browser import BrowseReader
@@ -28,8 +29,8 @@ from clusterbroker.journal.record import Message
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
 
-LINK_MAX: Final = 1024
-"""Characters of a container's id and a link's name together."""
+LINK_MAX: Final = 100
+"""Characters of a container's id and a link's name together; of longer ones a digest is known."""
 COUNTS: Final = 1 << 32
 ROOM_MAX: Final = 1 << 31
 QUIET: Final = 2
@@ -193,7 +194,8 @@ class ReceiverLink:
 
     @property
     def link(self) -> str:
-        return f"{self.session.connection.container_id}\0{self.name}"[:LINK_MAX]
+        said = f"{self.session.connection.container_id}\0{self.name}"
+        return said if len(said) <= LINK_MAX else blake2b(said.encode(), digest_size=16).hexdigest()
 
     @property
     def no_ack(self) -> bool:

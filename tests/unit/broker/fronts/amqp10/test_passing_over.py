@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.queues import selecting
+from clusterbroker.broker.remote import consumer_link
 from clusterbroker.broker.wire.amqp10.performatives import Attach, Detach, Disposition, Header, Modified, Released
 from clusterbroker.broker.wire.amqp10.types import Described, Symbol
 from clusterbroker.journal.record import Message
@@ -218,3 +219,28 @@ def test_a_released_message_is_looked_at_by_all_that_passed_it() -> None:
     assert even.bodies() == [b"2"]
     peer.say(Disposition(role=True, first=0, settled=True, state=Released()))
     assert even.bodies() == [b"0"] or first.bodies() == [b"0"]
+
+
+def test_filters_of_a_queue_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They travel to its owner in one frame."""
+    monkeypatch.setattr(consumer_link, "FILTER_BYTES_MAX", 200)
+    cluster, _, other = clustered()
+    peer = Peer(cluster[other]).enter()
+    assert not bodies(peer.receiver("one", "/queues/q", filter=selector("n = 1")).attached, Detach)
+    refused = peer.receiver("two", "/queues/q", filter=selector("n = 1" + " OR n = 2" * 20))
+    (detach,) = bodies(refused.attached, Detach)
+    assert "too many filters" in detach.error.description
+    assert not bodies(peer.receiver("three", "/queues/q").attached, Detach)
+
+
+def test_a_long_name_is_the_same_link_when_it_comes_again() -> None:
+    cluster, owner, other = clustered()
+    filled(cluster[owner], 1)
+    name = "long" * 60
+    peer = Peer(cluster[other]).enter()
+    receiver = peer.receiver(name, "/queues/q", credit=1)
+    assert receiver.bodies() == [b"0"]
+    modify(peer, 0, undeliverable_here=True)
+    again = Peer(cluster[owner]).enter().receiver(name, "/queues/q", credit=1)
+    assert again.bodies() == []
+    assert Peer(cluster[owner]).enter().receiver("x" + name, "/queues/q", credit=1).bodies() == [b"0"]
