@@ -26,7 +26,7 @@ LOOKED_AT_ONCE: Final = 1024
 """In one turn of a queue, of all questions."""
 LOAD_BYTES: Final = 1 << 20
 """About so much is read from the disk for one question at a time."""
-PATIENCE_MS: Final = 5000
+PATIENCE_MS: Final = 20_000
 """A question with nothing to show is answered by then; its browser asks again."""
 
 

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.wire.amqp10.performatives import Accepted, Modified, Properties, Released
+from clusterbroker.broker.wire.amqp10.performatives import (
+    Accepted,
+    Modified,
+    Properties,
+    Released,
+    TransactionalState,
+)
 from clusterbroker.broker.wire.amqp10.types import Described, Symbol
 from clusterbroker.broker.wire.numbers import UInt64
 
@@ -15,6 +21,7 @@ from ..marks import rule
 from ..wire import Channel, eventually
 from .conftest import Connect10
 from .test_links import fill
+from .test_transactions import Coordinating
 from .wire import Receiver, Session
 
 JMS, SQL = "apache.org:selector-filter:string", "amqp:sql-filter"
@@ -372,3 +379,28 @@ def test_filters_on_a_stream_keep_the_offsets(
     assert [each.message.annotations["x-stream-offset"] for each in found] == list(range(6, 300, 2))
     numbered(session, stream, 3)
     assert [each.message.annotations["x-stream-offset"] for each in reader.deliveries(2)] == [300, 302]
+
+
+@rule("D101", "D102", "D103")
+def test_modified_in_a_transaction(session: Session, queue: str, connect10: Connect10) -> None:
+    """With its commit, and not before."""
+    fill(session, queue, 2)
+    coordinator = Coordinating(session)
+    receiver = session.receiver(f"/queues/{queue}", credit=2)
+    first, second = receiver.deliveries(2)
+    txn_id = coordinator.declare()
+    outcome = Modified(
+        delivery_failed=True, undeliverable_here=True, message_annotations={Symbol("x-opt-why"): "transacted"}
+    )
+    state = TransactionalState(txn_id=txn_id, outcome=outcome)
+    receiver.dispose(first.id, second.id, state)
+    other = connect10().session().receiver(f"/queues/{queue}", credit=2)
+    session.settle_down()
+    assert other.waiting() == 0
+    assert coordinator.discharge(txn_id) == Accepted()
+    receiver.grant(2)
+    found = other.deliveries(2)
+    assert [each.message.body for each in found] == [b"0", b"1"]
+    for each in found:
+        assert (each.message.annotations["x-opt-why"], each.message.header.delivery_count) == ("transacted", 1)
+    assert receiver.waiting() == 0
