@@ -319,7 +319,7 @@ class Dispatch:
 
     def end_epoch(self) -> None:
         """Nobody is answered, and nothing returns."""
-        self._getters = self._ahead = self.delayed = None
+        self._getters = self._ahead = self.delayed = self.selecting = None
 
     def drop(self) -> None:
         """The queue is deleted."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
 from clusterbroker.broker.queues.subscription import LocalConsumer, Source
@@ -127,6 +128,9 @@ class QueueHandle(Source, Protocol):
 
     def lease(self, request: LeaseRequest, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
         """Something is said about the lease on the queue (`leasing`); `then` hears what came of it, and ENQ records."""
+
+    def browse(self, browse: Browse, then: Browsed, now_ms: int) -> None:
+        """Shows what is ready, and takes nothing; `then` is called in a later turn."""
 
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
         """The message of a `get` as its client shall see it."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from clusterbroker.broker.queues.attributes import MOVED
+from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.effort import Effort
 from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY, CommitPart, Moved, QueueHandle, Taken
@@ -446,6 +447,14 @@ class LocalQueue(QueueHandle):
         self, now_ms: int, then: Callable[[Taken | str | None], None], credit: Any = None, *, no_ack: bool = False
     ) -> None:
         """See `QueueHandle`; with `credit`, a Taker, the message is delivered to that, and `then` hears None."""
+
+    @abstractmethod
+    def browse(self, browse: Browse, then: Browsed, now_ms: int) -> None:
+        """See `QueueHandle`."""
+
+    @abstractmethod
+    def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
+        """See `QueueHandle`."""
 
     def add_consumer(self, member: Member, now_ms: int) -> None:
         """Of any node."""

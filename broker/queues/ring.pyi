@@ -198,8 +198,8 @@ class Taker:
 
 class Selection:
     cursor: int
-    judge: Callable[[int, Message], object]
-    def __init__(self, judge: Callable[[int, Message], object]) -> None: ...
+    judge: Callable[[int, Message], bool | None]
+    def __init__(self, judge: Callable[[int, Message], bool | None]) -> None: ...
 
 class RemoteConsumer(Taker):
     holder: int

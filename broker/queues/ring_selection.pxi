@@ -56,8 +56,11 @@ cdef int give_next(Ring ring, Taker taker, int64_t now_ms, int64_t *left, uint64
                 ring.set_mark()
             return head
         message = <Message><PyObject *>s.message
+        answer = selection.judge(seq, message)
+        if answer is None:  # not in this turn
+            return LIMIT
         selection.cursor = seq + 1
-        if selection.judge(seq, message):
+        if answer:
             deliver(ring, taker, seq, ring.find(seq), now_ms)
             return HEAD_OK
         ring.relieve(seq, ring.find(seq))

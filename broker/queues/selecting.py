@@ -23,8 +23,10 @@ from clusterbroker.journal.record import Message
 EXCLUDED_MAX: Final = 4096
 """Pairs of a message and a link, of one queue."""
 FORGOTTEN_AT_ONCE: Final = 256
-LOOK_MAX: Final = 512
-"""Messages judged in one turn of a queue: 10 to 50 ms."""
+LOOK_MAX: Final = 4096
+"""Messages looked at in one turn of a queue."""
+WORK_MAX: Final = 20_000
+"""What judging may take in one turn of a queue (`Filter.work`), about in us."""
 LOAD_COUNT: Final = 512
 LOAD_BYTES: Final = 1 << 20
 
@@ -32,13 +34,14 @@ LOAD_BYTES: Final = 1 << 20
 class Selecting:
     """Of one queue."""
 
-    __slots__ = ("_excluded", "_links", "_queue", "_subject")
+    __slots__ = ("_excluded", "_links", "_queue", "_subject", "_work")
 
     def __init__(self, queue: LocalQueue) -> None:
         self._queue = queue
         self._excluded: dict[tuple[int, str], None] = {}  # in the order in which they came
         self._links: dict[str, set[int]] = {}
         self._subject: Subject | None = None  # the last message that was judged: others judge it next
+        self._work = 0
 
     # -- who selects
 
@@ -49,10 +52,15 @@ class Selecting:
             member.credit.selection = None
             return
 
-        def judge(seq: int, message: Message) -> bool:
+        def judge(seq: int, message: Message) -> bool | None:
             if excluded is not None and seq in excluded:
                 return False
-            return wanted is None or wanted.takes(self._seen(message))
+            if wanted is None:
+                return True
+            if self._work > WORK_MAX:
+                return None
+            self._work += wanted.work(message)
+            return wanted.takes(self._seen(message))
 
         member.credit.selection = rings.Selection(judge)
 
@@ -63,7 +71,7 @@ class Selecting:
 
     def rest(self) -> None:
         """A hand-out is over: no message is held for it."""
-        self._subject = None
+        self._subject, self._work = None, 0
 
     # -- what is excluded
 

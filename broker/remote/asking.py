@@ -21,6 +21,7 @@ from clusterbroker.broker.queues.ring import RemoteConsumer
 from clusterbroker.broker.remote.attachment import Attachment
 from clusterbroker.broker.remote.host import OwnedQueueHost
 from clusterbroker.broker.remote.messages import (
+    ASK_BROWSE,
     ASK_COUNTS,
     ASK_DELETE,
     ASK_GET,
@@ -130,6 +131,9 @@ class Asking:
         if ask.what == ASK_READ:
             self._read(attachment, ask)
             return
+        if ask.what == ASK_BROWSE:
+            self._browse(attachment, ask, now_ms)
+            return
         if ask.what == ASK_PURGE:
             count = queue.ring.purge()
             mark = queue.log.commits if count and queue.ring.needs_write else SAFE
@@ -191,6 +195,16 @@ class Asking:
 
         assert ask.word is not None, "a question about a lease says what"
         queue.lease(ask.word, heard, now_ms)
+
+    def _browse(self, attachment: Attachment, ask: Ask, now_ms: int) -> None:
+        queue, gen = self._owned.queue, attachment.gen
+
+        def browsed(seq: int, records: bytes) -> None:
+            if attachment.attached and attachment.gen == gen:  # otherwise it is asked again
+                self._say(attachment, Answer(queue.entity.queue_id, gen, ask.request, next=seq), records)
+
+        assert ask.browse is not None, "a browser says what it wants"
+        queue.browse(ask.browse, browsed, now_ms)
 
     @property
     def _ready(self) -> int:

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from clusterbroker.broker.queues.browse import Browse
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.link_deliveries import ATTACH_MAX
 from clusterbroker.cluster.link.fields import Producer, Short, Signed, Term, Whole, Word, check_ranges
@@ -50,7 +51,7 @@ class ConsumerHead(msgspec.Struct, frozen=True, array_like=True):
     """Unacknowledged at the consumer now."""
     order: Whole
     """When it was declared, wall clock ms; the order of waiting single active consumers."""
-    link: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    link: Annotated[str, msgspec.Meta(max_length=100)] = ""
     """`LocalConsumer.link`."""
     filter: Annotated[bytes, msgspec.Meta(max_length=16 << 10)] = b""
     """Which messages it takes (`content.selector.filters`); empty: all."""
@@ -68,7 +69,7 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
     """SETTLE_REQUEUE_COUNTED: the delivery count that the messages came with. Where it is higher now, an owner before
     has carried the return out and could not say so."""
 
-    link: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    link: Annotated[str, msgspec.Meta(max_length=100)] = ""
     """SETTLE_REQUEUE and SETTLE_REQUEUE_COUNTED: this link never gets them again; empty: it may."""
     change: Annotated[bytes, msgspec.Meta(max_length=4096)] = b""
     """Likewise: annotations that they have from now on (`content.changes`)."""
@@ -172,7 +173,7 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     epoch: Term
     gen: Whole
     request: Whole
-    what: Annotated[int, msgspec.Meta(ge=0, le=7)]
+    what: Annotated[int, msgspec.Meta(ge=0, le=8)]
     if_unused: bool = False
     if_empty: bool = False
     no_ack: bool = False
@@ -185,6 +186,8 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     """Of ASK_TAGS, and there it is: an `AskedTags`."""
     ranges: tuple[Range, ...] = ()
     """Of ASK_READ: messages that the proxy's clients hold."""
+    browse: Browse | None = None
+    """Of ASK_BROWSE, and there it is."""
 
     def __post_init__(self) -> None:
         if (self.word is None) != (self.what != ASK_LEASE):
@@ -193,6 +196,8 @@ class Ask(ProxyMessage, frozen=True, tag=27):
             raise ValueError("a question about a link's deliveries says which, and no other does")
         if bool(self.ranges) != (self.what == ASK_READ):
             raise ValueError("who reads says what, and nobody else does")
+        if (self.browse is None) != (self.what != ASK_BROWSE):
+            raise ValueError("a browser's question says where it is, and no other does")
         check_ranges(self.ranges)
 
 
@@ -203,6 +208,7 @@ ASK_DELETE = 3  # may it be deleted? the owner takes nothing more until it is
 ASK_LEASE = 5  # something is said about the lease on it
 ASK_READ = 6  # messages that were handed out before (feature level 3)
 ASK_TAGS = 7  # which deliveries of a recoverable link are here (feature level 3)
+ASK_BROWSE = 8  # what is ready is looked at, and not taken (feature level 3)
 ASK_TOUCH = 4  # it was declared again: x-expires begins anew; answered like ASK_COUNTS
 
 
@@ -373,6 +379,8 @@ class Answer(ProxyMessage, frozen=True, tag=46):
     """ASK_COUNTS, of a queue that holds staged rows: of their bodies."""
     tags: list[Tag] = []
     """ASK_TAGS: those that are known."""
+    next: Whole = 0
+    """ASK_BROWSE: where to go on."""
 
 
 class Detach(ProxyMessage, frozen=True, tag=47):

@@ -21,20 +21,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
+from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.handle import GONE, CommitPart, Modification, Reread, Taken
 from clusterbroker.broker.queues.lease import GONE as LOST
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
-from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
+from clusterbroker.broker.queues.link_deliveries import Tagged
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer, tell_ended
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.broker.remote.backlog import Backlog, Committing, Named
-from clusterbroker.broker.remote.consumer_link import Line, seq_of, split
+from clusterbroker.broker.remote.consumer_link import Line, no_place_for, seq_of, split
 from clusterbroker.broker.remote.host import ProxyHost
 from clusterbroker.broker.remote.messages import (
+    ASK_BROWSE,
     ASK_COUNTS,
     ASK_DELETE,
     ASK_GET,
@@ -138,8 +140,7 @@ class RemoteQueue(TaggingQueue):
         ring.owner = self
 
     def __repr__(self) -> str:
-        state = "attached" if self.attached else "detached"
-        return f"<RemoteQueue {self.name} {state} to {self.entity.owner} epoch {self.entity.epoch} gen {self.gen}>"
+        return f"<RemoteQueue {self.name} at {self.entity.owner} epoch {self.entity.epoch} gen {self.gen}>"
 
     @property
     def name(self) -> str:
@@ -187,8 +188,8 @@ class RemoteQueue(TaggingQueue):
     # -- consuming --------------------------------------------------------------------------------------------
 
     def subscribe(self, subscription: LocalConsumer, now_ms: int, then: Callable[[str], None]) -> None:
-        if self.deleted:
-            then(GONE)
+        if why := GONE if self.deleted else no_place_for(self._lines.values(), subscription):
+            then(why)
             return
         line = Line(self.node.next_consumer(), subscription, now_ms, then)
         self._lines[line.number] = self._by_subscription[subscription] = line
@@ -236,6 +237,9 @@ class RemoteQueue(TaggingQueue):
     def lease(self, request: LeaseRequest, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
         self._ask(ASK_LEASE, lambda answer, records: then(answer.lease or LOST, bytes(records)), word=request)
 
+    def browse(self, browse: Browse, then: Browsed, now_ms: int) -> None:
+        self._ask(ASK_BROWSE, lambda answer, records: then(answer.next, bytes(records)), browse=browse)
+
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
         return message  # the owner has changed in it what a consumer shall see
 
@@ -254,8 +258,7 @@ class RemoteQueue(TaggingQueue):
         self._give_back(seq, SETTLE_REQUEUE_COUNTED if counted else SETTLE_REQUEUE)
 
     def modify(self, seq: int, modification: Modification) -> None:
-        counted, link, change = modification
-        self._give_back(seq, SETTLE_REQUEUE_COUNTED if counted else SETTLE_REQUEUE, link, change)
+        self._give_back(seq, SETTLE_REQUEUE_COUNTED if modification[0] else SETTLE_REQUEUE, *modification[1:])
 
     def _give_back(self, seq: int, outcome: int, link: str = "", change: bytes = b"") -> None:
         if self.deleted:
@@ -272,7 +275,7 @@ class RemoteQueue(TaggingQueue):
         def answered(answer: Answer, payload: memoryview) -> None:
             then({seq: message for seq, message, *_ in read_records(payload)}, answer.count)
 
-        self._ask(ASK_READ, answered, ranges=ranges_of(seqs))
+        self._ask(ASK_READ, answered, ranges=tuple(ranges_of(seqs)))
 
     def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
         if self.deleted:
@@ -330,8 +333,7 @@ class RemoteQueue(TaggingQueue):
         self._ask(ASK_COUNTS, lambda answer, _: self._counted(answer, then))
 
     def ready_for(self, consumer: LocalConsumer, now_ms: int, then: Callable[[int, int], None]) -> None:
-        line = self._by_subscription.get(consumer)
-        number = 0 if line is None else line.number
+        number = line.number if (line := self._by_subscription.get(consumer)) is not None else 0
         self._ask(ASK_COUNTS, lambda answer, _: then(answer.count, answer.consumers), consumer=number)
 
     def _counted(self, answer: Answer, then: Callable[[int, int], None]) -> None:
@@ -348,27 +350,21 @@ class RemoteQueue(TaggingQueue):
         if self.entity.owner is None and not if_unused and not if_empty:
             then("", 0)  # nobody is there to be asked, and there is nothing to ask
             return
-        self._ask(ASK_DELETE, lambda answer, _: then(answer.refused, answer.count), if_unused, if_empty)
+        self._ask(
+            ASK_DELETE, lambda answer, _: then(answer.refused, answer.count), if_unused=if_unused, if_empty=if_empty
+        )
 
     def ownerless(self) -> None:
         """It has lost its owner, and there is no other: who deletes it without conditions need not wait for one."""
         for question in self._questions.take_deletions():
             question.then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
 
-    def _ask(
-        self, what: int, then: Then, if_unused: bool = False, if_empty: bool = False, no_ack: bool = False,
-        word: LeaseRequest | None = None, consumer: int = 0, tags: AskedTags | None = None,
-        ranges: Sequence[Range] = (),
-    ) -> None:  # fmt: skip
+    def _ask(self, what: int, then: Then, **more: Any) -> None:
+        """`more`: fields of `Question`."""
         if self.deleted:
             then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
             return
-        self._questions.ask(
-            Question(
-                what, if_unused, if_empty, no_ack, self._backlog.next_number, self.node.host.now_ms, then, word,
-                consumer, tags, tuple(ranges),
-            )
-        )  # fmt: skip
+        self._questions.ask(Question(what, self._backlog.next_number, self.node.host.now_ms, then, **more))
         self.ring.mark()
 
     def adopt(self, settings: QueueSettings) -> None:

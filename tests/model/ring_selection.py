@@ -26,7 +26,7 @@ from tests.model.ring_taker import Taker
 
 
 class Selection:
-    """What a consumer takes of a queue. `judge(seq, message)`: whether it takes that."""
+    """What a consumer takes of a queue. `judge(seq, message)`: whether it takes that; None: not in this turn."""
 
     __slots__ = ("cursor", "judge")
 
@@ -101,10 +101,14 @@ def _give(ring: Ring, taker: Taker, now_ms: int, left: list[int]) -> tuple[int, 
             if told != HEAD_NOT_LOADED and ring.logged:
                 ring.reserve_ahead(seq)
             return told, seq
-        selection.cursor = seq + 1
         if told == HEAD_EXPIRED:
+            selection.cursor = seq + 1
             continue  # it is given up when it is the head
-        if selection.judge(seq, ring.message(seq)):
+        answer = selection.judge(seq, ring.message(seq))
+        if answer is None:
+            return LIMIT, seq
+        selection.cursor = seq + 1
+        if answer:
             _deliver(ring, taker, seq, now_ms)
             return HEAD_OK, seq
         ring.relieve(seq)

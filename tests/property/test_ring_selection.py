@@ -7,6 +7,7 @@ lying while it has credit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import settings
@@ -20,8 +21,10 @@ from tests.property.test_ring_model import TOKEN, Half, RingHalves, deliveries
 ENOUGH = 1 << 30
 
 
-def judge(modulus: int, rest: int) -> Any:
-    def takes(seq: int, message: Any) -> bool:
+def judge(modulus: int, rest: int, tired: Callable[[], bool]) -> Any:
+    def takes(seq: int, message: Any) -> bool | None:
+        if tired():
+            return None
         assert TOKEN.search(message.payload), "a message is judged by its content"
         return seq % modulus == rest
 
@@ -33,6 +36,8 @@ class SelectingHalves(RingHalves):
     def no_selections(self) -> None:
         self.takes: dict[int, tuple[int, int]] = {}  # place of a consumer -> modulus, rest
         self.changes: dict[int, int] = {}
+        self.asked: dict[Half, int] = {}
+        self.patience = ENOUGH
 
     def leave(self, seq: int) -> None:
         super().leave(seq)
@@ -44,14 +49,22 @@ class SelectingHalves(RingHalves):
         place = pick % len(self.halves[0].consumers)
         self.takes[place] = modulus, rest
         for half in self.halves:
-            selection = None if rest >= modulus else half.module.Selection(judge(modulus, rest))
+            selection = None if rest >= modulus else half.module.Selection(judge(modulus, rest, self.tire(half)))
             half.consumers[place].selection = selection
         if rest >= modulus:
             del self.takes[place]
 
+    def tire(self, half: Half) -> Callable[[], bool]:
+        def tired() -> bool:
+            self.asked[half] = self.asked.get(half, 0) + 1
+            return self.asked[half] > self.patience
+
+        return tired
+
     @precondition(lambda self: self.ready)
-    @rule(look_max=st.sampled_from([ENOUGH, ENOUGH, 0, 1, 3]))
-    def select(self, look_max: int) -> None:
+    @rule(look_max=st.sampled_from([ENOUGH, ENOUGH, 0, 1, 3]), patience=st.sampled_from([ENOUGH, ENOUGH, 2]))
+    def select(self, look_max: int, patience: int) -> None:
+        self.asked, self.patience = {}, patience
         ready = set(self.ready)
         before = [consumer.delivered for consumer in self.halves[1].consumers]
         count, why, absent = self.both(

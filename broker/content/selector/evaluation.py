@@ -17,6 +17,8 @@ from clusterbroker.broker.content.selector.like import Like
 from clusterbroker.broker.content.selector.syntax import COMPARISONS, BadSelector, Node
 
 WHOLE_MAX: Final = 2**63
+SLOW_MAX: Final = 4
+"""Patterns of LIKE in one selector that are slow: up to 1 ms each."""
 Value = Callable[[Any], Any]
 """Of a message: a value, or None."""
 Names = Callable[[str], Value]
@@ -50,6 +52,7 @@ def kind_of(value: Any) -> str:
 class _Maker:
     def __init__(self, names: Names, orders_texts: bool) -> None:
         self._names = names
+        self._slow = 0
         self._ordered = ("number", "text", "binary") if orders_texts else ("number",)
 
     def of(self, node: Node) -> Value:
@@ -65,7 +68,11 @@ class _Maker:
             value, low, high = map(self.of, of)
             return _and(self._comparison(">=", value, low), self._comparison("<=", value, high))
         if kind == "like":
-            return _like(self.of(of[0]), Like(of[1], of[2]))
+            like = Like(of[1], of[2])
+            self._slow += like.is_slow
+            if self._slow > SLOW_MAX:
+                raise BadSelector(f"a selector has at most {SLOW_MAX} patterns with '_' between two '%'")
+            return _like(self.of(of[0]), like)
         return _MAKERS[kind](*map(self.of, of))
 
     def _comparison(self, sign: str, left: Value, right: Value) -> Value:

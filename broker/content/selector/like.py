@@ -13,6 +13,8 @@ from clusterbroker.broker.content.selector.syntax import BadSelector
 
 TEXT_MAX: Final = 1 << 16
 """Characters of a text that is looked at; a longer one is unknown."""
+SLOW_TEXT_MAX: Final = 1 << 12
+"""Where a piece with `_` has to be searched for."""
 UNKNOWN_PIECE_MAX: Final = 32
 """Characters between two `%`, where a `_` stands among them: such a piece is tried at each place of the text."""
 
@@ -45,17 +47,20 @@ class _Piece:
 class Like:
     """One pattern. Raises BadSelector."""
 
-    __slots__ = ("_first", "_last", "_middle", "_whole")
+    __slots__ = ("_first", "_last", "_middle", "_text_max", "_whole", "is_slow")
 
     def __init__(self, pattern: str, escape: str) -> None:
         pieces = _pieces(pattern, escape)
         self._whole = len(pieces) == 1
         self._first, self._last = _Piece(pieces[0], searched=False), _Piece(pieces[-1], searched=False)
         self._middle = [_Piece(piece, searched=True) for piece in pieces[1:-1] if piece]
+        self.is_slow = any(None in piece for piece in pieces[1:-1])
+        """A piece with `_` has to be searched for."""
+        self._text_max = SLOW_TEXT_MAX if self.is_slow else TEXT_MAX
 
     def matches(self, text: str) -> bool | None:
         """Whether all of the text is as the pattern says; None: nobody knows."""
-        if len(text) > TEXT_MAX:
+        if len(text) > self._text_max:
             return None
         first, last = self._first, self._last
         if self._whole:

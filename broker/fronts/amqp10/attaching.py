@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from clusterbroker.broker.access import receiver
+from clusterbroker.broker.access.browser import BrowseReader
 from clusterbroker.broker.access.errors import Refusal, not_found
 from clusterbroker.broker.access.questions import Pending
 from clusterbroker.broker.access.readers import OFFSET_MAX, RangeReader, StreamReader
@@ -257,13 +258,14 @@ def _consume(
         raise LinkError(RESOURCE_LIMIT, f"reached maximum ({limit}) of receivers per session")
     queue = receiver.readable(access, name, session.connection.sessions.values())
     settings = performative.properties or {}
-    reader, filters = _reader(access, queue, source.filter or {})
-    wanted, judged = _filter(access, queue, source.filter or {})
+    wanted, judged = _filter(access, source.filter or {})
+    browses = source.distribution_mode == "copy"
+    reader, filters = _reader(access, queue, source.filter or {}, wanted, browses)
     known = replace(
         source,
         filter=filters | judged or None,
         outcomes=tuple(one for one in OUTCOMES if not source.outcomes or one in source.outcomes),
-        distribution_mode="move" if source.distribution_mode else None,
+        distribution_mode=("copy" if browses else "move") if source.distribution_mode else None,
         durable=min(source.durable, 1),
     )
     terms = NOTHING_KEPT
@@ -277,7 +279,7 @@ def _consume(
             return left.link
     link = ReceiverLink(session, performative, known, reader, _priority(settings), wanted)
     link.exclusive, link.terminus, link.terms = exclusive, terminus, terms
-    if reader is not queue:
+    if isinstance(reader, StreamReader):
         link.credit.numbered, link.credit.shift = STREAM_OFFSET, -1
     session.links[link.handle] = link
 
@@ -319,12 +321,8 @@ def _priority(settings: Mapping[str, Any]) -> int:
     return int(told)
 
 
-def _filter(
-    access: Authorization, queue: QueueHandle, filters: Mapping[str, Any]
-) -> tuple[Filter | None, dict[Any, Any]]:
+def _filter(access: Authorization, filters: Mapping[str, Any]) -> tuple[Filter | None, dict[Any, Any]]:
     """What the link takes of what it reads, and the filters that say so."""
-    if queue.settings.queue_type == STREAM:
-        return None, {}
     try:
         wanted, judged = filter_of(filters)
     except BadFilter as error:
@@ -346,20 +344,23 @@ def check_level(access: Authorization, what: str) -> None:
 
 
 def _reader(
-    access: Authorization, queue: QueueHandle, filters: Mapping[str, Any]
+    access: Authorization, queue: QueueHandle, filters: Mapping[str, Any], wanted: Filter | None, browses: bool
 ) -> tuple[QueueHandle | RangeReader, dict[Any, Any]]:
-    """What the link reads, and the filters that are in force."""
+    """What the link reads, and where it begins, as its filters say."""
     if queue.settings.queue_type != STREAM:
-        return queue, {}
+        if not browses:
+            return queue, {}
+        check_level(access, "browsing")
+        return BrowseReader(access, queue, wanted), {}
     for name, told in filters.items():
         if not isinstance(told, Described) or told.descriptor != OFFSET:
             continue
         start = told.value
         if isinstance(start, Milliseconds):
-            return StreamReader(access, queue, since_ms=max(0, start)), {Symbol(name): told}
+            return StreamReader(access, queue, since_ms=max(0, start), wanted=wanted), {Symbol(name): told}
         if start in ("first", "last", "next"):
-            return StreamReader(access, queue, str(start)), {Symbol(name): told}
+            return StreamReader(access, queue, str(start), wanted=wanted), {Symbol(name): told}
         if isinstance(start, int) and not isinstance(start, bool) and 0 <= start < OFFSET_MAX:
-            return StreamReader(access, queue, int(start)), {Symbol(name): told}
+            return StreamReader(access, queue, int(start), wanted=wanted), {Symbol(name): told}
         raise LinkError(INVALID_FIELD, f"{OFFSET} is first, last, next, an offset or a timestamp")
-    return StreamReader(access, queue), {}
+    return StreamReader(access, queue, wanted=wanted), {}

@@ -13,14 +13,16 @@ from clusterbroker.broker.wire.amqp10.performatives import Modified
 
 
 def modify(node: Node, entries: Sequence[Any], outcome: Modified) -> None:
-    """Carries the outcome out for deliveries of one link. Annotations that are too long are left out: the message
+    """Carries the outcome out for deliveries of a session. Annotations that are too long are left out: the message
     returns all the same."""
     try:
         change = change_of(outcome.message_annotations or {})
     except ValueError:
         change = b""
-    counted, modification = outcome.delivery_failed, None
-    if entries and (outcome.undeliverable_here or change):
-        link = entries[0][1].owner.link if outcome.undeliverable_here else ""
-        modification = Modification(counted, link, change)
-    give_back(node, entries, requeue=True, counted=counted, modification=modification)
+    counted = outcome.delivery_failed
+    by_link: dict[str, list[Any]] = {}
+    for entry in entries:
+        by_link.setdefault(entry[1].owner.link if outcome.undeliverable_here else "", []).append(entry)
+    for link, own in by_link.items():
+        modification = Modification(counted, link, change) if link or change else None
+        give_back(node, own, requeue=True, counted=counted, modification=modification)

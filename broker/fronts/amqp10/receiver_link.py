@@ -10,8 +10,10 @@ answer was sent before its second one, and has come. Until then the credit stand
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
+from clusterbroker.broker.access.browser import BrowseReader
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.readers import RangeReader
 from clusterbroker.broker.content.selector.filters import Filter
@@ -29,8 +31,8 @@ from clusterbroker.journal.record import Message
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
 
-LINK_MAX: Final = 1024
-"""Characters of a container's id and a link's name together."""
+LINK_MAX: Final = 100
+"""Characters of a container's id and a link's name together; of longer ones a digest is known."""
 COUNTS: Final = 1 << 32
 ROOM_MAX: Final = 1 << 31
 GAPS: Final = 1 << 16
@@ -157,6 +159,8 @@ class ReceiverLink:
             self._dry()  # of a queue with a single active consumer others get nothing
         elif not credit.writable:
             return  # `go_on`
+        elif isinstance(queue, BrowseReader):
+            queue.drain(self._dry)
         elif isinstance(queue, RangeReader):
             self._drain_reader(queue, node.now_ms)
         else:
@@ -213,7 +217,8 @@ class ReceiverLink:
 
     @property
     def link(self) -> str:
-        return f"{self.identity.name.container}\0{self.name}"[:LINK_MAX]
+        said = f"{self.identity.name.container}\0{self.name}"
+        return said if len(said) <= LINK_MAX else blake2b(said.encode(), digest_size=16).hexdigest()
 
     @property
     def no_ack(self) -> bool:

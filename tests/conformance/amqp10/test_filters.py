@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.wire.amqp10.performatives import Accepted, Modified, Properties, Released
+from clusterbroker.broker.wire.amqp10.performatives import (
+    Accepted,
+    Modified,
+    Properties,
+    Released,
+    TransactionalState,
+)
 from clusterbroker.broker.wire.amqp10.types import Described, Symbol
 from clusterbroker.broker.wire.numbers import UInt64
 
@@ -15,6 +21,7 @@ from ..marks import rule
 from ..wire import Channel, eventually
 from .conftest import Connect10
 from .test_links import fill
+from .test_transactions import Coordinating
 from .wire import Receiver, Session
 
 JMS, SQL = "apache.org:selector-filter:string", "amqp:sql-filter"
@@ -276,3 +283,124 @@ def test_single_active_consumer_and_a_filter(session: Session, channel: Channel,
     one.accept(*found)
     one.detach()
     assert two.bodies(2) == [b"1", b"3"]
+
+
+# -- browsing
+
+
+def browsing(session: Session, queue: str, *told: tuple[str, Any], credit: int = 100, **fields: Any) -> Receiver:
+    return session.receiver(
+        f"/queues/{queue}", credit=credit, distribution_mode="copy", filter=filters(*told) or None, **fields
+    )
+
+
+@rule("E144")
+@pytest.mark.parametrize("settle", [0, 1])
+def test_copy_removes_nothing_and_sees_each_once(
+    session: Session, queue: str, channel: Channel, settle: int, connect10: Connect10
+) -> None:
+    numbered(session, queue, 5)
+    browser = browsing(session, queue, settle=settle)
+    assert getattr(browser.attach.source, "distribution_mode", None) == "copy"
+    found = browser.deliveries(5)
+    assert [each.message.body for each in found] == [b"%d" % n for n in range(5)]
+    assert all(each.message.header.first_acquirer for each in found)
+    if not settle:
+        browser.accept(*found[:2])
+        browser.dispose(found[2].id, state=Released())
+        browser.dispose(found[3].id, state=Modified(delivery_failed=True, undeliverable_here=True))
+    numbered(session, queue, 1)
+    assert browser.bodies(1) == [b"0"], "what comes later is shown"
+    assert browser.waiting() == 0
+    assert channel.message_count(queue) == 6, "nothing is unacknowledged for it, nothing is gone"
+    consumer = connect10().session().receiver(f"/queues/{queue}", credit=10)
+    first = consumer.delivery().message
+    assert (first.body, first.header.first_acquirer, first.header.delivery_count) == (b"0", True, 0)
+    assert consumer.bodies(5) == [b"1", b"2", b"3", b"4", b"0"]
+
+
+@rule("E144")
+def test_a_browser_has_credit_of_its_own_and_a_filter(session: Session, queue: str, connect10: Connect10) -> None:
+    numbered(session, queue, 6)
+    browser = browsing(session, queue, (JMS, "color = 'red'"), credit=1)
+    assert browser.bodies(1) == [b"0"]
+    assert browser.waiting() == 0
+    consumer = connect10().session().receiver(f"/queues/{queue}", credit=3)
+    assert consumer.bodies(3) == [b"0", b"1", b"2"], "it takes no credit of others"
+    browser.grant(10)
+    assert browser.bodies(1) == [b"4"], "what others hold is not shown"
+    assert browser.waiting() == 0
+
+
+@rule("E144")
+def test_drain_tells_a_browser_that_it_has_seen_all(session: Session, queue: str) -> None:
+    numbered(session, queue, 3)
+    browser = browsing(session, queue, credit=0)
+    browser.grant(10, drain=True)
+    assert browser.bodies(3) == [b"0", b"1", b"2"]
+    flow = browser.flow()
+    assert (flow.drain, flow.link_credit, flow.delivery_count) == (True, 0, 10)
+    browser.count = 10
+    browser.grant(1, drain=True)
+    assert browser.flow().delivery_count == 11
+
+
+def test_a_deleted_queue_ends_its_browsers(session: Session, queue: str, channel: Channel) -> None:
+    browser = browsing(session, queue)
+    channel.queue_delete(queue)
+    browser.detached("amqp:resource-deleted")
+
+
+# -- streams
+
+
+@rule("E141", "E145")
+@pytest.mark.parametrize(
+    "told",
+    [
+        (SQL, "a.color = 'red' AND properties.subject LIKE 'order.%'"),
+        (JMS, "color = 'red'"),
+        (APPLICATION, {"color": "red"}),
+    ],
+)
+def test_filters_on_a_stream_keep_the_offsets(
+    session: Session, channel: Channel, name: Any, told: tuple[str, Any]
+) -> None:
+    stream = name("stream")
+    channel.queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"})
+    numbered(session, stream, 300)
+    spec = {Symbol("rabbitmq:stream-offset-spec"): Described(Symbol("rabbitmq:stream-offset-spec"), "first")}
+    reader = session.receiver(f"/queues/{stream}", credit=3, filter=spec | filters(told))
+    assert set(in_force(reader)) == {"rabbitmq:stream-offset-spec", "f0"}
+    assert [each.message.annotations["x-stream-offset"] for each in reader.deliveries(3)] == [0, 2, 4]
+    assert reader.waiting() == 0
+    reader.grant(200)
+    found = reader.deliveries(147)
+    assert [each.message.annotations["x-stream-offset"] for each in found] == list(range(6, 300, 2))
+    numbered(session, stream, 3)
+    assert [each.message.annotations["x-stream-offset"] for each in reader.deliveries(2)] == [300, 302]
+
+
+@rule("D101", "D102", "D103")
+def test_modified_in_a_transaction(session: Session, queue: str, connect10: Connect10) -> None:
+    """With its commit, and not before."""
+    fill(session, queue, 2)
+    coordinator = Coordinating(session)
+    receiver = session.receiver(f"/queues/{queue}", credit=2)
+    first, second = receiver.deliveries(2)
+    txn_id = coordinator.declare()
+    outcome = Modified(
+        delivery_failed=True, undeliverable_here=True, message_annotations={Symbol("x-opt-why"): "transacted"}
+    )
+    state = TransactionalState(txn_id=txn_id, outcome=outcome)
+    receiver.dispose(first.id, second.id, state)
+    other = connect10().session().receiver(f"/queues/{queue}", credit=2)
+    session.settle_down()
+    assert other.waiting() == 0
+    assert coordinator.discharge(txn_id) == Accepted()
+    receiver.grant(2)
+    found = other.deliveries(2)
+    assert [each.message.body for each in found] == [b"0", b"1"]
+    for each in found:
+        assert (each.message.annotations["x-opt-why"], each.message.header.delivery_count) == ("transacted", 1)
+    assert receiver.waiting() == 0
