@@ -82,7 +82,8 @@ class Management:
         """Raises ClientError; TimeoutError when no answer came, as after a loss of the connection."""
         number = str(next(self._numbers))
         properties = Properties(message_id=number, to=path, subject=method, reply_to="$me")
-        waiting = self._asked[number] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._asked[number] = waiting
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 await self._sender.send(Message(value=body, properties=properties), settled=True)
