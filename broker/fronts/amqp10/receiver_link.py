@@ -10,7 +10,7 @@ answer was sent before its second one, and has come. Until then the credit stand
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.readers import RangeReader
@@ -26,6 +26,7 @@ from clusterbroker.journal.record import Message
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
 
+ACTIVE: Final = "rabbitmq:active"
 COUNTS: Final = 1 << 32
 ROOM_MAX: Final = 1 << 31
 QUIET: Final = 2
@@ -44,8 +45,8 @@ class ReceiverLink:
     node = ""
 
     __slots__ = (
-        "attached", "credit", "drained", "draining", "drains", "exclusive", "handle", "name", "order", "queue",
-        "rcv_second", "session", "settled", "source", "terminus",
+        "active", "attached", "credit", "drained", "draining", "drains", "exclusive", "handle", "name", "order",
+        "queue", "rcv_second", "session", "settled", "source", "terminus", "told_active",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +65,9 @@ class ReceiverLink:
         self.attached = False
         self.drained = 0
         """Credit that was given up."""
+        self.active: bool | None = None
+        """Whether it is the queue's single active consumer; None: there is no such thing, or nothing is known of it."""
+        self.told_active: bool | None = None
         self.terminus: Terminus | None = None
         self.draining = False
         self.drains = 0
@@ -86,10 +90,24 @@ class ReceiverLink:
             if self.attached:
                 self.queue.ring.mark()
                 self.queue.limits_changed(self)
+                self._tell_activity()
                 if flow.drain:
                     self._drain()
         if flow.echo:
             self.tell()
+
+    def activated(self, active: bool) -> None:
+        """The queue has a single active consumer: this one is, or waits."""
+        self.active = active
+        self._tell_activity()
+
+    def _tell_activity(self) -> None:
+        """The client hears of it when it first gives credit, and of every change then (RabbitMQ 4.3)."""
+        if not self.attached or self.active is None or self.active is self.told_active:
+            return
+        if self.told_active is not None or self.credit.limit:
+            self.told_active = self.active
+            self.tell({ACTIVE: self.active})
 
     def begin(self) -> None:
         """The queue has the link; what the client has said meanwhile counts from now on."""
@@ -97,14 +115,16 @@ class ReceiverLink:
         self.queue.ring.mark()
         if self.credit.limit:
             self.queue.limits_changed(self)
+        self._tell_activity()
         if self.draining:
             self._drain()
 
-    def tell(self) -> None:
-        """The client hears where the link is."""
+    def tell(self, properties: dict[str, Any] | None = None) -> None:
+        """The client hears where the link is, and of properties of its state."""
         left = max(0, self.credit.limit - self.credit.delivered)
         flow = self.session.flow(self.handle, self.delivery_count, left, drain=self.draining)
         flow.available = min(self.available, COUNTS - 1)
+        flow.properties = properties
         self.session.send(flow)
 
     @property
