@@ -16,7 +16,7 @@ from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.readers import RangeReader
 from clusterbroker.broker.fronts.amqp10.conditions import Refused, link_error
 from clusterbroker.broker.fronts.amqp10.delivery import LinkConsumer
-from clusterbroker.broker.fronts.amqp10.ports import Detached, SessionCore, Terminus
+from clusterbroker.broker.fronts.amqp10.ports import Detached, LinkState, SessionCore, Terminus
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.watch import Delivery, Watch
 from clusterbroker.broker.wire.amqp10.errors import RESOURCE_DELETED, RESOURCE_LOCKED, UNAUTHORIZED, LinkError
@@ -79,6 +79,12 @@ class ReceiverLink:
     @property
     def delivery_count(self) -> int:
         return (self.credit.delivered + self.drained) % COUNTS
+
+    @property
+    def state(self) -> LinkState:
+        credit = self.credit
+        left = max(0, credit.limit - credit.delivered)
+        return LinkState(self.source.address, left, credit.unacked, self.delivery_count)
 
     def flow(self, flow: Flow) -> None:
         """The client says how many more it takes."""
