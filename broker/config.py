@@ -27,6 +27,7 @@ from clusterbroker.broker.boot_definitions import BadDefinitions, BootDefinition
 from clusterbroker.broker.config_sections import (
     Addresses,
     AlarmSettings,
+    Amqp10Settings,
     AuditSettings,
     JournalSettings,
     LimitSettings,
@@ -130,6 +131,8 @@ class NodeConfig(BaseSettings):
     before each stop (`clusterbroker drain`)."""
     limits: LimitSettings = LimitSettings()
     """What keeps the node bounded."""
+    amqp10: Amqp10Settings = Amqp10Settings()
+    """AMQP 1.0."""
     journal: JournalSettings = JournalSettings()
     """How messages are kept on disk."""
     tls: TlsSettings = TlsSettings()
@@ -245,7 +248,12 @@ class NodeConfig(BaseSettings):
             audit=self._audit_options(),
             spans=self.otel if self.otel.endpoint else None,
             tls=None if tls.certificate is None else TlsOptions(**{**dict(tls), "certificate": tls.certificate}),
-            node=NodeOptions(name=self.name, group_bytes_max=self.journal.group_bytes_max, **_plain(self.limits)),
+            node=NodeOptions(
+                name=self.name,
+                group_bytes_max=self.journal.group_bytes_max,
+                amqp10_product=self.amqp10.product,
+                **_plain(self.limits),
+            ),
             journal=JournalOptions(**_plain(self.journal)),
             alarms=AlarmOptions(**_plain(self.alarms)),
             stop_grace_s=self.stop_grace_s,

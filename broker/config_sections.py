@@ -85,6 +85,14 @@ class LimitSettings(Section):
     """Users who may connect from this machine only, separated by commas."""
 
 
+class Amqp10Settings(Section):
+    """AMQP 1.0."""
+
+    product: Literal["clusterbroker", "RabbitMQ"] = "clusterbroker"
+    """What the node calls itself to clients of AMQP 1.0. "RabbitMQ", with a version of RabbitMQ 4, is for client
+    libraries that refuse to work with anything else."""
+
+
 class JournalSettings(Section):
     """How messages are kept on disk."""
 

@@ -38,6 +38,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "connections": Entry("connections", singular="connection"),
     "channels": Entry("connections", "channels", singular="channel"),
     "consumers": Entry("connections", "consumers", singular="consumer"),
+    "links": Entry("links", singular="link"),
     "explain": Entry("explain"),
     "vhosts": Entry("vhosts", "app", RIGHTS, "vhost"),
     "vhost-limits": Entry("vhosts", "limits", RIGHTS),

@@ -10,6 +10,7 @@ from clusterbroker.broker.stats.rows import ChannelRow, ConnectionRow, ConsumerR
 
 from .errors import object_not_found
 from .history import Get, Track, quick
+from .links import container_of
 from .paging import Listing
 from .principals import MONITORING
 from .reading import Document, Reading, moment, plain, plain_table, same
@@ -71,6 +72,7 @@ def connection_document(reading: Reading, track: Track[ConnectionRow]) -> Docume
         **{field: get(row) for field, get in CONNECTION_COUNTS.items()},
         "client_properties": plain_table(row.client_properties),
         "connected_at": row.connected_at_ms,
+        "container_id": container_of(row),
         "frame_max": row.frame_max_bytes,
         "node": reading.replica.node_of(track),
         "send_pend": row.pending_send_bytes,

@@ -118,6 +118,7 @@ class Present:
         self.node = next(iter(rows(NodeRow)), None)
         self.connections = rows(ConnectionRow)
         self.channels = rows(ChannelRow)
+        self.sessions = [row for row in self.channels if row.windows is not None]
         self.consumers = rows(ConsumerRow)
         self.exchanges = rows(ExchangeRow)
         self.queues: list[Owned] = []
@@ -279,8 +280,13 @@ def _whole(present: Present, now_ms: int) -> Iterator[str]:
         (f"{SHARED}channels", "Channels", len(present.channels)),
         (f"{SHARED}consumers", "Consumers", len(present.consumers)),
         (f"{SHARED}queues", "Queues that this node leads", len(present.queues)),
+        (f"{OWN}sessions", "Sessions of AMQP 1.0", len(present.sessions)),
     ):
         yield written(Named(name, GAUGE, help_text), (("", number),))
+    links, receivers = (sum(getattr(row, of) for row in present.sessions) for of in ("link_count", "receiver_count"))
+    yield written(Named(f"{OWN}links", GAUGE, "Links of AMQP 1.0, by the client's role"), [
+        (labels({"role": role}), count) for role, count in (("sender", links - receivers), ("receiver", receivers))
+    ])  # fmt: skip
     if row is not None:
         yield from _node(row)
     yield written(_EXPIRES, [

@@ -15,7 +15,7 @@ import msgspec
 
 from clusterbroker.cluster.wiring.entities import DestinationKind
 
-from . import accounts, connections, definitions, exchanges, moves, nodes, producers, queues, settings
+from . import accounts, connections, definitions, exchanges, links, moves, nodes, producers, queues, settings
 from .nodes import Health
 from .paging import Document, Listing, answer, of_documents, reduced, wish
 from .principals import ADMINISTRATOR, MANAGEMENT, MONITORING, POLICYMAKER
@@ -103,6 +103,10 @@ def _connection_channels(r: Reading, name: str) -> Listing[Any]:
     return connections.channel_listing(r, connection=connections.connection_named(r, name))
 
 
+def _sessions(r: Reading, name: str) -> list[Document]:
+    return links.sessions(r, connections.connection_named(r, name))
+
+
 _EXCHANGE: Final = "/api/exchanges/{vhost}/{name}"
 _QUEUE: Final = "/api/queues/{vhost}/{name}"
 _BINDINGS: Final = "/api/bindings/{vhost}/e/{source}"
@@ -130,10 +134,14 @@ READS: Final[tuple[Read, ...]] = (
     Read("/api/connections/username/{user}", "Connections of a user", connections.connections_of_user),
     _one("/api/connections/{name}", "One connection", _connection),
     Read("/api/connections/{name}/channels", "Channels of a connection", _connection_channels),
+    Read("/api/connections/{name}/sessions", "Sessions of a connection of AMQP 1.0, with their links", _sessions),
     Read("/api/channels", "Channels", connections.channel_listing),
     _one("/api/channels/{name}", "One channel", connections.channel_full),
     Read("/api/consumers", "Consumers", connections.consumer_listing),
     Read("/api/consumers/{vhost}", "Consumers in a vhost", connections.consumer_listing),
+    Read("/api/links", "Links of clients of AMQP 1.0", links.listing),
+    Read("/api/links/{vhost}", "Links in a vhost", links.listing),
+    Read("/api/links/{container}/{name}", "Links of a container by their name", links.named, enter=False),
     # exchanges, queues, bindings
     Read("/api/exchanges", "Exchanges", exchanges.listing),
     Read("/api/exchanges/{vhost}", "Exchanges of a vhost", exchanges.listing),

@@ -52,3 +52,5 @@ class NodeOptions:
     """Users that may only connect from a loopback address."""
     anonymous_user: str = ""
     """Clients of AMQP 1.0 that name no user are this one (SASL ANONYMOUS); empty: they are refused."""
+    amqp10_product: str = "clusterbroker"
+    """What the node calls itself to clients of AMQP 1.0 (`amqp10.product`)."""

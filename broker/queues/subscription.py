@@ -87,6 +87,9 @@ class Member(Protocol):
     def flush(self) -> None:
         """Something may wait in its output buffer."""
 
+    def activated(self, active: bool) -> None:
+        """The queue has a single active consumer: this one is, or waits."""
+
     def ended(self) -> None:
         """The broker ended it: the queue is deleted."""
 
@@ -129,7 +132,7 @@ class Subscriptions:
 
     __slots__ = (
         "_active", "_credits", "_exclusives", "_first", "_full_ms", "_full_since_ms", "_gone", "_looked", "_members",
-        "in_order", "selects", "single_active", "waiting",
+        "_told", "in_order", "selects", "single_active", "waiting",
     )  # fmt: skip
 
     def __init__(self, single_active: bool) -> None:
@@ -145,6 +148,7 @@ class Subscriptions:
         self._gone: Set[Member] = NOBODY
         self._first = 0  # all before it in the line have gone
         self._active: Member | None = None
+        self._told: Member | None = None  # which one has heard that it is active
         self._full_ms = 0  # so long no consumer had room for what was ready, over all
         self._full_since_ms = 0  # 0: it is not so now
         self._looked = (0, 0)  # when `capacity` was asked last, and what `_full_ms` was then
@@ -196,6 +200,7 @@ class Subscriptions:
         self._exclusives += member.exclusive
         if self.single_active:
             member.credit.active = False
+            member.activated(False)
         self._elect()
 
     def remove(self, member: Member) -> None:
@@ -288,6 +293,12 @@ class Subscriptions:
         if first is not None:
             first.credit.active = True
         self._list([self._active.credit] if self._active is not None else [])
+        if self._active is not self._told:
+            told, self._told = self._told, self._active
+            if told is not None:
+                told.activated(False)
+            if self._told is not None:
+                self._told.activated(True)
 
 
 class Patient(Protocol):

@@ -51,6 +51,7 @@ class AttachedTo(Protocol):
 
     queue: LocalQueue
     outgoing: dict[RemoteSubscription, None]
+    activity: dict[RemoteSubscription, None]
 
     def touch(self) -> None:
         """Asks for a turn of the owned queue."""
@@ -92,6 +93,9 @@ class RemoteSubscription:
         self.credit.out.take()
         self.credit.delivered = 0
         self.grant(head.upto, head.held)
+        subscriptions = self.owned.queue.subscriptions
+        if subscriptions.single_active:
+            self.activated(subscriptions.active is self)
 
     def grant(self, upto: int, held: int) -> None:
         self.credit.limit = upto
@@ -113,6 +117,11 @@ class RemoteSubscription:
         if self.credit.out.size:
             self.owned.outgoing[self] = None
             self.owned.touch()
+
+    def activated(self, _: bool) -> None:
+        """Its node hears in the next turn how it is then."""
+        self.owned.activity[self] = None
+        self.owned.touch()
 
     def ended(self) -> None:
         """The queue is deleted: its node hears it from the wiring."""

@@ -330,12 +330,15 @@ class Published(ProxyMessage, frozen=True, tag=41):
 
 
 class Consuming(ProxyMessage, frozen=True, tag=42):
-    """Answer to Consume; `refused` is "" or the reason (exclusive use)."""
+    """Answer to Consume; `refused` is "" or the reason (exclusive use). Later, of a queue with a single active
+    consumer: whether that is this one now."""
 
     queue_id: Whole
     gen: Whole
     consumer: Whole
     refused: str = ""
+    active: bool | None = None
+    """None: nothing is said of it, as by owners of older releases."""
 
 
 class Cancelled(ProxyMessage, frozen=True, tag=43):

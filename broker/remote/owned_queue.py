@@ -56,6 +56,7 @@ class OwnedQueue:
     """One queue that this node owns.
 
     outgoing   consumers with deliveries for the next frame
+    activity   consumers whose node has to hear whether they are the single active one
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class OwnedQueue:
         self.granted_index = granted_index
         self.host = host
         self.outgoing: dict[RemoteSubscription, None] = {}
+        self.activity: dict[RemoteSubscription, None] = {}
         self.frozen_until_ms: int | None = None
         self._doomed_ms: int | None = None  # when its owner orders the deletion
         self.leased = leased
@@ -348,6 +350,7 @@ class OwnedQueue:
         self.queue.subscriptions.leave(gone)
         self._attachments.clear()
         self.outgoing.clear()
+        self.activity.clear()
         self._consumes.clear()
         self._passed_over.clear()
 
@@ -391,6 +394,7 @@ class OwnedQueue:
         if member is None:
             return
         self.outgoing.pop(member, None)
+        self.activity.pop(member, None)
         for seq, _, _, _ in read_records(member.credit.out.take()):  # not sent yet
             self.queue.ring.requeue_held(seq, seq, attachment.holder, False)
         self.queue.remove_consumer(member, self.host.now_ms)
@@ -418,9 +422,18 @@ class OwnedQueue:
         for attachment in self._attachments.values():
             if attachment.attached:
                 self._tell(attachment)
+        if self.activity and self.attached:
+            self._tell_activity()
         self.asking.turn(now_ms)
         if self.open and not self.queue.halted:
             self._residence.turn(now_ms)
+
+    def _tell_activity(self) -> None:
+        changed, self.activity = self.activity, {}
+        for member in changed:
+            attachment, active = member.attachment, self.queue.subscriptions.active is member
+            answer = Consuming(self.queue_id, attachment.gen, member.number, active=active)
+            self.host.send(attachment.node, answer)
 
     def _tell(self, attachment: Attachment) -> None:
         queue_id, gen, node = self.queue_id, attachment.gen, attachment.node

@@ -506,6 +506,8 @@ class RemoteQueue(TaggingQueue):
         if message.gen != self.gen or line is None:
             return
         then, line.then = line.then, None
+        if message.active is not None:
+            line.subscription.activated(message.active)
         if message.refused:
             line.told = False  # the owner knows that it is not there
             self._end(line)

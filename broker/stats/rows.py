@@ -28,6 +28,7 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
+from clusterbroker.broker.stats.links import ClientLink, SessionWindows
 from clusterbroker.broker.stats.totals import MessageTotals as MessageTotals
 from clusterbroker.broker.stats.totals import StoredOffset, Total
 
@@ -274,7 +275,7 @@ class ConnectionRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_o
 
 
 class ChannelRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True, tag="channel"):
-    """A channel; user and vhost are its connection's."""
+    """A channel, or a session of AMQP 1.0; user and vhost are its connection's."""
 
     connection_id: str
     number: int
@@ -298,6 +299,13 @@ class ChannelRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only
     messages: MessageTotals = MessageTotals()
     publishes: tuple[tuple[str, int], ...] = ()
     """(exchange, total of messages that were published to it), counted only while somebody asks for rows."""
+    windows: SessionWindows | None = None
+    """None: it is a channel, and no session."""
+    links: tuple[ClientLink, ...] = ()
+    """Of a session, in the order of their handles: the first of them, if there are very many."""
+    link_count: int = 0
+    receiver_count: int = 0
+    """Of these links, by which the client receives."""
 
     @property
     def key(self) -> Key:

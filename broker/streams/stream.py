@@ -84,6 +84,9 @@ class Seat:
     def flush(self) -> None:
         """It has no buffer."""
 
+    def activated(self, active: bool) -> None:
+        """A stream has no single active consumer."""
+
     def ended(self) -> None:
         """Its node hears of the deletion by itself."""
 

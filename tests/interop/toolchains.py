@@ -91,3 +91,21 @@ def go_program(folder: str, library: str) -> Path:
         assert code == 0, said
 
     return built(folder, (HERE / folder).iterdir(), build) / "program"
+
+
+COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+
+
+def java_program(folder: str, library: str, name: str) -> tuple[list[str], Path]:
+    """The command of a class that the sources of a folder here compile to, and where it is run."""
+    maven, javac, java = tool("mvn"), tool("javac"), tool("java")
+
+    def build(place: Path) -> None:
+        fetch = [maven, "-q", "-B", COPY, "-DoutputDirectory=lib", f"-Dmaven.repo.local={CACHE / 'maven'}"]
+        require(called(fetch, place, 240), f"Maven cannot fetch {library}")
+        sources = sorted(source.name for source in place.glob("*.java"))
+        code, said = called([javac, "-cp", "lib/*", "-d", ".", *sources], place, 110)
+        assert code == 0, said
+
+    place = built(folder, (HERE / folder).iterdir(), build)
+    return [java, "-XX:TieredStopAtLevel=1", "-cp", "lib/*:.", name], place

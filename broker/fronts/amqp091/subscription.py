@@ -111,6 +111,8 @@ class Subscription:
         if self.credit.ledger.out.size:
             self.holder.want_send()
 
+    def activated(self, active: bool) -> None: ...  # the protocol has no words for it
+
     def ended(self) -> None:
         self.holder.cancelled(self)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 from clusterbroker.broker.wire.amqp091.domains import push_shortstr
 from clusterbroker.broker.wire.amqp10.errors import INVALID_FIELD, LinkError
@@ -36,6 +36,14 @@ class Target(NamedTuple):
     key: str
     is_topic: bool = False
     """A topic of JMS: a message that nobody subscribes to is accepted, and forgotten."""
+
+    @property
+    def address(self) -> str:
+        """The address that names it."""
+        exchange, key = (quote(name, safe="") for name in (self.exchange, self.key))
+        if not self.exchange:
+            return f"{_QUEUES}{key}"
+        return f"{_EXCHANGES}{exchange}/{key}" if key else f"{_EXCHANGES}{exchange}"
 
     @property
     def encoded(self) -> bytes:

@@ -168,13 +168,14 @@ def _make_target(session: SessionCore, performative: Attach, target: Target) -> 
     if subscriptions.TEMPORARY_TOPIC in target.capabilities:
         topic = subscriptions.temporary_topic(session)
         session.access.check("write", "exchange", topic.exchange)
-        known.address, known.capabilities = subscriptions.topic_address(topic), (subscriptions.TEMPORARY_TOPIC,)
+        known.address, known.capabilities = topic.address, (subscriptions.TEMPORARY_TOPIC,)
         _produce(session, performative, known, topic)
         return
 
     def made(node: DynamicNode) -> None:
-        known.address = dynamic.queue_address(node.name)
-        node.begin(_produce(session, performative, known, Place("", node.name)))
+        queue = Place("", node.name)
+        known.address = queue.address
+        node.begin(_produce(session, performative, known, queue))
 
     dynamic.make(session, performative, policy, made)
 
@@ -237,7 +238,7 @@ def _make_source(session: SessionCore, performative: Attach, source: Source) -> 
     policy, properties = dynamic.in_force(source)
 
     def made(node: DynamicNode) -> None:
-        address = dynamic.queue_address(node.name)
+        address = Place("", node.name).address
         known = replace(source, address=address, dynamic_node_properties=properties, capabilities=())
         node.begin(_consume(session, performative, known, node.name))
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 from clusterbroker.broker.access.admin import Admin
 from clusterbroker.broker.access.errors import Refusal
@@ -48,11 +47,6 @@ MODES: Final = ("move",)
 OF_LINKS: Final = (DeleteOnNoLinks, DeleteOnNoLinksOrMessages)
 OF_MESSAGES: Final = (DeleteOnNoMessages, DeleteOnNoLinksOrMessages)
 POLICIES: Final = (DeleteOnClose, *OF_LINKS, DeleteOnNoMessages)
-
-
-def queue_address(name: str) -> str:
-    """The address of a queue (`addresses`)."""
-    return f"/queues/{quote(name, safe='')}"
 
 
 class Errand:

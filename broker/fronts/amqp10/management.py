@@ -13,6 +13,7 @@
     GET     /bindings?src=&dstq=&key=       200   a list of bindings, each with its location; dste: to an exchange
     DELETE  /bindings/src=;dstq=;key=;args= 204   a location
     PUT     /auth/tokens                    204   another token of the client's user, binary
+    GET     /links, DELETE /links/:container/:name    `management_links`
 
 Segments are percent-encoded UTF-8. What is refused has a status of STATUSES and the reason as a text. The commands are
 those of `access.admin`, with the same rights and limits as over AMQP 0-9-1; whatever is wrong with a request, its link
@@ -31,6 +32,7 @@ from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.questions import Pending
 from clusterbroker.broker.access.sign_in import renew
 from clusterbroker.broker.content.sections import APPLICATION, DATA, SEQUENCE, VALUE, from_field, to_field
+from clusterbroker.broker.fronts.amqp10 import management_links
 from clusterbroker.broker.fronts.amqp10.addresses import NAME_BYTES_MAX, checked, segment
 from clusterbroker.broker.fronts.amqp10.conditions import Refused
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
@@ -188,6 +190,8 @@ def carry_out(request: Request) -> None:
     """Answers a request now, or when what it needs has answered."""
     try:
         method, segments = request.read()
+        if segments[0] == "links" and len(segments) == 3:
+            segments = ["links", "/".join(segments[1:])]
         named = segments[1] if len(segments) > 1 and segments[0] != "auth" else ""
         shape = "/".join((segments[0], ":", *segments[2:])) if named or segments[1:] == [""] else "/".join(segments)
         handler = _HANDLERS.get((method, shape))
@@ -408,6 +412,24 @@ def _sections(payload: bytes) -> Iterator[Any]:
         raise BadRequest(f"a request that cannot be read: {error}") from None
 
 
+def _get_links(request: Request, _: str) -> None:
+    _check_no_body(request)
+    request.answer(OK, management_links.listed(request.access))
+
+
+def _delete_link(request: Request, named: str) -> None:
+    """`named`: container and name, as segments."""
+    _check_no_body(request)
+    container, _, name = named.partition("/")
+    count = management_links.detach(request.access, segment(named, container), segment(named, name))
+    if not count:
+        request.fail(
+            NOT_FOUND, f"no link '{name[:_SHOWN_MAX]}' of container '{container[:_SHOWN_MAX]}' is attached here"
+        )
+    elif request.ending is None:
+        request.answer(OK, {"link_count": UInt64(count)})
+
+
 def _check_no_body(request: Request) -> None:
     if request.body is not None:
         raise BadRequest("this request has no body but null")
@@ -452,5 +474,7 @@ _HANDLERS: Final[Mapping[tuple[str, str], Callable[[Request, str], None]]] = {
     ("GET", "bindings"): _get_bindings,
     ("DELETE", "bindings/:"): _unbind,
     ("PUT", "auth/tokens"): _put_token,
+    ("GET", "links"): _get_links,
+    ("DELETE", "links/:"): _delete_link,
 }
 """By method and path; a colon stands for the name in it."""

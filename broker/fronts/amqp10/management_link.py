@@ -19,7 +19,7 @@ from clusterbroker.broker.fronts.amqp10.attach_answer import answer
 from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT
 from clusterbroker.broker.fronts.amqp10.management import Request, carry_out
 from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
-from clusterbroker.broker.fronts.amqp10.ports import Detached, SessionCore
+from clusterbroker.broker.fronts.amqp10.ports import Detached, LinkState, SessionCore
 from clusterbroker.broker.fronts.amqp10.sender_link import COUNTS, SenderLink
 from clusterbroker.broker.wire.amqp10.errors import (
     INVALID_FIELD,
@@ -57,6 +57,10 @@ class RequestLink(SenderLink):
     @property
     def access(self) -> Authorization:
         return self.session.access
+
+    @property
+    def address(self) -> str:
+        return MANAGEMENT
 
     @property
     def attached(self) -> bool:
@@ -145,6 +149,10 @@ class ResponseLink:
     @property
     def waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def state(self) -> LinkState:
+        return LinkState(MANAGEMENT, self.credit, 0, self.delivery_count)
 
     def respond(self, response: bytes) -> None:
         if 0 < self._bytes_max < len(response):

@@ -31,6 +31,8 @@ SESSIONS_MAX: Final = 256
 IDLE_MS_MIN: Final = 1000
 """A shorter idle-time-out is refused (2.4.5)."""
 VHOST: Final = "vhost:"
+RABBITMQ: Final = "4.3.0"
+"""The version that goes with the product RabbitMQ: whose AMQP 1.0 this node's is like."""
 CAPABILITIES: Final = ("ANONYMOUS-RELAY", "SHARED-SUBS")
 FAILOVER: Final = "failover-server-list"
 
@@ -66,13 +68,13 @@ def own(node: Node) -> Open:
     """Ours. In a cluster a client is told where else it may connect."""
     options = node.options
     properties: dict[Any, Any] = {
-        Symbol("product"): "clusterbroker",
-        Symbol("version"): VERSION,
+        Symbol("product"): options.amqp10_product,
+        Symbol("version"): RABBITMQ if options.amqp10_product == "RabbitMQ" else VERSION,
         Symbol("platform"): "Python",
         Symbol("cluster_name"): node.cluster_name,
+        Symbol("node"): options.name,
     }
     if node.role is not None:
-        properties[Symbol("node")] = options.name
         properties[Symbol(FAILOVER)] = [_server(url) for url in addresses(node.map, options.name)]
     return Open(
         container_id=node.cluster_name,

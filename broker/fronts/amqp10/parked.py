@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.fronts.amqp10.conditions import Refused, link_error
 from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT
-from clusterbroker.broker.fronts.amqp10.ports import Detached, SessionCore
+from clusterbroker.broker.fronts.amqp10.ports import Detached, LinkState, SessionCore
 from clusterbroker.broker.wire.amqp10.errors import LinkError
 from clusterbroker.broker.wire.amqp10.performatives import Attach, Flow
 
@@ -56,6 +56,10 @@ class ParkedLink:
         if link is not None and self._flow is not None:
             link.flow(self._flow)
         session.want_send()
+
+    @property
+    def state(self) -> LinkState:
+        return LinkState(None)
 
     def flow(self, flow: Flow) -> None:
         self._flow = flow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from clusterbroker.broker.access.authorization import Authorization
 from clusterbroker.broker.access.publisher import Publisher
@@ -112,6 +112,16 @@ class SessionCore(Protocol):
     def route(self, place: Target, address: bytes) -> Route[QueueHandle]: ...
 
     def place_of(self, message: Message) -> Target: ...
+
+
+class LinkState(NamedTuple):
+    """A link as operators are told of it."""
+
+    address: str | None
+    """None: each message says its own, or the link is not attached yet."""
+    credit: int = 0
+    unsettled: int = 0
+    delivery_count: int = 0
 
 
 Detached = Callable[[Amqp10Error | None], None]

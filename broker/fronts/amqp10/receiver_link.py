@@ -20,7 +20,7 @@ from clusterbroker.broker.content.selector.filters import Filter
 from clusterbroker.broker.fronts.amqp10.conditions import Refused, link_error
 from clusterbroker.broker.fronts.amqp10.delivery import LinkConsumer
 from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT
-from clusterbroker.broker.fronts.amqp10.ports import Detached, SessionCore, Terminus
+from clusterbroker.broker.fronts.amqp10.ports import Detached, LinkState, SessionCore, Terminus
 from clusterbroker.broker.fronts.amqp10.redelivery import Redelivery
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.watch import Delivery, Watch
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 LINK_MAX: Final = 100
 """Characters of a container's id and a link's name together; of longer ones a digest is known."""
+ACTIVE: Final = "rabbitmq:active"
 COUNTS: Final = 1 << 32
 ROOM_MAX: Final = 1 << 31
 GAPS: Final = 1 << 16
@@ -53,8 +54,9 @@ class ReceiverLink:
     node = ""
 
     __slots__ = (
-        "attached", "backlog", "credit", "drained", "draining", "drains", "exclusive", "filter", "handle", "identity",
-        "name", "order", "queue", "rcv_second", "session", "settled", "source", "terminus", "terms",
+        "active", "attached", "backlog", "credit", "drained", "draining", "drains", "exclusive", "filter", "handle",
+        "identity", "name", "order", "queue", "rcv_second", "session", "settled", "source", "terminus", "terms",
+        "told_active",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +81,9 @@ class ReceiverLink:
         self.attached = False
         self.drained = 0
         """Credit that was given up."""
+        self.active: bool | None = None
+        """Whether it is the queue's single active consumer; None: there is no such thing, or nothing is known of it."""
+        self.told_active: bool | None = None
         self.terminus: Terminus | None = None
         self.draining = False
         self.drains = 0
@@ -91,6 +96,12 @@ class ReceiverLink:
     @property
     def delivery_count(self) -> int:
         return (self.credit.delivered + self.drained) % COUNTS
+
+    @property
+    def state(self) -> LinkState:
+        credit = self.credit
+        left = max(0, credit.limit - credit.delivered)
+        return LinkState(self.source.address, left, credit.unacked, self.delivery_count)
 
     def flow(self, flow: Flow) -> None:
         """The client says how many more it takes."""
@@ -107,10 +118,24 @@ class ReceiverLink:
             if self.attached and self.backlog is None:
                 self.queue.ring.mark()
                 self.queue.limits_changed(self)
+                self._tell_activity()
                 if flow.drain:
                     self._drain()
         if flow.echo:
             self.tell()
+
+    def activated(self, active: bool) -> None:
+        """The queue has a single active consumer: this one is, or waits."""
+        self.active = active
+        self._tell_activity()
+
+    def _tell_activity(self) -> None:
+        """The client hears of it when it first gives credit, and of every change then (RabbitMQ 4.3)."""
+        if not self.attached or self.active is None or self.active is self.told_active:
+            return
+        if self.told_active is not None or self.credit.limit:
+            self.told_active = self.active
+            self.tell({ACTIVE: self.active})
 
     def begin(self) -> None:
         """The queue has the link; what the client has said meanwhile counts from now on."""
@@ -118,14 +143,16 @@ class ReceiverLink:
         self.queue.ring.mark()
         if self.credit.limit:
             self.queue.limits_changed(self)
+        self._tell_activity()
         if self.draining:
             self._drain()
 
-    def tell(self) -> None:
-        """The client hears where the link is."""
+    def tell(self, properties: dict[str, Any] | None = None) -> None:
+        """The client hears where the link is, and of properties of its state."""
         left = max(0, self.credit.limit - self.credit.delivered) if self.backlog is None else self.backlog.left
         flow = self.session.flow(self.handle, self.delivery_count, left, drain=self.draining)
         flow.available = min(self.available, COUNTS - 1)
+        flow.properties = properties
         self.session.send(flow)
 
     @property

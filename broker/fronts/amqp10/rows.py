@@ -1,19 +1,26 @@
-"""What operators are told of a connection of AMQP 1.0: rows of it, of its sessions and of their receivers."""
+"""What operators are told of a connection of AMQP 1.0: rows of it, of its sessions with their links, and of receivers
+as consumers of their queues."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from itertools import islice
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from clusterbroker.broker.content.sections import to_field
+from clusterbroker.broker.fronts.amqp10.attaching import HANDLE_MAX
 from clusterbroker.broker.fronts.amqp10.ports import ConnectionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
-from clusterbroker.broker.fronts.amqp10.session import Session
+from clusterbroker.broker.fronts.amqp10.sender_link import SETTLED, SenderLink
+from clusterbroker.broker.fronts.amqp10.session import Link, Session
+from clusterbroker.broker.stats.links import ClientLink, SessionWindows
 from clusterbroker.broker.stats.rows import AnyRow, ChannelRow, ConnectionRow, ConsumerRow, free
 
 PROTOCOL: Final = "AMQP 1.0"
+LINKS_TOLD: Final = 256
+"""Links of one session: a row has to fit into a frame."""
 
 
 def rows_of(connection: ConnectionCore, row: ConnectionRow) -> Iterator[AnyRow]:
@@ -65,6 +72,45 @@ def session_row(connection_id: str, session: Session) -> ChannelRow:
         publishes=tuple(
             (exchange.decode("utf-8", "replace"), count) for exchange, count in session.counts.publishes.items()
         ),
+        windows=SessionWindows(
+            HANDLE_MAX,
+            session.next_incoming_id,
+            max(0, session.incoming_window),
+            session.ledger.next_outgoing_id,
+            session.ledger.window,
+        ),
+        links=tuple(link_row(session, session.links[handle]) for handle in islice(sorted(session.links), LINKS_TOLD)),
+        link_count=len(session.links),
+        receiver_count=sum(link.role for link in session.links.values()),
+    )
+
+
+def link_row(session: Session, link: Link) -> ClientLink:
+    """One link, of any kind."""
+    address, credit, unsettled, count = link.state
+    told: dict[str, Any] = {}
+    if isinstance(link, ReceiverLink):
+        told = {
+            "queue_id": link.queue.entity.queue_id,
+            "settled": link.settled,
+            "settles_second": link.rcv_second,
+            "filters": free(to_field(link.source.filter or {})),
+        }
+    elif isinstance(link, SenderLink):
+        told = {
+            "settled": link.mode == SETTLED,
+            "settles_second": not link.settles_first,
+            "message_bytes_max": session.access.node.options.message_bytes_max,
+        }
+    return ClientLink(
+        name=link.name,
+        handle=link.handle,
+        receives=link.role,
+        address=address,
+        credit=credit,
+        unsettled=unsettled,
+        delivery_count=count,
+        **told,
     )
 
 

@@ -23,7 +23,7 @@ from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.conditions import described, link_error
 from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT, Terms
 from clusterbroker.broker.fronts.amqp10.outcomes import RECEIVER, Unsettled
-from clusterbroker.broker.fronts.amqp10.ports import Detached, SessionCore, Terminus
+from clusterbroker.broker.fronts.amqp10.ports import Detached, LinkState, SessionCore, Terminus
 from clusterbroker.broker.fronts.amqp10.positions import offset_of
 from clusterbroker.broker.fronts.amqp10.sender_memory import Memory, Proof
 from clusterbroker.broker.queues.handle import QueueHandle
@@ -111,6 +111,15 @@ class SenderLink:
         """The transaction of the delivery that is not whole yet."""
         address = b"\0\0" if place is None else place.encoded
         self.incoming: IncomingLink = session.connection.decoder.open_link(session.number, self.handle, address, self)
+
+    @property
+    def address(self) -> str | None:
+        """Of its target."""
+        return None if self.place is None else self.place.address
+
+    @property
+    def state(self) -> LinkState:
+        return LinkState(self.address, self.credit, self.unsettled, self.delivery_count)
 
     # -- credit
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
-from urllib.parse import quote
 
 from msgspec.structs import replace
 
@@ -68,7 +67,7 @@ class Asked(NamedTuple):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        told = {SUBSCRIPTION: topic_address(self.topic), "x-queue-type": "classic"}
+        told = {SUBSCRIPTION: self.topic.address, "x-queue-type": "classic"}
         return told | ({SELECTOR: self.selector} if self.selector else {})
 
     def is_for(self, arguments: Mapping[str, Any]) -> bool:
@@ -128,11 +127,6 @@ def is_topic(capabilities: tuple[str, ...]) -> bool:
     return TOPIC in capabilities or TEMPORARY_TOPIC in capabilities
 
 
-def topic_address(topic: Place) -> str:
-    """The address of what a subscription is bound to (`addresses`)."""
-    return f"/exchanges/{quote(topic.exchange, safe='')}/{quote(topic.key, safe='')}"
-
-
 def temporary_topic(session: SessionCore) -> Place:
     """A topic that nobody else knows: a key of its own."""
     return Place(TOPICS, f"amq.gen-{session.access.node.secret_name()}", is_topic=True)
@@ -149,7 +143,7 @@ def attach(session: SessionCore, performative: Attach, source: Source, consume: 
     if source.dynamic:
         policy, properties = dynamic.in_force(source)
         topic = temporary_topic(session)
-        known = replace(known, address=topic_address(topic), dynamic_node_properties=properties)
+        known = replace(known, address=topic.address, dynamic_node_properties=properties)
     elif not isinstance(source.address, str):
         raise LinkError(INVALID_FIELD, "a source's address is a string")
     else:

@@ -56,6 +56,7 @@ from clusterbroker.journal.record import Message
 OPEN_MAX: Final = 16
 """Transactions of a session."""
 TIMEOUT_MS: Final = 60_000
+COORDINATOR: Final = "coordinator of transactions"
 CAPABILITIES: Final = ("amqp:local-transactions", "amqp:multi-txns-per-ssn")
 VALUE: Final = 0x77
 _STAGED: Final = {Accepted: "ack", Rejected: "reject", Released: "requeue"}
@@ -211,6 +212,11 @@ class CoordinatorLink(SenderLink):
     """A link to the coordinator: declares and discharges."""
 
     __slots__ = ()
+
+    @property
+    def address(self) -> str:
+        """It has none: a name in the place of one."""
+        return COORDINATOR
 
     def withhold(self) -> None:
         """No alarm keeps a client from ending its transactions."""

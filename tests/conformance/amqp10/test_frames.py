@@ -23,6 +23,7 @@ from clusterbroker.broker.wire.amqp10.types import Described, Symbol, encode, en
 from clusterbroker.broker.wire.numbers import UInt64
 from tests.support.amqp10 import HEADER, SASL_HEADER, frame
 
+from ..cluster_target import ClusterTarget
 from ..marks import rule
 from ..target import PASSWORD
 from ..target import Target as Broker
@@ -254,10 +255,10 @@ def test_a_second_open_is_not_allowed(peer: Peer) -> None:
 
 
 @rule("O39")
-def test_other_members_are_named(peer: Peer) -> None:
+def test_other_members_are_named(peer: Peer, target: Broker) -> None:
     properties = peer.opened.properties or {}
     assert properties["product"] == "clusterbroker"
-    if "node" in properties:
+    if isinstance(target, ClusterTarget):
         servers = properties["failover-server-list"]
         assert len([server for server in servers if server["scheme"] == "amqp"]) == 2
         assert all(server["network-host"] == "127.0.0.1" and server["port"] > 0 for server in servers)

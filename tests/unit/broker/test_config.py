@@ -53,7 +53,7 @@ def test_every_setting_is_described() -> None:
 
 
 FIXED = {
-    NodeOptions: {"name", "incarnation", "group_bytes_max"},
+    NodeOptions: {"name", "incarnation", "group_bytes_max", "amqp10_product"},
     JournalOptions: {"read_bytes_max", "read_gap_bytes"},
     AlarmOptions: set(),
     TlsOptions: set(),

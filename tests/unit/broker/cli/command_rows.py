@@ -187,6 +187,9 @@ ROWS = (
     Row("channels show {channel}", "prefetch"),
     Row("consumers list", "tag-{way}"),
     Row("consumers list --vhost /", "tag-{way}"),
+    Row("links list --json", "[]"),  # of clients of AMQP 1.0: tests/conformance/amqp10/test_operators.py
+    Row("links list --vhost / --json", "[]"),
+    Row("links show nobody nothing", "there is nothing of this name", code=1),
     Row("producers list", "epoch"),
     Row("producers list --vhost /", "epoch"),
     Row("producers show nobody", "there is nothing of this name", code=1),
@@ -243,6 +246,7 @@ ELSEWHERE = {
 NOT_ASKED = {
     "GET /api/extensions": "plug-ins of RabbitMQ's page; there are none",
     "GET /api/connections/username/{}": "connections list --of",
+    "GET /api/connections/{}/sessions": "links list --connection",
     "GET /api/bindings/{}/e/{}/q/{}/{}": "bindings list", "GET /api/bindings/{}/e/{}/e/{}/{}": "bindings list",
     "POST /api/vhosts/{}/start/{}": "a vhost runs wherever a node does",
     "GET /api/nodes/{}/memory": "nodes show tells the total", "GET /api/nodes/{}/memory/relative": "the same",

@@ -25,6 +25,7 @@ NO_STATISTICS = {
     "queue_id", "epoch", "number", "peer_port", "port",
     "frame_max_bytes", "channel_max", "heartbeat_s", "connected_at_ms", "pending_send_bytes",  # facts of a connection
     "disk_reads", "disk_writes",  # of queues
+    "link_count", "receiver_count",  # of a session: the metric `clusterbroker_links` has their sums
 }  # fmt: skip
 NUMBER = 1234567
 

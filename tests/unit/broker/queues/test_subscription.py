@@ -167,6 +167,8 @@ class Counted:
         Counted.looks += 1
         return self._credit
 
+    def activated(self, active: bool) -> None: ...
+
 
 @pytest.mark.parametrize("single_active", [False, True])
 @pytest.mark.parametrize("at_once", [False, True])

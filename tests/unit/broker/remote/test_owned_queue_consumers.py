@@ -367,6 +367,50 @@ def test_the_active_consumer_hands_over_to_a_higher_priority_when_it_holds_nothi
     assert (stage.bodies_at("b"), stage.bodies_at("c")) == ([], [b"2"])
 
 
+def activity(stage: Stage, node: str) -> list[tuple[int, bool]]:
+    """What a node has heard of its consumers: which one, and whether it is the single active one."""
+    return [(one.consumer, one.active) for one in stage.said(node, Consuming) if one.active is not None]
+
+
+def test_nodes_hear_which_consumer_is_active() -> None:
+    stage = Stage(single_active_consumer=True)
+    stage.attach("b", consumers=[head(order=10)])
+    stage.attach("c")
+    stage.consume("c", head(5, order=20))
+    stage.turn()
+    assert (activity(stage, "b"), activity(stage, "c")) == ([(1, True)], [(5, False)])
+    stage.attach("b", consumers=[head(order=10)])
+    stage.turn()
+    assert activity(stage, "b") == [(1, True)], "what was said in another gen was not heard, perhaps"
+    stage.cancel("b", 1)
+    stage.turn()
+    assert activity(stage, "c") == [(5, True)]
+
+
+def test_nodes_hear_from_the_next_owner_once_everybody_is_there() -> None:
+    stage = Stage(single_active_consumer=True)
+    stage.attach("b", consumers=[head(order=10)])
+    stage.attach("c", consumers=[head(order=20)])
+    stage.turn()
+    activity(stage, "b"), activity(stage, "c")
+    stage.fail_over()
+    stage.nothing("a")
+    stage.attach("c", consumers=[head(order=20)])
+    stage.turn()
+    assert activity(stage, "c") == [], "the first in the line may come yet"
+    stage.attach("b", consumers=[head(order=10)])
+    stage.turn()
+    assert (activity(stage, "b"), activity(stage, "c")) == ([(1, True)], [(1, False)])
+
+
+def test_of_other_queues_nobody_hears_which_consumer_is_active() -> None:
+    stage = Stage()
+    stage.attach("b", consumers=[head(order=10)])
+    stage.consume("c", head(5, order=20))
+    stage.turn()
+    assert (activity(stage, "b"), activity(stage, "c")) == ([], [])
+
+
 def test_a_queue_with_auto_delete_ends_with_the_last_consumer_of_all_nodes() -> None:
     stage = Stage(auto_delete=True)
     stage.attach("b", consumers=[head()])
