@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from clusterbroker.broker.content.sections import to_field
 from clusterbroker.broker.fronts.amqp10.attaching import HANDLE_MAX
+from clusterbroker.broker.fronts.amqp10.links import Link
 from clusterbroker.broker.fronts.amqp10.ports import ConnectionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
 from clusterbroker.broker.fronts.amqp10.sender_link import SETTLED, SenderLink
-from clusterbroker.broker.fronts.amqp10.session import Link, Session
+from clusterbroker.broker.fronts.amqp10.session import Session
 from clusterbroker.broker.stats.links import ClientLink, SessionWindows
 from clusterbroker.broker.stats.rows import AnyRow, ChannelRow, ConnectionRow, ConsumerRow, free
 
