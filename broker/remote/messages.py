@@ -170,12 +170,17 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     """Of ASK_GET: the client will not acknowledge, its node does; for the totals."""
     word: LeaseRequest | None = None
     """Of ASK_LEASE, and there it is."""
+    ranges: tuple[Range, ...] = ()
+    """Of ASK_READ: messages that the proxy's clients hold."""
     tags: tuple[Whole, AttachNumber, tuple[Tag, ...], bool] | None = None
     """Of ASK_TAGS, and there it is: an `AskedTags`."""
 
     def __post_init__(self) -> None:
         if (self.word is None) != (self.what != ASK_LEASE):
             raise ValueError("a question about a lease says what, and no other does")
+        if bool(self.ranges) != (self.what == ASK_READ):
+            raise ValueError("who reads says what, and nobody else does")
+        check_ranges(self.ranges)
         if (self.tags is None) != (self.what != ASK_TAGS):
             raise ValueError("a question about a link's deliveries says which, and no other does")
 
@@ -185,6 +190,7 @@ ASK_COUNTS = 1
 ASK_PURGE = 2
 ASK_DELETE = 3  # may it be deleted? the owner takes nothing more until it is
 ASK_LEASE = 5  # something is said about the lease on it
+ASK_READ = 6  # messages that were handed out before (feature level 3)
 ASK_TAGS = 7  # which deliveries of a recoverable link are here (feature level 3)
 ASK_TOUCH = 4  # it was declared again: x-expires begins anew; answered like ASK_COUNTS
 
@@ -339,14 +345,14 @@ class Settled(ProxyMessage, frozen=True, tag=45):
 
 
 class Answer(ProxyMessage, frozen=True, tag=46):
-    """Answer to Ask. ASK_GET: payload is one ENQ record, or nothing when the queue is empty. ASK_LEASE: what was read,
-    as ENQ records."""
+    """Answer to Ask. ASK_GET: payload is one ENQ record, or nothing when the queue is empty. ASK_LEASE, ASK_READ: what
+    was read, as ENQ records."""
 
     queue_id: Whole
     gen: Whole
     request: Whole
     count: Whole = 0
-    """Messages ready, or purged."""
+    """Messages ready, or purged. ASK_READ: how many, from the first, were looked at."""
     consumers: Whole = 0
     refused: str = ""
     """ASK_DELETE: "" or "in use" or "not empty". ASK_GET: "" or who leases the queue."""

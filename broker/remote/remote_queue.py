@@ -34,6 +34,7 @@ from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.broker.remote.backlog import Backlog, Committing, Named
 from clusterbroker.broker.remote.consumer_link import Line, seq_of, split
 from clusterbroker.broker.remote.host import ProxyHost
+from clusterbroker.broker.remote.link_side import LinkSide
 from clusterbroker.broker.remote.messages import (
     ASK_COUNTS,
     ASK_DELETE,
@@ -60,7 +61,6 @@ from clusterbroker.broker.remote.messages import (
 from clusterbroker.broker.remote.outbox import Outbox
 from clusterbroker.broker.remote.questions import Question, Questions, Then
 from clusterbroker.broker.remote.settlements import Settlements
-from clusterbroker.broker.remote.tagging import TaggingQueue
 from clusterbroker.broker.streams.strip_bcc import unblinded
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
@@ -111,7 +111,7 @@ class Others(Protocol):
         """So many bytes wait no longer."""
 
 
-class RemoteQueue(TaggingQueue):
+class RemoteQueue(LinkSide):
     """The handle (`broker.queues.handle`) of one queue at a node that does not own it."""
 
     __slots__ = (
@@ -345,14 +345,13 @@ class RemoteQueue(TaggingQueue):
 
     def _ask(
         self, what: int, then: Then, if_unused: bool = False, if_empty: bool = False, no_ack: bool = False,
-        word: LeaseRequest | None = None, tags: AskedTags | None = None,
+        word: LeaseRequest | None = None, ranges: Sequence[Range] = (), tags: AskedTags | None = None,
     ) -> None:  # fmt: skip
         if self.deleted:
             then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
             return
-        now_ms = self.node.host.now_ms
-        after = self._backlog.next_number
-        self._questions.ask(Question(what, if_unused, if_empty, no_ack, after, now_ms, then, word, tags))
+        asked = self._backlog.next_number, self.node.host.now_ms
+        self._questions.ask(Question(what, if_unused, if_empty, no_ack, *asked, then, word, tuple(ranges), tags))
         self.ring.mark()
 
     def adopt(self, settings: QueueSettings) -> None:
@@ -594,7 +593,6 @@ class RemoteQueue(TaggingQueue):
         self.node.gave(self, self._backlog.drop(self.outbox))
         self.gather()
         self.ring.forget(self._settlements.drop())
-        nothing = Answer(self.entity.queue_id, self.gen, 0)
         for question in self._questions.drop():
-            question.then(nothing, memoryview(b""))
+            question.then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
         self.ring.destroy()

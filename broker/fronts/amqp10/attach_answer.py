@@ -19,4 +19,5 @@ def answer(session: SessionCore, asked: Attach, link: Any, **settled: Any) -> No
         "source": asked.source,
         "target": asked.target,
     }
+    session.table.add(link)
     session.send(Attach(**(fields | settled)))

@@ -1,4 +1,4 @@
-"""Deliveries of recoverable links to a queue elsewhere (`broker.queues.link_deliveries`): part of its remote queue."""
+"""What links that are resumed ask of a queue elsewhere: the part of its remote queue that is about them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
-from clusterbroker.broker.remote.messages import ASK_TAGS, LinkForget
+from clusterbroker.broker.remote.messages import ASK_READ, ASK_TAGS, Answer, LinkForget, Range
+from clusterbroker.journal.ranges import ranges_of
+from clusterbroker.journal.record import read_records
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.queues.handle import Reread
     from clusterbroker.broker.queues.ring import Ring
     from clusterbroker.broker.queues.ticket import Ticket
     from clusterbroker.broker.remote.outbox import Outbox
@@ -18,8 +21,8 @@ if TYPE_CHECKING:
     from clusterbroker.journal.record import Message
 
 
-class TaggingQueue:
-    """What `RemoteQueue` has of it."""
+class LinkSide:
+    """What `RemoteQueue` has for links."""
 
     __slots__ = ()
     attached: bool
@@ -34,8 +37,14 @@ class TaggingQueue:
         """Publishes to the queue."""
 
     @abstractmethod
-    def _ask(self, what: int, then: Then, *, tags: AskedTags | None = None) -> None:
+    def _ask(self, what: int, then: Then, *, ranges: Sequence[Range] = (), tags: AskedTags | None = None) -> None:
         """Asks its owner."""
+
+    def reread(self, seqs: Sequence[int], then: Reread) -> None:
+        def answered(answer: Answer, payload: memoryview) -> None:
+            then({seq: message for seq, message, *_ in read_records(payload)}, answer.count)
+
+        self._ask(ASK_READ, answered, ranges=ranges_of(seqs))
 
     def publish_tagged(self, tagged: Tagged, messages: Sequence[Message], ticket: Ticket, _now_ms: int) -> None:
         self.take(messages, ticket, tagged)
