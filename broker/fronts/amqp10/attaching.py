@@ -15,7 +15,7 @@ from clusterbroker.broker.access import receiver
 from clusterbroker.broker.access.errors import Refusal, not_found
 from clusterbroker.broker.access.questions import Pending
 from clusterbroker.broker.access.readers import OFFSET_MAX, RangeReader, StreamReader
-from clusterbroker.broker.fronts.amqp10 import management_link, returning
+from clusterbroker.broker.fronts.amqp10 import management_link, recoverable, returning
 from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT, queue_of, target_of
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.attach_answer import answer
@@ -132,6 +132,11 @@ def _send(session: SessionCore, performative: Attach, left: Suspended | None) ->
         timeout=terms.timeout_s,
         capabilities=target.capabilities,
     )
+    if recoverable.is_wanted(session, performative, target, terms):
+        if left is not None:
+            left.end()  # it was kept here, in memory, and cannot go on elsewhere
+        recoverable.attach(session, performative, found, replace(known, durable=target.durable), terms)
+        return
     client = returning.resumed(performative, left)
     link = SenderLink(session, performative, found)
     session.links[link.handle] = link
