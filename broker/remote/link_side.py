@@ -7,17 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
-from clusterbroker.broker.remote.messages import ASK_READ, ASK_TAGS, Answer, LinkForget, Range
+from clusterbroker.broker.remote.messages import ASK_FORGET, ASK_READ, ASK_TAGS, Answer, Range
 from clusterbroker.journal.ranges import ranges_of
 from clusterbroker.journal.record import read_records
 
 if TYPE_CHECKING:
     from clusterbroker.broker.queues.handle import Reread
-    from clusterbroker.broker.queues.ring import Ring
     from clusterbroker.broker.queues.ticket import Ticket
-    from clusterbroker.broker.remote.outbox import Outbox
     from clusterbroker.broker.remote.questions import Then
-    from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
     from clusterbroker.journal.record import Message
 
 
@@ -25,12 +22,6 @@ class LinkSide:
     """What `RemoteQueue` has for links."""
 
     __slots__ = ()
-    attached: bool
-    deleted: bool
-    entity: QueueEntity
-    gen: int
-    outbox: Outbox | None
-    ring: Ring
 
     @abstractmethod
     def take(self, messages: Sequence[Message], ticket: Ticket | None, tagged: Tagged | None = None) -> None:
@@ -53,6 +44,4 @@ class LinkSide:
         self._ask(ASK_TAGS, lambda answer, _: then(answer.refused or answer.tags), tags=asked)
 
     def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
-        if self.outbox is not None and self.attached and not self.deleted:
-            self.outbox.say(LinkForget(self.entity.queue_id, self.entity.epoch, self.gen, link, upto, tags))
-            self.ring.mark()
+        self._ask(ASK_FORGET, lambda *_: None, tags=AskedTags(link, 0, tuple(tags), upto=upto))
