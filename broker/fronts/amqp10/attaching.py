@@ -18,7 +18,7 @@ from clusterbroker.broker.access.questions import Pending
 from clusterbroker.broker.access.readers import OFFSET_MAX, RangeReader, StreamReader
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.content.selector.filters import BadFilter, Filter, filter_of
-from clusterbroker.broker.fronts.amqp10 import dynamic, management_link, returning, subscriptions
+from clusterbroker.broker.fronts.amqp10 import dynamic, management_link, recoverable, returning, subscriptions
 from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT, queue_of, target_of, topic_of
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.attach_answer import answer
@@ -151,6 +151,11 @@ def _send(session: SessionCore, performative: Attach, left: Suspended | None) ->
         timeout=terms.timeout_s,
         capabilities=target.capabilities,
     )
+    if recoverable.is_wanted(session, performative, target, terms):
+        if left is not None:
+            left.end()  # it was kept here, in memory, and cannot go on elsewhere
+        recoverable.attach(session, performative, found, replace(known, durable=target.durable), terms)
+        return
     client = returning.resumed(performative, left)
     if client is None:
         _produce(session, performative, known, found, terms)
