@@ -30,6 +30,7 @@ from clusterbroker.broker.node.dead_letters import DeadLetters
 from clusterbroker.broker.node.effects import Check, StreamLoad
 from clusterbroker.broker.node.effects import Group as Group
 from clusterbroker.broker.node.effects import Load as Load
+from clusterbroker.broker.node.link_recovery import LinkRecovery
 from clusterbroker.broker.node.links import Links
 from clusterbroker.broker.node.log import Fault, Log, Silence
 from clusterbroker.broker.node.log_clock import LogClock
@@ -160,6 +161,7 @@ class Node:
         self.longest: LocalQueue | None = None  # whose turn took longest of those since its time was last set to 0
         self.longest_ns = 0
         self.moving = Moving(self)
+        self.recovery = LinkRecovery(self)
         self.urgent = False  # somebody waits for the next group; otherwise it holds acknowledgements only
         self._rate_since_ms = 0
         self._rate_bytes = 0
@@ -296,6 +298,7 @@ class Node:
         self.queues[entity.queue_id] = queue
         self.add_handle(entity, queue)
         self.moving.own(queue)
+        self.recovery.own(queue)
         self.setting_aside.began(queue)
 
     def add_handle(self, entity: QueueEntity, handle: QueueHandle) -> None:

@@ -32,7 +32,7 @@ from clusterbroker.broker.node.relay import Relaying
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.remote import remote_queues as client_side
-from clusterbroker.broker.remote.messages import Alarmed
+from clusterbroker.broker.remote.messages import Alarmed, LinkKeep
 from clusterbroker.broker.remote.owned_queues import OwnedQueues
 from clusterbroker.broker.remote.remote_queues import RemoteQueues
 from clusterbroker.broker.remote.replies import Replies, Target
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
     from clusterbroker.broker.node.damages import Damages
     from clusterbroker.broker.node.effects import Group
+    from clusterbroker.broker.node.link_recovery import LinkRecovery
     from clusterbroker.broker.node.mistakes import SettingAside
     from clusterbroker.broker.queues.handle import QueueHandle
     from clusterbroker.broker.streams.streams import Streams
@@ -84,6 +85,7 @@ class MemberNode(NodeCore, FactoryNode, Protocol):
 
     damages: Damages
     occupancy: Occupancy
+    recovery: LinkRecovery
     replies: Replies | None
     reply_targets: dict[str, Target]
     streams: Streams
@@ -141,7 +143,7 @@ class MemberRole:
             (client_side.MESSAGES, self.remote_queues.received), ((Alarmed,), self.alarms.received),
             ((HandOver,), lambda _peer, message, _payload: self.hand_over(message.queue_id, message.to)),
             ((Occupied,), self.occupancy.received), ((StreamAsk,), node.streams.asked),
-            ((StreamTold,), node.streams.answered),
+            ((StreamTold,), node.streams.answered), ((LinkKeep,), node.recovery.received),
         )  # fmt: skip
         for heads, handler in handlers:
             self.hub.handlers.update(dict.fromkeys(heads, handler))
@@ -353,6 +355,7 @@ class MemberRole:
         node.queues[entity.queue_id] = queue
         moment = self.arrears.moment or self.arrears.now()
         node.moving.own(queue)
+        node.recovery.own(queue)
         node.setting_aside.began(queue)
         self.owned_queues.begin(queue, entity.epoch, moment.applied, {} if declared else moment.alive, synced=False)
         self.copying.take_over(queue, node.map.min_in_sync(entity), node.newest_group)

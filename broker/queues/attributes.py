@@ -110,5 +110,20 @@ MOVED: Final[Readable[int]] = Readable(b"t", _NUMBER.pack, lambda raw: int(_NUMB
 """Rows of a committed segment, by the id of its queue: the highest seq that came, and one (`log`)."""
 BOOKMARK: Final = _text(b"o")
 """How far a stream's reader, by its name, says it is (`broker.streams.bookmarks`)."""
+LINK_DELIVERY: Final[Readable[tuple[int, bytes]]] = Readable(
+    b"s",
+    lambda key: _NUMBER.pack(key[0]) + key[1],
+    lambda raw: (_NUMBER.unpack_from(raw)[0], raw[_NUMBER.size :]),
+)
+"""(link, delivery-tag): a message that a recoverable sender link has sent came into the queue, and its client may still
+hold it unsettled. The value is the attach and the delivery's number (`link_deliveries`)."""
+LINK_HELD: Final[Readable[tuple[int, int]]] = Readable(
+    b"k",
+    lambda key: _NUMBER.pack(key[0]) + _NUMBER.pack(key[1]),
+    lambda raw: (_NUMBER.unpack_from(raw)[0], _NUMBER.unpack_from(raw, _NUMBER.size)[0]),
+)
+"""(link, bucket): messages that a recoverable receiver link holds. Bit i stands for seq 62 * bucket + i."""
+LINK_NAMES_MAX: Final = 16_384
+"""Names of links that a queue holds, of LINK_DELIVERY and of LINK_HELD: each checkpoint and each sync tells all."""
 HAD_CONSUMERS: Final = _text(b"c").name("")
 """1: the queue has had a consumer (auto-delete survives a failover)."""

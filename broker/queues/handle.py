@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
+from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
 from clusterbroker.broker.queues.subscription import LocalConsumer, Source
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
@@ -88,6 +89,17 @@ class QueueHandle(Source, Protocol):
         self, producer: bytes, sequence: int, message: Message, ticket: Ticket | None, now_ms: int
     ) -> None:
         """One message of a producer that numbers its own (`producers`): the queue stores each number once."""
+
+    def publish_tagged(self, tagged: Tagged, messages: Sequence[Message], ticket: Ticket, now_ms: int) -> None:
+        """Deliveries of a recoverable link, one message each (`link_deliveries`): each is stored once, and the queue
+        knows its tag, or the ticket is rejected and none of the messages is here."""
+
+    def known_tags(self, asked: AskedTags, then: Callable[[list[bytes] | str], None]) -> None:
+        """Which of these deliveries are here, when all that was published before is committed. A text: nobody can say,
+        for the link is attached elsewhere, or its queue is gone."""
+
+    def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
+        """Nobody asks for these deliveries any more. May be lost: `Recovery.keep` makes that good."""
 
     def accept_dead_letter(self, message: Message) -> None:
         """Takes a dead letter."""

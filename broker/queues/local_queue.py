@@ -16,6 +16,7 @@ from clusterbroker.broker.queues.attributes import MOVED
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.effort import Effort
 from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY, CommitPart, Moved, QueueHandle, Taken
+from clusterbroker.broker.queues.link_deliveries import NO_ROOM, STALE, AskedTags, Tagged
 from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer, Member, Subscriptions, tell_ended
@@ -33,8 +34,19 @@ Loaded = Callable[[Sequence[Location], Sequence[Message], Sequence[Location]], N
 """What was read, and what was asked for: the rest cannot be read, and is held back (broker/node/damages.py)."""
 
 
+class Links(Protocol):
+    """The recoverable links of all nodes."""
+
+    def since(self, queue: LocalQueue, link: int, attach: int) -> int:
+        """What the map says of an attach of a link (`cluster.wiring.links`), to a queue that may know deliveries of it
+        from now on; 0: it does not count."""
+
+
 class Host(Protocol):
     """The node, as its queues and streams see it."""
+
+    @property
+    def recovery(self) -> Links: ...
 
     @property
     def now_ms(self) -> int:
@@ -218,6 +230,42 @@ class LocalQueue(QueueHandle):
             self.publish((message,), ticket, now_ms)
         elif ticket is not None:
             self.log.promise(ticket)
+
+    def refuses_tagged(self, tagged: Tagged) -> str:
+        """Why nothing of this link is taken now; empty: it is."""
+        if not self.host.recovery.since(self, tagged.link, tagged.attach):
+            return STALE
+        return "" if self.log.deliveries.has_room(len(tagged.tags)) else NO_ROOM
+
+    def publish_tagged(self, tagged: Tagged, messages: Sequence[Message], ticket: Ticket, now_ms: int) -> None:
+        if why := self.refuses_tagged(tagged):
+            ticket.reject(self.name, why)
+            return
+        places = self.new_of(tagged)
+        self.log.deliveries.note(tagged, places)
+        if places is None:
+            self.publish(messages, ticket, now_ms)
+        elif places:
+            self.publish([messages[place] for place in places], ticket, now_ms)
+        else:
+            self.log.promise(ticket)
+
+    def new_of(self, tagged: Tagged) -> list[int] | None:
+        """As `LinkDeliveries.new`."""
+        return self.log.deliveries.new(tagged, self.host.recovery.since(self, tagged.link, tagged.attach))
+
+    def known_tags(self, asked: AskedTags, then: Callable[[list[bytes] | str], None]) -> None:
+        def committed(_: Ticket) -> None:
+            since = self.host.recovery.since(self, asked.link, asked.attach)
+            then(self.log.deliveries.answer(asked, since) if since else STALE)
+
+        ticket = Ticket(0, 0, committed)
+        self.log.promise(ticket)
+        ticket.pass_()
+
+    def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
+        if not self.deleted:
+            self.log.deliveries.forget(link, upto, tags)
 
     # -- transactions: all that belongs together, or nothing --------------------------------------------------
     #

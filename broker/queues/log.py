@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from clusterbroker.broker.queues.link_deliveries import LinkDeliveries
 from clusterbroker.broker.queues.producers import Producers
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.ticket import Ticket
@@ -25,7 +26,7 @@ class MessageLog:
     waiting  (seq, ticket) of publishes that wait for the commit of all before the seq; None or empty: none does
     """
 
-    __slots__ = ("_clean", "_producers", "commits", "ring", "synced", "waiting")
+    __slots__ = ("_clean", "_deliveries", "_producers", "commits", "ring", "synced", "waiting")
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
@@ -33,11 +34,19 @@ class MessageLog:
         self.synced = True
         self.waiting: deque[tuple[int, Ticket]] | None = None
         self._producers: Producers | None = None
+        self._deliveries: LinkDeliveries | None = None
 
     @property
     def producers(self) -> Producers:
         self._producers = self._producers or Producers(self.ring)
         return self._producers
+
+    @property
+    def deliveries(self) -> LinkDeliveries:
+        """Of recoverable links."""
+        if self._deliveries is None:
+            self._deliveries = LinkDeliveries(self.ring)
+        return self._deliveries
 
     def promise(self, ticket: Ticket) -> None:
         """Holds the ticket until all that has been published is committed."""
@@ -72,7 +81,7 @@ class MessageLog:
 
     def end_epoch(self) -> None:
         """This node does not own the log any more: publishers ask the next owner, and so none is answered."""
-        self._producers = self.waiting = None
+        self._producers = self._deliveries = self.waiting = None
 
     def release(self) -> None:
         """The queue is deleted: whoever waits is answered."""

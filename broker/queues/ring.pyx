@@ -1771,6 +1771,10 @@ cdef class LocalRing:
         return self.made_state().epochs
 
     @property
+    def has_attributes(self) -> bool:
+        return self.known_state is not None and bool(self.known_state.attributes)
+
+    @property
     def attributes(self) -> dict:
         return self.made_state().attributes
 

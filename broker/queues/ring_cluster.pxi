@@ -32,6 +32,35 @@ cdef class Ring(LeasedRing):
         if marks:
             self.set_mark()
 
+    def note_deliveries(self, bytes prefix not None, uint64_t first, list tags not None, dict index not None) -> None:
+        """Sets the attributes prefix + tag to first, first + 1 ...; `index` has the tag of each value."""
+        cdef uint64_t value = first
+        cdef bytes tag, name
+        cdef dict attributes = self.made_state().attributes
+        for tag in tags:
+            name = prefix + tag
+            before = attributes.pop(name, 0)
+            if before:
+                index.pop(before, None)
+            self.unsaid[name] = self.unsaid.pop(name, before)
+            attributes[name] = value
+            index[value] = tag
+            value += 1
+        self.set_mark()
+
+    def forget_deliveries(self, bytes prefix not None, uint64_t upto, list tags not None, dict index not None) -> None:
+        """Takes out those of the attributes prefix + tag whose value is not above `upto`, and their values."""
+        cdef bytes tag, name
+        cdef dict attributes = self.made_state().attributes
+        for tag in tags:
+            name = prefix + tag
+            before = attributes.get(name, 0)
+            if before and <uint64_t>before <= upto:
+                index.pop(before, None)
+                self.unsaid[name] = self.unsaid.pop(name, before)
+                del attributes[name]
+        self.set_mark()
+
     def append_records(self, data, int64_t now_ms) -> tuple:
         """Appends the messages of ENQ records that `verify_records` has passed."""
         cdef Py_buffer view

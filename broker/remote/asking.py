@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY
 from clusterbroker.broker.queues.lease import Acquire, LeaseAnswer
+from clusterbroker.broker.queues.link_deliveries import STALE, AskedTags
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.log import SAFE
 from clusterbroker.broker.queues.ring import RemoteConsumer
@@ -26,6 +27,7 @@ from clusterbroker.broker.remote.messages import (
     ASK_LEASE,
     ASK_PURGE,
     ASK_READ,
+    ASK_TAGS,
     ASK_TOUCH,
     Answer,
     Ask,
@@ -103,6 +105,8 @@ class Asking:
             if counts and queue.ring.advance() < asked.seq and now_ms < asked.due_ms:
                 self._asked.append(asked)
                 queue.host.wake(queue, asked.due_ms)
+            elif asked.ask.what == ASK_TAGS and not (queue.log.synced and queue.ring.advance() >= asked.seq):
+                self._asked.append(asked)  # never before its commit, however long that takes
             else:
                 self._answer(asked.attachment, asked.ask, now_ms)
         while self._purges and queue.log.durable(self._purges[0][3]):
@@ -122,6 +126,9 @@ class Asking:
             return
         if ask.what == ASK_READ:
             self._read(attachment, ask)
+            return
+        if ask.what == ASK_TAGS:
+            self._tell_tags(attachment, ask)
             return
         if ask.what == ASK_PURGE:
             count = queue.ring.purge()
@@ -161,6 +168,16 @@ class Asking:
             self._say(attachment, Answer(entity.queue_id, gen, ask.request, count), records.take())
 
         queue.reread(seqs, read)
+
+    def _tell_tags(self, attachment: Attachment, ask: Ask) -> None:
+        assert ask.tags is not None, "a question about a link's deliveries says which"
+        queue, asked = self._owned.queue, AskedTags(*ask.tags)
+        since = queue.host.recovery.since(queue, asked.link, asked.attach)
+        answer = Answer(
+            queue.entity.queue_id, attachment.gen, ask.request, refused="" if since else STALE,
+            tags=queue.log.deliveries.answer(asked, since) if since else [],
+        )  # fmt: skip
+        self._say(attachment, answer)
 
     def _tend(self, attachment: Attachment, ask: Ask, now_ms: int) -> None:
         queue, gen = self._owned.queue, attachment.gen

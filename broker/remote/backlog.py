@@ -24,8 +24,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from clusterbroker.broker.queues.handle import Moved
+from clusterbroker.broker.queues.link_deliveries import Tagged
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.broker.remote.messages import Commit, NamedPublish, Range
+from clusterbroker.broker.remote.messages import Commit, NamedPublish, Range, TaggedPublish
 from clusterbroker.broker.remote.outbox import Outbox
 from clusterbroker.journal.record import Message, RecordBuffer, size_of
 
@@ -57,11 +58,11 @@ class Committing:
 class Entry:
     """The messages of one publish, `first` to `last`."""
 
-    __slots__ = ("commit", "first", "last", "messages", "named", "refused", "size", "ticket")
+    __slots__ = ("commit", "first", "last", "messages", "named", "refused", "size", "tagged", "ticket")
 
     def __init__(
         self, first: int, messages: Sequence[Message], ticket: Ticket | None, named: Named | None,
-        commit: Committing | None,
+        commit: Committing | None, tagged: Tagged | None = None,
     ) -> None:  # fmt: skip
         self.first = first
         self.last = first + len(messages) - 1
@@ -69,6 +70,7 @@ class Entry:
         self.ticket = ticket
         self.named = named
         self.commit = commit
+        self.tagged = tagged
         self.size = size_of(messages)
         self.refused = False
 
@@ -117,10 +119,10 @@ class Backlog:
 
     def publish(
         self, messages: Sequence[Message], ticket: Ticket | None, named: Named | None = None,
-        commit: Committing | None = None,
+        commit: Committing | None = None, tagged: Tagged | None = None,
     ) -> int:  # fmt: skip
         """Takes the messages and holds the ticket; returns their size in bytes."""
-        entry = Entry(self.next_number, messages, ticket, named, commit)
+        entry = Entry(self.next_number, messages, ticket, named, commit, tagged)
         if ticket is not None:
             ticket.hold()
         self.next_number = entry.last + 1
@@ -159,11 +161,14 @@ class Backlog:
             if self._waiting[0].commit is not None:
                 self._send_commit(outbox, queue_id, epoch, gen)
                 continue
+            if self._waiting[0].tagged is not None:
+                self._send_tagged(outbox, queue_id, epoch, gen)
+                continue
             buffer = RecordBuffer()
             first = number = max(self._waiting[0].first, self._accepted + 1)
             while self._waiting and (outbox.open or number == first) and buffer.size < PART_BYTES_MAX:
                 entry = self._waiting[0]
-                if entry.named is not None or entry.commit is not None:
+                if entry.named is not None or entry.commit is not None or entry.tagged is not None:
                     break
                 number += buffer.enqueue_all(queue_id, epoch, number, entry.messages, number - entry.first)
                 self._departed(outbox)
@@ -177,6 +182,17 @@ class Backlog:
         buffer = RecordBuffer()
         buffer.enqueue(queue_id, epoch, entry.first, entry.messages[0], 0, False)
         outbox.publish_apart(NamedPublish(queue_id, epoch, gen, entry.first, *entry.named), buffer.take())
+        self._departed(outbox)
+
+    def _send_tagged(self, outbox: Outbox, queue_id: int, epoch: int, gen: int) -> None:
+        assert self._waiting, "it was looked at just now"
+        entry = self._waiting[0]
+        assert entry.tagged is not None, "only deliveries of a recoverable link go this way"
+        link, attach, number, tags, again = entry.tagged
+        buffer = RecordBuffer()
+        buffer.enqueue_all(queue_id, epoch, entry.first, entry.messages, 0)
+        head = TaggedPublish(queue_id, epoch, gen, entry.first, link, attach, number, tags, tuple(again))
+        outbox.publish_apart(head, buffer.take())
         self._departed(outbox)
 
     def _send_commit(self, outbox: Outbox, queue_id: int, epoch: int, gen: int) -> None:

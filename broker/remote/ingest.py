@@ -15,6 +15,7 @@ from typing import Protocol
 
 from clusterbroker.broker.content.message import taken_at
 from clusterbroker.broker.queues.handle import CommitPart, Moved
+from clusterbroker.broker.queues.link_deliveries import Tagged
 from clusterbroker.broker.queues.local_queue import LocalQueue, Row
 from clusterbroker.broker.queues.producers import is_dead_letter
 from clusterbroker.broker.queues.ticket import Ticket
@@ -28,6 +29,7 @@ from clusterbroker.broker.remote.messages import (
     NamedPublish,
     Range,
     Settlement,
+    TaggedPublish,
 )
 from clusterbroker.journal.record import Message, bodies_but_last, read_records
 from clusterbroker.replication.errors import BadMessage
@@ -120,6 +122,45 @@ class Ingest:
             queue.publish_named(named.producer, named.sequence, message, ticket, self._owned.host.now_ms)
         self._came_before(attachment, named.number, seq)
         self._accepted(attachment, named.number, ticket)
+
+    def publish_tagged(self, attachment: Attachment, head: TaggedPublish, records: memoryview) -> None:
+        """Deliveries of a recoverable link: those that are not here, or none of them."""
+        first, count = head.first, len(head.tags)
+        last = first + count - 1
+        if self._too_early(attachment) or not self._next(attachment, first, last):
+            return
+        queue, now_ms = self._owned.queue, self._owned.host.now_ms
+        self._owned.host.published(len(records))
+        tagged = Tagged(head.link, head.attach, head.number, head.tags, frozenset(head.again))
+        if queue.refuses_tagged(tagged):
+            attachment.refuse(first, last)
+            self._owned.touch()
+            return
+        places = queue.new_of(tagged)
+        if places is None:
+            fits = not queue.rejects or queue.has_room_for(count, bodies_but_last(records), now_ms)
+        else:
+            each = self._came(records)
+            new = [each[place] for place in places]
+            fits = queue.takes(new, now_ms)
+        if last <= attachment.died or not fits:
+            attachment.refuse(first, last)
+            self._owned.touch()
+            return
+        if attachment.refused is not None:
+            return
+        ticket = attachment.ticket(last)
+        seq = queue.ring.next_seq
+        queue.log.deliveries.note(tagged, places)
+        if places is None:
+            taken = queue.publish_records(records, ticket, now_ms)
+            assert taken == count, f"a TaggedPublish of {count} messages holds {taken}"
+        elif new:
+            queue.publish(new, ticket, now_ms)
+        else:
+            queue.log.promise(ticket)
+        self._came_before(attachment, last + 1 - (queue.ring.next_seq - seq), seq)
+        self._accepted(attachment, last, ticket)
 
     def commit(self, attachment: Attachment, commit: Commit, records: memoryview) -> None:
         """A transaction's part: everything in the next group, or nothing if one message finds no room."""

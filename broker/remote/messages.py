@@ -13,9 +13,14 @@ from typing import Annotated, Literal
 import msgspec
 
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
-from clusterbroker.cluster.link.fields import Producer, Short, Signed, Term, Whole, check_ranges
+from clusterbroker.broker.queues.link_deliveries import ATTACH_MAX
+from clusterbroker.cluster.link.fields import Producer, Short, Signed, Term, Whole, Word, check_ranges
 from clusterbroker.cluster.link.fields import Range as Range
 
+Tag = Annotated[bytes, msgspec.Meta(max_length=32)]
+"""A delivery-tag of AMQP 1.0."""
+AttachNumber = Annotated[int, msgspec.Meta(ge=0, le=ATTACH_MAX)]
+"""An attach of a recoverable link."""
 AlarmName = Literal["memory", "disk"]
 
 
@@ -158,19 +163,23 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     epoch: Term
     gen: Whole
     request: Whole
-    what: Annotated[int, msgspec.Meta(ge=0, le=6)]
+    what: Annotated[int, msgspec.Meta(ge=0, le=7)]
     if_unused: bool = False
     if_empty: bool = False
     no_ack: bool = False
     """Of ASK_GET: the client will not acknowledge, its node does; for the totals."""
     word: LeaseRequest | None = None
     """Of ASK_LEASE, and there it is."""
+    tags: tuple[Whole, AttachNumber, tuple[Tag, ...], bool] | None = None
+    """Of ASK_TAGS, and there it is: an `AskedTags`."""
     ranges: tuple[Range, ...] = ()
     """Of ASK_READ: messages that the proxy's clients hold."""
 
     def __post_init__(self) -> None:
         if (self.word is None) != (self.what != ASK_LEASE):
             raise ValueError("a question about a lease says what, and no other does")
+        if (self.tags is None) != (self.what != ASK_TAGS):
+            raise ValueError("a question about a link's deliveries says which, and no other does")
         if bool(self.ranges) != (self.what == ASK_READ):
             raise ValueError("who reads says what, and nobody else does")
         check_ranges(self.ranges)
@@ -181,6 +190,7 @@ ASK_COUNTS = 1
 ASK_PURGE = 2
 ASK_DELETE = 3  # may it be deleted? the owner takes nothing more until it is
 ASK_LEASE = 5  # something is said about the lease on it
+ASK_TAGS = 7  # which deliveries of a recoverable link are here (feature level 3)
 ASK_READ = 6  # messages that were handed out before (feature level 3)
 ASK_TOUCH = 4  # it was declared again: x-expires begins anew; answered like ASK_COUNTS
 
@@ -236,6 +246,45 @@ class Sought(ProxyMessage, frozen=True, tag=32):
 
     request: Whole
     there: bool
+
+
+class TaggedPublish(ProxyMessage, frozen=True, tag=36):
+    """Neighbouring deliveries of a recoverable sender link (feature level 3), a message each: the owner takes all of
+    them in one group, but for those that it knows, or nothing. They take a number each, and by these they are taken
+    once."""
+
+    queue_id: Whole
+    epoch: Term
+    gen: Whole
+    first: Whole
+    link: Whole
+    attach: AttachNumber
+    number: Whole
+    """Of the first delivery at its attach."""
+    tags: Annotated[list[Tag], msgspec.Meta(min_length=1)]
+    again: tuple[Tag, ...] = ()
+    """Of these, what may be known already."""
+
+
+class LinkForget(ProxyMessage, frozen=True, tag=37):
+    """Nobody asks for these deliveries of a link any more; one with a value above `upto` is a later one (feature level
+    3)."""
+
+    queue_id: Whole
+    epoch: Term
+    gen: Whole
+    link: Whole
+    upto: Word
+    tags: list[Tag]
+
+
+class LinkKeep(ProxyMessage, frozen=True, tag=38):
+    """To all members: of what earlier attaches of the link have sent, its client may ask for these tags only (feature
+    level 3)."""
+
+    link: Whole
+    attach: AttachNumber
+    tags: list[Tag]
 
 
 # -- owner to proxy ---------------------------------------------------------------------------------------------
@@ -311,6 +360,8 @@ class Answer(ProxyMessage, frozen=True, tag=46):
     """Of ASK_LEASE, and there it is."""
     bytes: Whole = 0
     """ASK_COUNTS, of a queue that holds staged rows: of their bodies."""
+    tags: list[Tag] = []
+    """ASK_TAGS: those that are known."""
 
 
 class Detach(ProxyMessage, frozen=True, tag=47):
@@ -335,6 +386,9 @@ AnyProxy = (
     | Reply
     | Commit
     | Alarmed
+    | TaggedPublish
+    | LinkForget
+    | LinkKeep
     | Seek
     | Sought
     | Attached

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from clusterbroker.broker.remote.host import ProxyHost
-from clusterbroker.broker.remote.messages import Commit, Credit, NamedPublish, ProxyMessage, Publish
+from clusterbroker.broker.remote.messages import Commit, Credit, NamedPublish, ProxyMessage, Publish, TaggedPublish
 
 WINDOW_BYTES: Final = 16 << 20
 TURN_BYTES: Final = 8 << 20
@@ -69,7 +69,7 @@ class Outbox:
         self._size += len(data)
         self._turn_bytes += len(data)
 
-    def publish_apart(self, head: NamedPublish | Commit, data: bytes) -> None:
+    def publish_apart(self, head: NamedPublish | Commit | TaggedPublish, data: bytes) -> None:
         """A frame of its own."""
         self._close()  # its number comes after those
         self._publishes.append((head, [data]))

@@ -29,9 +29,11 @@ from clusterbroker.broker.remote.messages import (
     Consume,
     Credit,
     Deliver,
+    LinkForget,
     NamedPublish,
     Publish,
     Settle,
+    TaggedPublish,
 )
 from clusterbroker.broker.remote.owned_queue import OwnedQueue
 from clusterbroker.broker.remote.parts import check_parts
@@ -71,6 +73,8 @@ class OwnedQueues:
             Publish: self._publish,
             NamedPublish: self._publish_named,
             Commit: self._commit,
+            TaggedPublish: self._publish_tagged,
+            LinkForget: self._forget_tags,
             Consume: self._consume,
             Cancel: self._cancel,
             Credit: self._credit,
@@ -250,6 +254,18 @@ class OwnedQueues:
             raise BadMessage(f"a commit of publishes {message.first} to {last} names another one")
         if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
             self._work(found.owned, found.owned.intake.commit, found.attachment, message, payload)
+
+    def _publish_tagged(self, peer: str, message: TaggedPublish, payload: memoryview) -> None:
+        held = verify_records(payload, message.queue_id, EPOCH_MAX, True)
+        if held != len(message.tags):
+            raise BadMessage(f"{len(message.tags)} deliveries for queue {message.queue_id} are {held} records")
+        if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
+            self._work(found.owned, found.owned.intake.publish_tagged, found.attachment, message, payload)
+
+    def _forget_tags(self, peer: str, message: LinkForget, _: memoryview) -> None:
+        if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
+            queue = found.owned.queue
+            self._work(found.owned, queue.forget_tags, message.link, message.upto, message.tags)
 
     def _consume(self, peer: str, message: Consume, _: memoryview) -> None:
         if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:

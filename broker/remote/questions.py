@@ -17,6 +17,7 @@ from itertools import takewhile
 
 from clusterbroker.broker.queues.handle import UNANSWERED_MS
 from clusterbroker.broker.queues.lease import LeaseRequest
+from clusterbroker.broker.queues.link_deliveries import AskedTags
 from clusterbroker.broker.remote.messages import ASK_DELETE, Answer, Ask, Range
 
 Then = Callable[[Answer, memoryview], None]
@@ -33,6 +34,7 @@ class Question:
     since_ms: int
     then: Then
     word: LeaseRequest | None = None
+    tags: AskedTags | None = None
     ranges: tuple[Range, ...] = ()
     told: bool = False
 
@@ -66,7 +68,7 @@ class Questions:
                 question.told = True
                 yield Ask(
                     queue_id, epoch, gen, request, question.what, question.if_unused, question.if_empty,
-                    question.no_ack, question.word, question.ranges,
+                    question.no_ack, question.word, question.tags, question.ranges,
                 )  # fmt: skip
 
     def answered(self, request: int) -> Then | None:

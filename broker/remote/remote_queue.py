@@ -23,9 +23,10 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Protocol
 
-from clusterbroker.broker.queues.handle import GONE, CommitPart, Reread, Taken
+from clusterbroker.broker.queues.handle import GONE, CommitPart, Taken
 from clusterbroker.broker.queues.lease import GONE as LOST
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
+from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import tell_ended
 from clusterbroker.broker.queues.ticket import Ticket
@@ -39,7 +40,6 @@ from clusterbroker.broker.remote.messages import (
     ASK_GET,
     ASK_LEASE,
     ASK_PURGE,
-    ASK_READ,
     ASK_TOUCH,
     SETTLE_ACK,
     SETTLE_REJECT,
@@ -60,6 +60,7 @@ from clusterbroker.broker.remote.messages import (
 from clusterbroker.broker.remote.outbox import Outbox
 from clusterbroker.broker.remote.questions import Question, Questions, Then
 from clusterbroker.broker.remote.settlements import Settlements
+from clusterbroker.broker.remote.tagging import TaggingQueue
 from clusterbroker.broker.streams.strip_bcc import unblinded
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
@@ -110,7 +111,7 @@ class Others(Protocol):
         """So many bytes wait no longer."""
 
 
-class RemoteQueue:
+class RemoteQueue(TaggingQueue):
     """The handle (`broker.queues.handle`) of one queue at a node that does not own it."""
 
     __slots__ = (
@@ -168,8 +169,11 @@ class RemoteQueue:
         return True
 
     def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
+        self.take(messages, ticket)
+
+    def take(self, messages: Sequence[Message], ticket: Ticket | None, tagged: Tagged | None = None) -> None:
         if messages and not self.deleted:
-            self.node.took(self, self._backlog.publish(self._shown(messages), ticket))
+            self.node.took(self, self._backlog.publish(self._shown(messages), ticket, tagged=tagged))
             if not (self.attached and self._backlog.holds_back):
                 self.ring.mark()
 
@@ -263,12 +267,6 @@ class RemoteQueue:
     def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         then()
 
-    def reread(self, seqs: Sequence[int], then: Reread) -> None:
-        def answered(answer: Answer, payload: memoryview) -> None:
-            then({seq: message for seq, message, *_ in read_records(payload)}, answer.count)
-
-        self._ask(ASK_READ, answered, ranges=ranges_of(seqs))
-
     def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
         if self.deleted:
             return
@@ -347,13 +345,14 @@ class RemoteQueue:
 
     def _ask(
         self, what: int, then: Then, if_unused: bool = False, if_empty: bool = False, no_ack: bool = False,
-        word: LeaseRequest | None = None, ranges: Sequence[Range] = (),
+        word: LeaseRequest | None = None, tags: AskedTags | None = None, ranges: Sequence[Range] = (),
     ) -> None:  # fmt: skip
         if self.deleted:
             then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
             return
         asked = self._backlog.next_number, self.node.host.now_ms
-        self._questions.ask(Question(what, if_unused, if_empty, no_ack, *asked, then, word, tuple(ranges)))
+        question = Question(what, if_unused, if_empty, no_ack, *asked, then, word, tags, tuple(ranges))
+        self._questions.ask(question)
         self.ring.mark()
 
     def adopt(self, settings: QueueSettings) -> None:

@@ -32,6 +32,7 @@ from clusterbroker.broker.server.control.server import ControlSocket
 from clusterbroker.broker.server.copy_forward import CopyForward
 from clusterbroker.broker.server.endings import Restart, proposed
 from clusterbroker.broker.server.goodbye import say_goodbye
+from clusterbroker.broker.server.link_ends import LinkEnds
 from clusterbroker.broker.server.listener import Listener, peer_identity
 from clusterbroker.broker.server.log import Held, NodeLog
 from clusterbroker.broker.server.logins import Logins
@@ -155,6 +156,7 @@ class NodeShell:
             self.storage.wiring.listen(self._applied)
             Imports(self)
             Upkeep(self)
+            LinkEnds(self)
             if self.cluster is not None:
                 await self.cluster.join_node(self.node, self._urls())
             self.node.damages.found_at_start(self.storage.hurt)

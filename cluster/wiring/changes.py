@@ -10,7 +10,7 @@ import msgspec
 
 from clusterbroker.cluster.ids import Epoch, NodeId
 
-from .entities import Binding, Exchange, LogTime, Member, Queue, Segment
+from .entities import Binding, Exchange, LogTime, Member, Queue, RecoverableLink, Segment
 
 
 class QueueDeclared(msgspec.Struct, frozen=True, tag=True):
@@ -181,6 +181,24 @@ class LevelRaised(msgspec.Struct, frozen=True, tag=True):
     level: int
 
 
+class LinkAttached(msgspec.Struct, frozen=True, tag=True):
+    """A recoverable link is attached at a node: whatever was said of it before does not count any more."""
+
+    link: RecoverableLink
+
+
+class LinkSuspended(msgspec.Struct, frozen=True, tag=True):
+    """A recoverable link is attached nowhere."""
+
+    link: RecoverableLink
+
+
+class LinkEnded(msgspec.Struct, frozen=True, tag=True):
+    """A recoverable link ended: what queues know of it is of nobody."""
+
+    link: RecoverableLink
+
+
 class TimePassed(msgspec.Struct, frozen=True, tag=True):
     """The log is older."""
 
@@ -191,5 +209,6 @@ Change = (
     QueueDeclared | QueueDeleted | QueuePaused | ExchangeDeclared | ExchangeDeleted | Bound | Unbound | VhostAdded
     | VhostChanged | VhostDeleted | PolicyChanged | UserChanged | PermissionChanged | ParameterChanged | MemberChanged
     | MemberForgotten | OwnerChanged | InSyncChanged | ReplicasChanged | CopyLost | ImportChanged | SegmentOpened
-    | SegmentCommitted | SegmentEnded | ProducerChanged | LevelRaised | TimePassed
+    | SegmentCommitted | SegmentEnded | ProducerChanged | LevelRaised | TimePassed | LinkAttached
+    | LinkSuspended | LinkEnded
 )  # fmt: skip

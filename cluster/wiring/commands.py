@@ -26,6 +26,11 @@ from .arguments import ENCODER, NESTING_MAX, VERSION, decoded, too_deep
 from .command import Command as Command
 from .command import OfProcess
 from .entities import ApplyTo, DestinationKind, UserLimits
+from .link_commands import AttachLink as AttachLink
+from .link_commands import ExpireLink as ExpireLink
+from .link_commands import ForgetLink as ForgetLink
+from .link_commands import LinkRole as LinkRole
+from .link_commands import SuspendLink as SuspendLink
 from .member_commands import AddMember as AddMember
 from .member_commands import DrainNode as DrainNode
 from .member_commands import FailNode as FailNode
@@ -483,6 +488,7 @@ AnyCommand = (
     | RegisterNode | FailNode | DrainNode | ForgetNode | SetVoters | ChangeInSync | TransferOwner | GiveUpCopy
     | ForceOwner | MoveReplica | ImportDefinitions | ApplyImport | DropImport | CommitTransaction | AbortTransaction
     | ExpireTransactions | ForgetProducers | FinishSegments | PassTime | RaiseLevel
+    | AttachLink | SuspendLink | ExpireLink | ForgetLink
 )  # fmt: skip
 
 _FREE_FORM: Final = ("arguments", "definition", "metadata", "value")

@@ -3,7 +3,8 @@
 Field order is the stored order (array-like msgpack): new fields go to the end and carry a default, then older
 bytes still decode. The keys of the maps that hold them: vhosts, users, by name; exchanges and queues by
 (vhost, name); bindings by all their fields; permissions by (user, vhost); policies by (vhost, name); members by
-name, forgotten disks by disk_id; producers and segments by (vhost, name).
+name, forgotten disks by disk_id; producers and segments by (vhost, name);
+recoverable links by (vhost, container, name, role).
 """
 
 from __future__ import annotations
@@ -298,6 +299,33 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
     def discards(self) -> bool:
         """Whether what is published to it goes nowhere: it is a replay."""
         return self.queue_id == 0
+
+
+class RecoverableLink(msgspec.Struct, frozen=True, array_like=True):
+    """A link that outlives its connection and its node (links.py). Vhost, container, name and role are its identity."""
+
+    vhost: str
+    container: str
+    """The client's container-id."""
+    name: str
+    role: Literal["sender", "receiver"]
+    """The client's."""
+    link: LogIndex
+    """Index of the command that made it: its number, for ever."""
+    attach: int
+    """How often it was attached: what an older attach says does not count."""
+    terminus: str
+    user: str
+    """The first one of the identity; no other may use it."""
+    node: NodeId
+    """Where it is attached, or was last."""
+    incarnation: Incarnation
+    timeout_ms: int | None
+    """So long it outlives its last attach; None: for ever."""
+    suspended: bool = False
+    """It is attached nowhere."""
+    since: int = 1
+    """The last attach that did not resume it: what was sent before it is over."""
 
 
 class Deserted(msgspec.Struct, frozen=True, array_like=True):

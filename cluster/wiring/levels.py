@@ -36,12 +36,16 @@ class Level(NamedTuple):
 
 FIRST: Final = 1
 """Of the releases before there were levels."""
+LINK_RECOVERY: Final = 3
 LEVELS: Final = (
     Level(FIRST, "AMQP 0-9-1, streams, leases, transactions"),
     Level(2, "messages of AMQP 1.0"),
-    Level(3, "links of AMQP 1.0 that are resumed"),
+    Level(
+        LINK_RECOVERY,
+        "links that outlive their connections and nodes",
+        (c.AttachLink, c.SuspendLink, c.ExpireLink, c.ForgetLink),
+    ),
 )
-LINK_RECOVERY: Final = 3
 LEVEL: Final = LEVELS[-1].number
 """The highest that this release knows."""
 _NEEDED: Final[dict[type, int]] = {kind: level.number for level in LEVELS for kind in level.commands}

@@ -5,6 +5,7 @@
     Levels                          the feature level: what may be written
     Replicas, Queues, Membership    owners and copies; begins and ends of queues; lives of members
     Policies, Parameters, Accounts  what holds for queues and exchanges; values of plugins; users and their rights
+    Links                           links that outlive their connections
     Transactions, Cascades          what producers stage and commit; ends in several commands
 
 Each part gets those that it asks by its constructor. An import of definitions stands above them: it folds its
@@ -20,9 +21,10 @@ from . import commands as c
 from .authorization import Accounts
 from .cascade import Cascades
 from .changes import Change, VhostDeleted
-from .entities import Exchange
+from .entities import Exchange, Member
 from .exchange_rules import STAGING
 from .levels import Levels
+from .links import Links
 from .members import Members
 from .membership import Membership
 from .parameters import Parameters, Policies
@@ -53,8 +55,8 @@ class MapParts:
     """All parts of a map but the import that is under way; without any vhost at first."""
 
     __slots__ = (
-        "_stored", "accounts", "cascades", "clock", "handlers", "index", "levels", "members", "membership",
-        "parameters", "policies", "queues", "replicas", "transactions", "vhosts",
+        "_stored", "accounts", "cascades", "clock", "handlers", "index", "levels", "links", "members",
+        "membership", "parameters", "policies", "queues", "replicas", "transactions", "vhosts",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -74,9 +76,10 @@ class MapParts:
         self.policies: Final = Policies(self.vhosts, self.replicas.settle_eligible)
         self.parameters: Final = Parameters(self.vhosts)
         self.transactions: Final = Transactions(self.clock, self.vhosts, self.index, self.replicas)
+        self.links: Final = Links(self.clock, self.members, self.vhosts)
         self._stored: Final[tuple[Stored, ...]] = (
             self.clock, self.members, self.index, self.vhosts, self.accounts, self.parameters,
-            self.levels,
+            self.levels, self.links,
         )  # fmt: skip
         self.handlers: Final[dict[type, Handler]] = {
             c.AddVhost: self.vhosts.add,
@@ -91,11 +94,11 @@ class MapParts:
             c.DeleteQueue: self.queues.delete,
             c.PauseQueue: self.queues.pause,
             c.RemoveConnection: self.queues.remove_connection,
-            c.ForgetTransient: self.queues.forget_transient,
+            c.ForgetTransient: self._forget_transient,
             c.Loosen: self.cascades.loosen,
             c.PutUser: self.accounts.put_user,
             c.SetUserLimits: self.accounts.set_user_limits,
-            c.DeleteUser: self.accounts.delete_user,
+            c.DeleteUser: self._delete_user,
             c.SetPermission: self.accounts.set_permission,
             c.ClearPermission: self.accounts.clear_permission,
             c.SetTopicPermission: self.accounts.set_topic_permission,
@@ -106,11 +109,11 @@ class MapParts:
             c.DeleteOperatorPolicy: self.policies.delete,
             c.PutParameter: self.parameters.put,
             c.DeleteParameter: self.parameters.delete,
-            c.AddMember: self.membership.add,
-            c.RegisterNode: self.membership.register,
-            c.FailNode: self.membership.fail,
+            c.AddMember: self._add_member,
+            c.RegisterNode: self._register_node,
+            c.FailNode: self._fail_node,
             c.DrainNode: self.membership.drain,
-            c.ForgetNode: self.membership.forget,
+            c.ForgetNode: self._forget_node,
             c.SetVoters: self.membership.set_voters,
             c.ChangeInSync: self.replicas.change_in_sync,
             c.TransferOwner: self.replicas.transfer_owner,
@@ -124,6 +127,10 @@ class MapParts:
             c.FinishSegments: self.transactions.finish_segments,
             c.PassTime: self.clock.pass_time,
             c.RaiseLevel: self.levels.raise_level,
+            c.AttachLink: self.links.attach,
+            c.SuspendLink: self.links.suspend,
+            c.ExpireLink: self.links.expire,
+            c.ForgetLink: self.links.forget,
         }
 
     def fold(self, command: c.AnyCommand, changes: list[Change]) -> Any:
@@ -145,8 +152,41 @@ class MapParts:
             return False
         self.accounts.delete_vhost(command.name, changes)
         self.parameters.delete_vhost(command.name, changes)
+        self.links.end_of_vhost(command.name, changes)
         changes.append(VhostDeleted(command.name))
         return True
+
+    def _delete_user(self, command: c.DeleteUser, changes: list[Change]) -> bool:
+        deleted = self.accounts.delete_user(command, changes)
+        if deleted:
+            self.links.end_of_user(command.name, changes)
+        return deleted
+
+    def _forget_transient(self, command: c.ForgetTransient, changes: list[Change]) -> None:
+        self.queues.forget_transient(command, changes)
+        self.links.suspend_of(command.node, changes)
+
+    def _add_member(self, command: c.AddMember, changes: list[Change]) -> Member:
+        first = not self.members
+        member = self.membership.add(command, changes)
+        if first:
+            self.links.suspend_all(changes)
+        return member
+
+    def _register_node(self, command: c.RegisterNode, changes: list[Change]) -> Member:
+        member = self.membership.register(command, changes)
+        self.links.suspend_of(member.name, changes)
+        return member
+
+    def _fail_node(self, command: c.FailNode, changes: list[Change]) -> bool:
+        failed = self.membership.fail(command, changes)
+        if failed:
+            self.links.suspend_of(command.node, changes)
+        return failed
+
+    def _forget_node(self, command: c.ForgetNode, changes: list[Change]) -> None:
+        self.membership.forget(command, changes)
+        self.links.suspend_of(command.node, changes)
 
     def _declare_exchange(self, command: c.DeclareExchange, changes: list[Change]) -> Exchange:
         if command.type == STAGING:

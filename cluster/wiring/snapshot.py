@@ -2,8 +2,8 @@
 
     chunk    u8 version (1) | msgpack [kind, [entity, entity, ...]]       at most CHUNK_ENTITIES entities
     kinds    vhost, limits, exchange, queue, binding, policy, operator_policy, user, permission, topic_permission,
-             parameter, member, forgotten_disk, import, import_command, producer, segment, time, deserted, level; in
-             this order, within a kind in the map's order, so that order survives too
+             parameter, member, forgotten_disk, import, import_command, producer, segment, time, deserted, level, link;
+             in this order, within a kind in the map's order, so that order survives too
 
 A snapshot holds transient things as well: what a later command of the log answered may have depended on them,
 and replay must give that answer again. A restart ends them by a command of its own (ForgetTransient).
@@ -65,6 +65,7 @@ class Snapshot(msgspec.Struct):
     """One, of a broker that had users and has none; else none."""
     levels: list[int] = []
     """One, of a cluster above the first feature level."""
+    links: list[e.RecoverableLink] = []
 
     def sections(self) -> Iterator[tuple[str, list[Any]]]:
         """(kind, entities) in the stored order. Of kinds that came with a feature level those that there are: below it
@@ -81,10 +82,10 @@ class Snapshot(msgspec.Struct):
 
 _KINDS: Final = """
     vhost limits exchange queue binding policy operator_policy user permission topic_permission parameter member
-    forgotten_disk import import_command producer segment time deleted_queue deserted level
+    forgotten_disk import import_command producer segment time deleted_queue deserted level link
 """
 """Of the fields of a snapshot behind its index, in their order, which is the stored one."""
-_OF_LEVELS: Final = frozenset(("level",))
+_OF_LEVELS: Final = frozenset(("level", "link"))
 _FIELDS: Final = dict(zip(_KINDS.split(), Snapshot.__struct_fields__[1:], strict=True))
 _LISTS: Final[dict[str, Any]] = {
     kind: msgspec.msgpack.Decoder(entities.type, ext_hook=restored)

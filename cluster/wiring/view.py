@@ -41,9 +41,10 @@ class ClusterView:
 
     __slots__ = (
         "_accounts", "_imports", "_index", "_members", "_parts", "_vhosts", "allowed", "counting_on", "due",
-        "exclusive_queues", "held", "in_pieces", "is_only_copy", "lasting_queues", "member", "members", "next_slice",
-        "owned", "parameter", "parameters", "permission", "permissions", "queues_of", "replicas_of", "terms",
-        "topic_allowed", "topic_permissions", "tried", "user", "users", "was_deleted",
+        "exclusive_queues", "held", "in_pieces", "is_only_copy", "lasting_queues", "link", "link_since", "links",
+        "member", "members", "next_slice", "owned", "parameter", "parameters", "permission", "permissions",
+        "queues_of", "replicas_of", "terms", "topic_allowed", "topic_permissions", "tried", "user", "users",
+        "was_deleted",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -68,6 +69,9 @@ class ClusterView:
         self.owned: Final = members.owned
         self.held: Final = members.held
         self.counting_on: Final = parts.membership.counting_on
+        self.link: Final = parts.links.get
+        self.links: Final = parts.links.all
+        self.link_since: Final = parts.links.since
         self.is_only_copy: Final = parts.replicas.is_only_copy
         self.terms: Final = parts.replicas.terms
         self.parameter: Final = parts.parameters.get
@@ -103,7 +107,7 @@ class ClusterView:
             for t in self._vhosts.values()
         )
         staged = len(self._imports.current.commands) if self._imports.current is not None else 0
-        return wiring + len(self._parts.parameters) + len(self._members.all()) + staged
+        return wiring + len(self._parts.parameters) + len(self._members.all()) + staged + len(self.links())
 
     def digest(self) -> str:
         """Hash of the whole state, order included: equal logs give equal digests on every node."""

@@ -81,6 +81,22 @@ class Ring(LeasedRing):
         if marks:
             self.mark()
 
+    def note_deliveries(self, prefix: bytes, first: int, tags: list[bytes], index: dict[int, bytes]) -> None:
+        """Sets the attributes prefix + tag to first, first + 1 ...; `index` has the tag of each value."""
+        for value, tag in enumerate(tags, first):
+            index.pop(self.attributes.get(prefix + tag, 0), None)
+            self.set_attribute(prefix + tag, value)
+            index[value] = tag
+        self.mark()
+
+    def forget_deliveries(self, prefix: bytes, upto: int, tags: list[bytes], index: dict[int, bytes]) -> None:
+        """Takes out those of the attributes prefix + tag whose value is not above `upto`, and their values."""
+        for tag in tags:
+            if 0 < self.attributes.get(prefix + tag, 0) <= upto:
+                index.pop(self.attributes[prefix + tag], None)
+                self.set_attribute(prefix + tag, 0)
+        self.mark()
+
     def append_records(self, data: Bytes, now_ms: int) -> tuple[int, int]:
         """Appends the messages of ENQ records that `verify_records` has passed (`messages=True`); returns `next_seq`
         after them and how many they are.

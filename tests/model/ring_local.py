@@ -452,6 +452,10 @@ class LocalRing:
         return self.state.epochs
 
     @property
+    def has_attributes(self) -> bool:
+        return bool(self.state.attributes)
+
+    @property
     def attributes(self) -> dict[bytes, int]:
         return self.state.attributes
 

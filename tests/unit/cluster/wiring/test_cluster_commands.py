@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from clusterbroker.cluster.errors import PreconditionFailed
-from clusterbroker.cluster.ids import Epoch, Incarnation, NodeId, QueueId
+from clusterbroker.cluster.ids import Epoch, Incarnation, LogIndex, NodeId, QueueId
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.entities import UserLimits
 
@@ -105,6 +105,22 @@ EVERY = [
     c.ExpireTransactions(at_ms=5, vhost="v", names=("txn.a",), lived_ms=2**53),
     c.ForgetProducers(at_ms=5, vhost="v", names=("p",)),
     c.PassTime(at_ms=5, after_ms=0, lived_ms=60_000, wall_ms=2**53),
+    c.AttachLink(
+        node=NodeId("n1"),
+        incarnation=Incarnation(3),
+        vhost="v",
+        container="c",
+        name="l",
+        role="sender",
+        terminus="/queues/q",
+        user="u",
+        is_administrator=True,
+        timeout_ms=2**40,
+        resumes=True,
+    ),
+    c.SuspendLink(link=LogIndex(7), attach=2),
+    c.ExpireLink(link=LogIndex(7), attach=2),
+    c.ForgetLink(link=LogIndex(7), attach=2),
     c.FinishSegments(node=NodeId("n1"), incarnation=Incarnation(3), segments=((QueueId(7), Epoch(2), 1),)),
 ]
 

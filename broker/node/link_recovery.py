@@ -1,0 +1,187 @@
+"""Recoverable links at a node (`cluster.wiring.links`): their attaches here, and what its queues know of all of them.
+
+    a link is attached elsewhere, or ends     whoever has it here hears of it (`Attachment.lost`)
+    it is attached, and not resumed           what its earlier attaches sent is forgotten by the queues
+    it ends                                   all of it is
+    its client has told its map (`keep`)      all of it that the client cannot ask for
+
+Every node does so with the queues that it owns, at its place in the wiring, so no message says the first three. A queue
+that this node takes over, or finds at its start, is tidied in a later turn: what became of links meanwhile is in the
+map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from clusterbroker.broker.remote.messages import LinkKeep
+from clusterbroker.cluster.errors import Unavailable
+from clusterbroker.cluster.ids import LogIndex
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.levels import LINK_RECOVERY
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.node.hub import Hub
+    from clusterbroker.broker.node.ports import MemberCore, NodeCore
+    from clusterbroker.broker.queues.local_queue import LocalQueue
+    from clusterbroker.cluster.wiring.changes import LinkAttached, LinkEnded, LinkSuspended
+    from clusterbroker.cluster.wiring.entities import RecoverableLink
+    from clusterbroker.cluster.wiring.map import Applied
+
+    class RecoveringMember(MemberCore, Protocol):
+        """Its part in a cluster."""
+
+        hub: Hub
+
+    class RecoveringNode(NodeCore, Protocol):
+        """The node."""
+
+        @property
+        def role(self) -> RecoveringMember | None: ...
+
+
+class Attachment:
+    """One attach of a link at this node.
+
+    lost  called when it does not count any more: with True if the link goes on elsewhere, with False if it has ended
+    """
+
+    __slots__ = ("link", "lost")
+
+    def __init__(self, link: RecoverableLink, lost: Callable[[bool], None]) -> None:
+        self.link = link
+        self.lost = lost
+
+
+class LinkRecovery:
+    """Of one node."""
+
+    def __init__(self, node: RecoveringNode) -> None:
+        self._node = node
+        self._here: dict[LogIndex, Attachment] = {}
+        self._late: list[c.SuspendLink | c.ForgetLink] = []  # could not be ordered
+        self._holding: dict[LocalQueue, None] = {}  # queues that know deliveries of links, or did
+
+    @property
+    def possible(self) -> bool:
+        """Whether every member knows such links."""
+        return self._node.map.level >= LINK_RECOVERY
+
+    # -- sessions -------------------------------------------------------------------------------------------------
+
+    def attach(
+        self, command: c.AttachLink, lost: Callable[[bool], None], then: Callable[[Attachment | Applied], None]
+    ) -> None:
+        """Orders an attach at this node. `then` hears of the attachment, or what the wiring log said against it."""
+
+        def applied(answer: Applied) -> None:
+            if not answer.ok:
+                then(answer)
+                return
+            attachment = Attachment(answer.result, lost)
+            link = attachment.link
+            if not self._node.map.link_since(link.link, link.attach):  # another came before this was told
+                lost(self._node.map.link(link.link) is not None)
+            else:
+                self._here[link.link] = attachment
+            then(attachment)
+
+        self._order()
+        self._node.propose(command, applied)
+
+    def suspend(self, attachment: Attachment) -> None:
+        """Its client is gone for now."""
+        self._leave(attachment, c.SuspendLink(link=attachment.link.link, attach=attachment.link.attach))
+
+    def forget(self, attachment: Attachment) -> None:
+        """Its client has closed it."""
+        self._leave(attachment, c.ForgetLink(link=attachment.link.link, attach=attachment.link.attach))
+
+    def _leave(self, attachment: Attachment, command: c.SuspendLink | c.ForgetLink) -> None:
+        if self._here.get(attachment.link.link) is attachment:
+            del self._here[attachment.link.link]
+            self._late.append(command)
+            self._order()
+
+    def _order(self) -> None:
+        """Ends of attaches; those that could not be ordered are tried again when something is heard of a link."""
+        late, self._late = self._late, []
+        for command in late:
+            self._node.propose(command, self._ordered)
+
+    def _ordered(self, applied: Applied) -> None:
+        if isinstance(applied.error, Unavailable):
+            assert isinstance(applied.command, c.SuspendLink | c.ForgetLink), "nothing else is ordered here"
+            self._late.append(applied.command)
+
+    def keep(self, link: RecoverableLink, tags: list[bytes]) -> None:
+        """The client of the link can ask for these deliveries of its earlier attaches only, wherever they went."""
+        message = LinkKeep(link.link, link.attach, tags)
+        self._keep(message)
+        if self._node.role is not None:
+            for peer in self._node.role.hub.linked:
+                self._node.role.hub.send(peer, message)
+
+    def received(self, _peer: str, message: LinkKeep, _payload: memoryview) -> None:
+        """A client at another node has told its map."""
+        self._keep(message)
+
+    def _keep(self, message: LinkKeep) -> None:
+        if self._node.map.link_since(message.link, message.attach):
+            self._each(lambda queue: queue.log.deliveries.keep(message.link, message.attach, message.tags))
+
+    # -- queues ---------------------------------------------------------------------------------------------------
+
+    def since(self, queue: LocalQueue, link: int, attach: int) -> int:
+        """As `ClusterView.link_since`, for a queue that may know something of the link from now on."""
+        self._holding[queue] = None
+        return self._node.map.link_since(link, attach)
+
+    def own(self, queue: LocalQueue) -> None:
+        """This node owns the queue from now on."""
+        if queue.ring.has_attributes:
+            self._node.soon(lambda: self._tidy(queue))
+
+    def _tidy(self, queue: LocalQueue) -> None:
+        if self._node.queues.get(queue.entity.queue_id) is not queue or queue.deleted:
+            return
+        deliveries = queue.log.deliveries
+        for number in deliveries.links:
+            self._holding[queue] = None
+            link = self._node.map.link(LogIndex(number))
+            if link is None:
+                deliveries.drop(number)
+            else:
+                deliveries.keep(number, link.since, ())
+
+    def _each(self, what: Callable[[LocalQueue], None]) -> None:
+        for queue in tuple(self._holding):
+            if self._node.queues.get(queue.entity.queue_id) is not queue or not queue.log.deliveries:
+                del self._holding[queue]
+            else:
+                what(queue)
+
+    # -- the wiring -----------------------------------------------------------------------------------------------
+
+    def attached(self, change: LinkAttached) -> None:
+        """Somebody attaches the link, perhaps here."""
+        link = change.link
+        self._order()
+        self._lose(link, True)
+        if link.since == link.attach:
+            self._each(lambda queue: queue.log.deliveries.keep(link.link, link.since, ()))
+
+    def suspended(self, change: LinkSuspended) -> None:
+        """The link is attached nowhere: also one that is still used here, by a node that the others gave up."""
+        self._lose(change.link, True)
+
+    def ended(self, change: LinkEnded) -> None:
+        """The link is no more."""
+        self._lose(change.link, False)
+        self._each(lambda queue: queue.log.deliveries.drop(change.link.link))
+
+    def _lose(self, link: RecoverableLink, goes_on: bool) -> None:
+        attachment = self._here.pop(link.link, None)
+        if attachment is not None:
+            attachment.lost(goes_on)

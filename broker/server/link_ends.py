@@ -1,0 +1,48 @@
+"""The node that leads ends links that were suspended for their timeout (`cluster.wiring.link_expiry`)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from clusterbroker.cluster.wiring.changes import LinkSuspended
+from clusterbroker.cluster.wiring.link_expiry import LinkExpiry
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.server.ports import ServerPort
+    from clusterbroker.cluster.wiring.map import Applied
+
+EVERY_MS: Final = 10_000
+"""A node hears within this time that it leads."""
+SOON_MS: Final = 10
+
+
+class LinkEnds:
+    """Looks at the map when a link was suspended, when one is due, and every EVERY_MS."""
+
+    def __init__(self, shell: ServerPort) -> None:
+        self._shell = shell
+        self._expiry = LinkExpiry()
+        self._timer: asyncio.TimerHandle | None = None
+        shell.storage.wiring.listen(self._applied)
+        self._look()
+
+    def _applied(self, applied: Applied) -> None:
+        if any(isinstance(change, LinkSuspended) for change in applied.changes):
+            self._in(SOON_MS)
+
+    def _in(self, ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._shell.loop.call_later(ms / 1000, self._look)
+
+    def _look(self) -> None:
+        shell, wiring = self._shell, self._shell.storage.wiring
+        if shell.ended.done():
+            return
+        leads = shell.cluster is None or shell.cluster.raft.is_leader
+        now_ms = shell.clock.monotonic_ms()
+        over, next_ms = self._expiry.look(leads, wiring.map, now_ms)
+        self._in(EVERY_MS if next_ms is None else max(SOON_MS, min(EVERY_MS, next_ms - now_ms)))
+        for command in over:
+            wiring.propose(command)
