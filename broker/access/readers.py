@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.access.errors import Refusal, access_refused, not_found, not_implemented, precondition_failed
 from clusterbroker.broker.content.message import new_message
-from clusterbroker.broker.queues.handle import GONE, CommitPart, QueueHandle
+from clusterbroker.broker.queues.handle import GONE, CommitPart, QueueHandle, Reread
 from clusterbroker.broker.queues.lease import READ_ROWS_MAX, LeaseAnswer, Read
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer
@@ -181,6 +181,9 @@ class RangeReader:
 
     def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         then()
+
+    def reread(self, seqs: Sequence[int], then: Reread) -> None:
+        then({}, len(seqs))
 
     def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
         for seq, _ in part.settles:

@@ -31,6 +31,7 @@ from clusterbroker.broker.node.effects import Check, StreamLoad
 from clusterbroker.broker.node.effects import Group as Group
 from clusterbroker.broker.node.effects import Load as Load
 from clusterbroker.broker.node.link_recovery import LinkRecovery
+from clusterbroker.broker.node.links import Links
 from clusterbroker.broker.node.log import Fault, Log, Silence
 from clusterbroker.broker.node.log_clock import LogClock
 from clusterbroker.broker.node.mistakes import SettingAside
@@ -115,6 +116,7 @@ class Node:
         self.clients: dict[str, ClientCore] = {}
         self.reply_targets: dict[str, Target] = {}
         self.replies: Replies | None = None  # the way to requesters at other nodes
+        self.links = Links()
         self.alarms: dict[str, None] = {}
         self.alerts: Alerts = Alerts(self.log, lambda: self.now_ms)
         self.damages: Damages = Damages(self)
@@ -423,6 +425,8 @@ class Node:
             if self.role is not None and self.role.arrears.owing:
                 self.role.go_on()
         self._wakes.mark(now_ms)
+        if (links_ms := self.links.next_ms) is not None and links_ms <= now_ms:
+            self.links.turn(now_ms, self.setting_aside.link)
         while self._removals and self._removals[0][0] <= now_ms:
             self.remove_connection(self._removals.popleft()[1])
         self._work(now_ms)
@@ -477,14 +481,10 @@ class Node:
 
     @property
     def next_wake_ms(self) -> int | None:
-        earliest, moves_ms = self._wakes.next_ms, self.moving.next_wake_ms
-        if moves_ms is not None and (earliest is None or moves_ms < earliest):
-            earliest = moves_ms
+        wakes = [self._wakes.next_ms, self.moving.next_wake_ms, self.links.next_ms]
         if self.role is not None:
-            others_ms = self.role.next_wake_ms
-            if others_ms is not None and (earliest is None or others_ms < earliest):
-                earliest = others_ms
-        return earliest
+            wakes.append(self.role.next_wake_ms)
+        return min((wake for wake in wakes if wake is not None), default=None)
 
     @property
     def newest_group(self) -> int:

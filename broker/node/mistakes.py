@@ -78,6 +78,13 @@ class SettingAside:
         except Exception as error:
             client.crashed(error)
 
+    def link(self, what: Callable[[], None]) -> None:
+        """Does something about a suspended link; what raises is logged."""
+        try:
+            what()
+        except Exception as error:
+            self._node.log.crashed("a suspended link", error)
+
     def stumbled(self, queue: Source, error: Exception, seq: int = 0) -> None:
         """Sets the queue aside; of one that is elsewhere this node can only say what happened."""
         if not isinstance(queue, LocalQueue):

@@ -11,7 +11,7 @@ ledgers into the ring, and a publish is answered through its ticket.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
@@ -28,6 +28,10 @@ IN_USE: Final = "in use"
 NOT_EMPTY: Final = "not empty"
 EXCLUSIVE: Final = "in exclusive use"
 GONE: Final = "gone"
+
+Reread = Callable[[Mapping[int, Message], int], None]
+"""Messages by seq, of the first so many of the seqs that were asked for: as many as are worth reading at once, at least
+one of them. Some may be missing: they are held by nobody any more, or cannot be read."""
 
 UNANSWERED_MS: Final = 60_000
 """So long somebody waits for an answer of a queue's owner."""
@@ -129,6 +133,10 @@ class QueueHandle(Source, Protocol):
 
     def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         """`then()` when these unacknowledged messages can be rejected within one turn."""
+
+    def reread(self, seqs: Sequence[int], then: Reread) -> None:
+        """Messages that clients of this node hold unacknowledged, as those see them; `seqs` rise. `then` is not called
+        when the queue goes away."""
 
     def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
         """A transaction's part in this queue: all of it in one group, or, when a message is refused (overflow), none of

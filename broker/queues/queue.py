@@ -20,13 +20,14 @@ from typing import Any
 from clusterbroker.broker.queues.attributes import HAD_CONSUMERS
 from clusterbroker.broker.queues.dead_lettering.dead_lettering import DeadLettering
 from clusterbroker.broker.queues.dispatch import Dispatch
-from clusterbroker.broker.queues.handle import EXCLUSIVE, GONE, CommitPart, Taken
+from clusterbroker.broker.queues.handle import EXCLUSIVE, GONE, CommitPart, Reread, Taken
 from clusterbroker.broker.queues.lease import BROKEN, LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.leasing import Leasing, resumed
 from clusterbroker.broker.queues.limits import Limits
 from clusterbroker.broker.queues.link_deliveries import STALE
 from clusterbroker.broker.queues.link_holding import HERE, NOT_KEPT, HeldMessages, Holding, LinkAttach, LinkConsumer
 from clusterbroker.broker.queues.local_queue import Host, LocalQueue
+from clusterbroker.broker.queues.rereading import reread
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.states import LINK
 from clusterbroker.broker.queues.subscription import LocalConsumer, Member
@@ -241,6 +242,9 @@ class Queue(LocalQueue):
 
     def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         self.dead_letters.preload(seqs, then)
+
+    def reread(self, seqs: Sequence[int], then: Reread) -> None:
+        reread(self, seqs, then)
 
     # -- the turn ---------------------------------------------------------------------------------------------
 

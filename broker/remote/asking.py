@@ -9,6 +9,7 @@ message of a get with a lost answer is held by nobody, returns to its place, and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
 from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY
@@ -25,11 +26,13 @@ from clusterbroker.broker.remote.messages import (
     ASK_GET,
     ASK_LEASE,
     ASK_PURGE,
+    ASK_READ,
     ASK_TAGS,
     ASK_TOUCH,
     Answer,
     Ask,
 )
+from clusterbroker.journal.record import Message, RecordBuffer
 
 COUNT_PATIENCE_MS: Final = 1000
 PURGES_MAX: Final = 256
@@ -121,6 +124,9 @@ class Asking:
         if ask.what == ASK_LEASE:
             self._tend(attachment, ask, now_ms)
             return
+        if ask.what == ASK_READ:
+            self._read(attachment, ask)
+            return
         if ask.what == ASK_TAGS:
             self._tell_tags(attachment, ask)
             return
@@ -147,6 +153,21 @@ class Asking:
         self._say(attachment, answer)
         if ask.what == ASK_DELETE and not refused:
             self._owned.doom(now_ms)
+
+    def _read(self, attachment: Attachment, ask: Ask) -> None:
+        """What the proxy's clients hold, again."""
+        queue, gen = self._owned.queue, attachment.gen
+        seqs = [seq for first, last in ask.ranges for seq in range(first, last + 1)]
+
+        def read(messages: Mapping[int, Message], count: int) -> None:
+            if not attachment.attached or attachment.gen != gen:
+                return  # it is asked again
+            records, entity = RecordBuffer(), queue.entity
+            for seq, message in messages.items():
+                records.enqueue(entity.queue_id, entity.epoch, seq, message, 0, True)
+            self._say(attachment, Answer(entity.queue_id, gen, ask.request, count), records.take())
+
+        queue.reread(seqs, read)
 
     def _tell_tags(self, attachment: Attachment, ask: Ask) -> None:
         assert ask.tags is not None, "a question about a link's deliveries says which"

@@ -177,6 +177,8 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     """Of ASK_LEASE, and there it is."""
     tags: tuple[Whole, AttachNumber, tuple[Tag, ...], bool] | None = None
     """Of ASK_TAGS, and there it is: an `AskedTags`."""
+    ranges: tuple[Range, ...] = ()
+    """Of ASK_READ: messages that the proxy's clients hold."""
     link: tuple[Whole, AttachNumber] | None = None
     """Of ASK_HELD, and there it is: a `LinkAttach`."""
 
@@ -185,6 +187,9 @@ class Ask(ProxyMessage, frozen=True, tag=27):
             raise ValueError("a question about a lease says what, and no other does")
         if (self.tags is None) != (self.what != ASK_TAGS):
             raise ValueError("a question about a link's deliveries says which, and no other does")
+        if bool(self.ranges) != (self.what == ASK_READ):
+            raise ValueError("who reads says what, and nobody else does")
+        check_ranges(self.ranges)
         if (self.link is None) != (self.what != ASK_HELD):
             raise ValueError("a question about what a link holds says which link, and no other does")
 
@@ -196,6 +201,7 @@ ASK_DELETE = 3  # may it be deleted? the owner takes nothing more until it is
 ASK_LEASE = 5  # something is said about the lease on it
 ASK_HELD = 8  # what a recoverable link holds, and its node is this one from now on (feature level 3)
 ASK_TAGS = 7  # which deliveries of a recoverable link are here (feature level 3)
+ASK_READ = 6  # messages that were handed out before (feature level 3)
 ASK_TOUCH = 4  # it was declared again: x-expires begins anew; answered like ASK_COUNTS
 
 
@@ -349,14 +355,14 @@ class Settled(ProxyMessage, frozen=True, tag=45):
 
 
 class Answer(ProxyMessage, frozen=True, tag=46):
-    """Answer to Ask. ASK_GET: payload is one ENQ record, or nothing when the queue is empty. ASK_LEASE: what was read,
-    as ENQ records."""
+    """Answer to Ask. ASK_GET: payload is one ENQ record, or nothing when the queue is empty. ASK_LEASE, ASK_READ: what
+    was read, as ENQ records."""
 
     queue_id: Whole
     gen: Whole
     request: Whole
     count: Whole = 0
-    """Messages ready, or purged."""
+    """Messages ready, or purged. ASK_READ: how many, from the first, were looked at."""
     consumers: Whole = 0
     refused: str = ""
     """ASK_DELETE: "" or "in use" or "not empty". ASK_GET: "" or who leases the queue."""

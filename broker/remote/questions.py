@@ -18,7 +18,7 @@ from itertools import takewhile
 from clusterbroker.broker.queues.handle import UNANSWERED_MS
 from clusterbroker.broker.queues.lease import LeaseRequest
 from clusterbroker.broker.queues.link_deliveries import AskedTags
-from clusterbroker.broker.remote.messages import ASK_DELETE, Answer, Ask
+from clusterbroker.broker.remote.messages import ASK_DELETE, Answer, Ask, Range
 
 Then = Callable[[Answer, memoryview], None]
 
@@ -35,6 +35,7 @@ class Question:
     then: Then
     word: LeaseRequest | None = None
     tags: AskedTags | None = None
+    ranges: tuple[Range, ...] = ()
     told: bool = False
 
 
@@ -67,7 +68,7 @@ class Questions:
                 question.told = True
                 yield Ask(
                     queue_id, epoch, gen, request, question.what, question.if_unused, question.if_empty,
-                    question.no_ack, question.word, question.tags,
+                    question.no_ack, question.word, question.tags, question.ranges,
                 )  # fmt: skip
 
     def answered(self, request: int) -> Then | None:

@@ -345,14 +345,14 @@ class RemoteQueue(TaggingQueue):
 
     def _ask(
         self, what: int, then: Then, if_unused: bool = False, if_empty: bool = False, no_ack: bool = False,
-        word: LeaseRequest | None = None, tags: AskedTags | None = None,
+        word: LeaseRequest | None = None, tags: AskedTags | None = None, ranges: Sequence[Range] = (),
     ) -> None:  # fmt: skip
         if self.deleted:
             then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
             return
-        now_ms = self.node.host.now_ms
-        after = self._backlog.next_number
-        self._questions.ask(Question(what, if_unused, if_empty, no_ack, after, now_ms, then, word, tags))
+        asked = self._backlog.next_number, self.node.host.now_ms
+        question = Question(what, if_unused, if_empty, no_ack, *asked, then, word, tags, tuple(ranges))
+        self._questions.ask(question)
         self.ring.mark()
 
     def adopt(self, settings: QueueSettings) -> None:
@@ -594,7 +594,6 @@ class RemoteQueue(TaggingQueue):
         self.node.gave(self, self._backlog.drop(self.outbox))
         self.gather()
         self.ring.forget(self._settlements.drop())
-        nothing = Answer(self.entity.queue_id, self.gen, 0)
         for question in self._questions.drop():
-            question.then(nothing, memoryview(b""))
+            question.then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
         self.ring.destroy()

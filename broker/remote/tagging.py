@@ -1,4 +1,5 @@
-"""Deliveries of recoverable links to a queue elsewhere (`broker.queues.link_deliveries`): part of its remote queue."""
+"""Links that are resumed, at a queue elsewhere: deliveries that they have sent (`broker.queues.link_deliveries`), and
+messages that they hold, read again. Part of its remote queue."""
 
 from __future__ import annotations
 
@@ -6,8 +7,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from clusterbroker.broker.queues.handle import Reread
 from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
-from clusterbroker.broker.remote.messages import ASK_TAGS, LinkForget
+from clusterbroker.broker.remote.messages import ASK_READ, ASK_TAGS, Answer, LinkForget, Range
+from clusterbroker.journal.ranges import ranges_of
+from clusterbroker.journal.record import read_records
 
 if TYPE_CHECKING:
     from clusterbroker.broker.queues.ring import Ring
@@ -34,7 +38,7 @@ class TaggingQueue:
         """Publishes to the queue."""
 
     @abstractmethod
-    def _ask(self, what: int, then: Then, *, tags: AskedTags | None = None) -> None:
+    def _ask(self, what: int, then: Then, *, tags: AskedTags | None = None, ranges: Sequence[Range] = ()) -> None:
         """Asks its owner."""
 
     def publish_tagged(self, tagged: Tagged, messages: Sequence[Message], ticket: Ticket, _now_ms: int) -> None:
@@ -42,6 +46,12 @@ class TaggingQueue:
 
     def known_tags(self, asked: AskedTags, then: Callable[[list[bytes] | str], None]) -> None:
         self._ask(ASK_TAGS, lambda answer, _: then(answer.refused or answer.tags), tags=asked)
+
+    def reread(self, seqs: Sequence[int], then: Reread) -> None:
+        def answered(answer: Answer, payload: memoryview) -> None:
+            then({seq: message for seq, message, *_ in read_records(payload)}, answer.count)
+
+        self._ask(ASK_READ, answered, ranges=ranges_of(seqs))
 
     def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
         if self.outbox is not None and self.attached and not self.deleted:

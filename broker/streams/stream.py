@@ -163,7 +163,7 @@ class Stream(LocalQueue):
     def _never(self, *_: Any, **__: Any) -> NoReturn:
         raise AssertionError("a stream refuses nothing and hands nothing out, so nothing dies or comes back")
 
-    kill = reject = requeue = preload = _return = _never
+    kill = reject = requeue = preload = reread = _return = _never
 
     def _advance(self, upto: int) -> None:
         self.ring.commit(upto)

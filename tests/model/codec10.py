@@ -344,6 +344,10 @@ class FrameDecoder:
         """A part of a delivery that the front has read."""
         self._gather(link, data)
 
+    def part_of(self, link: IncomingLink) -> bytes:
+        """What has come of the delivery that is not whole; nothing of one that is too large."""
+        return bytes(link.store)
+
     def finish(self, link: IncomingLink, now_ms: int) -> Transferred:
         """The delivery is whole: its event, which neighbours do not join."""
         events = self._events = []

@@ -6,8 +6,8 @@ import struct
 from typing import Any, Final
 
 from clusterbroker.broker.content.sections import Parts
-from clusterbroker.broker.wire.amqp10.performatives import Header, Transfer
-from clusterbroker.broker.wire.amqp10.types import Described, Symbol, encode
+from clusterbroker.broker.wire.amqp10.performatives import Header, Transfer, composed
+from clusterbroker.broker.wire.amqp10.types import Described, Symbol, decode_all, encode
 from clusterbroker.broker.wire.numbers import UInt64
 from tests.model.codec import OutBuffer
 from tests.model.codec10 import Disposed
@@ -17,7 +17,7 @@ from tests.model.ring_cluster import Ring
 
 IDS: Final = 1 << 32
 FRAME_HEAD: Final = 8
-TRANSFER_MAX: Final = 32
+TRANSFER_MAX: Final = 64
 """Bytes that a frame keeps for its performative."""
 
 
@@ -38,7 +38,7 @@ class SessionLedger(DeliveryLedger):
         self.window = 0
         self.next_outgoing_id = 0
         self.own = 0
-        self._waiting: list[tuple[int, bytes, int, bool, bool]] = []
+        self._waiting: list[tuple[int, bytes, int, bool, bool, bytes, bytes | None]] = []
 
     @property
     def is_cut(self) -> bool:
@@ -77,36 +77,60 @@ class SessionLedger(DeliveryLedger):
         self.next_tag += 1
         self.skipped += 1
         self.own += 1
-        self.put(handle, content, tag, True)
+        self.put(handle, content, tag, True, ((tag - 1) % IDS).to_bytes(4, "big"))
 
-    def put(self, handle: int, content: bytes, tag: int, settled: bool) -> None:
-        """Frames of a delivery, as far as the window reaches; the rest waits, behind what waits already."""
-        self._waiting.append((handle, content, tag, settled, True))
+    def resend(
+        self, consumer: LinkConsumer, seq: int, content: bytes, state: bytes | None, settled: bool, now_ms: int
+    ) -> None:
+        """A delivery of before, under its tag: resumed with `state` (none: new), or `settled` with it."""
+        if settled:
+            tag = self.skip()
+            self.own += 1
+        else:
+            tag = self.add(consumer, seq, now_ms)
+            self.redelivered += 1
+        consumer.delivered += 1
+        self.put(consumer.handle, content, tag, settled, consumer.tag_of(seq), state)
+
+    def interrupt(self, handle: int) -> None:
+        """The link is detached: what waits of its deliveries is not sent."""
+        self._waiting = [one for one in self._waiting if one[0] != handle]
+        self.go_on()
+
+    def put(
+        self, handle: int, content: bytes, tag: int, settled: bool, name: bytes, state: bytes | None = None
+    ) -> None:
+        """Frames of a delivery, as far as the window reaches; the rest waits, behind what waits already. `name`: its
+        delivery-tag."""
+        self._waiting.append((handle, content, tag, settled, True, name, state))
         self.go_on()
 
     def go_on(self) -> None:
         """What waits goes on, as far as the window reaches."""
         most = self.out.frame_max - FRAME_HEAD - TRANSFER_MAX
         while self._waiting and self.window:
-            handle, content, tag, settled, first = self._waiting.pop(0)
+            handle, content, tag, settled, first, name, state = self._waiting.pop(0)
             part, content = content[:most], content[most:]
             delivery_id = (tag - 1) % IDS
             transfer = Transfer(handle=handle, more=bool(content))
             if first:
                 transfer.delivery_id, transfer.settled, transfer.message_format = delivery_id, settled, 0
-                transfer.delivery_tag = delivery_id.to_bytes(4, "big")
+                transfer.delivery_tag = name
+                if state is not None:
+                    transfer.state, transfer.resume = composed(decode_all(state)), True
             body = transfer.encoded() + part
             self.out.raw(struct.pack(">IBBH", FRAME_HEAD + len(body), 2, 0, self.channel) + body)
             self.window -= 1
             self.next_outgoing_id += 1
             if content:
-                self._waiting.insert(0, (handle, content, tag, settled, False))
+                self._waiting.insert(0, (handle, content, tag, settled, False, name, state))
 
 
 class LinkConsumer(Holder):
     """A receiver's link as `dispatch` sees it.
 
     settled    deliveries are sent settled: they need no disposition
+    gap        of the queue's messages, in tags: their seq and this
     numbered   a symbol on the wire: each delivery has an annotation of this name with its seq plus `shift`; empty: none
     """
 
@@ -117,9 +141,20 @@ class LinkConsumer(Holder):
         self.session = ledger
         self.handle = handle
         self.settled = settled
+        self.gap = 0
         self.limit = 0
         self.numbered = b""
         self.shift = 0
+
+    def move(self, ledger: SessionLedger, handle: int, settled: bool) -> None:
+        """The link goes on in another session, or waits in none; what it holds was taken out of its ledger."""
+        assert not self.unacked, "a link that moves leaves nothing in its ledger"
+        self.session = self.ledger = ledger
+        self.handle, self.settled = handle, settled
+
+    def tag_of(self, seq: int) -> bytes:
+        """The delivery-tag of a message of the queue."""
+        return seq.to_bytes(8, "big") + self.gap.to_bytes(2, "big")
 
     @property
     def writable(self) -> bool:
@@ -155,6 +190,14 @@ class LinkConsumer(Holder):
         self.delivered += 1
 
     def _write(self, message: Message, tag: int, seq: int, redelivered: bool, delivery_count: int, now_ms: int) -> None:
+        content = self._content(message, seq, redelivered, delivery_count, now_ms)
+        self.session.put(self.handle, content, tag, self.settled, self.tag_of(seq))
+
+    def content(self, seq: int, message: Message, delivery_count: int, now_ms: int) -> bytes:
+        """The sections of a message that was handed out before, as they are written now."""
+        return self._content(message, seq, True, delivery_count, now_ms)
+
+    def _content(self, message: Message, seq: int, redelivered: bool, delivery_count: int, now_ms: int) -> bytes:
         parts = Parts(message.header)
         left = None
         if message.ttl_ms >= 0:
@@ -172,5 +215,4 @@ class LinkConsumer(Holder):
         if self.numbered:
             annotations[Symbol(self.numbered[2:].decode())] = UInt64(seq + self.shift)
         parts.header, parts.annotations = None, None
-        content = header.encoded() + encode(Described(UInt64(0x72), annotations)) + parts.encoded() + message.body
-        self.session.put(self.handle, content, tag, self.settled)
+        return header.encoded() + encode(Described(UInt64(0x72), annotations)) + parts.encoded() + message.body

@@ -8,8 +8,8 @@ from clusterbroker.broker.fronts.amqp10.ports import SessionCore
 from clusterbroker.broker.wire.amqp10.performatives import Attach
 
 
-def answer(session: SessionCore, asked: Attach, link: Any, **settled: Any) -> None:
-    """Sends the answer to `asked`. `settled`: fields of the attach in which it differs from the client's."""
+def answering(asked: Attach, link: Any, **settled: Any) -> Attach:
+    """The answer to `asked`. `settled`: fields of the attach in which it differs from the client's."""
     fields = {
         "name": link.name,
         "handle": link.handle,
@@ -19,4 +19,10 @@ def answer(session: SessionCore, asked: Attach, link: Any, **settled: Any) -> No
         "source": asked.source,
         "target": asked.target,
     }
-    session.send(Attach(**(fields | settled)))
+    return Attach(**(fields | settled))
+
+
+def answer(session: SessionCore, asked: Attach, link: Any, **settled: Any) -> None:
+    """Sends it: the link is attached."""
+    session.table.add(link)
+    session.send(answering(asked, link, **settled))

@@ -15,14 +15,16 @@ from clusterbroker.broker.access import receiver
 from clusterbroker.broker.access.errors import Refusal, not_found
 from clusterbroker.broker.access.questions import Pending
 from clusterbroker.broker.access.readers import OFFSET_MAX, RangeReader, StreamReader
-from clusterbroker.broker.fronts.amqp10 import management_link
+from clusterbroker.broker.fronts.amqp10 import management_link, returning
 from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT, queue_of, target_of
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.attach_answer import answer
 from clusterbroker.broker.fronts.amqp10.conditions import link_error
+from clusterbroker.broker.fronts.amqp10.expiry import in_force
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import Attaching, ReceiverLink
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink, check
+from clusterbroker.broker.fronts.amqp10.suspended import Suspended, SuspendedReceiver, SuspendedSender
 from clusterbroker.broker.fronts.amqp10.transacting import CAPABILITIES, CoordinatorLink
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.wire.amqp10.errors import (
@@ -30,7 +32,6 @@ from clusterbroker.broker.wire.amqp10.errors import (
     INVALID_FIELD,
     NOT_IMPLEMENTED,
     RESOURCE_LIMIT,
-    STOLEN,
     LinkError,
     SessionError,
     framing_error,
@@ -46,6 +47,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     Target,
 )
 from clusterbroker.broker.wire.amqp10.types import Described, Milliseconds, Symbol
+from clusterbroker.cluster.wiring.levels import LINK_RECOVERY
 from clusterbroker.cluster.wiring.stream_settings import STREAM
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ HANDLE_MAX: Final = 1023
 NAME_BYTES_MAX: Final = 256
 OUTCOMES: Final = tuple(kind.SYMBOL for kind in (Accepted, Rejected, Released, Modified))
 OFFSET: Final = "rabbitmq:stream-offset-spec"
+TOPIC: Final = "topic"
+"""Capability of a source: a subscription of JMS."""
 PRIORITY: Final = "rabbitmq:priority"
 STREAM_OFFSET: Final = b"\xa3\x0fx-stream-offset"
 """The annotation with a message's offset, as a symbol on the wire."""
@@ -66,28 +70,20 @@ def attach(session: SessionCore, performative: Attach) -> None:
     handle = int(performative.handle)
     if handle > HANDLE_MAX:
         raise framing_error(f"handle {handle} is above the handle-max of {HANDLE_MAX}")
-    if handle in session.links or handle in session.detaching:
+    if handle in session.links or handle in session.table.detaching:
         raise SessionError(HANDLE_IN_USE, f"handle {handle} is in use")
     try:
         if len(performative.name.encode()) > NAME_BYTES_MAX:
             raise LinkError(INVALID_FIELD, f"a link's name has at most {NAME_BYTES_MAX} bytes")
-        _steal(session, performative)
+        left = returning.before(session, performative)
         if performative.role:
-            _receive(session, performative)
+            _receive(session, performative, left)
         else:
-            _send(session, performative)
+            _send(session, performative, left)
     except LinkError as error:
         session.refuse(performative, error)
     except Refusal as refusal:
         session.refuse(performative, link_error(refusal))
-
-
-def _steal(session: SessionCore, performative: Attach) -> None:
-    """A name is one link's, in its direction: the later attach has it (2.6.1)."""
-    for other in session.connection.sessions.values():
-        for link in tuple(other.links.values()):
-            if link.name == performative.name and link.role is performative.role:
-                other.cut(link, LinkError(STOLEN, "another link of this name was attached"))
 
 
 def place(access: Authorization, address: str) -> Place:
@@ -110,10 +106,11 @@ def place(access: Authorization, address: str) -> Place:
 # -- the client sends
 
 
-def _send(session: SessionCore, performative: Attach) -> None:
+def _send(session: SessionCore, performative: Attach, left: Suspended | None) -> None:
     check(performative)
     target = performative.target
     if isinstance(target, Coordinator):
+        returning.resumed(performative, left)
         _coordinate(session, performative)
         return
     if not isinstance(target, Target):
@@ -123,18 +120,28 @@ def _send(session: SessionCore, performative: Attach) -> None:
     if target.address is not None and not isinstance(target.address, str):
         raise LinkError(INVALID_FIELD, "a target's address is a string")
     if target.address == MANAGEMENT:
+        returning.resumed(performative, left)
         management_link.attach_requests(session, performative)
         return
     found = None if target.address is None else place(session.access, target.address)
+    terms = in_force(target, kept=True, administers=session.access.is_administrator)
+    known = Target(
+        address=target.address,
+        durable=min(target.durable, 1),
+        expiry_policy=terms.policy,
+        timeout=terms.timeout_s,
+        capabilities=target.capabilities,
+    )
+    client = returning.resumed(performative, left)
     link = SenderLink(session, performative, found)
     session.links[link.handle] = link
-    answer(
-        session,
-        performative,
-        link,
-        target=Target(address=target.address, durable=target.durable, capabilities=target.capabilities),
-        max_message_size=session.access.node.options.message_bytes_max,
-    )
+    if client is not None:
+        assert isinstance(left, SuspendedSender), "a link of this role is resumed"
+        returning.resume_sender(session, performative, link, left, client, known, terms)
+        return
+    link.keep(terms, known)
+    max_message_size = session.access.node.options.message_bytes_max
+    answer(session, performative, link, target=known, max_message_size=max_message_size)
     link.review_credit()
 
 
@@ -148,7 +155,7 @@ def _coordinate(session: SessionCore, performative: Attach) -> None:
 # -- the client receives
 
 
-def _receive(session: SessionCore, performative: Attach) -> None:
+def _receive(session: SessionCore, performative: Attach, left: Suspended | None) -> None:
     source = performative.source
     if not isinstance(source, Source):
         raise LinkError(INVALID_FIELD, "a receiver's attach has a source")
@@ -159,6 +166,7 @@ def _receive(session: SessionCore, performative: Attach) -> None:
     if performative.snd_settle_mode > 2 or performative.rcv_settle_mode > 1:
         raise LinkError(INVALID_FIELD, "there is no such settle mode")
     if source.address == MANAGEMENT:
+        returning.resumed(performative, left)
         management_link.attach_responses(session, performative)
         return
     access, name = session.access, queue_of(source.address)
@@ -169,15 +177,24 @@ def _receive(session: SessionCore, performative: Attach) -> None:
     queue = receiver.readable(access, name, session.connection.sessions.values())
     settings = performative.properties or {}
     reader, filters = _reader(access, queue, source.filter or {})
+    terms = in_force(source, kept=_keeps(access, source, reader), administers=access.is_administrator)
     known = replace(
         source,
         filter=filters or None,
         outcomes=tuple(one for one in OUTCOMES if not source.outcomes or one in source.outcomes),
         distribution_mode="move" if source.distribution_mode else None,
         durable=min(source.durable, 1),
+        expiry_policy=terms.policy,
+        timeout=terms.timeout_s,
         capabilities=(),
     )
+    client = returning.resumed(performative, left)
+    if client is not None:
+        assert isinstance(left, SuspendedReceiver), "a link of this role is resumed"
+        returning.resume_receiver(session, performative, left, client, known, terms)
+        return
     link = ReceiverLink(session, performative, known, reader, _priority(settings))
+    link.terms = terms
     if reader is not queue:
         link.credit.numbered, link.credit.shift = STREAM_OFFSET, -1
     session.links[link.handle] = link
@@ -200,6 +217,14 @@ def _receive(session: SessionCore, performative: Attach) -> None:
     except Refusal:
         session.links.pop(link.handle, None)
         raise
+
+
+def _keeps(access: Authorization, source: Source, reader: QueueHandle | RangeReader) -> bool:
+    """Whether what a receiver holds can be kept for it: not of a stream, where its offset is all that it has; not of a
+    subscription of JMS, whose other consumers get it; and in a cluster only if owners are asked for it again."""
+    if isinstance(reader, RangeReader) or TOPIC in source.capabilities:
+        return False
+    return access.node.role is None or access.node.map.level >= LINK_RECOVERY
 
 
 def _priority(settings: Mapping[str, Any]) -> int:

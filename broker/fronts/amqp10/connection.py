@@ -41,8 +41,10 @@ from clusterbroker.broker.access.sign_in import (
 from clusterbroker.broker.fronts.amqp10 import opening, sasl
 from clusterbroker.broker.fronts.amqp10.attaching import HANDLE_MAX
 from clusterbroker.broker.fronts.amqp10.conditions import described
+from clusterbroker.broker.fronts.amqp10.expiry import Event
 from clusterbroker.broker.fronts.amqp10.portions import Portions
 from clusterbroker.broker.fronts.amqp10.session import OUTGOING_WINDOW, WINDOW, Session
+from clusterbroker.broker.fronts.amqp10.suspended import Suspended
 from clusterbroker.broker.node.backpressure import MINORITY, Backpressure
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
 from clusterbroker.broker.wire.amqp091.codec import OutBuffer
@@ -106,7 +108,7 @@ class Connection:
         "_closed_at_ms", "_held", "_last_heard_ms", "_last_sent_ms", "_opened", "access", "backpressure",
         "container_id", "decoder", "dismissed", "ending", "exclusive_queues", "id", "idle_ms", "loopback", "mechanism",
         "node", "opened_at_ms", "out", "partial_bytes", "paused_since_ms", "peer", "peer_channel_max", "peer_identity",
-        "portions", "properties", "reading", "sessions", "state",
+        "portions", "properties", "reading", "sessions", "state", "suspended",
     )  # fmt: skip
 
     def __init__(self, node: Node, accepted: Accepted) -> None:
@@ -123,6 +125,7 @@ class Connection:
         """It has, or had, queues of its own."""
         self.sessions: dict[int, Session] = {}
         """By the client's channel."""
+        self.suspended: list[Suspended] = []  # by sessions that have ended
         self.reading = True
         self.dismissed = False
         self.ending: str | None = None
@@ -134,13 +137,11 @@ class Connection:
         self.idle_ms = 0
         """The client's idle-time-out; 0: it has none."""
         self.backpressure = Backpressure(node, self)
-        self.partial_bytes = 0
+        self.partial_bytes = self.paused_since_ms = self._closed_at_ms = 0
         self.portions = Portions(self)
         self._held: list[Any] = []  # came while the password was checked
         self._opened = False  # our open was sent
         self.opened_at_ms = accepted.at_ms
-        self.paused_since_ms = 0
-        self._closed_at_ms = 0
         self._last_heard_ms = self._last_sent_ms = accepted.at_ms
         node.clients[self.id] = self
 
@@ -282,10 +283,10 @@ class Connection:
 
     def _to_session(self, event: FrameReceived, performative: Composite, end: int) -> None:
         session = self.sessions.get(event.channel)
-        if session is None:
-            if not isinstance(performative, Begin):
-                raise not_allowed(f"{performative.NAME} on channel {event.channel}, which is not mapped")
+        if session is None and isinstance(performative, Begin):
             self._begin(event.channel, performative)
+        elif session is None:
+            raise not_allowed(f"{performative.NAME} on channel {event.channel}, which is not mapped")
         elif isinstance(performative, Begin):
             raise framing_error(f"begin on channel {event.channel}, which is mapped")
         else:
@@ -444,7 +445,8 @@ class Connection:
             except Exception as error:  # others still get what is theirs
                 self.node.log.crashed(self.peer, error)
             self.session_gone(session)
-        self.sessions.clear()
+        for left in self.suspended:
+            left.went(Event.CLOSE)
         if self.exclusive_queues:
             self.exclusive_queues = False
             self.node.remove_connection(self.id, then)
@@ -518,8 +520,8 @@ class Connection:
 
     @property
     def holds_publishers(self) -> bool:
-        waits = self.backpressure.holds or bool(self.node.alarms) or self.node.throttled
-        return waits or self.dismissed or self.state is not State.OPENED
+        waits = self.backpressure.holds or self.node.alarms or self.node.throttled or self.dismissed
+        return bool(waits) or self.state is not State.OPENED
 
     def review_reading(self) -> None:
         """Whether the socket should be read: not in CHECKING, with a full output buffer, or while events wait. Nor

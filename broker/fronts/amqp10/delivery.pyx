@@ -22,7 +22,8 @@ from clusterbroker.broker.queues.stumble import Stumble
 cdef enum:
     SECTIONS = 1  # broker/content/formats.py
     FRAME_HEAD = 8
-    TRANSFER_MAX = 32  # bytes of a transfer performative with six fields
+    TRANSFER_MAX = 64  # bytes of a transfer performative with nine fields
+    TAG_BYTES = 10
     HEADER_MAX = 24  # of a header section
     PERSISTENT = 1
     ACCEPTED = 0x24
@@ -64,6 +65,11 @@ cdef inline uint8_t *put_uint(uint8_t *p, uint32_t value) noexcept nogil:
     return put32(put8(p, 0x70), value)
 
 
+cdef inline uint8_t *put_tag(uint8_t *p, uint64_t seq, uint16_t gap) noexcept:
+    # a delivery's tag: unique on its link, over sessions and connections
+    return put16(put32(put32(p, <uint32_t>(seq >> 32)), <uint32_t>seq), gap)
+
+
 cdef inline bint split(Message message, header_parts *parts) noexcept:
     return split_header(payload_start(message), min(<uint64_t>message.header_length, payload_size(message)), parts)
 
@@ -77,7 +83,8 @@ cdef class SessionLedger(DeliveryLedger):
     cdef public uint32_t window
     cdef public uint32_t next_outgoing_id
     cdef readonly uint64_t own
-    # deliveries that wait for the window: (content, handle, tag, settled); of the first, `sent` bytes are gone
+    # deliveries that wait for the window: (content, handle, number, settled, delivery-tag, state when it is resumed);
+    # of the first, `sent` bytes are gone
     cdef list waiting
     cdef uint64_t sent
 
@@ -124,22 +131,26 @@ cdef class SessionLedger(DeliveryLedger):
             at = max(at + 1, self.first)
         return taken
 
-    cdef uint8_t *put_transfer(self, uint8_t *p, uint64_t size, uint32_t handle, uint64_t tag, bint settled,
-                               bint first, bint more) noexcept:
-        # the frame's head and performative; `size`: of the payload behind it
+    cdef uint8_t *put_transfer(self, uint8_t *p, uint64_t size, uint32_t handle, uint64_t tag, const uint8_t *name,
+                               uint8_t name_size, bint settled, bint first, bint more, bytes state) noexcept:
+        # the frame's head and performative; `size`: of the payload behind it; `name`: the delivery-tag; `state`: it is
+        # resumed with this state, as it is on the wire
         cdef uint8_t *start = p
         cdef uint8_t *listed
+        cdef bint resumed = first and state is not None
         p = put8(put8(put8(p + FRAME_HEAD, 0), 0x53), 0x14)
         listed = p + 2
-        p = put_uint(put8(listed, 6 if more or not first else 5), handle)
+        p = put_uint(put8(listed, 9 if resumed else 6 if more or not first else 5), handle)
         if first:
             p = put32(put8(p, 0x70), <uint32_t>((tag - 1) & ID_MASK))
-            p = put32(put8(put8(p, 0xA0), 4), <uint32_t>((tag - 1) & ID_MASK))
+            p = put_all(put8(put8(p, 0xA0), name_size), name, name_size)
             p = put8(put8(p, 0x43), 0x41 if settled else 0x42)
         else:
             p = put32(p, 0x40404040)
-        if more or not first:
+        if more or not first or resumed:
             p = put8(p, 0x41 if more else 0x42)
+        if resumed:
+            p = put8(put_all(put8(p, 0x40), PyBytes_AS_STRING(state), PyBytes_GET_SIZE(state)), 0x41)
         listed[-2] = 0xC0
         listed[-1] = <uint8_t>(p - listed)
         put16(put8(put8(put32(start, <uint32_t>(p - start + size)), 2), 0), self.channel)
@@ -150,25 +161,54 @@ cdef class SessionLedger(DeliveryLedger):
     def send(self, uint32_t handle, bytes content not None) -> None:
         """A delivery that comes from no queue, settled."""
         cdef uint64_t tag = self.next_tag
+        cdef uint8_t[4] name
         self.next_tag = tag + 1
         self.skipped += 1
         self.own += 1
-        self.waiting.append((content, handle, tag, True))
+        put32(name, <uint32_t>((tag - 1) & ID_MASK))
+        self.waiting.append((content, handle, tag, True, (<const char *>name)[:4], None))
         self.go_on()
+
+    def resend(self, LinkConsumer consumer not None, uint64_t seq, bytes content not None, bytes state, bint settled,
+               int64_t now_ms) -> None:
+        """A delivery of before, under its tag: resumed with `state` (none: new), or `settled` with it."""
+        cdef uint64_t tag
+        cdef uint8_t[TAG_BYTES] name
+        if settled:
+            tag = self.next_tag
+            self.next_tag = tag + 1
+            self.skipped += 1
+            self.own += 1
+        else:
+            tag = self.put(consumer, seq, now_ms)
+            self.redelivered += 1
+        put_tag(name, seq, consumer.gap)
+        self.waiting.append((content, consumer.handle, tag, settled, (<const char *>name)[:TAG_BYTES], state))
+        consumer.delivered += 1
+        self.go_on()
+
+    def interrupt(self, uint32_t handle) -> None:
+        """The link is detached: what waits of its deliveries is not sent."""
+        if self.waiting:
+            if self.waiting[0][1] == handle:
+                self.sent = 0
+            self.waiting = [one for one in self.waiting if one[1] != handle]
+            self.go_on()
 
     def go_on(self) -> None:
         """What waits goes on, as far as the window reaches."""
         cdef uint64_t length, part, most = self.out.frame_max - FRAME_HEAD - TRANSFER_MAX, tag
         cdef uint32_t handle
         cdef bint settled
-        cdef bytes content
+        cdef bytes content, name, state
         cdef uint8_t *p
         while self.waiting and self.window:
-            content, handle, tag, settled = self.waiting[0]
+            content, handle, tag, settled, name, state = self.waiting[0]
             length = PyBytes_GET_SIZE(content) - self.sent
             part = min(length, most)
             p = self.out.room(FRAME_HEAD + TRANSFER_MAX + part)
-            p = self.put_transfer(p, part, handle, tag, settled, self.sent == 0, part < length)
+            p = self.put_transfer(p, part, handle, tag, <const uint8_t *>PyBytes_AS_STRING(name),
+                                  <uint8_t>PyBytes_GET_SIZE(name), settled, self.sent == 0, part < length, state)
             p = put_all(p, PyBytes_AS_STRING(content) + self.sent, part)
             self.out.size = p - self.out.data
             self.sent += part
@@ -184,6 +224,8 @@ cdef class LinkConsumer(Holder):
     cdef SessionLedger session
     cdef readonly uint32_t handle
     cdef readonly bint settled
+    # of the queue's messages (`cluster.wiring.entities.Queue.gap_epoch`), modulo 2^16: in tags
+    cdef public uint16_t gap
     cdef public bytes numbered
     cdef public int64_t shift
 
@@ -195,6 +237,21 @@ cdef class LinkConsumer(Holder):
         self.settled = settled
         self.limit = 0
         self.numbered = b""
+
+    def move(self, SessionLedger ledger not None, uint32_t handle, bint settled) -> None:
+        """The link goes on in another session, or waits in none; what it holds was taken out of its ledger."""
+        if self.unacked:
+            raise AssertionError("a link that moves leaves nothing in its ledger")
+        self.session = ledger
+        self.ledger = ledger
+        self.handle = handle
+        self.settled = settled
+
+    def tag_of(self, uint64_t seq) -> bytes:
+        """The delivery-tag of a message of the queue."""
+        cdef uint8_t[TAG_BYTES] name
+        put_tag(name, seq, self.gap)
+        return (<const char *>name)[:TAG_BYTES]
 
     cdef bint credit(self) noexcept:
         cdef SessionLedger session = self.session
@@ -249,29 +306,53 @@ cdef class LinkConsumer(Holder):
         self.write(message, &parts, self.session.put(self, seq, now_ms), seq, False, 0, now_ms)
         self.delivered += 1
 
+    def content(self, uint64_t seq, Message message not None, uint16_t delivery_count, int64_t now_ms) -> bytes:
+        """The sections of a message that was handed out before, as they are written now."""
+        cdef header_parts parts
+        cdef uint64_t added, size
+        cdef bytes content
+        cdef uint8_t *start
+        cdef uint8_t *p
+        message = without_own(translate(message, SECTIONS))
+        split(message, &parts)
+        added = self.own_annotations(message)
+        size = HEADER_MAX + 12 + parts.entries + added + payload_size(message) - parts.rest
+        content = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
+        p = start = <uint8_t *>PyBytes_AS_STRING(content)
+        p = self.put_sections(p, message, &parts, added, seq, True, delivery_count, now_ms)
+        p = put_all(p, payload_start(message) + parts.rest, payload_size(message) - parts.rest)
+        return content[: p - start]
+
+    cdef uint64_t own_annotations(self, Message message) noexcept:
+        # bytes of the annotations that the node adds
+        cdef uint64_t exchange = address_start(message)[0]
+        cdef uint64_t added = PyBytes_GET_SIZE(EXCHANGE) + 2 + exchange + PyBytes_GET_SIZE(ROUTING_KEY) + 2 + (
+            address_size(message) - exchange - 2
+        )
+        if self.numbered:
+            added += PyBytes_GET_SIZE(self.numbered) + 9
+        return added
+
     cdef int write(self, Message message, const header_parts *parts, uint64_t tag, uint64_t seq, bint redelivered, uint16_t delivery_count,
                    int64_t now_ms) except -1:
         # all frames of a delivery, as far as the session's window reaches
         cdef SessionLedger session = self.session
         cdef OutBuffer out = session.out
-        cdef uint64_t added, exchange, tail, annotations, most
+        cdef uint64_t added, tail, annotations, most
         cdef const uint8_t *payload = payload_start(message)
         cdef uint8_t *p
         cdef uint8_t *start
         cdef bytes content
-        exchange = address_start(message)[0]
-        added = PyBytes_GET_SIZE(EXCHANGE) + 2 + exchange + PyBytes_GET_SIZE(ROUTING_KEY) + 2 + (
-            address_size(message) - exchange - 2
-        )
-        if self.numbered:
-            added += PyBytes_GET_SIZE(self.numbered) + 9
+        cdef uint8_t[TAG_BYTES] name
+        put_tag(name, seq, self.gap)
+        added = self.own_annotations(message)
         tail = payload_size(message) - parts.rest
         annotations = 12 + parts.entries + added
         most = out.frame_max - FRAME_HEAD - TRANSFER_MAX
         if HEADER_MAX + annotations + tail <= most and session.window and not session.waiting:
             # the usual one: a single frame. Its size is known when its payload is written.
             start = out.room(FRAME_HEAD + TRANSFER_MAX + HEADER_MAX + annotations + tail)
-            p = session.put_transfer(start, 0, self.handle, tag, self.settled, True, False)
+            p = session.put_transfer(start, 0, self.handle, tag, name, TAG_BYTES, self.settled, True, False, None)
             p = self.put_sections(p, message, parts, added, seq, redelivered, delivery_count, now_ms)
             p = put_all(p, payload + parts.rest, tail)
             put32(start, <uint32_t>(p - start))
@@ -281,7 +362,9 @@ cdef class LinkConsumer(Holder):
         p = start = <uint8_t *>PyBytes_AS_STRING(content)
         p = self.put_sections(p, message, parts, added, seq, redelivered, delivery_count, now_ms)
         p = put_all(p, payload + parts.rest, tail)
-        session.waiting.append((content[: p - start], self.handle, tag, self.settled))
+        session.waiting.append(
+            (content[: p - start], self.handle, tag, self.settled, (<const char *>name)[:TAG_BYTES], None)
+        )
         session.go_on()
         return 0
 

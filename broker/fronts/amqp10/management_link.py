@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT
 from clusterbroker.broker.fronts.amqp10.attach_answer import answer
+from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT
 from clusterbroker.broker.fronts.amqp10.management import Request, carry_out
 from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
@@ -125,11 +126,15 @@ class ResponseLink:
     role = True
     """As the client says it: it receives."""
 
-    __slots__ = ("_bytes_max", "_waiting", "credit", "delivery_count", "handle", "name", "session")
+    terms = NOTHING_KEPT
+    is_lasting = False
+
+    __slots__ = ("_bytes_max", "_waiting", "credit", "delivery_count", "handle", "identity", "name", "session")
 
     def __init__(self, session: SessionCore, attach: Attach) -> None:
         self.session = session
         self.name = attach.name
+        self.identity = session.identity(attach.name, self.role)
         self.handle = int(attach.handle)
         self.credit = 0
         self.delivery_count = 0

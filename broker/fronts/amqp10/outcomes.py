@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
+from clusterbroker.broker.fronts.amqp10.sender_memory import Memory
 from clusterbroker.broker.queues.ticket import Outcome, Ticket
 from clusterbroker.broker.wire.amqp10.errors import RESOURCE_LIMIT
 from clusterbroker.broker.wire.amqp10.frames import accepted, frame
@@ -27,8 +28,11 @@ class Sender(Protocol):
     settles_first: bool
     """Its deliveries are settled with their outcome (rcv-settle-mode first)."""
 
-    def settled(self, tags: Collection[bytes]) -> None:
-        """These deliveries are over."""
+    memory: Memory | None
+    """Of one that is suspended."""
+
+    def settled(self, tags: Collection[bytes], accepted: bool) -> None:
+        """These deliveries are over. `accepted`: and the client is told so with that."""
 
 
 class Unsettled(Ticket):
@@ -56,8 +60,9 @@ class Outcomes:
     def __init__(self, on_ready: Callable[[], None]) -> None:
         self._on_ready = on_ready
         self._done: list[Unsettled] = []
-        self.answered: dict[int, tuple[Sender, bytes]] = {}
-        """Link and tag by id: deliveries with an outcome that their client has not settled (rcv-settle-mode second)."""
+        self.answered: dict[int, tuple[Sender, bytes, bool]] = {}
+        """Link, tag, and whether it was accepted, by id: deliveries with an outcome that their client has not settled
+        (rcv-settle-mode second)."""
         self.waiting = 0
         """Deliveries without an outcome."""
 
@@ -78,9 +83,28 @@ class Outcomes:
 
     def _ready(self, ticket: Ticket) -> None:
         assert isinstance(ticket, Unsettled), "a session's tickets are made here"
+        if (memory := ticket.link.memory) is not None:
+            self._remember(ticket, memory)
+            return
         if not self._done:
             self._on_ready()
         self._done.append(ticket)
+
+    def _remember(self, ticket: Unsettled, memory: Memory) -> None:
+        """Its link is suspended: the client hears when it comes back."""
+        self.waiting -= len(ticket.tags)
+        memory.decided(ticket.tags, outcome_of(ticket) == _ACCEPTED)
+
+    def hand_over(self, link: Sender, memory: Memory) -> None:
+        """The link is suspended: what is known of its deliveries, and will be, is its memory's."""
+        done, self._done = self._done, []
+        for ticket in done:
+            if ticket.link is link:
+                self._remember(ticket, memory)
+            else:
+                self._done.append(ticket)
+        for _, tag, is_accepted in self.forget(link):
+            memory.decided((tag,), is_accepted)
 
     def flush(self, channel: int) -> tuple[bytes, int]:
         """Frames, and how many deliveries were accepted."""
@@ -117,13 +141,14 @@ class Outcomes:
     def _answer(self, ticket: Unsettled, settled: bool) -> None:
         link, count = ticket.link, len(ticket.tags)
         self.waiting -= count
-        if ticket.counts is not None and outcome_of(ticket) == _ACCEPTED:
+        is_accepted = outcome_of(ticket) == _ACCEPTED
+        if ticket.counts is not None and is_accepted:
             ticket.counts.confirm += count
         if settled:
-            link.settled(ticket.tags)
+            link.settled(ticket.tags, is_accepted)
         else:
             for place, tag in enumerate(ticket.tags):
-                self.answered[(ticket.first + place) % IDS] = (link, tag)
+                self.answered[(ticket.first + place) % IDS] = (link, tag, is_accepted)
 
     def settle(self, first: int, last: int) -> None:
         """The client settles these ids; those that it may not, or not yet, mean nothing."""
@@ -133,12 +158,11 @@ class Outcomes:
             ids = (one for one in tuple(self.answered) if (one - first) % IDS <= count)
         for one in ids:
             if (known := self.answered.pop(one, None)) is not None:
-                known[0].settled((known[1],))
+                known[0].settled((known[1],), False)
 
-    def forget(self, link: Sender) -> None:
-        """The link is gone, and nobody settles its deliveries any more."""
-        for one in [one for one, known in self.answered.items() if known[0] is link]:
-            del self.answered[one]
+    def forget(self, link: Sender) -> list[tuple[Sender, bytes, bool]]:
+        """The link is gone, and nobody settles its deliveries any more: those that had an outcome."""
+        return [self.answered.pop(one) for one in [one for one, known in self.answered.items() if known[0] is link]]
 
 
 _ACCEPTED: Final = Accepted()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from clusterbroker.broker.access.authorization import Authorization
@@ -14,6 +14,7 @@ from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.clients import ClientCore
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.counts import ChannelCounts
+from clusterbroker.broker.node.links import Identity
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.wire.amqp091.codec import OutBuffer
@@ -39,6 +40,7 @@ class ConnectionCore(ClientCore, Protocol):
     peer_identity: str | None
     properties: dict[str, Any]
     sessions: dict[int, Any]
+    suspended: list[Any]
 
     @property
     def heartbeat_s(self) -> int: ...
@@ -63,11 +65,11 @@ class SessionCore(Protocol):
     deadlines: list[Callable[[int], bool]]
     ledger: SessionLedger
     links: dict[int, Any]
-    detaching: tuple[int, ...]
     number: int
     outcomes: Outcomes
     publisher: Publisher
     reply_key: str
+    table: Any
     transactions: Any
 
     @property
@@ -92,6 +94,12 @@ class SessionCore(Protocol):
         drain: bool = False,
         echo: bool = False,
     ) -> Flow: ...
+
+    def identity(self, name: str, role: bool) -> Identity: ...
+
+    def flush_confirms(self) -> None: ...
+
+    def carry_out(self, entries: Sequence[Any], outcome: Composite) -> None: ...
 
     def cut(self, link: Any, error: Amqp10Error) -> None: ...
 

@@ -10,13 +10,15 @@ answer was sent before its second one, and has come. Until then the credit stand
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.readers import RangeReader
 from clusterbroker.broker.fronts.amqp10.conditions import Refused, link_error
 from clusterbroker.broker.fronts.amqp10.delivery import LinkConsumer
+from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+from clusterbroker.broker.fronts.amqp10.redelivery import Redelivery
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.watch import Delivery, Watch
 from clusterbroker.broker.wire.amqp10.errors import RESOURCE_DELETED, LinkError
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 COUNTS: Final = 1 << 32
 ROOM_MAX: Final = 1 << 31
+GAPS: Final = 1 << 16
+"""Gap epochs in a delivery-tag."""
 QUIET: Final = 2
 """So often in a row nothing is ready before a drain is over."""
 TRIES: Final = 64
@@ -44,8 +48,8 @@ class ReceiverLink:
     node = ""
 
     __slots__ = (
-        "attached", "credit", "drained", "draining", "drains", "exclusive", "handle", "name", "order", "queue",
-        "rcv_second", "session", "settled", "source",
+        "attached", "backlog", "credit", "drained", "draining", "drains", "exclusive", "handle", "identity", "name",
+        "order", "queue", "rcv_second", "session", "settled", "source", "terms",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +57,10 @@ class ReceiverLink:
     ) -> None:
         self.session = session
         self.name = attach.name
+        self.identity = session.identity(attach.name, self.role)
+        self.terms = NOTHING_KEPT
+        self.backlog: Redelivery | None = None
+        """What is sent before anything new."""
         self.handle = int(attach.handle)
         self.source = source
         """As it is in force."""
@@ -68,6 +76,7 @@ class ReceiverLink:
         self.drains = 0
         """Drains that were begun: the last one asks, and no other."""
         self.credit = LinkConsumer(queue.ring, session.ledger, self.handle, self.settled, priority, self)
+        self.credit.gap = queue.entity.gap_epoch % GAPS
 
     # -- credit
 
@@ -80,9 +89,14 @@ class ReceiverLink:
         if flow.link_credit is not None:
             seen = 0 if flow.delivery_count is None else flow.delivery_count
             left = (seen + flow.link_credit - self.delivery_count) % COUNTS
-            self.credit.limit = self.credit.delivered + (left if left < ROOM_MAX else 0)
+            left = left if left < ROOM_MAX else 0
             self.draining = flow.drain
-            if self.attached:
+            if self.backlog is not None:
+                self.backlog.left = left
+                self.go_on()
+            else:
+                self.credit.limit = self.credit.delivered + left
+            if self.attached and self.backlog is None:
                 self.queue.ring.mark()
                 self.queue.limits_changed(self)
                 if flow.drain:
@@ -101,7 +115,7 @@ class ReceiverLink:
 
     def tell(self) -> None:
         """The client hears where the link is."""
-        left = max(0, self.credit.limit - self.credit.delivered)
+        left = max(0, self.credit.limit - self.credit.delivered) if self.backlog is None else self.backlog.left
         flow = self.session.flow(self.handle, self.delivery_count, left, drain=self.draining)
         flow.available = min(self.available, COUNTS - 1)
         self.session.send(flow)
@@ -112,6 +126,14 @@ class ReceiverLink:
 
     def go_on(self) -> None:
         """The session's window, or the socket, is open again."""
+        if self.backlog is not None:
+            self.backlog.go_on()
+            if not self.backlog.is_done:
+                return
+            self.credit.limit = self.credit.delivered + self.backlog.left
+            self.backlog = None
+            self.queue.ring.mark()
+            self.queue.limits_changed(self)
         if self.draining and self.attached:
             self._drain()
 
@@ -189,7 +211,7 @@ class ReceiverLink:
 
     @property
     def holds(self) -> bool:
-        return self.credit.unacked > 0
+        return self.credit.unacked > 0 or self.backlog is not None
 
     @property
     def held(self) -> int:
@@ -253,8 +275,37 @@ class ReceiverLink:
         return known if isinstance(known, OUTCOMES) else Released()
 
     def interrupted(self) -> None:
-        """The link is over."""
+        """The link is over; what it held returns, but for what is in its session's ledger."""
         self.attached = self.draining = False
+        backlog, self.backlog = self.backlog, None
+        if backlog is not None and not isinstance(self.queue, RangeReader):
+            for seq in backlog.take_back():
+                self.session.access.node.setting_aside.work(self.queue, self.queue.requeue, seq, False)
+
+    @property
+    def is_lasting(self) -> bool:
+        """What it holds survives its connection."""
+        return self.terms.outlives_connection
+
+    def leave(self, waiting: Any) -> list[int]:
+        """Its client goes, and this stands in the session's place; what it has not been sent again. Nothing of the link
+        is in its session's ledger any more."""
+        backlog, self.backlog = self.backlog, None
+        self.attached = self.draining = False
+        self.session = waiting
+        self.credit.move(waiting.ledger, 0, self.settled)
+        self.credit.limit = self.credit.delivered
+        self.queue.limits_changed(self)
+        return [] if backlog is None else backlog.take_back()
+
+    def come_back(self, session: SessionCore, attach: Attach) -> None:
+        """Its client is here again."""
+        self.session = session
+        self.handle = int(attach.handle)
+        self.rcv_second = attach.rcv_settle_mode == 1
+        self.settled = attach.snd_settle_mode == 1
+        self.credit.move(session.ledger, self.handle, self.settled)
+        self.attached = True
 
 
 class Attaching:

@@ -21,23 +21,39 @@ from clusterbroker.broker.access.publisher import DELIVERIES_AT_ONCE, Named
 from clusterbroker.broker.content.message import to_address
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.conditions import described, link_error
-from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
+from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT, Terms
+from clusterbroker.broker.fronts.amqp10.outcomes import RECEIVER, Unsettled
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+from clusterbroker.broker.fronts.amqp10.positions import offset_of
+from clusterbroker.broker.fronts.amqp10.sender_memory import Memory, Proof
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.wire.amqp10.codec import IncomingLink, Transferred
 from clusterbroker.broker.wire.amqp10.errors import (
+    ILLEGAL_STATE,
     INVALID_FIELD,
     PRECONDITION_FAILED,
     TRANSFER_LIMIT,
     Amqp10Error,
     LinkError,
 )
-from clusterbroker.broker.wire.amqp10.performatives import Accepted, Attach, Flow, Released, TransactionalState
+from clusterbroker.broker.wire.amqp10.performatives import (
+    Accepted,
+    Attach,
+    Composite,
+    Disposition,
+    Flow,
+    Received,
+    Released,
+    Target,
+    TransactionalState,
+)
 from clusterbroker.journal.record import Message
 
 CREDIT: Final = 1000
 UNSETTLED_MAX: Final = 8 * CREDIT
+LASTING_MAX: Final = 4096
+"""Deliveries that the node remembers of a link whose state survives its connection."""
 UNSETTLED, SETTLED, MIXED = 0, 1, 2
 """snd-settle-mode (2.8.2)."""
 COUNTS: Final = 1 << 32
@@ -52,13 +68,31 @@ class SenderLink:
     """As the client says it: it sends."""
 
     __slots__ = (
-        "credit", "delivery_count", "handle", "incoming", "mode", "name", "place", "posting", "session",
-        "settles_first", "tags", "unsettled", "withheld",
+        "again", "credit", "delivery_count", "handle", "identity", "ignores", "incoming", "is_partial", "kept",
+        "memory", "mode", "name", "part", "place", "posting", "proof", "session", "settles_first", "tags", "target",
+        "terms", "unsettled", "withheld",
     )  # fmt: skip
 
     def __init__(self, session: SessionCore, attach: Attach, place: Place | None) -> None:
         self.session = session
         self.name = attach.name
+        self.identity = session.identity(attach.name, self.role)
+        self.terms = NOTHING_KEPT
+        self.target = Target()
+        """As it is in force."""
+        self.memory: Memory | None = None
+        """While the link is suspended."""
+        self.proof: Proof | None = None
+        self.again: frozenset[bytes] = frozenset()
+        """Deliveries that the client has named as it attached, and that are not here: they may come again."""
+        self.kept: frozenset[bytes] = frozenset()
+        """Deliveries whose acceptance the client has not read for certain, of before it attached."""
+        self.is_partial = False
+        """An unsettled map was incomplete: nothing new may come."""
+        self.part: tuple[bytes, bytes] | None = None
+        """A delivery that came in part before: tag, and first bytes."""
+        self.ignores = False
+        """The delivery that is not whole yet is passed over: it was resumed in vain."""
         self.handle = int(attach.handle)
         self.place = place
         self.mode = attach.snd_settle_mode
@@ -85,9 +119,35 @@ class SenderLink:
             return
         if self.session.holds_publishers:
             return
+        credit = CREDIT
+        if self.is_lasting:
+            credit = min(CREDIT, LASTING_MAX - self.held)
+            if credit <= self.credit and not self.withheld:
+                return
         self.withheld = False
-        self.credit = CREDIT
+        self.credit = max(0, credit)
         self.tell()
+
+    @property
+    def is_lasting(self) -> bool:
+        """What it holds survives its connection."""
+        return self.terms.outlives_connection
+
+    @property
+    def held(self) -> int:
+        """Deliveries that the node has to remember."""
+        return self.unsettled + len(self.kept) + (0 if self.proof is None else self.proof.count)
+
+    def prove(self, now_ms: int) -> None:
+        """Asks the client whether it has read the outcomes that it was told, if that is due."""
+        proof = self.proof
+        if proof is None or not proof.is_due(now_ms) or self.withheld or self.session.holds_publishers:
+            return
+        wanted = max(self.credit, min(CREDIT, LASTING_MAX - self.held))
+        total = proof.next_sum((self.delivery_count + wanted) % COUNTS)
+        self.credit = (total - self.delivery_count) % COUNTS
+        self.tell(echo=True)
+        proof.ask(total, now_ms)
 
     def withhold(self) -> None:
         """Takes back what the client has not used; what is on the way is taken."""
@@ -97,10 +157,16 @@ class SenderLink:
 
     def tell(self, echo: bool = False) -> None:
         """The client hears where the link is."""
+        if self.proof is not None:
+            self.proof.said((self.delivery_count + self.credit) % COUNTS)
         self.session.send(self.session.flow(self.handle, self.delivery_count, self.credit, echo=echo))
 
     def flow(self, flow: Flow) -> None:
         """What a sender says of itself is its own affair, but for its count (2.6.7)."""
+        if self.proof is not None:
+            count, credit = flow.delivery_count or 0, flow.link_credit
+            self.proof.heard(None if credit is None else (count + credit) % COUNTS)
+            self.review_credit()
         if flow.delivery_count is not None:
             passed = (flow.delivery_count - self.delivery_count) % COUNTS
             if passed < COUNTS // 2:  # it gave up credit
@@ -125,6 +191,8 @@ class SenderLink:
             raise LinkError(INVALID_FIELD, "a transfer is settled or not against the link's snd-settle-mode")
         if batch.refusal is not None:
             raise batch.refusal
+        if self.is_partial or self.again or self.kept:
+            self._resumed(batch.tags)
         if batch.settled:
             self._publish(batch.messages, None, txn_id)
         else:
@@ -148,16 +216,64 @@ class SenderLink:
             raise LinkError(INVALID_FIELD, "a delivery-tag is in use by another unsettled delivery of the link")
         self.unsettled += count
 
+    def keep(self, terms: Terms, target: Target) -> None:
+        """It is attached on these terms."""
+        self.terms, self.target = terms, target
+        if self.is_lasting and self.settles_first:
+            self.proof = Proof()
+            self.session.table.proving[self] = None
+
+    # -- resumed
+
+    def _resumed(self, tags: Sequence[bytes]) -> None:
+        """Deliveries come after the link was resumed. Raises LinkError."""
+        if self.is_partial:
+            if any(tag not in self.again for tag in tags):
+                raise LinkError(ILLEGAL_STATE, "a new delivery, while an unsettled map is incomplete")
+        else:
+            self.kept = frozenset()  # who sends with this attach's credit has read its map
+        self.again = self.again.difference(tags)
+
+    def resumes(self, tag: bytes, state: Composite | None) -> bytes | None:
+        """What has come before of a delivery that is resumed, as far as it begins at this state; None: it is not known
+        as one that may come again. Raises LinkError."""
+        if tag not in self.again:
+            return None
+        if self.part is None or self.part[0] != tag or not isinstance(state, Received):
+            return b""
+        offset = offset_of(self.part[1], state)
+        if offset is None:
+            raise LinkError(INVALID_FIELD, "a resumed transfer begins behind what has come of its delivery")
+        return self.part[1][:offset]
+
+    def repeated(self, number: int, tag: bytes, settled: bool) -> None:
+        """A delivery was resumed that is over, or was never known."""
+        if tag in self.kept:
+            if settled:
+                self.kept = self.kept.difference((tag,))
+            else:
+                self.session.send(
+                    Disposition(role=RECEIVER, first=number, settled=self.settles_first, state=Accepted())
+                )
+                if not self.settles_first:
+                    self.tags = self.tags | {tag}
+                    self.unsettled += 1
+                    self.kept = self.kept.difference((tag,))
+                    self.session.outcomes.answered[number] = (self, tag, True)
+        self.returned()
+
     def returned(self) -> None:
         """A delivery that came to nothing: its credit is given back."""
         self.delivery_count = (self.delivery_count + 1) % COUNTS
         self.credit = max(0, self.credit - 1)
         self.review_credit()
 
-    def settled(self, tags: Collection[bytes]) -> None:
-        """These deliveries are over."""
+    def settled(self, tags: Collection[bytes], accepted: bool) -> None:
+        """These deliveries are over. `accepted`: and the client is told so with that."""
         self.tags.difference_update(tags)
         self.unsettled -= len(tags)
+        if accepted and self.proof is not None:
+            self.proof.told(tags)
         if self.unsettled <= UNSETTLED_MAX:
             self.review_credit()
 

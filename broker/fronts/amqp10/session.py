@@ -2,8 +2,7 @@
 
     incoming    each transfer frame takes one from `incoming_window`; at half of it the client hears of a full one
     outgoing    the ledger's `window`: as many transfer frames as the client has said (2.5.6), counted where they begin
-    links       by handle; one that the node has detached waits in `detaching` for the client's answer, and what comes
-                for it meanwhile is passed over
+    links       by handle, and those whose client is away (`links`)
 
 A session is the unit that access knows (`broker.access.publisher.Session` and others). Its performatives take effect
 one after another; an attach waits for its queue's owner without holding up the other links.
@@ -14,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.publisher import Publisher
-from clusterbroker.broker.access.receiver import give_back, let_go
+from clusterbroker.broker.access.receiver import give_back
 from clusterbroker.broker.access.timeouts import check_timeouts
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.fronts.amqp10 import attaching
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.conditions import described
 from clusterbroker.broker.fronts.amqp10.delivery import SessionLedger
-from clusterbroker.broker.fronts.amqp10.management_link import ResponseLink
+from clusterbroker.broker.fronts.amqp10.expiry import Event
+from clusterbroker.broker.fronts.amqp10.links import Link, Links
 from clusterbroker.broker.fronts.amqp10.outcomes import IDS, Outcomes
 from clusterbroker.broker.fronts.amqp10.ports import ConnectionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
@@ -31,6 +30,7 @@ from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink, no_addres
 from clusterbroker.broker.fronts.amqp10.transacting import Transactions
 from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.counts import ChannelCounts
+from clusterbroker.broker.node.links import Identity, Name
 from clusterbroker.broker.queues.handle import CommitPart, QueueHandle
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Traced
@@ -42,8 +42,6 @@ from clusterbroker.broker.wire.amqp10.errors import (
     NOT_ALLOWED,
     NOT_IMPLEMENTED,
     RESOURCE_LIMIT,
-    UNATTACHED_HANDLE,
-    UNAUTHORIZED,
     UNKNOWN_ID,
     WINDOW_VIOLATION,
     Amqp10Error,
@@ -80,15 +78,13 @@ SENDER: Final = False
 """Role of who answers for deliveries that go out (2.8.1)."""
 TAG_BYTES_MAX: Final = 32
 
-Link = SenderLink | ReceiverLink | ResponseLink
-
 
 class Session:
     """A session's state."""
 
     __slots__ = (
-        "access", "closing", "connection", "consumers", "counts", "deadlines", "detaching", "incoming_window", "ledger",
-        "links", "next_incoming_id", "number", "outcomes", "outgoing_number", "publisher", "reply_key", "traced",
+        "access", "closing", "connection", "consumers", "counts", "deadlines", "incoming_window", "ledger", "links",
+        "next_incoming_id", "number", "outcomes", "outgoing_number", "publisher", "reply_key", "table", "traced",
         "transactions",
     )  # fmt: skip
 
@@ -102,10 +98,9 @@ class Session:
         self.ledger.window = min(begin.incoming_window, IDS - 1)
         self.next_incoming_id = int(begin.next_outgoing_id)
         self.incoming_window = WINDOW
-        self.links: dict[int, Link] = {}
-        self.detaching: tuple[int, ...] = ()
-        self.consumers: dict[str, ReceiverLink] = {}
-        """Receivers that are attached, by name."""
+        self.table = Links(self)
+        self.links = self.table.by_handle
+        self.consumers = self.table.receivers
         self.counts = ChannelCounts()
         self.deadlines: list[Callable[[int], bool]] = []
         self.closing = False
@@ -150,29 +145,15 @@ class Session:
             if flow.echo:
                 self.send(self.flow())
             return
-        link = self._link(flow.handle)
+        link = self.table.find(flow.handle)
         if link is not None:
             link.flow(flow)
 
-    def _link(self, handle: int) -> Link | None:
-        """The link; None: it is about to be detached. Raises SessionError."""
-        link = self.links.get(handle)
-        if link is None and handle not in self.detaching:
-            raise SessionError(UNATTACHED_HANDLE, f"no link has handle {handle}")
-        return link
-
     def _detach(self, detach: Detach, _: bytes) -> None:
-        handle = int(detach.handle)
-        if handle in self.detaching:
-            self.detaching = tuple(one for one in self.detaching if one != handle)
-            return
-        link = self._link(handle)
-        assert link is not None, "it has a handle, and is not about to be detached"
-        self._let_go(link)
-        self.send(Detach(handle=handle, closed=detach.closed))
+        self.table.detach(detach)
 
     def _end(self, _: End, __: bytes) -> None:
-        self.end(counted=False)
+        self.end(counted=False, event=Event.END)
         self.send(End())
         self.closing = True
         self.connection.session_gone(self)
@@ -202,7 +183,7 @@ class Session:
     def _transfer(self, transfer: Transfer, payload: bytes) -> None:
         """One that has something unusual about it."""
         self._count_frames(1)
-        link = self._link(transfer.handle)
+        link = self.table.find(transfer.handle)
         if link is None:
             return
         try:
@@ -227,9 +208,6 @@ class Session:
             decoder.abort(incoming)
             link.returned()
             return
-        if transfer.resume:
-            link.returned()  # nothing is resumed that was not announced as unsettled
-            return
         if isinstance(transfer.state, TransactionalState):
             self.transactions.find(transfer.state.txn_id)
             link.posting = transfer.state.txn_id
@@ -241,7 +219,16 @@ class Session:
                 raise LinkError(INVALID_FIELD, f"a delivery-tag has at most {TAG_BYTES_MAX} bytes")
             if transfer.message_format:
                 raise LinkError(NOT_IMPLEMENTED, f"message-format {transfer.message_format}")
+            before = link.resumes(tag, transfer.state) if transfer.resume else b""
             decoder.begin(incoming, transfer.delivery_id, tag, bool(transfer.settled))
+            link.ignores = before is None
+            decoder.extend(incoming, before or b"")
+        if link.ignores:
+            if not transfer.more:
+                number, tag = incoming.delivery_id, incoming.tag
+                decoder.abort(incoming)
+                link.repeated(number, tag, bool(transfer.settled))
+            return
         decoder.extend(incoming, payload)
         if not transfer.more:
             txn_id, link.posting = link.posting, b""
@@ -325,6 +312,10 @@ class Session:
         if told:
             self._tell(entries, outcome)
 
+    def carry_out(self, entries: Sequence[Any], outcome: Composite) -> None:
+        """What a client says of deliveries as it comes back."""
+        self._carry_out(entries, outcome, told=False)
+
     def _accept(self, entries: Sequence[Any], outcome: Composite, told: bool) -> None:
         node = self.access.node
         if not told:
@@ -399,81 +390,40 @@ class Session:
         frames, count = self.outcomes.flush(self.outgoing_number)
         self.counts.confirm += count
         self.connection.out.raw(frames)
+        self.table.prove(self.access.node.now_ms)
         self.want_send()
 
     # -- links
 
+    def identity(self, name: str, role: bool) -> Identity:
+        """Of a link of this session; a container without a name is its connection."""
+        connection = self.connection
+        container = connection.container_id or f"\0{connection.id}"
+        return Identity(Name(self.vhost_name, container, name, role), self.access.principal)
+
     def cut(self, link: Link, error: Amqp10Error) -> None:
         """The node ends a link; the session lives."""
-        if self.links.get(link.handle) is not link:
-            return
-        node = self.access.node
-        node.log_fault(self.connection, error, self.number)
-        self._let_go(link)
-        self.detaching += (link.handle,)
-        self.send(Detach(handle=link.handle, closed=True, error=described(error)))
+        self.table.cut(link, error)
 
     def refuse(self, attach: Attach, error: LinkError) -> None:
-        """A link that cannot be: an attach without a terminus, then detach (2.6.3)."""
-        self.access.node.log_fault(self.connection, error, self.number)
-        handle = int(attach.handle)
-        self.links.pop(handle, None)
-        self.send(
-            Attach(
-                name=attach.name,
-                handle=handle,
-                role=not attach.role,
-                source=None if attach.role else attach.source,
-                target=attach.target if attach.role else None,
-                initial_delivery_count=0 if attach.role else None,
-            )
-        )
-        self.detaching += (handle,)
-        self.send(Detach(handle=handle, closed=True, error=described(error)))
-
-    def _let_go(self, link: Link) -> None:
-        """What a link held returns to its queue."""
-        self.links.pop(link.handle, None)
-        link.interrupted()
-        if isinstance(link, SenderLink):
-            self.outcomes.forget(link)
-            return
-        if not isinstance(link, ReceiverLink):
-            return
-        if self.consumers.get(link.name) is link:
-            del self.consumers[link.name]
-        node = self.access.node
-        if not link.queue.deleted:
-            link.queue.unsubscribe(link, node.now_ms)
-        give_back(node, self.ledger.drain_of(link.credit), requeue=True, counted=False)
+        """A link that cannot be."""
+        self.table.refuse(attach, error)
 
     def review_rights(self) -> None:
         """A permission changed: links whose user may not go on with them end."""
-        for link in tuple(self.links.values()):
-            try:
-                if isinstance(link, ReceiverLink):
-                    self.access.check("read", "queue", link.queue.name)
-                elif isinstance(link, SenderLink) and link.place is not None:
-                    self.access.check("write", "exchange", link.place.exchange)
-            except Refusal as refusal:
-                self.cut(link, LinkError(UNAUTHORIZED, refusal.text))
+        self.table.review_rights()
 
     def review_credit(self) -> None:
         """Publishers may go on, perhaps."""
-        for link in self.links.values():
-            if isinstance(link, SenderLink):
-                link.review_credit()
+        self.table.review_credit()
 
     def withhold_credit(self) -> None:
         """Publishers have to wait for an alarm's end."""
-        for link in (one for one in self.links.values() if isinstance(one, SenderLink)):
-            link.withhold()
+        self.table.withhold_credit()
 
     def mark_consumers(self) -> None:
         """Their queues may hand out again."""
-        for link in tuple(self.consumers.values()):
-            link.queue.ring.mark()
-            link.go_on()
+        self.table.mark_consumers()
 
     # -- what access asks of a session
 
@@ -556,22 +506,17 @@ class Session:
         if self.closing:
             return
         self.access.node.log_fault(self.connection, error, self.number)
-        self.end(counted=True)
+        self.end(counted=True, event=Event.END)
         self.closing = True
         self.send(End(error=described(error)))
 
-    def end(self, counted: bool, until: int | None = None) -> None:
-        """Gives back all that the session held. `until`: what is left when the node has done so much (`Labour.done`) is
-        done in later turns."""
+    def end(self, counted: bool, until: int | None = None, event: Event = Event.CLOSE) -> None:
+        """Gives back all that the session held, but for links that outlive the event. `until`: what is left when the
+        node has done so much (`Labour.done`) is done in later turns."""
         node = self.access.node
         self.ledger.flowing = False
         self.closing = True
-        receivers = tuple(link for link in self.links.values() if isinstance(link, ReceiverLink))
-        for link in self.links.values():
-            link.interrupted()
-        self.links.clear()
-        self.consumers.clear()
-        let_go(node, receivers, node.labour.done + 1 if until is None else until)
+        self.table.end(event, node.labour.done + 1 if until is None else until)
         self.transactions.abandon(counted)
         give_back(node, self.ledger.drain(), requeue=True, counted=counted, until=until)
         if self.traced is not None:
@@ -580,6 +525,7 @@ class Session:
 
     def tick(self, now_ms: int, until: int) -> bool:
         """Time-outs of attaches and deliveries. False: the node has done `until`, and more may be late."""
+        self.table.prove(now_ms)
         if self.deadlines:
             self.deadlines = [overdue for overdue in self.deadlines if not overdue(now_ms)]
         if self.ledger.unacked and not self.closing:

@@ -182,7 +182,11 @@ class Transactions:
         retired, known.retired = known.retired, []
         known.staged = Transaction()
         for entries, settled in retired:
-            lives = [entry for entry in entries if not settled and entry[1].owner.attached]
+            lives = [
+                entry
+                for entry in entries
+                if not settled and entry[1].owner.attached and entry[1].ledger is session.ledger
+            ]
             session.ledger.restore(lives, node.now_ms)
             give_back(node, [entry for entry in entries if entry not in lives], requeue=True, counted=True)
 

@@ -703,6 +703,12 @@ cdef class FrameDecoder:
         """A part of a delivery that the front has read."""
         self.gather(link, <const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
+    def part_of(self, IncomingLink link not None) -> bytes:
+        """What has come of the delivery that is not whole; nothing of one that is too large."""
+        if link.filled == 0:
+            return b""
+        return PyBytes_FromStringAndSize(<const char *>held_start(link.store), <Py_ssize_t>link.filled)
+
     def finish(self, IncomingLink link not None, int64_t now_ms) -> Transferred:
         """The delivery is whole: its event, which neighbours do not join."""
         cdef list events = []

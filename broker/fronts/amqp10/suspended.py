@@ -1,0 +1,183 @@
+"""What a link has left while its client is away, in the memory of its node (classes L0 and L1 of `keeping`).
+
+    SuspendedSender      tags of deliveries that were accepted, and the beginning of one that is not whole
+    SuspendedReceiver    the link itself: it stays a consumer of its queue without credit, and what it holds stays
+                         unacknowledged there
+
+A suspended link ends with its time, with what it is about (its queue, its vhost, its user), or when its client attaches
+without a map. What it holds returns then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from clusterbroker.broker.access.receiver import give_back
+from clusterbroker.broker.access.timeouts import check_timeouts
+from clusterbroker.broker.fronts.amqp10.delivery import SessionLedger
+from clusterbroker.broker.fronts.amqp10.expiry import Event, Terms
+from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
+from clusterbroker.broker.fronts.amqp10.sender_memory import Memory
+from clusterbroker.broker.node.links import Identity
+from clusterbroker.broker.wire.amqp091.codec import OutBuffer
+from clusterbroker.broker.wire.amqp10.errors import Amqp10Error
+from clusterbroker.broker.wire.amqp10.performatives import Source, Target
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.access.authorization import Authorization
+
+HELD_MAX: Final = 65_536
+"""Deliveries of a suspended link; what it has more returns to its queue."""
+PART_BYTES_MAX: Final = 1 << 20
+PARTS_BYTES_MAX: Final = 32 << 20
+"""Of deliveries that are not whole: of one, and of all suspended links of the node. What is more is forgotten."""
+ROOM_BYTES: Final = 512
+LOOKS_AT_ONCE: Final = 100_000
+"""Steps of a look for deliveries that are held for too long."""
+
+
+class _Suspended:
+    """Of either role."""
+
+    __slots__ = ("_runs", "access", "identity", "terms")
+
+    def __init__(self, identity: Identity, access: Authorization, terms: Terms) -> None:
+        self.identity = identity
+        self.access = access
+        self.terms = terms
+        self._runs = False
+
+    @property
+    def is_lasting(self) -> bool:
+        return self.terms.outlives_connection
+
+    @property
+    def bytes_kept(self) -> int:
+        return 0
+
+    def went(self, event: Event) -> bool:
+        """Its client is further away; False: it has ended with that."""
+        node = self.access.node
+        if node.links.find(self.identity) is not self:
+            return False
+        if not self.terms.outlives(event):
+            self.end()
+            return False
+        if self.terms.timeout_s and not self._runs and self.terms.runs_from(event):
+            self._runs = True
+            node.links.expires(self, node.now_ms + self.terms.timeout_s * 1000)
+        return True
+
+    def end(self) -> None:
+        """It is not suspended any more, and nothing of it is kept."""
+        if self.access.node.links.find(self.identity) is self:
+            self.access.node.links.take(self)
+            self.expire()
+
+    def expire(self) -> None:
+        raise NotImplementedError
+
+    def review(self, now_ms: int) -> None:  # noqa: ARG002
+        """Its user, or its vhost, may be gone."""
+        access, node = self.access, self.access.node
+        is_there = access.by_token or node.map.user(access.user) is not None
+        if not is_there or node.vhosts.get(access.vhost.name) is not access.vhost:
+            self.end()
+
+
+class SuspendedSender(_Suspended):
+    """The client sends."""
+
+    __slots__ = ("connection_id", "memory", "part", "target")
+
+    def __init__(
+        self, identity: Identity, access: Authorization, terms: Terms, target: Target, memory: Memory,
+        part: tuple[bytes, bytes] | None, connection_id: str,
+    ) -> None:  # fmt: skip
+        super().__init__(identity, access, terms)
+        self.connection_id = connection_id
+        """On which its client was told outcomes: whoever attaches on it has read them."""
+        self.target = target
+        self.memory = memory
+        self.part = part
+        """Of a delivery that is not whole: its tag, and its first bytes."""
+
+    @property
+    def bytes_kept(self) -> int:
+        return 0 if self.part is None else len(self.part[1])
+
+    def is_of(self, terminus: Any) -> bool:
+        """Whether a client comes back to the same place."""
+        return isinstance(terminus, Target) and terminus.address == self.target.address and not terminus.dynamic
+
+    def expire(self) -> None:
+        self.memory.stored.clear()
+
+
+class SuspendedReceiver(_Suspended):
+    """The client receives. It is the session of its link meanwhile."""
+
+    __slots__ = ("ledger", "link")
+    closing = False
+    hears_cancels = True
+    connection = None
+
+    def __init__(self, identity: Identity, access: Authorization, terms: Terms, link: ReceiverLink) -> None:
+        super().__init__(identity, access, terms)
+        self.link = link
+        self.ledger = SessionLedger(0, OutBuffer(ROOM_BYTES))
+        self.ledger.flowing = False
+
+    def is_of(self, terminus: Any) -> bool:
+        """Whether a client comes back to the same place."""
+        same = isinstance(terminus, Source) and terminus.address == self.link.source.address
+        return same and not terminus.dynamic and not terminus.filter and not self.link.queue.deleted
+
+    def hold(self, seqs: Collection[int]) -> list[int]:
+        """Takes over what the link holds, in this order; returns what is too much."""
+        taken = list(seqs)
+        for seq in taken[:HELD_MAX]:
+            self.ledger.add(self.link.credit, seq, self.access.node.now_ms)
+        return taken[HELD_MAX:]
+
+    def let_go(self) -> list[int]:
+        """What the link holds, which goes on elsewhere."""
+        return [seq for _, _, seq in self.ledger.drain_of(self.link.credit)]
+
+    def expire(self) -> None:
+        """All returns, uncounted."""
+        link, node = self.link, self.access.node
+        entries = self.ledger.drain_of(link.credit)
+        if not link.queue.deleted:
+            node.setting_aside.work(link.queue, link.queue.unsubscribe, link, node.now_ms)
+            give_back(node, entries, requeue=True, counted=False)
+
+    def review(self, now_ms: int) -> None:
+        super().review(now_ms)
+        node = self.access.node
+        if self.ledger.unacked and node.links.find(self.identity) is self:
+            check_timeouts(self, node, now_ms, node.labour.done + LOOKS_AT_ONCE)
+
+    # -- as its link, and `check_timeouts`, see a session
+
+    @property
+    def consumers(self) -> Mapping[str, ReceiverLink]:
+        return {self.link.name: self.link}
+
+    def cut(self, _: ReceiverLink, __: Amqp10Error) -> None:
+        """The queue is deleted."""
+        self.end()
+
+    def cancelled(self, _: ReceiverLink) -> None:
+        """A delivery was held for too long: all of them have returned."""
+        self.access.node.links.take(self)
+
+    def timed_out(self, _: int) -> None:
+        self.end()
+
+    def want_send(self) -> None:
+        """Nobody listens."""
+
+
+Suspended = SuspendedSender | SuspendedReceiver
