@@ -25,6 +25,7 @@ from clusterbroker.broker.access.virtual_exchanges import VIRTUAL_EXCHANGES
 from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.counts import ChannelCounts, ExchangeCounts
 from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.link_deliveries import Tagged
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE, TooCostly
 from clusterbroker.broker.routing.router import Route
@@ -149,7 +150,7 @@ class Publisher:
         messages: Sequence[Message],
         mandatory: bool,
         ticket: Ticket | None,
-        named: Named | None = None,
+        named: Named | Tagged | None = None,
     ) -> None:
         """Puts the messages into the queues of the route. `ticket` is passed when the last of them has answered. More
         than TARGETS_AT_ONCE get it in turns."""
@@ -180,7 +181,7 @@ class Publisher:
         targets: Sequence[QueueHandle],
         messages: Sequence[Message],
         ticket: Ticket | None,
-        named: Named | None,
+        named: Named | Tagged | None,
     ) -> None:
         """To these of the route's queues."""
         node = self.node
@@ -189,7 +190,10 @@ class Publisher:
         for queue in targets:
             if queue.deleted:
                 continue
-            if named is not None:
+            if isinstance(named, Tagged):
+                assert ticket is not None, "what is settled has no tag that counts"
+                queue.publish_tagged(named, messages, ticket, node.now_ms)
+            elif named is not None:
                 _put_named(queue, messages[0], ticket, named, node.now_ms)
             elif route.onward is not None:
                 if queue.takes(messages, node.now_ms):

@@ -15,7 +15,7 @@ from clusterbroker.broker.access import receiver
 from clusterbroker.broker.access.errors import Refusal, not_found
 from clusterbroker.broker.access.questions import Pending
 from clusterbroker.broker.access.readers import OFFSET_MAX, RangeReader, StreamReader
-from clusterbroker.broker.fronts.amqp10 import management_link, returning
+from clusterbroker.broker.fronts.amqp10 import management_link, recoverable_sender, resuming, returning
 from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT, queue_of, target_of
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.attach_answer import answer
@@ -132,6 +132,14 @@ def _send(session: SessionCore, performative: Attach, left: Suspended | None) ->
         timeout=terms.timeout_s,
         capabilities=target.capabilities,
     )
+    if recoverable_sender.is_wanted(session, performative, found, terms):
+        told = resuming.told(performative)
+        if left is not None:
+            left.end()
+        link = SenderLink(session, performative, found)
+        session.links[link.handle] = link
+        recoverable_sender.attach_sender(session, performative, link, told, replace(known, durable=2), terms)
+        return
     client = returning.resumed(performative, left)
     link = SenderLink(session, performative, found)
     session.links[link.handle] = link

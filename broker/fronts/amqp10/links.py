@@ -82,6 +82,9 @@ class Links:
         link = self.find(handle)
         assert link is not None, "it has a handle, and is not about to be detached"
         session.flush_confirms()  # what is told now the client has read when it attaches again
+        if detach.closed and isinstance(link, SenderLink) and link.store is not None:
+            link.store.close()
+            link.store = None
         if detach.closed or not self._suspend(link, Event.DETACH):
             self._let_go(link)
         session.send(Detach(handle=handle, closed=detach.closed))
@@ -104,6 +107,8 @@ class Links:
     def _suspend(self, link: Link, event: Event) -> bool:
         """False: its terms do not allow it, or there are too many of them."""
         node = self._session.access.node
+        if isinstance(link, SenderLink) and link.store is not None:
+            return self._leave_recoverable(link)
         if link.terms is NOTHING_KEPT or not link.terms.outlives(event) or node.links.is_full:
             return False
         if isinstance(link, SenderLink):
@@ -119,6 +124,19 @@ class Links:
         if left.went(event):
             self.suspended = [one for one in self.suspended if node.links.find(one.identity) is one]
             self.suspended.append(left)
+        return True
+
+    def _leave_recoverable(self, link: SenderLink) -> bool:
+        """Its state is in its queues."""
+        store, link.store = link.store, None
+        assert store is not None, "the caller has looked"
+        store.suspend()
+        link.memory = memory = Memory((), (), link.unsettled)  # nobody asks it
+        self._session.outcomes.hand_over(link, memory)
+        self.by_handle.pop(link.handle, None)
+        self._session.access.node.links.leave(link)
+        link.interrupted()
+        self.proving.pop(link, None)
         return True
 
     def _leave_sender(self, link: SenderLink) -> SuspendedSender:
@@ -156,7 +174,8 @@ class Links:
             return
         session = self._session
         session.access.node.log_fault(session.connection, error, session.number)
-        self._let_go(link)
+        if not (isinstance(link, SenderLink) and link.store is not None and self._leave_recoverable(link)):
+            self._let_go(link)
         self._detach(link.handle, error)
 
     def steal(self, link: Link) -> None:
@@ -178,6 +197,7 @@ class Links:
         link = self.by_handle.pop(handle, None)
         if link is not None:
             session.access.node.links.leave(link)
+            link.interrupted()
         session.send(
             Attach(
                 name=attach.name,

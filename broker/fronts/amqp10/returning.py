@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.fronts.amqp10 import resuming
-from clusterbroker.broker.fronts.amqp10.attach_answer import answering
+from clusterbroker.broker.fronts.amqp10.attach_answer import answer_with, answering
 from clusterbroker.broker.fronts.amqp10.positions import place_of
 from clusterbroker.broker.fronts.amqp10.redelivery import Item, Redelivery
 from clusterbroker.broker.fronts.amqp10.resuming import Map, Told
@@ -63,8 +63,7 @@ def _room(session: SessionCore, told: Attach) -> int:
 def _answer(session: SessionCore, told: Attach, link: Any, answering_map: Map) -> None:
     """The link is attached again."""
     told.unsettled, told.incomplete_unsettled = {**answering_map.states}, answering_map.incomplete
-    session.table.add(link)
-    session.send(told)
+    answer_with(session, told, link)
 
 
 # -- the client sends

@@ -33,6 +33,7 @@ from .test_links import fill
 from .wire import Delivery, Link, Peer, Receiver, Sender, Session
 
 KEPT_S = 60
+RECOVERY = "clusterbroker:link-recovery"
 
 
 @pytest.fixture
@@ -651,3 +652,125 @@ def test_a_detached_delivery_is_cut_on_the_wire(connect_here: Connect10, queue: 
     session.say(session.flow())
     session.settle_down()
     assert not [known for known in peer.inbox if isinstance(known.body, (Transfer, Detach))]
+
+
+# -- state in the queues' logs
+
+
+def lasting(session: Session, address: str, name: str = "s", **fields: Any) -> Sender:
+    """One whose state survives its node."""
+    target = Target(address=address, durable=2, timeout=KEPT_S)
+    return session.sender(address, name=name, target=target, desired_capabilities=(RECOVERY,), **fields)
+
+
+@rule("R161", "R162", "R163")
+@pytest.mark.parametrize("second", [False, True])
+def test_a_sender_comes_back_at_any_node(connect10: Connect10, queue: str, channel: Channel, second: bool) -> None:
+    place = f"/queues/{queue}"
+    first = connect10(container="c")
+    link = lasting(first.session(), place, second=second)
+    assert link.attach.offered_capabilities == (RECOVERY,)
+    assert isinstance(link.attach.target, Target)
+    assert link.attach.target.durable == 2
+    assert link.outcome(link.post(b"1", tag=b"told")) == Accepted()
+    tags = [b"t%03d" % number for number in range(200)]
+    for tag in tags:
+        link.post(tag, tag=tag)
+    first.abandon()
+    doubt = dict.fromkeys((b"told", *tags, b"lost"))
+    again = lasting(connect10(container="c").session(), place, second=second, unsettled=doubt)
+    told = states(again.attach)
+    assert told.get(b"told") == Accepted()
+    assert b"lost" not in told
+    for tag in (*tags, b"lost"):
+        if tag not in told:
+            assert again.outcome(again.transfer(message(tag), delivery_tag=tag, resume=True)) == Accepted()
+    ready(channel, queue, 202)
+
+
+@rule("R164")
+def test_an_exchange_of_a_sender_that_comes_back_at_any_node(
+    connect10: Connect10, channel: Channel, name: object
+) -> None:
+    exchange, queues = name("x"), [name("q") for _ in range(3)]  # type: ignore[operator]
+    channel.exchange_declare(exchange, "fanout")
+    for queue in queues:
+        channel.queue_declare(queue, durable=True)
+        channel.queue_bind(queue, exchange, "")
+    place = f"/exchanges/{exchange}"
+    first = connect10(container="c")
+    link = lasting(first.session(), place)
+    tags = [b"t%03d" % number for number in range(50)]
+    for tag in tags:
+        link.post(tag, tag=tag)
+    link.disposition(10)
+    first.abandon()
+    again = lasting(connect10(container="c").session(), place, unsettled=dict.fromkeys(tags))
+    assert states(again.attach) == {}, "for an exchange nobody is asked"
+    for tag in tags:
+        assert again.outcome(again.transfer(message(tag), delivery_tag=tag, resume=True)) == Accepted()
+    for queue in queues:
+        ready(channel, queue, len(tags))
+
+
+@rule("R170")
+def test_a_name_is_stolen_over_nodes(connect10: Connect10, queue: str, channel: Channel) -> None:
+    place = f"/queues/{queue}"
+    older = lasting(connect10(container="c").session(), place)
+    assert older.outcome(older.post(b"1", tag=b"told")) == Accepted()
+    newer = lasting(connect10(container="c").session(), place, unsettled={b"told": None})
+    assert states(newer.attach) == {b"told": Accepted()}
+    older.detached("amqp:link:stolen")
+    assert newer.send(b"2") == Accepted()
+    ready(channel, queue, 2)
+
+
+@rule("R173", "R176")
+def test_tags_are_used_again_at_any_node(connect10: Connect10, queue: str, channel: Channel) -> None:
+    place = f"/queues/{queue}"
+    link = lasting(connect10(container="c").session(), place, second=True)
+    for _ in range(3):
+        number = link.post(b"x", tag=b"same")
+        assert link.outcome(number) == Accepted()
+        link.session.say(Disposition(role=False, first=number, settled=True))
+    suspend(link)
+    again = lasting(connect10(container="c").session(), place, second=True, unsettled={})
+    assert again.outcome(again.post(b"y", tag=b"same")) == Accepted()
+    ready(channel, queue, 4)
+    again.detach()
+    eventually(lambda: refusal(connect10, place) == "amqp:resource-deleted")
+
+
+def refusal(connect10: Connect10, place: str) -> str:
+    """Why a link with a map is refused; empty: it is not, and suspended again."""
+    peer = connect10(container="c")
+    session = peer.session()
+    target = Target(address=place, durable=2, timeout=1)
+    link = session.sender(
+        place, name="s", target=target, desired_capabilities=(RECOVERY,), unsettled={b"same": None}, waits=False
+    )
+    if link.attach.target is not None:
+        peer.abandon()
+        return ""
+    detach = session.wait(Detach)
+    assert isinstance(detach.error, Error)
+    return str(detach.error.condition)
+
+
+@rule("R169")
+def test_a_lasting_link_expires(connect10: Connect10, queue: str) -> None:
+    place = f"/queues/{queue}"
+    first = connect10(container="c")
+    target = Target(address=place, durable=2, timeout=1)
+    link = first.session().sender(place, name="s", target=target, desired_capabilities=(RECOVERY,))
+    assert link.outcome(link.post(b"1", tag=b"same")) == Accepted()
+    first.abandon()
+    eventually(lambda: refusal(connect10, place) == "amqp:resource-deleted", 40, pause_s=4)
+
+
+def test_a_lasting_link_of_another_user(provisioned: object, connect10: Connect10, queue: str) -> None:
+    place = f"/queues/{queue}"
+    link = lasting(connect10(container="c").session(), place)
+    suspend(link)
+    stranger = connect10(container="c", user="conf-all", password=PASSWORD).session()
+    lasting(stranger, place, waits=False).detached("amqp:unauthorized-access")
