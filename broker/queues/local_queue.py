@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterbroker.broker.queues.attributes import MOVED
 from clusterbroker.broker.queues.dead_lettering.death import Reason
@@ -27,6 +27,9 @@ from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
 from clusterbroker.journal.stream_catalogue import Taken as Records
 from clusterbroker.journal.stream_catalogue import Wish
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.queues.link_holding import Holding
 
 Row = tuple[Message, "tuple[bytes, int] | None"]
 """With its producer's number, if that gave it one."""
@@ -173,6 +176,11 @@ class LocalQueue(QueueHandle):
         """An operator paused it, or resumed it."""
         self.entity, self.halted = entity, entity.paused
         self.ring.mark()
+
+    @property
+    def holding(self) -> Holding | None:
+        """What recoverable links hold of it; None: nothing, and none has since it is here."""
+        return None
 
     @property
     def name(self) -> str:

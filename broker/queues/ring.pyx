@@ -65,8 +65,13 @@ cdef enum:
     KEPT_WORDS = 64
     SEQ_BITS = 56
     BUCKET_SEQS = 4096
-    HOLDER_MAX = 254
+    HOLDER_MAX = 253
+    LINK = 254
     LEASED = 255
+    LINK_BITS = 62
+    LINK_PREFIX = 107
+    LINK_ROWS_MAX = 65535
+    LINK_HELD_MAX = 65536
     REDELIVERED_BIT = 0x80
     # record kinds
     ENQ = 1
@@ -97,10 +102,16 @@ cdef struct block:
     uint32_t live
     uint32_t dirty
     uint8_t *holders  # of each slot, 0: not held by a node; NULL: none is
+    uint16_t *links  # of each slot that the holder LINK has, its row in `link_rows`; NULL: none has been
 
 cdef struct shelf:
     uint64_t number
     block *place  # NULL: the block went
+
+cdef struct link_row:
+    uint64_t link  # 0: the row is free
+    uint64_t held
+    uint8_t place  # the number of the node where it is attached, 0: at none
 
 cdef packed struct run_entry:
     uint8_t low
@@ -150,7 +161,9 @@ cdef void old_block(block *spent) noexcept:
     global spare_count
     spent.live = spent.dirty = 0
     free(spent.holders)
+    free(spent.links)
     spent.holders = NULL
+    spent.links = NULL
     if spare_count < SPARES_MAX:
         spares[spare_count] = spent
         spare_count += 1
@@ -472,6 +485,13 @@ cdef class LocalRing:
     cdef dict dying  # seqs, DEAD unlogged
     cdef dict buried  # seq -> mark of the dead whose SET is unlogged
     cdef uint64_t *held_counts  # by holder, NULL: none
+    cdef link_row *link_rows  # the first of them is nobody's
+    cdef size_t link_room
+    cdef dict row_of_link
+    cdef words link_dirty  # pairs (row, bucket) of which the log has to hear
+    cdef bint link_presses  # somebody waits for that
+    cdef readonly uint64_t groups  # so many were written, and so many of them are committed
+    cdef readonly uint64_t groups_committed
 
     cdef shelf *shelves
     cdef size_t shelf_first
@@ -492,6 +512,7 @@ cdef class LocalRing:
         self.unsaid = {}
         self.dying = {}
         self.buried = {}
+        self.row_of_link = {}
         self.journaled = journaled
         self.max_priority = max_priority
         self.use = use
@@ -509,6 +530,7 @@ cdef class LocalRing:
         self.free_blocks()
         self.drop_words()
         free(self.held_counts)
+        forget_links(self)
 
     @cython.final
     cdef void drop_words(self) noexcept:
@@ -1020,7 +1042,8 @@ cdef class LocalRing:
 
     @property
     def needs_write(self) -> bool:
-        return self.logged() and (self.settled.n != 0 or self.counted != 0 or self.trimmed != 0 or self.presses())
+        return self.logged() and (self.settled.n != 0 or self.counted != 0 or self.trimmed != 0
+                                  or self.link_dirty.n != 0 or self.presses())
 
     @property
     def urgent(self) -> bool:
@@ -1036,6 +1059,7 @@ cdef class LocalRing:
             or len(self.dying) != 0
             or len(self.unsaid) != 0
             or self.epochs_before is not None
+            or self.link_presses
         )
 
     @property
@@ -1064,7 +1088,7 @@ cdef class LocalRing:
             records += 48 + len(name)
         if self.epochs_before is not None:
             records += 32 * len(self.known_state.epochs)
-        return 192 + records + 56 * (self.settled.n // 2 + self.counted + len(self.dying))
+        return 192 + records + 56 * (self.settled.n // 2 + self.counted + len(self.dying)) + 36 * self.link_dirty.n
 
     @property
     def unwritten_most(self) -> int:
@@ -1073,7 +1097,7 @@ cdef class LocalRing:
             return self.unwritten_bytes
         return (
             192 + min(self.next_seq - self.unwritten, self.resident) * (ENQ_OVERHEAD_BYTES + self.longest + 7)
-            + 56 * (self.settled.n // 2 + self.counted + len(self.dying))
+            + 56 * (self.settled.n // 2 + self.counted + len(self.dying)) + 36 * self.link_dirty.n
         )
 
     def write(self, GroupWriter writer not None, uint64_t upto=0) -> int:
@@ -1083,8 +1107,9 @@ cdef class LocalRing:
         cdef slot *s
         if self.proxy:
             raise AssertionError("a proxy has no log")
-        if self.replicated or self.unsaid:
+        if self.replicated or self.unsaid or self.link_presses:
             upto = 0
+        self.groups += 1
         if self.epochs_before is not None:
             for epoch, first_seq in self.known_state.epochs:
                 if (epoch, first_seq) not in self.epochs_before:
@@ -1148,6 +1173,7 @@ cdef class LocalRing:
             for name in self.unsaid:
                 writer.set_attribute(self.queue_id, self.epoch, name, self.known_state.attributes.get(name, 0))
             self.unsaid.clear()
+        write_links(self, writer)
         return self.unwritten
 
     @cython.final
@@ -1198,6 +1224,7 @@ cdef class LocalRing:
         if self.replica:
             self.commit_moves()
             return
+        self.groups_committed = self.groups
         if self.held or self.resident_bytes > self.resident_bytes_max:
             self.pass_over(upto)
         self.committed = max(self.committed, upto)
@@ -1750,6 +1777,8 @@ cdef class LocalRing:
         self.unsaid.clear()
         self.dying.clear()
         self.buried.clear()
+        self.row_of_link.clear()
+        forget_links(self)
         free(self.held_counts)
         self.held_counts = NULL
 
@@ -1817,6 +1846,8 @@ cdef class LocalRing:
             return 0
         holder = self.hot.holders[seq & 255]
         if holder:
+            if holder == LINK:
+                unlink_held(self, seq)
             self.held_counts[holder] -= 1
             self.hot.holders[seq & 255] = 0
         return 0
@@ -1858,5 +1889,6 @@ cdef class LocalRing:
 
 
 include "ring_leases.pxi"
+include "ring_links.pxi"
 include "ring_cluster.pxi"
 include "ring_dispatch.pxi"

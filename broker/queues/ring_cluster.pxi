@@ -1,7 +1,7 @@
 # Part of ring.pyx: what a cluster needs of a ring; tests/model/ring_cluster.py is the specification.
 
 @cython.final
-cdef class Ring(LeasedRing):
+cdef class Ring(LinkedRing):
     """The messages of one queue."""
 
     oldest_first = False
@@ -113,7 +113,7 @@ cdef class Ring(LeasedRing):
         if s.bits & STATE != UNACKED:
             raise AssertionError(f"only a message that was handed out is held, {seq} of {self.queue_id} is not")
         if not 1 <= holder <= HOLDER_MAX:
-            raise AssertionError("holders are 1 to 254")
+            raise AssertionError("holders are 1 to 253")
         self.set_holder(seq, holder)
 
     def held_by(self, uint8_t holder) -> int:
@@ -139,14 +139,20 @@ cdef class Ring(LeasedRing):
             seq = stop
         return NONE
 
+    cdef inline uint64_t next_of(self, uint64_t seq, uint64_t end, uint8_t holder) noexcept:
+        # also what it has as the place of a link
+        if self.held_counts == NULL or self.held_counts[LINK] == 0 or holder > HOLDER_MAX:
+            return self.next_held(seq, end, holder)
+        return next_theirs(self, seq, end, holder, True)
+
     def settle_held(self, uint64_t first, uint64_t last, uint8_t holder) -> int:
         """Settles what that node holds of first to last; returns how many."""
         cdef uint64_t count = 0, own, end = min(last, NONE - 1) + 1
-        cdef uint64_t seq = self.next_held(first, end, holder)
+        cdef uint64_t seq = self.next_of(first, end, holder)
         while seq != NONE:
             self.settle_seq(seq, False)
             count += 1
-            seq = self.next_held(seq + 1, end, holder)
+            seq = self.next_of(seq + 1, end, holder)
         if count:
             own = min(count, self.auto_acks)
             self.auto_acks -= own
@@ -171,11 +177,11 @@ cdef class Ring(LeasedRing):
         """The seqs that the node really held; they are the caller's now, unacknowledged and at no node."""
         cdef list taken = []
         cdef uint64_t end = min(last, NONE - 1) + 1
-        cdef uint64_t seq = self.next_held(first, end, holder)
+        cdef uint64_t seq = self.next_of(first, end, holder)
         while seq != NONE:
             self.let_go(seq)
             taken.append(seq)
-            seq = self.next_held(seq + 1, end, holder)
+            seq = self.next_of(seq + 1, end, holder)
         return taken
 
     def adopt(self, uint64_t first, uint64_t last, int holder) -> int:
@@ -184,7 +190,7 @@ cdef class Ring(LeasedRing):
         cdef block *place
         cdef slot *s
         if not 1 <= holder <= HOLDER_MAX:
-            raise AssertionError("holders are 1 to 254")
+            raise AssertionError("holders are 1 to 253")
         while seq < end:
             place = self.find_block(seq >> 8)
             if place == NULL:
@@ -481,7 +487,9 @@ cdef class Ring(LeasedRing):
             if place == NULL:
                 continue
             free(place.holders)
+            free(place.links)
             place.holders = NULL
+            place.links = NULL
             for k in range(256):
                 s = &place.slots[k]
                 if not s.bits:
@@ -526,6 +534,8 @@ cdef class Ring(LeasedRing):
         self.dying.clear()
         self.buried.clear()
         self.unsaid.clear()
+        self.row_of_link.clear()
+        forget_links(self)
         free(self.held_counts)
         self.held_counts = NULL
         self.epochs_before = None

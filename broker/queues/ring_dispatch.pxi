@@ -54,35 +54,65 @@ cdef int acknowledge(Taker taker, uint64_t seq) except -1:
     return settle_handed(<Ring>taker.ring, seq)
 
 
+cdef bint link_takes(RemoteConsumer taker) noexcept:
+    # whether its link is there still, and the queue may have more at links
+    cdef Ring ring = <Ring>taker.ring
+    return (
+        taker.row < ring.link_room
+        and ring.link_rows[taker.row].link == taker.link
+        and ring.link_rows[taker.row].place == taker.holder
+        and (ring.held_counts == NULL or ring.held_counts[LINK] < LINK_HELD_MAX)
+    )
+
+
 @cython.final
 cdef class RemoteConsumer(Taker):
     """A node that takes messages for one of its consumers."""
 
     cdef readonly uint8_t holder
+    cdef readonly uint64_t link
+    cdef uint16_t row  # in the ring's `link_rows`; 0: what it is handed is its node's
     cdef public bint no_ack
     cdef public uint64_t unacked
     cdef readonly RecordBuffer out
 
-    def __init__(self, Ring ring not None, int holder, int64_t priority=0, owner=None):
+    def __init__(self, Ring ring not None, int holder, int64_t priority=0, owner=None, uint64_t link=0):
         if not 1 <= holder <= HOLDER_MAX:
-            raise ValueError("holders are 1 to 254")
+            raise ValueError("holders are 1 to 253")
+        if link:
+            ring.attach_link(link, <uint8_t>holder)
+            self.row = row_for(ring, link)
+            self.link = link
         Taker.__init__(self, ring, priority, owner)
         self.holder = holder
         self.limit = 0
         self.out = RecordBuffer()
 
     cdef bint credit(self) noexcept:
-        return self.active and self.delivered < self.limit and self.out.size < self.out.size_max
+        return (self.active and self.delivered < self.limit and self.out.size < self.out.size_max
+                and (not self.row or link_takes(self)))
 
     cdef int hand(self, uint64_t seq, Message message, bint redelivered, uint16_t delivery_count,
                   int64_t now_ms) except -1:
         self.out.put((<Ring>self.ring).queue_id, (<Ring>self.ring).epoch, seq, message, delivery_count, redelivered)
-        (<Ring>self.ring).set_holder(seq, self.holder)
+        if self.row:
+            assign(<Ring>self.ring, seq, self.row)
+        else:
+            (<Ring>self.ring).set_holder(seq, self.holder)
         self.unacked += 1
         if self.no_ack:
             (<Ring>self.ring).handed_no_ack += 1
             (<Ring>self.ring).auto_acks += 1
         return 0
+
+
+cdef bint waits_for_group(Taker taker, int head) noexcept:
+    # whether it may be assigned what nobody may be shown before the next group is committed: it is sent after that
+    return (
+        (head == HEAD_NOT_COMMITTED or head == HEAD_NOT_RESERVED)
+        and type(taker) is RemoteConsumer
+        and (<RemoteConsumer>taker).row != 0
+    )
 
 
 cdef Message annotated(Ring ring, Message message, uint64_t seq, uint32_t count, Taker taker, bint redelivered):
@@ -153,7 +183,7 @@ cdef tuple dispatch_one(Ring ring, Taker consumer, int64_t now_ms, int64_t limit
             return count, HEAD_NONE
         s = ring.find(seq)
         head = ring.head_at(seq, s, now_ms)
-        if head != HEAD_OK:
+        if head != HEAD_OK and not waits_for_group(consumer, head):
             if head == HEAD_NOT_COMMITTED:
                 ring.ask_reserve()
             return count, head
@@ -203,7 +233,7 @@ cdef tuple dispatch_round(Ring ring, tuple members, int64_t now_ms, int64_t limi
                 return count, HEAD_NONE
             s = ring.find(seq)
             head = ring.head_at(seq, s, now_ms)
-            if head != HEAD_OK:
+            if head != HEAD_OK and not waits_for_group(<Taker>members[start + place], head):
                 if head == HEAD_NOT_COMMITTED:
                     ring.ask_reserve()
                 return count, head

@@ -18,8 +18,9 @@ NO_CREDIT: Final = 5
 LIMIT: Final = 6
 HEAD_NOT_COMMITTED: Final = 7
 
-HOLDER_MAX: Final = 254
+HOLDER_MAX: Final = 253
+LINK: Final = 254
 LEASED: Final = 255
-"""Holders of a message: nodes are 1 to HOLDER_MAX, a lease is this."""
+"""Holders of a message: nodes are 1 to HOLDER_MAX; links that outlive their connections are LINK, a lease is LEASED."""
 BUCKET_SEQS: Final = 4096
 """Owner and replica compare so many seqs at a time."""

@@ -119,7 +119,7 @@ class Subscriptions:
     """
 
     __slots__ = (
-        "_active", "_credits", "_exclusives", "_first", "_full_ms", "_full_since_ms", "_gone", "_looked", "_members",
+        "_absent", "_active", "_credits", "_exclusives", "_first", "_full_ms", "_full_since_ms", "_gone", "_looked", "_members",
         "single_active", "waiting",
     )  # fmt: skip
 
@@ -132,6 +132,7 @@ class Subscriptions:
         self._gone: Set[Member] = NOBODY
         self._first = 0  # all before it in the line have gone
         self._active: Member | None = None
+        self._absent = 0  # the recoverable link that is the single active consumer, while it is suspended
         self._full_ms = 0  # so long no consumer had room for what was ready, over all
         self._full_since_ms = 0  # 0: it is not so now
         self._looked = (0, 0)  # when `capacity` was asked last, and what `_full_ms` was then
@@ -177,6 +178,33 @@ class Subscriptions:
 
     def remove(self, member: Member) -> None:
         self.leave((member,))
+
+    def suspend(self, member: Member, link: int) -> None:
+        """It is gone, and its link may come again: a single active consumer stays active meanwhile."""
+        if self.single_active and self._active is member:
+            self._absent = link
+        self.leave((member,))
+
+    def resumes(self, member: Member, link: int) -> None:
+        """It came as this link, which is perhaps the single active consumer that was suspended."""
+        if link and link == self._absent:
+            self._absent, self._active = 0, member
+            self._elect()
+
+    def keep(self, links: Collection[int]) -> None:
+        """Of a queue with a new owner, whose consumers are known: a link that holds messages, and none of them is it,
+        was the active one."""
+        if self.single_active and links and (self._active is None or not self._active.held):
+            if self._active is not None:
+                self._active.credit.active = False
+            self._active, self._absent = None, min(links)
+            self._elect()
+
+    def forget(self, link: int) -> None:
+        """The link has ended."""
+        if link == self._absent:
+            self._absent = 0
+            self._elect()
 
     def leave(self, members: Collection[Member]) -> None:
         """All of these are gone."""
@@ -247,6 +275,9 @@ class Subscriptions:
     def _elect(self) -> None:
         if not self.single_active:
             self._credits = None
+            return
+        if self._absent:
+            self._credits = []
             return
         first = self._head()
         active = self._active

@@ -50,6 +50,10 @@ class ConsumerHead(msgspec.Struct, frozen=True, array_like=True):
     """Unacknowledged at the consumer now."""
     order: Whole
     """When it was declared, wall clock ms; the order of waiting single active consumers."""
+    link: Whole = 0
+    """The recoverable link that holds what it is handed (feature level 3), 0: none does."""
+    attach: AttachNumber = 0
+    """Of that link."""
 
 
 class Settlement(msgspec.Struct, frozen=True, array_like=True):
@@ -57,7 +61,7 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
 
     id: Whole
     """Rising per proxy and queue."""
-    outcome: Annotated[int, msgspec.Meta(ge=0, le=3)]
+    outcome: Annotated[int, msgspec.Meta(ge=0, le=4)]
     """SETTLE_*."""
     ranges: tuple[Range, ...]
     count: Short = 0
@@ -72,6 +76,7 @@ SETTLE_ACK = 0
 SETTLE_REJECT = 1  # leaves the queue, to its dead-letter exchange
 SETTLE_REQUEUE = 2  # returns, uncounted (nack, recover)
 SETTLE_REQUEUE_COUNTED = 3  # returns, the consumer failed at it (reject, channel or connection loss)
+SETTLE_LEFT = 4  # is at the node no more: it stays with its link, and returns if it has none (feature level 3)
 
 
 class AttachedQueue(msgspec.Struct, frozen=True, array_like=True):
@@ -163,7 +168,7 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     epoch: Term
     gen: Whole
     request: Whole
-    what: Annotated[int, msgspec.Meta(ge=0, le=7)]
+    what: Annotated[int, msgspec.Meta(ge=0, le=8)]
     if_unused: bool = False
     if_empty: bool = False
     no_ack: bool = False
@@ -174,6 +179,8 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     """Of ASK_TAGS, and there it is: an `AskedTags`."""
     ranges: tuple[Range, ...] = ()
     """Of ASK_READ: messages that the proxy's clients hold."""
+    link: tuple[Whole, AttachNumber] | None = None
+    """Of ASK_HELD, and there it is: a `LinkAttach`."""
 
     def __post_init__(self) -> None:
         if (self.word is None) != (self.what != ASK_LEASE):
@@ -183,6 +190,8 @@ class Ask(ProxyMessage, frozen=True, tag=27):
         if bool(self.ranges) != (self.what == ASK_READ):
             raise ValueError("who reads says what, and nobody else does")
         check_ranges(self.ranges)
+        if (self.link is None) != (self.what != ASK_HELD):
+            raise ValueError("a question about what a link holds says which link, and no other does")
 
 
 ASK_GET = 0
@@ -190,6 +199,7 @@ ASK_COUNTS = 1
 ASK_PURGE = 2
 ASK_DELETE = 3  # may it be deleted? the owner takes nothing more until it is
 ASK_LEASE = 5  # something is said about the lease on it
+ASK_HELD = 8  # what a recoverable link holds, and its node is this one from now on (feature level 3)
 ASK_TAGS = 7  # which deliveries of a recoverable link are here (feature level 3)
 ASK_READ = 6  # messages that were handed out before (feature level 3)
 ASK_TOUCH = 4  # it was declared again: x-expires begins anew; answered like ASK_COUNTS
@@ -362,6 +372,8 @@ class Answer(ProxyMessage, frozen=True, tag=46):
     """ASK_COUNTS, of a queue that holds staged rows: of their bodies."""
     tags: list[Tag] = []
     """ASK_TAGS: those that are known."""
+    held: list[tuple[Whole, Whole, Short]] = []
+    """ASK_HELD: `HeldMessages`."""
 
 
 class Detach(ProxyMessage, frozen=True, tag=47):

@@ -32,7 +32,7 @@ from tests.model.record import (
     scan_span,
     verify_records,
 )
-from tests.model.ring_leases import LeasedRing
+from tests.model.ring_links import LinkedRing
 from tests.model.ring_local import LIVE, RESERVE_FIRST, SETTLED, _Slot
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def digest_of(seq: int, delivery_count: int, mark: int) -> int:
     return mixed ^ mixed >> 32
 
 
-class Ring(LeasedRing):
+class Ring(LinkedRing):
     """A queue's messages; see `ring`."""
 
     __slots__ = ()
@@ -137,7 +137,7 @@ class Ring(LeasedRing):
         """An unacknowledged message is at that node from now on."""
         slot = self._slots[seq]
         assert slot.state == UNACKED, f"only a message that was handed out is held, {seq} of {self.queue_id} is not"
-        assert 1 <= holder <= HOLDER_MAX, "holders are 1 to 254"
+        assert 1 <= holder <= HOLDER_MAX, "holders are 1 to 253"
         self._let_go(slot)
         slot.holder = holder
         self._held[holder] = self._held.get(holder, 0) + 1
@@ -151,9 +151,17 @@ class Ring(LeasedRing):
             seq for seq in range(first, min(last + 1, self.next_seq)) if seq in slots and slots[seq].holder == holder
         ]
 
+    def _theirs_in(self, first: int, last: int, holder: int) -> list[int]:
+        """Also what links hold that are attached there."""
+        return [
+            seq for seq in range(first, min(last + 1, self.next_seq))
+            if (slot := self._slots.get(seq)) is not None
+            and (slot.holder == holder or (slot.link and self.link_place(slot.link) == holder))
+        ]  # fmt: skip
+
     def settle_held(self, first: int, last: int, holder: int) -> int:
-        """Settles what that node holds of first to last; returns how many."""
-        seqs = self._held_in(first, last, holder)
+        """Settles what that node holds of first to last, itself or as the place of a link; returns how many."""
+        seqs = self._theirs_in(first, last, holder)
         for seq in seqs:
             self.settle(seq)
         if seqs:
@@ -173,8 +181,9 @@ class Ring(LeasedRing):
         return self.requeue_held(1, self.next_seq, holder, False) if self.held_by(holder) else 0
 
     def take_held(self, first: int, last: int, holder: int) -> list[int]:
-        """The seqs that the node really held; they are the caller's now, unacknowledged and at no node."""
-        seqs = self._held_in(first, last, holder)
+        """The seqs that the node really held; they are the caller's now, unacknowledged and at no node. Also those of
+        links that are attached there, which may leave the queue; what they give back `take_linked` takes."""
+        seqs = self._theirs_in(first, last, holder)
         for seq in seqs:
             self._let_go(self._slots[seq])
         return seqs
@@ -342,7 +351,7 @@ class Ring(LeasedRing):
                     self._dirty_runs[seq // RUN_LENGTH] = None
                 continue
             slots[seq] = slot
-            slot.holder = 0
+            slot.holder = slot.link = 0
             slot.delivery_count = self._counted_from.get(seq, slot.delivery_count)
             slot.state = DEAD if seq in state.dead else READY
             if not self._volatile:
@@ -358,6 +367,7 @@ class Ring(LeasedRing):
         self._heap, self._settled, self._inflight = [], [], []
         self._requeued, self._counted_from, self._rewrites = {}, {}, {}
         self._dying, self._buried, self._unsaid, self._held = {}, {}, {}, {}
+        self._forget_links()
         self._epochs_before, self._trimmed = None, 0
         self.next_seq = self._unwritten
         self.reserved = self.reserved_durable = self._reserved_written

@@ -5,30 +5,44 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from clusterbroker.broker.queues.states import HEAD_NONE, HEAD_NOT_COMMITTED, HEAD_OK, HOLDER_MAX, LIMIT, NO_CREDIT
+from clusterbroker.broker.queues.states import (
+    HEAD_NONE,
+    HEAD_NOT_COMMITTED,
+    HEAD_NOT_RESERVED,
+    HEAD_OK,
+    HOLDER_MAX,
+    LIMIT,
+    LINK,
+    NO_CREDIT,
+)
 from clusterbroker.journal.layout import HAS_BCC
 from tests.model.record import Message, RecordBuffer
 from tests.model.ring_cluster import Ring
+from tests.model.ring_links import HELD_MAX
 from tests.model.ring_taker import Taker
 
 
 class RemoteConsumer(Taker):
     """A node that takes messages for one of its consumers, as `dispatch` sees it at the queue's owner.
 
-    holder     the node's number, 1 to 254: the ring remembers who has what
+    holder     the node's number, 1 to 253: the ring remembers who has what
+    link       who has it instead, over connections and owners (`ring_links`), while that is at this node; 0: nobody
     no_ack     its node will acknowledge for it
     limit      0 until its node grants some
     out        ENQ records as the consumer shall see them; full at its `size_max`
     unacked    raised with each delivery, corrected by who hears from the node
     """
 
-    __slots__ = ("holder", "no_ack", "out", "unacked")
+    __slots__ = ("holder", "link", "no_ack", "out", "unacked")
 
-    def __init__(self, ring: Ring, holder: int, priority: int = 0, owner: Any = None) -> None:
+    def __init__(self, ring: Ring, holder: int, priority: int = 0, owner: Any = None, link: int = 0) -> None:
         if not 1 <= holder <= HOLDER_MAX:
-            raise ValueError("holders are 1 to 254")
+            raise ValueError("holders are 1 to 253")
+        if link:
+            ring.attach_link(link, holder)
         super().__init__(ring, priority, owner)
         self.holder = holder
+        self.link = link
         self.no_ack = False
         self.limit = 0
         self.unacked = 0
@@ -36,12 +50,18 @@ class RemoteConsumer(Taker):
 
     @property
     def has_credit(self) -> bool:
-        return self.active and self.delivered < self.limit and self.out.size < self.out.size_max
+        flows = self.active and self.delivered < self.limit and self.out.size < self.out.size_max
+        if self.link and (self.ring.link_place(self.link) != self.holder or self.ring.held_by(LINK) >= HELD_MAX):
+            return False
+        return flows
 
     def hand(self, seq: int, message: Message, redelivered: bool, delivery_count: int, now_ms: int) -> bool:
         ring = self.ring
         self.out.enqueue(ring.queue_id, ring.epoch, seq, message, delivery_count, redelivered)
-        ring.give(seq, self.holder)
+        if self.link:
+            ring.assign(seq, self.link)
+        else:
+            ring.give(seq, self.holder)
         self.unacked += 1
         ring.handed_no_ack += self.no_ack
         ring.auto_acks += self.no_ack
@@ -68,7 +88,7 @@ def _hand_out(ring: Ring, consumers: Sequence[Taker], now_ms: int, limit: int) -
         if consumer is None:
             return count, NO_CREDIT if ring.ready else HEAD_NONE
         head = ring.head(now_ms)
-        if head != HEAD_OK:
+        if head != HEAD_OK and not _waits_for_group(consumer, head):
             if head == HEAD_NOT_COMMITTED and not ring.paused and not ring.replica:
                 ring.reserve()
             return count, head
@@ -86,6 +106,15 @@ def _hand_out(ring: Ring, consumers: Sequence[Taker], now_ms: int, limit: int) -
             ring.settle(seq)
         consumer.delivered += 1
         count += 1
+
+
+def _waits_for_group(consumer: Taker, head: int) -> bool:
+    """Whether it may be assigned what nobody may be shown before the next group is committed: it is sent after that."""
+    if consumer.ring.paused or consumer.ring.replica:
+        return False
+    return (
+        head in (HEAD_NOT_COMMITTED, HEAD_NOT_RESERVED) and isinstance(consumer, RemoteConsumer) and consumer.link > 0
+    )
 
 
 def _choose(ring: Ring, consumers: Sequence[Taker]) -> tuple[Taker | None, int]:

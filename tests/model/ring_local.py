@@ -47,14 +47,18 @@ LOAD_BYTES: Final = 8 << 20
 
 LIVE: Final = (READY, UNACKED, DEAD)
 
+LINK_PREFIX: Final = b"k"
+LINK_BITS: Final = 62
+
 
 class _Slot:
     __slots__ = (
-        "body_length", "delivery_count", "holder", "length", "message", "offset", "persist", "priority", "redelivered",
-        "segment", "state", "written",
+        "body_length", "delivery_count", "holder", "length", "link", "message", "offset", "persist", "priority",
+        "redelivered", "segment", "state", "written",
     )  # fmt: skip
 
     def __init__(self, message: Message | None, priority: int, body_length: int, persist: bool) -> None:
+        self.link = 0  # which one, if the holder is LINK
         self.message = message
         self.priority = priority
         self.body_length = body_length
@@ -110,6 +114,9 @@ class LocalRing:
         "_heap",
         "_held",
         "_inflight",
+        "_link_dirty",
+        "_link_places",
+        "_link_presses",
         "_longest",
         "_moves",
         "_requeued",
@@ -139,6 +146,8 @@ class LocalRing:
         "got",
         "got_empty",
         "got_no_ack",
+        "groups",
+        "groups_committed",
         "handed",
         "handed_no_ack",
         "journaled",
@@ -234,6 +243,10 @@ class LocalRing:
         self._dying: dict[int, None] = {}  # DEAD unlogged
         self._buried: dict[int, int] = {}  # seq -> mark of the dead whose SET is unlogged
         self._held: dict[int, int] = {}  # holder -> how many
+        self._link_places: dict[int, int] = {}  # link -> the node where it is attached
+        self._link_dirty: list[tuple[int, int]] = []  # (link, bucket) of which the log has to hear
+        self._link_presses = False  # somebody waits for that
+        self.groups = self.groups_committed = 0  # so many were written, and so many of them are committed
         self._begin_totals()
 
     def _begin_totals(self) -> None:
@@ -428,7 +441,15 @@ class LocalRing:
     def _let_go(self, slot: _Slot) -> None:
         if slot.holder:
             self._held[slot.holder] -= 1
-            slot.holder = 0
+            if slot.link:
+                self._touch_bucket(slot.link, next(seq for seq, one in self._slots.items() if one is slot))
+            slot.holder = slot.link = 0
+
+    def _touch_bucket(self, link: int, seq: int) -> None:
+        """What the log says of the bucket of seq is not so any more."""
+        key = link, seq // LINK_BITS
+        if not self._link_dirty or self._link_dirty[-1] != key:
+            self._link_dirty.append(key)
 
     def _bury(self, seq: int) -> None:
         """A dead message leaves; the log learns of it with the SET."""
@@ -549,7 +570,7 @@ class LocalRing:
 
     @property
     def needs_write(self) -> bool:
-        return self.logged and bool(self._settled or self._requeued or self._trimmed or self.urgent)
+        return self.logged and bool(self._settled or self._requeued or self._trimmed or self._link_dirty or self.urgent)
 
     @property
     def urgent(self) -> bool:
@@ -561,6 +582,7 @@ class LocalRing:
             or self._dying
             or self._unsaid
             or self._epochs_before is not None
+            or self._link_presses
         )
 
     @property
@@ -575,7 +597,9 @@ class LocalRing:
                 records += slot.message.size
         names = sum(48 + len(name) for name in self._unsaid)
         epochs = 0 if self._epochs_before is None else 32 * len(self.epochs)
-        return 192 + records + 56 * (len(self._settled) + len(self._requeued) + len(self._dying)) + names + epochs
+        links = 72 * len(self._link_dirty)
+        changes = len(self._settled) + len(self._requeued) + len(self._dying)
+        return 192 + records + 56 * changes + names + epochs + links
 
     @property
     def unwritten_most(self) -> int:
@@ -584,7 +608,8 @@ class LocalRing:
         if self._rewrites or self._unsaid or self._epochs_before is not None:
             return self.unwritten_bytes
         records = min(self.next_seq - self._unwritten, self.resident) * (ENQ_OVERHEAD_BYTES + self._longest + 7)
-        return 192 + records + 56 * (len(self._settled) + len(self._requeued) + len(self._dying))
+        changes = len(self._settled) + len(self._requeued) + len(self._dying)
+        return 192 + records + 56 * changes + 72 * len(self._link_dirty)
 
     def write(self, writer: GroupWriter, upto: int = 0) -> int:
         """Puts what the journal has not heard into the group; returns the `committed` that it will reach.
@@ -594,8 +619,9 @@ class LocalRing:
         count a message that a crash may take.
         """
         assert not self.proxy, "a proxy has no log"
-        if self.replicated or self._unsaid:
+        if self.replicated or self._unsaid or self._link_presses:
             upto = 0
+        self.groups += 1
         if self._epochs_before is not None:
             for epoch, first_seq in self.epochs:
                 if (epoch, first_seq) not in self._epochs_before:
@@ -635,7 +661,20 @@ class LocalRing:
         for name in self._unsaid:
             writer.set_attribute(self.queue_id, self.epoch, name, self.attributes.get(name, 0))
         self._unsaid = {}
+        self._write_links(writer)
         return self._unwritten
+
+    def _write_links(self, writer: GroupWriter) -> None:
+        """The names of all buckets in which something has changed since the last group."""
+        for link, bucket in self._link_dirty:
+            slots = [self._slots.get(bucket * LINK_BITS + i) for i in range(LINK_BITS)]
+            bits = sum(1 << i for i, slot in enumerate(slots) if slot is not None and slot.link == link)
+            name = LINK_PREFIX + link.to_bytes(8) + bucket.to_bytes(8)
+            if self.attributes.get(name, 0) != bits:
+                self.state.set_attribute(name, bits)
+                writer.set_attribute(self.queue_id, self.epoch, name, bits)
+        self._link_dirty = []
+        self._link_presses = False
 
     def _write_dead(self, writer: GroupWriter) -> None:
         """DEAD records tell the numbers of the dead: one whose message has left before is told by none, and is free."""
@@ -672,6 +711,7 @@ class LocalRing:
             self._commit_moves()
             return
         assert upto <= self._unwritten, "only what was written becomes durable"
+        self.groups_committed = self.groups
         for seq in range(self.committed, upto):
             slot = self._slots.get(seq)
             if slot is None:
@@ -971,6 +1011,9 @@ class LocalRing:
             heapq.heapify(self._heap)
             self._cursor = self.next_seq
 
+    def _forget_links(self) -> None:
+        self._link_places, self._link_dirty, self._link_presses = {}, [], False
+
     def destroy(self) -> None:
         """The queue is deleted: gives back its segments' bytes. What still returns to the spent ring is passed over."""
         if self.use is not None:
@@ -982,6 +1025,7 @@ class LocalRing:
         self._moves, self._inflight, self._settled = [], [], []
         self._rewrites, self._requeued, self._dirty_runs = {}, {}, {}
         self._counted_from, self._dying, self._buried, self._unsaid, self._held = {}, {}, {}, {}, {}
+        self._forget_links()
         self._state = self._epochs_before = None
         self._unwritten, self._reserved_written = self.next_seq, self.reserved
         self._trimmed = 0
