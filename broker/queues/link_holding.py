@@ -214,9 +214,7 @@ class Holding:
         """Records of these, if the link holds them, in pieces; `then` says whether it wants the next one."""
         self._read(link, seqs, then, {})
 
-    def _read(
-        self, link: int, seqs: Sequence[int], then: Callable[[bytes], bool], found: dict[int, Message]
-    ) -> None:
+    def _read(self, link: int, seqs: Sequence[int], then: Callable[[bytes], bool], found: dict[int, Message]) -> None:
         queue = self._queue
         while seqs:
             data, count, absent = queue.ring.read_held(link, seqs, READ_BYTES, found)

@@ -15,14 +15,21 @@ from clusterbroker.broker.access import receiver
 from clusterbroker.broker.access.errors import Refusal, not_found
 from clusterbroker.broker.access.questions import Pending
 from clusterbroker.broker.access.readers import OFFSET_MAX, RangeReader, StreamReader
-from clusterbroker.broker.fronts.amqp10 import management_link, recoverable_sender, resuming, returning
+from clusterbroker.broker.fronts.amqp10 import (
+    management_link,
+    recoverable_receiver,
+    recoverable_sender,
+    resuming,
+    returning,
+)
 from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT, queue_of, target_of
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.attach_answer import answer
 from clusterbroker.broker.fronts.amqp10.conditions import link_error
-from clusterbroker.broker.fronts.amqp10.expiry import in_force
+from clusterbroker.broker.fronts.amqp10.expiry import Terms, in_force
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import Attaching, ReceiverLink
+from clusterbroker.broker.fronts.amqp10.recoverable import DURABLE
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink, check
 from clusterbroker.broker.fronts.amqp10.suspended import Suspended, SuspendedReceiver, SuspendedSender
 from clusterbroker.broker.fronts.amqp10.transacting import CAPABILITIES, CoordinatorLink
@@ -138,7 +145,8 @@ def _send(session: SessionCore, performative: Attach, left: Suspended | None) ->
             left.end()
         link = SenderLink(session, performative, found)
         session.links[link.handle] = link
-        recoverable_sender.attach_sender(session, performative, link, told, replace(known, durable=2), terms)
+        lasting = replace(known, durable=DURABLE)
+        recoverable_sender.AttachingSender(session, performative, link, told, terms, lasting).begin(str(target.address))
         return
     client = returning.resumed(performative, left)
     link = SenderLink(session, performative, found)
@@ -196,6 +204,9 @@ def _receive(session: SessionCore, performative: Attach, left: Suspended | None)
         timeout=terms.timeout_s,
         capabilities=(),
     )
+    if reader is queue and recoverable_receiver.is_wanted(session, performative, queue, terms):
+        _receive_lasting(session, performative, left, replace(known, durable=DURABLE), terms, queue)
+        return
     client = returning.resumed(performative, left)
     if client is not None:
         assert isinstance(left, SuspendedReceiver), "a link of this role is resumed"
@@ -225,6 +236,19 @@ def _receive(session: SessionCore, performative: Attach, left: Suspended | None)
     except Refusal:
         session.links.pop(link.handle, None)
         raise
+
+
+def _receive_lasting(
+    session: SessionCore, performative: Attach, left: Suspended | None, known: Source, terms: Terms, queue: QueueHandle
+) -> None:
+    """What the link holds survives its node."""
+    told = resuming.told(performative)
+    if left is not None:
+        left.end()
+    link = ReceiverLink(session, performative, known, queue, _priority(performative.properties or {}))
+    session.links[link.handle] = link
+    attach = recoverable_receiver.AttachingReceiver(session, performative, link, told, terms, known, queue)
+    attach.begin(str(known.address))
 
 
 def _keeps(access: Authorization, source: Source, reader: QueueHandle | RangeReader) -> bool:
