@@ -2,7 +2,7 @@
 
 The queue's log says what each such link holds, before it is sent (`queues.link_holding`). So whoever owns the queue
 keeps it from others, and a client that comes back, at whichever node, gets it again or says what becomes of it. While
-the link is suspended nobody of this node has its messages: they stay with the link (`QueueHandle.leave`).
+the link is suspended nobody of this node has its messages: they stay with the link (`QueueHandle.leave_to_link`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RecoverableReceiver:
     def suspend(self, link: ReceiverLink, seqs: Sequence[int]) -> None:
         """The client is away; `seqs` are held."""
         if not self.queue.deleted:
-            self.queue.leave(seqs)
+            self.queue.leave_to_link(seqs)
             self.queue.unsubscribe(link, self._node.now_ms)
         self._node.recovery.suspend(self.attachment)
 
@@ -106,7 +106,7 @@ class AttachingReceiver(Attaching):
         if self.waits:
             self._subscribe(link)
         else:
-            self._queue.leave(self._held)
+            self._queue.leave_to_link(self._held)
 
     def _subscribe(self, link: LinkAttach) -> None:
         now_ms = self.session.access.node.now_ms
@@ -122,7 +122,7 @@ class AttachingReceiver(Attaching):
         if refused or not self.waits:
             if not refused:
                 self._queue.unsubscribe(self.link, self.session.access.node.now_ms)
-            self._queue.leave(self._held)
+            self._queue.leave_to_link(self._held)
             self._refused(refused)
             return
         session, link, client = self.session, self.link, self.client
