@@ -19,12 +19,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from clusterbroker.broker.queues.attributes import LINK_ATTACH
 from clusterbroker.broker.queues.ring import RemoteConsumer, Ring
 from clusterbroker.broker.queues.states import LINK
 
 if TYPE_CHECKING:
     from clusterbroker.broker.queues.queue import Queue
     from clusterbroker.broker.queues.subscription import LocalConsumer
+    from clusterbroker.journal.layout import Location
     from clusterbroker.journal.record import Message, RecordBuffer
 
 HELD_MAX: Final = 65_536
@@ -93,7 +95,7 @@ class Assigned:
         self._pieces.clear()
 
 
-class LinkConsumer:
+class HoldingConsumer:
     """A consumer of this node as its queue sees it, in place of the `LocalConsumer`. What its client has room for is
     assigned to its link, and comes to the client when that is committed."""
 
@@ -156,7 +158,7 @@ class Holding:
         self._queue = queue
         self._returning: deque[tuple[int, list[int], bool]] = deque()
         self._asked: deque[tuple[int, int, Callable[[list[HeldMessages]], None]]] = deque()
-        self.consumers: dict[LocalConsumer, LinkConsumer] = {}
+        self.consumers: dict[LocalConsumer, HoldingConsumer] = {}
         """Of this node, if it is alone."""
 
     def __bool__(self) -> bool:
@@ -164,8 +166,9 @@ class Holding:
 
     @property
     def links(self) -> list[int]:
-        """Those that hold something."""
-        return list(self._queue.ring.links())
+        """Those of which the log knows something, or will."""
+        ring = self._queue.ring
+        return list({*ring.links(), *(link for link, _ in LINK_ATTACH.of(ring.attributes))})
 
     @property
     def waits(self) -> bool:
@@ -174,16 +177,35 @@ class Holding:
 
     # -- links
 
-    def fence(self, link: int, goes_on: bool) -> None:
-        """The link is attached anew: what its former place says does not count any more. If it does not go on, it
-        begins with nothing."""
+    def fence(self, link: int, since: int) -> None:
+        """The link is attached anew, perhaps elsewhere: what its former place says does not count any more. If it was
+        not resumed (`RecoverableLink.since`), it begins with nothing."""
         self._queue.ring.attach_link(link, 0)
-        if not goes_on:
+        self.tidy(link, since)
+
+    def tidy(self, link: int, since: int) -> None:
+        """What it held before an attach that did not resume it returns."""
+        ring, name = self._queue.ring, LINK_ATTACH.name(link)
+        if 0 < ring.attributes.get(name, 0) < since:
             self.release(link)
+            ring.set_attribute(name, 0)
+
+    def attached(self, link: LinkAttach, since: int) -> None:
+        """It holds, or asks, under this attach."""
+        ring, name = self._queue.ring, LINK_ATTACH.name(link.link)
+        known = ring.attributes.get(name, 0)
+        if known < since:
+            self.release(link.link)
+        if known != link.attach:
+            ring.set_attribute(name, link.attach)
 
     def end(self, link: int) -> None:
         """The link is no more."""
-        self.fence(link, False)
+        ring, name = self._queue.ring, LINK_ATTACH.name(link)
+        ring.attach_link(link, 0)
+        self.release(link)
+        if name in ring.attributes:
+            ring.set_attribute(name, 0)
         self._queue.subscriptions.forget(link)
 
     def release(self, link: int) -> None:
@@ -219,17 +241,17 @@ class Holding:
         while seqs:
             data, count, absent = queue.ring.read_held(link, seqs, READ_BYTES, found)
             if absent:
-                places, left = absent, seqs
-
-                def loaded(messages: Sequence[Message]) -> None:
-                    came = {place[0]: message for place, message in zip(places, messages, strict=True)}
-                    self._read(link, left, then, {**found, **came})
-
-                queue.host.fetch(queue, absent, loaded)
+                self._fetch(link, seqs, then, absent)
                 return
             if not then(data):
                 return
             seqs = seqs[count:]
+
+    def _fetch(self, link: int, seqs: Sequence[int], then: Callable[[bytes], bool], absent: Sequence[Location]) -> None:
+        def loaded(messages: Sequence[Message]) -> None:
+            self._read(link, seqs, then, {at[0]: message for at, message in zip(absent, messages, strict=True)})
+
+        self._queue.host.fetch(self._queue, absent, loaded)
 
     # -- the turn
 

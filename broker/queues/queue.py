@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from clusterbroker.broker.queues.attributes import HAD_CONSUMERS
+from clusterbroker.broker.queues.attributes import HAD_CONSUMERS, LINK_ATTACH
 from clusterbroker.broker.queues.dead_lettering.dead_lettering import DeadLettering
 from clusterbroker.broker.queues.dispatch import Dispatch
 from clusterbroker.broker.queues.handle import EXCLUSIVE, GONE, CommitPart, Reread, Taken
@@ -25,7 +25,7 @@ from clusterbroker.broker.queues.lease import BROKEN, LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.leasing import Leasing, resumed
 from clusterbroker.broker.queues.limits import Limits
 from clusterbroker.broker.queues.link_deliveries import STALE
-from clusterbroker.broker.queues.link_holding import HERE, NOT_KEPT, HeldMessages, Holding, LinkAttach, LinkConsumer
+from clusterbroker.broker.queues.link_holding import HERE, NOT_KEPT, HeldMessages, Holding, HoldingConsumer, LinkAttach
 from clusterbroker.broker.queues.local_queue import Host, LocalQueue
 from clusterbroker.broker.queues.rereading import reread
 from clusterbroker.broker.queues.ring import Ring
@@ -151,27 +151,32 @@ class Queue(LocalQueue):
     def subscribe_link(
         self, subscription: LocalConsumer, link: LinkAttach, now_ms: int, then: Callable[[str], None]
     ) -> None:
-        why = self._refuses(subscription) or self.refuses_link(link)
+        why = self._refuses(subscription) or self.admit_link(link)
         if not why:
-            consumer = LinkConsumer(self.ring, subscription, link.link, (now_ms, "", 0))
+            consumer = HoldingConsumer(self.ring, subscription, link.link, (now_ms, "", 0))
             self.at_links.consumers[subscription] = consumer
             self.add_consumer(consumer, now_ms)
             self.subscriptions.resumes(consumer, link.link)
         then(why)
 
-    def refuses_link(self, link: LinkAttach) -> str:
-        """Why this attach cannot hold anything here; empty: it can."""
+    def admit_link(self, link: LinkAttach) -> str:
+        """Why this attach cannot hold anything here; empty: it may from now on."""
         if not (self.ring.journaled or self.ring.replicated):
             return NOT_KEPT
-        return "" if self.host.recovery.since(self, link.link, link.attach) else STALE
+        since = self.host.recovery.since(self, link.link, link.attach)
+        if not since:
+            return STALE
+        self.at_links.attached(link, since)
+        return ""
 
     def held_by(self, link: LinkAttach, then: Callable[[list[HeldMessages] | str], None]) -> None:
-        if self.deleted or (why := self.refuses_link(link)):
-            then(GONE if self.deleted else why)
+        why = GONE if self.deleted else self.admit_link(link)
+        if why:
+            then(why)
         else:
             self.at_links.held(link.link, then)
 
-    def leave(self, seqs: Sequence[int]) -> None:
+    def leave_to_link(self, seqs: Sequence[int]) -> None:
         """They are where they were: their link holds them."""
 
     def add_consumer(self, member: Member, now_ms: int) -> None:
@@ -330,7 +335,7 @@ class Queue(LocalQueue):
     def resume_lease(self, now_ms: int) -> None:
         """What the ring knows of a lease, and of links, goes on."""
         self.leasing = resumed(self, now_ms)
-        if self.ring.has_attributes and self.ring.restore_links():
+        if self.ring.has_attributes and (self.ring.restore_links() or LINK_ATTACH.of(self.ring.attributes)):
             self.holding = Holding(self)
 
     def end_epoch(self) -> None:

@@ -119,8 +119,8 @@ class Subscriptions:
     """
 
     __slots__ = (
-        "_absent", "_active", "_credits", "_exclusives", "_first", "_full_ms", "_full_since_ms", "_gone", "_looked", "_members",
-        "single_active", "waiting",
+        "_absent", "_active", "_credits", "_exclusives", "_first", "_full_ms", "_full_since_ms", "_gone", "_looked",
+        "_members", "single_active", "waiting",
     )  # fmt: skip
 
     def __init__(self, single_active: bool) -> None:

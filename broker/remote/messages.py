@@ -8,6 +8,7 @@ records in payloads are ENQ records as in journal/layout.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -372,7 +373,7 @@ class Answer(ProxyMessage, frozen=True, tag=46):
     """ASK_COUNTS, of a queue that holds staged rows: of their bodies."""
     tags: list[Tag] = []
     """ASK_TAGS: those that are known."""
-    held: list[tuple[Whole, Whole, Short]] = []
+    held: Sequence[tuple[Whole, Whole, Short]] = ()
     """ASK_HELD: `HeldMessages`."""
 
 

@@ -397,7 +397,7 @@ class OwnedQueue:
 
     def _obeys(self, head: ConsumerHead) -> bool:
         """Whether this attach of a recoverable link counts: another came after it, or the link has ended."""
-        return not isinstance(self.queue, Queue) or not self.queue.refuses_link(LinkAttach(head.link, head.attach))
+        return isinstance(self.queue, Queue) and not self.queue.admit_link(LinkAttach(head.link, head.attach))
 
     def _send_again(self, member: RemoteSubscription, outstanding: tuple[Range, ...]) -> None:
         """What its link holds and its node has not: it was on its way when link or owner were lost."""

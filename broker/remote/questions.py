@@ -18,6 +18,7 @@ from itertools import takewhile
 from clusterbroker.broker.queues.handle import UNANSWERED_MS
 from clusterbroker.broker.queues.lease import LeaseRequest
 from clusterbroker.broker.queues.link_deliveries import AskedTags
+from clusterbroker.broker.queues.link_holding import LinkAttach
 from clusterbroker.broker.remote.messages import ASK_DELETE, Answer, Ask, Range
 
 Then = Callable[[Answer, memoryview], None]
@@ -36,6 +37,7 @@ class Question:
     word: LeaseRequest | None = None
     tags: AskedTags | None = None
     ranges: tuple[Range, ...] = ()
+    link: LinkAttach | None = None
     told: bool = False
 
 
@@ -68,7 +70,7 @@ class Questions:
                 question.told = True
                 yield Ask(
                     queue_id, epoch, gen, request, question.what, question.if_unused, question.if_empty,
-                    question.no_ack, question.word, question.tags, question.ranges,
+                    question.no_ack, question.word, question.tags, question.ranges, question.link,
                 )  # fmt: skip
 
     def answered(self, request: int) -> Then | None:

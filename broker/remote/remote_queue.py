@@ -27,6 +27,7 @@ from clusterbroker.broker.queues.handle import GONE, CommitPart, Taken
 from clusterbroker.broker.queues.lease import GONE as LOST
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
+from clusterbroker.broker.queues.link_holding import LinkAttach
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import tell_ended
 from clusterbroker.broker.queues.ticket import Ticket
@@ -115,8 +116,8 @@ class RemoteQueue(TaggingQueue):
     """The handle (`broker.queues.handle`) of one queue at a node that does not own it."""
 
     __slots__ = (
-        "_backlog", "_busy", "_by_subscription", "_cancels", "_lines", "_questions", "_settlements", "_watch",
-        "attached", "deleted", "entity", "gen", "node", "outbox", "ready", "ring", "settings",
+        "_backlog", "_busy", "_by_subscription", "_cancels", "_gone_links", "_lines", "_questions", "_settlements",
+        "_watch", "attached", "deleted", "entity", "gen", "node", "outbox", "ready", "ring", "settings",
     )  # fmt: skip
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, node: Others) -> None:
@@ -138,6 +139,9 @@ class RemoteQueue(TaggingQueue):
         self._settlements = Settlements()
         self._questions = Questions()
         self._watch: Watch | None = None
+        self._gone_links: frozenset[int] = (
+            frozenset()
+        )  # consumers of recoverable links, of which deliveries may still come
         ring.owner = self
 
     def __repr__(self) -> str:
@@ -218,10 +222,7 @@ class RemoteQueue(TaggingQueue):
         line.subscription.credit.active = False
         if line.told:
             self._cancels.append(line.number)
-        for record in line.surplus:
-            self._settlements.add(seq_of(record), SETTLE_REQUEUE)
-        line.surplus.clear()
-        self.ring.mark()
+        self._gone_links = self.give_up(line)
 
     def get(self, now_ms: int, then: Callable[[Taken | str | None], None], *, no_ack: bool = False) -> None:
         def answered(answer: Answer, payload: memoryview) -> None:
@@ -346,13 +347,13 @@ class RemoteQueue(TaggingQueue):
     def _ask(
         self, what: int, then: Then, if_unused: bool = False, if_empty: bool = False, no_ack: bool = False,
         word: LeaseRequest | None = None, tags: AskedTags | None = None, ranges: Sequence[Range] = (),
+        link: LinkAttach | None = None,
     ) -> None:  # fmt: skip
         if self.deleted:
             then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
             return
         asked = self._backlog.next_number, self.node.host.now_ms
-        question = Question(what, if_unused, if_empty, no_ack, *asked, then, word, tags, tuple(ranges))
-        self._questions.ask(question)
+        self._questions.ask(Question(what, if_unused, if_empty, no_ack, *asked, then, word, tags, tuple(ranges), link))
         self.ring.mark()
 
     def adopt(self, settings: QueueSettings) -> None:
@@ -524,7 +525,7 @@ class RemoteQueue(TaggingQueue):
             self._settlements.came_again([seq_of(record) for record in split(data)])
         if line is None:
             for record in split(data):
-                self._settlements.add(seq_of(record), SETTLE_REQUEUE)
+                self._settlements.add(seq_of(record), self.returned_of(consumer))
             self.ring.mark()
             return
         self._busy[line] = None
@@ -537,7 +538,7 @@ class RemoteQueue(TaggingQueue):
         line.check_credit()
         if excess := min(line.excess(), len(records)):
             for record in records[-excess:]:
-                self._settlements.add(seq_of(record), SETTLE_REQUEUE)
+                self._settlements.add(seq_of(record), line.returned)
             del records[-excess:]
             self.ring.mark()
         line.surplus.extend(records)
@@ -559,7 +560,7 @@ class RemoteQueue(TaggingQueue):
             line.subscription.flush()
         for first, last in refused:  # its channel is closing
             for seq in range(first, last + 1):
-                self._settlements.add(seq, SETTLE_REQUEUE)
+                self._settlements.add(seq, line.returned)
             count += last + 1 - first
         self.ring.mark()
         return count
