@@ -17,6 +17,7 @@ from clusterbroker.broker.access.questions import Pending
 from clusterbroker.broker.access.readers import OFFSET_MAX, RangeReader, StreamReader
 from clusterbroker.broker.fronts.amqp10 import (
     management_link,
+    recoverable,
     recoverable_receiver,
     recoverable_sender,
     resuming,
@@ -29,7 +30,6 @@ from clusterbroker.broker.fronts.amqp10.conditions import link_error
 from clusterbroker.broker.fronts.amqp10.expiry import Terms, in_force
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import Attaching, ReceiverLink
-from clusterbroker.broker.fronts.amqp10.recoverable import DURABLE
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink, check
 from clusterbroker.broker.fronts.amqp10.suspended import Suspended, SuspendedReceiver, SuspendedSender
 from clusterbroker.broker.fronts.amqp10.transacting import CAPABILITIES, CoordinatorLink
@@ -145,7 +145,8 @@ def _send(session: SessionCore, performative: Attach, left: Suspended | None) ->
             left.end()
         link = SenderLink(session, performative, found)
         session.links[link.handle] = link
-        lasting = replace(known, durable=DURABLE)
+        terms = recoverable.in_force(terms)
+        lasting = replace(known, durable=recoverable.DURABLE, expiry_policy=terms.policy)
         recoverable_sender.AttachingSender(session, performative, link, told, terms, lasting).begin(str(target.address))
         return
     client = returning.resumed(performative, left)
@@ -205,7 +206,9 @@ def _receive(session: SessionCore, performative: Attach, left: Suspended | None)
         capabilities=(),
     )
     if reader is queue and recoverable_receiver.is_wanted(session, performative, queue, terms):
-        _receive_lasting(session, performative, left, replace(known, durable=DURABLE), terms, queue)
+        terms = recoverable.in_force(terms)
+        lasting = replace(known, durable=recoverable.DURABLE, expiry_policy=terms.policy)
+        _receive_lasting(session, performative, left, lasting, terms, queue)
         return
     client = returning.resumed(performative, left)
     if client is not None:

@@ -83,11 +83,20 @@ class Links:
         assert link is not None, "it has a handle, and is not about to be detached"
         session.flush_confirms()  # what is told now the client has read when it attaches again
         if detach.closed and not isinstance(link, ResponseLink) and link.store is not None:
-            link.store.close()
-            link.store = None
+            store, link.store = link.store, None
+            self._let_go(link)
+            store.close(lambda: self._forgotten(handle))
+            return
         if detach.closed or not self._suspend(link, Event.DETACH):
             self._let_go(link)
         session.send(Detach(handle=handle, closed=detach.closed))
+
+    def _forgotten(self, handle: int) -> None:
+        """A later attach finds nothing of the link: so the client hears."""
+        session = self._session
+        if not session.closing and session.connection.ending is None:
+            session.send(Detach(handle=handle, closed=True))
+            session.want_send()
 
     def end(self, event: Event, until: int) -> None:
         """All links go, with their session or its connection."""

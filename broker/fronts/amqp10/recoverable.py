@@ -16,10 +16,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from clusterbroker.broker.fronts.amqp10.attach_answer import answer_with
-from clusterbroker.broker.fronts.amqp10.expiry import NEVER
+from clusterbroker.broker.fronts.amqp10.expiry import NEVER, Terms
 from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY, Map, Told, room_for_map
 from clusterbroker.broker.node.link_recovery import Attachment
 from clusterbroker.broker.wire.amqp10.errors import (
+    PRECONDITION_FAILED,
     RESOURCE_DELETED,
     RESOURCE_LIMIT,
     STOLEN,
@@ -32,7 +33,6 @@ from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.wiring.commands import AttachLink
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.fronts.amqp10.expiry import Terms
     from clusterbroker.broker.fronts.amqp10.ports import SessionCore
     from clusterbroker.cluster.wiring.map import Applied
 
@@ -42,7 +42,7 @@ DECIDED_MS: Final = 20_000
 """So long an attach waits for the wiring, and for the owner of its queue."""
 _CONDITIONS: Final[Mapping[Any, str]] = {
     NotFound: RESOURCE_DELETED,
-    PreconditionFailed: RESOURCE_DELETED,
+    PreconditionFailed: PRECONDITION_FAILED,
     AccessRefused: UNAUTHORIZED,
     LimitReached: RESOURCE_LIMIT,
     Unavailable: RESOURCE_LIMIT,
@@ -54,6 +54,11 @@ def is_asked(session: SessionCore, attach: Attach, terminus: Source | Target, te
     wants = terminus.durable == DURABLE and RECOVERY in attach.desired_capabilities and terms.outlives_connection
     named = bool(session.connection.container_id and attach.name)
     return wants and named and session.access.node.recovery.possible
+
+
+def in_force(terms: Terms) -> Terms:
+    """Of such a link: its time runs from its detach, wherever that is heard of."""
+    return terms if terms.policy == NEVER else Terms("link-detach", terms.timeout_s)
 
 
 class Attaching:

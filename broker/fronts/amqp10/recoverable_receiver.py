@@ -7,7 +7,7 @@ the link is suspended nobody of this node has its messages: they stay with the l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.fronts.amqp10 import resuming
@@ -54,9 +54,9 @@ class RecoverableReceiver:
             self.queue.unsubscribe(link, self._node.now_ms)
         self._node.recovery.suspend(self.attachment)
 
-    def close(self) -> None:
-        """The client ends the link."""
-        self._node.recovery.forget(self.attachment)
+    def close(self, then: Callable[[], None]) -> None:
+        """The client ends the link; `then()` when a later attach finds nothing of it."""
+        self._node.recovery.forget(self.attachment, then)
 
 
 def is_wanted(session: SessionCore, attach: Attach, queue: QueueHandle, terms: Terms) -> bool:

@@ -11,7 +11,7 @@ A queue forgets a tag when its client has settled the delivery, or has proven th
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from clusterbroker.broker.fronts.amqp10 import resuming
@@ -81,9 +81,9 @@ class RecoverableSender:
         self.flush()
         self._node.recovery.suspend(self.attachment)
 
-    def close(self) -> None:
-        """The client ends the link."""
-        self._node.recovery.forget(self.attachment)
+    def close(self, then: Callable[[], None]) -> None:
+        """The client ends the link; `then()` when a later attach finds nothing of it."""
+        self._node.recovery.forget(self.attachment, then)
 
 
 def is_wanted(session: SessionCore, attach: Attach, place: Place | None, terms: Terms) -> bool:
