@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
-from clusterbroker.broker.queues.link_holding import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
 from clusterbroker.broker.queues.subscription import LocalConsumer, Source
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch

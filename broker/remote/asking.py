@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY
 from clusterbroker.broker.queues.lease import Acquire, LeaseAnswer
 from clusterbroker.broker.queues.link_deliveries import STALE, AskedTags
-from clusterbroker.broker.queues.link_holding import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.log import SAFE
 from clusterbroker.broker.queues.queue import Queue

@@ -27,7 +27,7 @@ from clusterbroker.broker.queues.handle import GONE, CommitPart, Taken
 from clusterbroker.broker.queues.lease import GONE as LOST
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
-from clusterbroker.broker.queues.link_holding import LinkAttach
+from clusterbroker.broker.queues.link_held import LinkAttach
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import tell_ended
 from clusterbroker.broker.queues.ticket import Ticket

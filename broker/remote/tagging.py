@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from clusterbroker.broker.queues.handle import Reread
 from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
-from clusterbroker.broker.queues.link_holding import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
 from clusterbroker.broker.remote.consumer_link import Line, seq_of
 from clusterbroker.broker.remote.messages import (
     ASK_HELD,

@@ -17,7 +17,7 @@ from clusterbroker.broker.fronts.amqp10.redelivery import begin_again, resume
 from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY, Told
 from clusterbroker.broker.node.link_recovery import Attachment
 from clusterbroker.broker.queues.handle import GONE
-from clusterbroker.broker.queues.link_holding import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
 from clusterbroker.broker.wire.amqp10.errors import (
     NOT_FOUND,
     RESOURCE_DELETED,

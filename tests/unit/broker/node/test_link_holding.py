@@ -11,7 +11,7 @@ from clusterbroker.broker.fronts.amqp091.delivery import Ledger
 from clusterbroker.broker.fronts.amqp091.subscription import Subscription
 from clusterbroker.broker.node.link_recovery import Attachment
 from clusterbroker.broker.queues.link_deliveries import STALE
-from clusterbroker.broker.queues.link_holding import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
 from clusterbroker.broker.wire.amqp091.codec import OutBuffer
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
 from clusterbroker.cluster.wiring import commands as c
