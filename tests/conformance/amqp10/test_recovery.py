@@ -783,6 +783,10 @@ def lasting_receiver(session: Session, queue: str, unsettled: Any = None, **fiel
     return receiver(session, queue, unsettled=unsettled, timeout=KEPT_S, lasting=True, **fields)
 
 
+def test_the_node_offers_links_that_last(peer: Peer) -> None:
+    assert RECOVERY in peer.opened.offered_capabilities
+
+
 @rule("R161", "R165", "R167")
 def test_a_receiver_comes_back_at_any_node(connect10: Connect10, queue: str, channel: Channel) -> None:
     first = connect10(container="c")
