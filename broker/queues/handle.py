@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
-from clusterbroker.broker.queues.link_holding import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
 from clusterbroker.broker.queues.subscription import LocalConsumer, Source
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
@@ -100,7 +100,7 @@ class QueueHandle(Source, Protocol):
         for the link is attached elsewhere, or its queue is gone."""
 
     def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
-        """Nobody asks for these deliveries any more. May be lost: `Recovery.keep` makes that good."""
+        """Nobody asks for these deliveries any more. What is lost with this node `LinkRecovery.keep` makes good."""
 
     def accept_dead_letter(self, message: Message) -> None:
         """Takes a dead letter."""

@@ -17,15 +17,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.queues.attributes import LINK_ATTACH
+from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
 from clusterbroker.broker.queues.ring import RemoteConsumer, Ring
 from clusterbroker.broker.queues.states import LINK
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.queues.queue import Queue
-    from clusterbroker.broker.queues.subscription import LocalConsumer
+    from clusterbroker.broker.queues.dispatch import Dispatch
+    from clusterbroker.broker.queues.subscription import LocalConsumer, Subscriptions
     from clusterbroker.journal.layout import Location
     from clusterbroker.journal.record import Message, RecordBuffer
 
@@ -38,19 +39,13 @@ OUT_BYTES_MAX: Final = 256 << 10
 NOT_KEPT: Final = "is transient: no link can hold its messages over a connection"
 
 
-class LinkAttach(NamedTuple):
-    """An attach of a recoverable link (`cluster.wiring.links`)."""
+class HeldQueue(Protocol):
+    """The queue (`queue.Queue`)."""
 
-    link: int
-    attach: int
-
-
-class HeldMessages(NamedTuple):
-    """Neighbouring messages that a link holds."""
-
-    first: int
-    last: int
-    delivery_count: int
+    dispatch: Dispatch
+    host: Any
+    ring: Ring
+    subscriptions: Subscriptions
 
 
 def committed_with(ring: Ring) -> int:
@@ -154,7 +149,7 @@ class Holding:
 
     __slots__ = ("_asked", "_queue", "_returning", "consumers")
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: HeldQueue) -> None:
         self._queue = queue
         self._returning: deque[tuple[int, list[int], bool]] = deque()
         self._asked: deque[tuple[int, int, Callable[[list[HeldMessages]], None]]] = deque()

@@ -29,7 +29,7 @@ from clusterbroker.journal.stream_catalogue import Taken as Records
 from clusterbroker.journal.stream_catalogue import Wish
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.queues.link_holding import Holding
+    from clusterbroker.broker.queues.link_held import LinkHolding
 
 Row = tuple[Message, "tuple[bytes, int] | None"]
 """With its producer's number, if that gave it one."""
@@ -178,7 +178,7 @@ class LocalQueue(QueueHandle):
         self.ring.mark()
 
     @property
-    def holding(self) -> Holding | None:
+    def holding(self) -> LinkHolding | None:
         """What recoverable links hold of it; None: nothing, and none has since it is here."""
         return None
 

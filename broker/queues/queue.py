@@ -25,7 +25,8 @@ from clusterbroker.broker.queues.lease import BROKEN, LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.leasing import Leasing, resumed
 from clusterbroker.broker.queues.limits import Limits
 from clusterbroker.broker.queues.link_deliveries import STALE
-from clusterbroker.broker.queues.link_holding import HERE, NOT_KEPT, HeldMessages, Holding, HoldingConsumer, LinkAttach
+from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.link_holding import HERE, NOT_KEPT, Holding, HoldingConsumer
 from clusterbroker.broker.queues.local_queue import Host, LocalQueue
 from clusterbroker.broker.queues.rereading import reread
 from clusterbroker.broker.queues.ring import Ring

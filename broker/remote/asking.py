@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY
 from clusterbroker.broker.queues.lease import Acquire, LeaseAnswer
 from clusterbroker.broker.queues.link_deliveries import STALE, AskedTags
-from clusterbroker.broker.queues.link_holding import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.log import SAFE
 from clusterbroker.broker.queues.queue import Queue
@@ -25,6 +25,7 @@ from clusterbroker.broker.remote.host import OwnedQueueHost
 from clusterbroker.broker.remote.messages import (
     ASK_COUNTS,
     ASK_DELETE,
+    ASK_FORGET,
     ASK_GET,
     ASK_HELD,
     ASK_LEASE,
@@ -78,7 +79,9 @@ class Asking:
         self._owned = owned
         self._asked: list[Asked] = []  # few, and mostly none
         self._gets: dict[RemoteConsumer, Attachment] = {}  # they stand in the queue, waiting for its head
-        self._purges: list[tuple[Attachment, Ask, int, int]] = []  # waiting for a commit: count, mark
+        self._purges: list[
+            tuple[Attachment, Ask, int, int]
+        ] = []  # and what was forgotten; waiting for a commit: count, mark
 
     def forget(self, attachment: Attachment) -> None:
         self._asked = [one for one in self._asked if one.attachment is not attachment]
@@ -135,6 +138,13 @@ class Asking:
             return
         if ask.what == ASK_TAGS:
             self._tell_tags(attachment, ask)
+            return
+        if ask.what == ASK_FORGET:
+            assert ask.tags is not None, "who forgets a link's deliveries says which"
+            asked = AskedTags(*ask.tags)
+            queue.forget_tags(asked.link, asked.upto, list(asked.tags))
+            mark = queue.log.commits if queue.ring.needs_write else SAFE
+            self._purges.append((attachment, ask, 0, mark))
             return
         if ask.what == ASK_PURGE:
             count = queue.ring.purge()

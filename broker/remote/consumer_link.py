@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.queues.handle import GONE
-from clusterbroker.broker.queues.link_holding import LinkAttach
+from clusterbroker.broker.queues.link_held import LinkAttach
 from clusterbroker.broker.remote.messages import SETTLE_LEFT, SETTLE_REQUEUE, ConsumerHead
 from clusterbroker.journal.record import DamagedRecord, read_records
 from clusterbroker.replication.errors import BadMessage

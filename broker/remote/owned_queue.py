@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.queues.handle import EXCLUSIVE
 from clusterbroker.broker.queues.link_deliveries import STALE
-from clusterbroker.broker.queues.link_holding import HELD_MAX, LinkAttach, unlisted
+from clusterbroker.broker.queues.link_held import LinkAttach
+from clusterbroker.broker.queues.link_holding import HELD_MAX, unlisted
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.remote.asking import Asking

@@ -18,7 +18,7 @@ from itertools import takewhile
 from clusterbroker.broker.queues.handle import UNANSWERED_MS
 from clusterbroker.broker.queues.lease import LeaseRequest
 from clusterbroker.broker.queues.link_deliveries import AskedTags
-from clusterbroker.broker.queues.link_holding import LinkAttach
+from clusterbroker.broker.queues.link_held import LinkAttach
 from clusterbroker.broker.remote.messages import ASK_DELETE, Answer, Ask, Range
 
 Then = Callable[[Answer, memoryview], None]

@@ -27,7 +27,7 @@ from clusterbroker.broker.queues.handle import GONE, CommitPart, Taken
 from clusterbroker.broker.queues.lease import GONE as LOST
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
-from clusterbroker.broker.queues.link_holding import LinkAttach
+from clusterbroker.broker.queues.link_held import LinkAttach
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import tell_ended
 from clusterbroker.broker.queues.ticket import Ticket
@@ -35,6 +35,7 @@ from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.broker.remote.backlog import Backlog, Committing, Named
 from clusterbroker.broker.remote.consumer_link import Line, seq_of, split
 from clusterbroker.broker.remote.host import ProxyHost
+from clusterbroker.broker.remote.link_side import LinkSide
 from clusterbroker.broker.remote.messages import (
     ASK_COUNTS,
     ASK_DELETE,
@@ -61,7 +62,6 @@ from clusterbroker.broker.remote.messages import (
 from clusterbroker.broker.remote.outbox import Outbox
 from clusterbroker.broker.remote.questions import Question, Questions, Then
 from clusterbroker.broker.remote.settlements import Settlements
-from clusterbroker.broker.remote.tagging import TaggingQueue
 from clusterbroker.broker.streams.strip_bcc import unblinded
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
@@ -112,7 +112,7 @@ class Others(Protocol):
         """So many bytes wait no longer."""
 
 
-class RemoteQueue(TaggingQueue):
+class RemoteQueue(LinkSide):
     """The handle (`broker.queues.handle`) of one queue at a node that does not own it."""
 
     __slots__ = (

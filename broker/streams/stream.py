@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn
 
 from clusterbroker.broker.queues.handle import Taken as OneTaken
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
-from clusterbroker.broker.queues.link_holding import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
 from clusterbroker.broker.queues.local_queue import Host, LocalQueue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer

@@ -15,12 +15,19 @@ from clusterbroker.broker.access import receiver
 from clusterbroker.broker.access.errors import Refusal, not_found
 from clusterbroker.broker.access.questions import Pending
 from clusterbroker.broker.access.readers import OFFSET_MAX, RangeReader, StreamReader
-from clusterbroker.broker.fronts.amqp10 import management_link, recoverable_sender, resuming, returning
+from clusterbroker.broker.fronts.amqp10 import (
+    management_link,
+    recoverable,
+    recoverable_receiver,
+    recoverable_sender,
+    resuming,
+    returning,
+)
 from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT, queue_of, target_of
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.attach_answer import answer
 from clusterbroker.broker.fronts.amqp10.conditions import link_error
-from clusterbroker.broker.fronts.amqp10.expiry import in_force
+from clusterbroker.broker.fronts.amqp10.expiry import Terms, in_force
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import Attaching, ReceiverLink
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink, check
@@ -138,7 +145,9 @@ def _send(session: SessionCore, performative: Attach, left: Suspended | None) ->
             left.end()
         link = SenderLink(session, performative, found)
         session.links[link.handle] = link
-        recoverable_sender.attach_sender(session, performative, link, told, replace(known, durable=2), terms)
+        terms = recoverable.in_force(terms)
+        lasting = replace(known, durable=recoverable.DURABLE, expiry_policy=terms.policy)
+        recoverable_sender.AttachingSender(session, performative, link, told, terms, lasting).begin(str(target.address))
         return
     client = returning.resumed(performative, left)
     link = SenderLink(session, performative, found)
@@ -196,6 +205,11 @@ def _receive(session: SessionCore, performative: Attach, left: Suspended | None)
         timeout=terms.timeout_s,
         capabilities=(),
     )
+    if reader is queue and recoverable_receiver.is_wanted(session, performative, queue, terms):
+        terms = recoverable.in_force(terms)
+        lasting = replace(known, durable=recoverable.DURABLE, expiry_policy=terms.policy)
+        _receive_lasting(session, performative, left, lasting, terms, queue)
+        return
     client = returning.resumed(performative, left)
     if client is not None:
         assert isinstance(left, SuspendedReceiver), "a link of this role is resumed"
@@ -225,6 +239,19 @@ def _receive(session: SessionCore, performative: Attach, left: Suspended | None)
     except Refusal:
         session.links.pop(link.handle, None)
         raise
+
+
+def _receive_lasting(
+    session: SessionCore, performative: Attach, left: Suspended | None, known: Source, terms: Terms, queue: QueueHandle
+) -> None:
+    """What the link holds survives its node."""
+    told = resuming.told(performative)
+    if left is not None:
+        left.end()
+    link = ReceiverLink(session, performative, known, queue, _priority(performative.properties or {}))
+    session.links[link.handle] = link
+    attach = recoverable_receiver.AttachingReceiver(session, performative, link, told, terms, known, queue)
+    attach.begin(str(known.address))
 
 
 def _keeps(access: Authorization, source: Source, reader: QueueHandle | RangeReader) -> bool:

@@ -82,12 +82,21 @@ class Links:
         link = self.find(handle)
         assert link is not None, "it has a handle, and is not about to be detached"
         session.flush_confirms()  # what is told now the client has read when it attaches again
-        if detach.closed and isinstance(link, SenderLink) and link.store is not None:
-            link.store.close()
-            link.store = None
+        if detach.closed and not isinstance(link, ResponseLink) and link.store is not None:
+            store, link.store = link.store, None
+            self._let_go(link)
+            store.close(lambda: self._forgotten(handle))
+            return
         if detach.closed or not self._suspend(link, Event.DETACH):
             self._let_go(link)
         session.send(Detach(handle=handle, closed=detach.closed))
+
+    def _forgotten(self, handle: int) -> None:
+        """A later attach finds nothing of the link: so the client hears."""
+        session = self._session
+        if not session.closing and session.connection.ending is None:
+            session.send(Detach(handle=handle, closed=True))
+            session.want_send()
 
     def end(self, event: Event, until: int) -> None:
         """All links go, with their session or its connection."""
@@ -107,8 +116,8 @@ class Links:
     def _suspend(self, link: Link, event: Event) -> bool:
         """False: its terms do not allow it, or there are too many of them."""
         node = self._session.access.node
-        if isinstance(link, SenderLink) and link.store is not None:
-            return self._leave_recoverable(link)
+        if self._leave_recoverable(link):
+            return True
         if link.terms is NOTHING_KEPT or not link.terms.outlives(event) or node.links.is_full:
             return False
         if isinstance(link, SenderLink):
@@ -126,17 +135,27 @@ class Links:
             self.suspended.append(left)
         return True
 
-    def _leave_recoverable(self, link: SenderLink) -> bool:
-        """Its state is in its queues."""
-        store, link.store = link.store, None
-        assert store is not None, "the caller has looked"
-        store.suspend()
-        link.memory = memory = Memory((), (), link.unsettled)  # nobody asks it
-        self._session.outcomes.hand_over(link, memory)
+    def _leave_recoverable(self, link: Link) -> bool:
+        """Its state is in its queues; False: it is no such link."""
+        session = self._session
+        if isinstance(link, SenderLink) and link.store is not None:
+            link.store.suspend()
+            link.store = None
+            link.memory = memory = Memory((), (), link.unsettled)  # nobody asks it
+            session.outcomes.hand_over(link, memory)
+            link.interrupted()
+            self.proving.pop(link, None)
+        elif isinstance(link, ReceiverLink) and link.store is not None:
+            seqs = [seq for _, _, seq in session.ledger.drain_of(link.credit)]
+            session.ledger.interrupt(link.handle)
+            link.store.suspend(link, seqs + link.stop())
+            link.store = None
+            if self.receivers.get(link.name) is link:
+                del self.receivers[link.name]
+        else:
+            return False
         self.by_handle.pop(link.handle, None)
-        self._session.access.node.links.leave(link)
-        link.interrupted()
-        self.proving.pop(link, None)
+        session.access.node.links.leave(link)
         return True
 
     def _leave_sender(self, link: SenderLink) -> SuspendedSender:
@@ -174,7 +193,7 @@ class Links:
             return
         session = self._session
         session.access.node.log_fault(session.connection, error, session.number)
-        if not (isinstance(link, SenderLink) and link.store is not None and self._leave_recoverable(link)):
+        if not self._leave_recoverable(link):
             self._let_go(link)
         self._detach(link.handle, error)
 

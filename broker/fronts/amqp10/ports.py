@@ -59,6 +59,7 @@ class SessionCore(Protocol):
     """`session.Session`, which explains its attributes."""
 
     access: Authorization
+    closing: bool
     connection: ConnectionCore
     consumers: dict[str, Any]
     counts: ChannelCounts

@@ -12,7 +12,7 @@ are held by credit alone, and the consumers of their connection go on.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
 from clusterbroker.broker.access.addressing import LOOKED_INTO, addressed, as_row, looks_into
@@ -75,7 +75,7 @@ class Store(Protocol):
 
     def suspend(self) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self, then: Callable[[], None]) -> None: ...
 
 
 class SenderLink:

@@ -22,7 +22,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     Transfer,
     composed,
 )
-from tests.support.amqp10 import message
+from tests.support.amqp10 import message, read
 
 from ..marks import rule
 from ..target import PASSWORD
@@ -73,13 +73,15 @@ class ResumingReceiver(Receiver):
     def __init__(
         self, session: Session, queue: str, name: str, unsettled: dict[bytes, Any] | None, *, timeout: int = 0,
         incomplete: bool = False, second: bool = False, waits: bool = True, policy: str = "session-end",
+        lasting: bool = False,
     ) -> None:  # fmt: skip
         self.session, self.name, self.handle, self.count = session, name, session.handle(), 0
-        source = Source(address=f"/queues/{queue}", timeout=timeout, expiry_policy=policy)
+        source = Source(address=f"/queues/{queue}", timeout=timeout, expiry_policy=policy, durable=2 * lasting)
         session.say(
             Attach(
                 name=name, handle=self.handle, role=True, rcv_settle_mode=int(second), source=source, target=Target(),
                 unsettled=unsettled, incomplete_unsettled=incomplete,
+                desired_capabilities=(RECOVERY,) if lasting else (),
             )
         )  # fmt: skip
         if waits:
@@ -774,3 +776,98 @@ def test_a_lasting_link_of_another_user(provisioned: object, connect10: Connect1
     suspend(link)
     stranger = connect10(container="c", user="conf-all", password=PASSWORD).session()
     lasting(stranger, place, waits=False).detached("amqp:unauthorized-access")
+
+
+def lasting_receiver(session: Session, queue: str, unsettled: Any = None, **fields: Any) -> ResumingReceiver:
+    """One that holds what it gets over the death of its node."""
+    return receiver(session, queue, unsettled=unsettled, timeout=KEPT_S, lasting=True, **fields)
+
+
+def test_the_node_offers_links_that_last(peer: Peer) -> None:
+    assert RECOVERY in peer.opened.offered_capabilities
+
+
+@rule("R161", "R165", "R167")
+def test_a_receiver_comes_back_at_any_node(connect10: Connect10, queue: str, channel: Channel) -> None:
+    first = connect10(container="c")
+    fill(first.session(), queue, 5)
+    link = lasting_receiver(first.session(), queue, {})
+    assert link.attach.offered_capabilities == (RECOVERY,)
+    link.grant(4)
+    held = link.deliveries(4)
+    link.accept(held[3])
+    link.session.settle_down()
+    first.abandon()
+    other = connect10().session().receiver(f"/queues/{queue}", credit=9)
+    assert other.delivery().message.body == b"4"
+    assert other.waiting() == 0, "nobody else gets what the link holds"
+    doubt = {tag_of(held[0]): Accepted(), tag_of(held[1]): None, tag_of(held[3]): Accepted()}
+    again = lasting_receiver(connect10(container="c").session(), queue, doubt)
+    assert set(states(again.attach)) == set(map(tag_of, held[:3])), "what was accepted is settled"
+    again.grant(9)
+    found = [again.frames() for _ in range(3)]
+    assert [frame.body.delivery_tag for frame in found] == [tag_of(held[2]), tag_of(held[1]), tag_of(held[0])]
+    assert [frame.body.settled for frame in found] == [False, False, True]
+    assert [read(frame.payload).body for frame in found[:2]] == [b"2", b"1"]
+    again.dispose(found[0].body.delivery_id, found[1].body.delivery_id, state=Accepted())
+    fill(again.session, queue, 1)
+    assert again.delivery().message.body == b"0", "and it goes on"
+    again.detach()
+    other.detach()
+    ready(channel, queue, 2)
+
+
+@rule("R168", "R176")
+def test_a_receiver_that_resumes_nothing_at_any_node(connect10: Connect10, queue: str, channel: Channel) -> None:
+    first = connect10(container="c")
+    fill(first.session(), queue, 3)
+    link = lasting_receiver(first.session(), queue)
+    link.grant(2)
+    link.deliveries(2)
+    first.abandon()
+    again = lasting_receiver(connect10(container="c").session(), queue)
+    assert again.attach.unsettled is None
+    again.grant(9)
+    assert sorted(again.bodies(3)) == [b"0", b"1", b"2"]
+    again.detach()
+    ready(channel, queue, 3)
+
+
+@rule("R166")
+def test_a_receivers_outcome_is_carried_out_at_any_node(connect10: Connect10, queue: str, channel: Channel) -> None:
+    first = connect10(container="c")
+    fill(first.session(), queue, 3)
+    link = lasting_receiver(first.session(), queue)
+    link.grant(3)
+    held = link.deliveries(3)
+    first.abandon()
+    outcomes = {tag_of(held[0]): Accepted(), tag_of(held[1]): Released(), tag_of(held[2]): Rejected()}
+    again = lasting_receiver(connect10(container="c").session(), queue, outcomes)
+    again.detach()
+    ready(channel, queue, 1)
+
+
+@rule("R170")
+def test_a_receiver_is_stolen_over_nodes(connect10: Connect10, queue: str) -> None:
+    one = connect10(container="c").session()
+    fill(one, queue, 2)
+    older = lasting_receiver(one, queue)
+    older.grant(1)
+    held = older.delivery()
+    newer = lasting_receiver(connect10(container="c").session(), queue, {tag_of(held): None})
+    older.detached("amqp:link:stolen")
+    newer.grant(2)
+    assert sorted(newer.bodies(2)) == [b"0", b"1"]
+
+
+@rule("R169")
+def test_what_a_lasting_receiver_held_returns(connect10: Connect10, queue: str, channel: Channel) -> None:
+    first = connect10(container="c")
+    fill(first.session(), queue, 2)
+    link = receiver(first.session(), queue, timeout=1, lasting=True)
+    link.grant(2)
+    tag = tag_of(link.deliveries(2)[0])
+    first.abandon()
+    ready(channel, queue, 2)
+    session = connect10(container="c").session()
+    receiver(session, queue, unsettled={tag: None}, timeout=1, lasting=True).detached("amqp:resource-deleted")

@@ -8,7 +8,7 @@ from typing import Any
 from clusterbroker.broker.fronts.amqp091.delivery import BasicConsumer, Ledger
 from clusterbroker.broker.fronts.amqp091.subscription import Subscription
 from clusterbroker.broker.node.link_recovery import Attachment
-from clusterbroker.broker.queues.link_holding import LinkAttach
+from clusterbroker.broker.queues.link_held import LinkAttach
 from clusterbroker.broker.wire.amqp091.codec import OutBuffer
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.wiring import commands as c

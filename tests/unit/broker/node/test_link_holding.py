@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.queues.link_deliveries import STALE
-from clusterbroker.broker.queues.link_holding import HeldMessages
+from clusterbroker.broker.queues.link_held import HeldMessages
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.node.link_clients import Client, Receiver, message

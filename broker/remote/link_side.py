@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from clusterbroker.broker.queues.handle import Reread
 from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
-from clusterbroker.broker.queues.link_holding import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
 from clusterbroker.broker.remote.consumer_link import Line, seq_of
 from clusterbroker.broker.remote.messages import (
+    ASK_FORGET,
     ASK_HELD,
     ASK_READ,
     ASK_TAGS,
     SETTLE_LEFT,
     SETTLE_REQUEUE,
     Answer,
-    LinkForget,
     Range,
 )
 from clusterbroker.broker.remote.settlements import Settlements
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from clusterbroker.journal.record import Message
 
 
-class TaggingQueue:
+class LinkSide:
     """What `RemoteQueue` has of it."""
 
     __slots__ = ()
@@ -114,6 +114,4 @@ class TaggingQueue:
         self.ring.mark()
 
     def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
-        if self.outbox is not None and self.attached and not self.deleted:
-            self.outbox.say(LinkForget(self.entity.queue_id, self.entity.epoch, self.gen, link, upto, tags))
-            self.ring.mark()
+        self._ask(ASK_FORGET, lambda *_: None, tags=AskedTags(link, 0, tuple(tags), upto=upto))

@@ -1,4 +1,4 @@
-"""Bugs that are put into what holds messages for links, one at a time: each must be found by a checker of `link_lives`
+"""Bugs that are put into what holds messages for links, one at a time: each must be found by a checker of `held_lives`
 (docs/mutations.md)."""
 
 from __future__ import annotations

@@ -1,0 +1,175 @@
+"""A link that survives connection, node and owner (class L2 of `keeping`) is attached: what both roles have of it.
+
+Who the link is, and where it is attached, the wiring knows (`cluster.wiring.links`): each attach is a command. The
+later one has the link, on whichever node, and the older one is detached with `amqp:link:stolen`. Its state is in the
+logs of its queues (`recoverable_sender`, `recoverable_receiver`).
+
+    attach --AttachLink--> the wiring --what is known of its deliveries--> its queue's owner --> the answering attach
+
+An attach that gets no answer is refused, and what has come of it meanwhile is suspended.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from clusterbroker.broker.fronts.amqp10.attach_answer import answer_with
+from clusterbroker.broker.fronts.amqp10.expiry import NEVER, Terms
+from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY, Map, Told, room_for_map
+from clusterbroker.broker.node.link_recovery import Attachment
+from clusterbroker.broker.wire.amqp10.errors import (
+    PRECONDITION_FAILED,
+    RESOURCE_DELETED,
+    RESOURCE_LIMIT,
+    STOLEN,
+    UNAUTHORIZED,
+    LinkError,
+)
+from clusterbroker.broker.wire.amqp10.performatives import Attach, Source, Target
+from clusterbroker.cluster.errors import AccessRefused, LimitReached, NotFound, PreconditionFailed, Unavailable
+from clusterbroker.cluster.ids import Incarnation, NodeId
+from clusterbroker.cluster.wiring.commands import AttachLink
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+    from clusterbroker.cluster.wiring.map import Applied
+
+DURABLE: Final = 2
+"""terminus-durability: the unsettled state survives (3.5.4)."""
+DECIDED_MS: Final = 20_000
+"""So long an attach waits for the wiring, and for the owner of its queue."""
+_CONDITIONS: Final[Mapping[Any, str]] = {
+    NotFound: RESOURCE_DELETED,
+    PreconditionFailed: PRECONDITION_FAILED,
+    AccessRefused: UNAUTHORIZED,
+    LimitReached: RESOURCE_LIMIT,
+    Unavailable: RESOURCE_LIMIT,
+}
+
+
+def is_asked(session: SessionCore, attach: Attach, terminus: Source | Target, terms: Terms) -> bool:
+    """Whether the client wants such a link, and this node can keep one. A container, and a link, has a name."""
+    wants = terminus.durable == DURABLE and RECOVERY in attach.desired_capabilities and terms.outlives_connection
+    named = bool(session.connection.container_id and attach.name)
+    return wants and named and session.access.node.recovery.possible
+
+
+def in_force(terms: Terms) -> Terms:
+    """Of such a link: its time runs from its detach, wherever that is heard of."""
+    return terms if terms.policy == NEVER else Terms("link-detach", terms.timeout_s)
+
+
+class Attaching:
+    """One attach on its way."""
+
+    role: Literal["sender", "receiver"]
+    resumes_nothing = False
+    """An empty map resumes what the link has."""
+
+    __slots__ = ("attach", "attachment", "client", "link", "over", "session", "since_ms", "terms")
+
+    def __init__(self, session: SessionCore, attach: Attach, link: Any, client: Told | None, terms: Terms) -> None:
+        self.session = session
+        self.attach = attach
+        self.link = link
+        self.client = client
+        self.terms = terms
+        self.attachment: Attachment | None = None
+        self.over = False
+        self.since_ms = session.access.node.now_ms
+
+    def begin(self, address: str) -> None:
+        """Orders it; `address` is the terminus, by which a link is known again."""
+        self.session.deadlines.append(self._overdue)
+        client = self.client
+        self._order(address, client is not None and (bool(client.states) or self.resumes_nothing))
+
+    def _order(self, address: str, resumes: bool) -> None:
+        node, access, identity = self.session.access.node, self.session.access, self.link.identity
+        terms = self.terms
+        command = AttachLink(
+            node=NodeId(node.options.name),
+            incarnation=Incarnation(node.options.incarnation),
+            vhost=identity.name.vhost,
+            container=identity.name.container,
+            name=identity.name.link,
+            role=self.role,
+            terminus=address,
+            user=identity.user,
+            is_administrator=access.is_administrator,
+            timeout_ms=None if terms.policy == NEVER and not terms.timeout_s else terms.timeout_s * 1000,
+            resumes=resumes,
+        )
+
+        def answered(answer: Attachment | Applied) -> None:
+            if isinstance(answer, Attachment):
+                self._ordered(answer)
+            elif resumes and isinstance(answer.error, NotFound) and self.client is not None and not self.client.states:
+                self.client = None  # it has nothing of a link that there is not
+                self._order(address, False)
+            elif not self.over:
+                self.refuse(LinkError(_CONDITIONS.get(type(answer.error), RESOURCE_LIMIT), str(answer.error)))
+
+        node.recovery.attach(command, self._lost, self.guarded(answered))
+
+    def guarded(self, then: Callable[..., None]) -> Callable[..., None]:
+        """What it raises costs this client, not the caller."""
+
+        def guarded(*given: object) -> None:
+            try:
+                then(*given)
+            except Exception as error:
+                self.session.connection.crashed(error)
+
+        return guarded
+
+    @property
+    def waits(self) -> bool:
+        """The client waits for the answer."""
+        return not self.over and self.session.links.get(self.link.handle) is self.link
+
+    def _lost(self, goes_on: bool) -> None:
+        """Another attach has the link, or it has ended."""
+        if self.session.links.get(self.link.handle) is self.link:
+            stolen = LinkError(STOLEN, "the link was attached elsewhere")
+            self.session.cut(self.link, stolen if goes_on else LinkError(RESOURCE_DELETED, "the link has ended"))
+            self.session.want_send()
+
+    def _overdue(self, now_ms: int) -> bool:
+        if self.waits and now_ms - self.since_ms >= DECIDED_MS:
+            self.refuse(LinkError(RESOURCE_LIMIT, "no majority, or no owner of the queue, has answered: attach again"))
+        return not self.waits
+
+    def refuse(self, error: LinkError) -> None:
+        """The client hears why; what there is of the link stays."""
+        waits, self.over = self.waits, True
+        if self.attachment is not None:
+            self.session.access.node.recovery.suspend(self.attachment)
+        if waits:
+            self.session.refuse(self.attach, error)
+            self.session.want_send()
+
+    def _ordered(self, attachment: Attachment) -> None:
+        if not self.waits:
+            self.session.access.node.recovery.suspend(attachment)
+            return
+        self.attachment = attachment
+        self.ask(attachment)
+
+    @abstractmethod
+    def ask(self, attachment: Attachment) -> None:
+        """The link is attached: its queue says what it knows, and the client is answered."""
+
+    def room(self, told: Attach) -> int:
+        """For entries of the answer's map."""
+        return room_for_map(told, self.session.connection.out.frame_max)
+
+    def answer(self, told: Attach, answering: Map | None) -> None:
+        """The client has the link."""
+        self.over = True
+        if answering is not None:
+            told.unsettled, told.incomplete_unsettled = {**answering.states}, answering.incomplete
+        answer_with(self.session, told, self.link)
+        self.session.want_send()
