@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.queues.handle import GONE
-from clusterbroker.broker.remote.messages import ConsumerHead
+from clusterbroker.broker.queues.link_held import LinkAttach
+from clusterbroker.broker.remote.messages import SETTLE_LEFT, SETTLE_REQUEUE, ConsumerHead
 from clusterbroker.journal.record import DamagedRecord, read_records
 from clusterbroker.replication.errors import BadMessage
 
@@ -35,6 +36,9 @@ WINDOW_FIRST: Final = 32
 """Messages, as long as their size is not known."""
 WINDOW_MAX: Final = 2048
 WINDOW_BYTES: Final = 2 << 20
+
+NO_LINK: Final = LinkAttach(0, 0)
+"""It is no recoverable link's."""
 
 _SEQ_OFFSET: Final = 24
 _HEADER_BYTES: Final = 32
@@ -62,6 +66,7 @@ class Line:
         "falls",
         "fell",
         "granted",
+        "link",
         "number",
         "order_ms",
         "subscription",
@@ -83,6 +88,7 @@ class Line:
         self.fell = False  # it did so in this attachment: deliveries may come beyond the credit
         self.window = WINDOW_FIRST
         self.surplus: deque[memoryview] = deque()  # one record each
+        self.link = NO_LINK
 
     @property
     def held(self) -> int:
@@ -94,6 +100,11 @@ class Line:
         """How many more its taker may hold."""
         room: int = self.subscription.credit.room
         return room
+
+    @property
+    def returned(self) -> int:
+        """What becomes of a delivery that its consumer does not take: it returns, or stays with its link."""
+        return SETTLE_LEFT if self.link.link else SETTLE_REQUEUE
 
     def attach(self) -> None:
         """A new attachment counts from nothing."""
@@ -141,6 +152,8 @@ class Line:
             order=self.order_ms,
             link=subscription.link,
             filter=b"" if subscription.filter is None else subscription.filter.wire,
+            holding=self.link.link,
+            attach=self.link.attach,
         )
 
     def ended(self) -> None:

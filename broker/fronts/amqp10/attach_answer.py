@@ -22,7 +22,12 @@ def answering(asked: Attach, link: Any, **settled: Any) -> Attach:
     return Attach(**(fields | settled))
 
 
-def answer(session: SessionCore, asked: Attach, link: Any, **settled: Any) -> None:
-    """Sends it: the link is attached."""
+def answer_with(session: SessionCore, told: Attach, link: Any) -> None:
+    """Sends an answer: the link is attached."""
     session.table.add(link)
-    session.send(answering(asked, link, **settled))
+    session.send(told)
+
+
+def answer(session: SessionCore, asked: Attach, link: Any, **settled: Any) -> None:
+    """Answers `asked`: the link is attached."""
+    answer_with(session, answering(asked, link, **settled), link)
