@@ -149,6 +149,9 @@ class Life:
                 receiver.ack(body)
                 link.map[body] = True
                 self.settling.add(body)
+                if not receiver.lost and not receiver.handle._settlements:
+                    self.settling.discard(body)
+                    self.gone.add(body)  # the owner has answered
             else:
                 del link.map[body]
                 receiver.give_back(body, self.rng.random() < 0.5)
@@ -169,10 +172,20 @@ class Life:
             link.map.clear()
         link.number, link.attach = receiver.link
         answers: list[Any] = []
-        receiver.handle.held_by(receiver.link, answers.append)
+        over = False
+
+        def held(answer: Any) -> None:
+            answers.append(answer)
+            if over or receiver.lost:
+                receiver.leave_to_link(answer)
+
+        receiver.handle.held_by(receiver.link, held)
         self.cluster.turn()
         self.cluster.wait(200)
+        over = True
         if not answers or isinstance(answers[0], str) or receiver.lost:
+            if answers and not receiver.lost:
+                receiver.leave_to_link(answers[0])
             receiver.leave()
             return
         seqs = [seq for first, last, _ in answers[0] for seq in range(first, last + 1)]
@@ -180,7 +193,8 @@ class Life:
         if seqs:
             receiver.handle.reread(seqs, lambda messages, _: found.update({at: m.body for at, m in messages.items()}))
             self.cluster.turn()
-            if len(found) < len(seqs):
+            if len(found) < len(seqs) or receiver.lost:
+                receiver.leave_to_link(answers[0])
                 receiver.leave()
                 return
         bodies = {body: seq for seq, body in found.items()}
@@ -211,7 +225,8 @@ class Life:
             kind = self.rng.choice((c.ForgetLink, c.ExpireLink))
             self.part(link)
             link.map.clear()
-            self.cluster.order(kind(link=LogIndex(link.number), attach=link.attach))
+            known = self.cluster.running[0].map.link(LogIndex(link.number))
+            self.cluster.order(kind(link=LogIndex(link.number), attach=link.attach if known is None else known.attach))
             self.cluster.turn()
             link.number = 0
             if self.at_rest:
@@ -254,7 +269,7 @@ class Life:
     def fault(self) -> None:
         rng, running = self.rng, self.cluster.running
         roll = rng.random()
-        if roll < 0.4 and len(running) == len(NODES) and self.at_rest:
+        if roll < 0.4 and len(running) == len(NODES) and self.owned is not None:
             name = rng.choice(running).name
             self.cluster.kill(name)
             for link in self.links:
@@ -303,6 +318,9 @@ class Life:
         left = dict(last.read())
         for body, again in left.items():
             self.handed(last, body, again)
+        ring = self.owned.ring
+        rest = {body: seq for body, seq in self.stored().items() if body not in left}
+        assert not rest, f"stays in the queue: {rest}, {ring.living(1, ring.next_seq, 100)}, {ring.links()}"
         lost = self.sure - self.gone - self.settling - left.keys()
         assert not lost, f"confirmed, not settled, and nowhere: {sorted(lost)}"
 

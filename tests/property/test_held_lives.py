@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 
+from tests.property.held_bugs import BUGS
 from tests.property.held_lives import live
+
+CHECKED = ("L5", "L6", "L7", "L9", "L11", "L12")
+TRIES = 120
+"""Lives, where the one that found a bug does not any more."""
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_what_links_hold_over_faults(seed: int) -> None:
     live(seed)
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug = BUGS[name]
+    bug.put_in(monkeypatch)
+    for seed in chain((bug.seed,), range(TRIES)):
+        try:
+            live(seed)
+        except AssertionError as error:
+            if str(error).partition(":")[0] not in CHECKED:
+                raise
+            return
+    pytest.fail(f"{bug.what}: no life finds it")

@@ -137,6 +137,11 @@ class Receiver(Client):
         self.handle.settle(seq)
         self.cluster.turn()
 
+    def leave_to_link(self, answer: Any) -> None:
+        """What the queue says that it holds is of no use here any more."""
+        if not isinstance(answer, str):
+            self.handle.leave_to_link([seq for first, last, _ in answer for seq in range(first, last + 1)])
+
     def part(self) -> None:
         """Nothing of it is at its node any more."""
         if self.subscription is not None:
