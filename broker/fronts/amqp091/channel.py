@@ -352,7 +352,7 @@ class Channel:
     def reply(self, message: Any) -> None:
         """Direct reply-to: the message goes straight to this channel's reply consumer."""
         out = self.connection.out
-        if out.size > REPLY_BYTES_MAX:
+        if out.size > REPLY_BYTES_MAX or not out.fits(message):
             return  # replies are delivered at most once; a requester that does not read gets no more of them
         out.deliver(self.number, self.reply_tag, self.ledger.skip(), False, message)
         self.connection.node.sending[self.connection] = None

@@ -332,5 +332,6 @@ cdef Message in_sections(LinkConsumer consumer, uint64_t seq, Message message):
     try:
         return <Message?>without_own(translate(message, SECTIONS))
     except Exception as error:
-        consumer.ring.requeue(seq, False)
+        if not consumer.ring.proxy:
+            consumer.ring.requeue(seq, False)
         raise Stumble(seq) from error

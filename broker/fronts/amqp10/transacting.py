@@ -56,7 +56,7 @@ OPEN_MAX: Final = 16
 """Transactions of a session."""
 TIMEOUT_MS: Final = 60_000
 CAPABILITIES: Final = ("amqp:local-transactions", "amqp:multi-txns-per-ssn")
-VALUE: Final = 0x77
+VALUE: Final = (0x77, "amqp:amqp-value:*")
 _STAGED: Final = {Accepted: "ack", Rejected: "reject", Released: "requeue", Modified: "requeue"}
 
 
@@ -232,7 +232,7 @@ def _asked(message: Message) -> Composite:
     """The request in a message's body. Raises LinkError."""
     try:
         section = decode_all(message.body)
-        if isinstance(section, Described) and section.descriptor == VALUE:
+        if isinstance(section, Described) and section.descriptor in VALUE:
             found = composed(section.value)
             if isinstance(found, Composite):
                 return found
