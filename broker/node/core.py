@@ -128,6 +128,8 @@ class Node:
         self.unwritten_bytes = 0
         self.partial_bytes = 0
         """Of contents that clients have not sent to their end."""
+        self.links = 0
+        """Of AMQP 1.0."""
         self.throttled = False
         # what the shell takes out
         self.proposals: list[tuple[AnyCommand, Done]] = []

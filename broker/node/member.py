@@ -541,7 +541,7 @@ class MemberRole:
         self.mistakes.link(node, error)
 
     def delivery_stumbled(self, queue: QueueHandle, error: Stumble) -> None:
-        self.node.stumbled(queue, error, error.seq)
+        self.node.setting_aside.stumbled(queue, error)
 
     def proxy_stumbled(self, entity: QueueEntity, error: Exception) -> None:
         self.node.log.set_aside(entity, 0, error)

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.stumble import Stumble
 from clusterbroker.broker.queues.subscription import Source
@@ -63,9 +64,8 @@ class SettingAside:
 
     def __init__(self, node: NodeCore) -> None:
         self._node = node
-        self._unread: dict[
-            Source, list[int]
-        ] = {}  # of queues elsewhere: what nobody here can read, held until they are paused
+        # of queues elsewhere: what nobody here can read, held until they are paused
+        self._unread: dict[QueueHandle, list[int]] = {}
 
     def work(self, queue: Source, what: Callable[..., object], *given: Any) -> None:
         """Does something of the queue's; what raises sets it aside."""
@@ -87,7 +87,7 @@ class SettingAside:
             seq = error.seq
         node, entity = self._node, queue.entity
         if not isinstance(queue, LocalQueue):
-            self._elsewhere(queue, error, seq)
+            self._elsewhere(cast("QueueHandle", queue), error, seq)
             return
         if queue.deleted or queue.broken:
             return
@@ -97,7 +97,7 @@ class SettingAside:
         self._alert(entity, command.why)
         node.propose(command, lambda _: None)
 
-    def _elsewhere(self, queue: Source, error: Exception, seq: int) -> None:
+    def _elsewhere(self, queue: QueueHandle, error: Exception, seq: int) -> None:
         """The message returns when the pause is known, and so to an owner that knows it too: frames wait for the
         sender's wiring index. Others that cannot be read meanwhile wait for the same pause."""
         if (waiting := self._unread.get(queue)) is not None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+from clusterbroker.broker.wire.amqp10.errors import FRAME_SIZE, LinkError
+from clusterbroker.broker.wire.amqp10.frames import frame
 from clusterbroker.broker.wire.amqp10.performatives import Attach
 
 
-def answer(session: SessionCore, asked: Attach, link: Any, **settled: Any) -> None:
-    """Sends the answer to `asked`. `settled`: fields of the attach in which it differs from the client's."""
+def answer_of(session: SessionCore, asked: Attach, link: Any, **settled: Any) -> Attach:
+    """`settled`: fields of the attach in which it differs from the client's. Raises LinkError for one that is more than
+    the client's max-frame-size."""
     fields = {
         "name": link.name,
         "handle": link.handle,
@@ -19,4 +22,24 @@ def answer(session: SessionCore, asked: Attach, link: Any, **settled: Any) -> No
         "source": asked.source,
         "target": asked.target,
     }
-    session.send(Attach(**(fields | settled)))
+    made = Attach(**(fields | settled))
+    most, size = session.connection.out.frame_max, len(frame(session.number, made))
+    if size > most:
+        raise LinkError(FRAME_SIZE, f"the attach that answers has {size} bytes, and the max-frame-size is {most}")
+    return made
+
+
+def answer(session: SessionCore, asked: Attach, link: Any, **settled: Any) -> None:
+    """Sends the answer to `asked`. Raises LinkError."""
+    session.send(answer_of(session, asked, link, **settled))
+
+
+def refusal_of(session: SessionCore, asked: Attach) -> Attach:
+    """The answer to an attach that is refused: the client's terminus as it said it, if that fits, and none here."""
+    made = Attach(
+        name=asked.name, handle=asked.handle, role=not asked.role, source=None if asked.role else asked.source,
+        target=asked.target if asked.role else None, initial_delivery_count=0 if asked.role else None,
+    )  # fmt: skip
+    if len(frame(session.number, made)) > session.connection.out.frame_max:
+        made.source = made.target = None
+    return made

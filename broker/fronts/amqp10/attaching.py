@@ -18,7 +18,7 @@ from clusterbroker.broker.access.readers import OFFSET_MAX, RangeReader, StreamR
 from clusterbroker.broker.fronts.amqp10 import management_link
 from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT, queue_of, target_of
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
-from clusterbroker.broker.fronts.amqp10.attach_answer import answer
+from clusterbroker.broker.fronts.amqp10.attach_answer import answer, answer_of
 from clusterbroker.broker.fronts.amqp10.conditions import link_error
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import Attaching, ReceiverLink
@@ -72,6 +72,7 @@ def attach(session: SessionCore, performative: Attach) -> None:
         if len(performative.name.encode()) > NAME_BYTES_MAX:
             raise LinkError(INVALID_FIELD, f"a link's name has at most {NAME_BYTES_MAX} bytes")
         _steal(session, performative)
+        session.connection.names.check()
         if performative.role:
             _receive(session, performative)
         else:
@@ -84,10 +85,9 @@ def attach(session: SessionCore, performative: Attach) -> None:
 
 def _steal(session: SessionCore, performative: Attach) -> None:
     """A name is one link's, in its direction: the later attach has it (2.6.1)."""
-    for other in session.connection.sessions.values():
-        for link in tuple(other.links.values()):
-            if link.name == performative.name and link.role is performative.role:
-                other.cut(link, LinkError(STOLEN, "another link of this name was attached"))
+    link = session.connection.names.find(performative.name, performative.role)
+    if link is not None:
+        link.session.cut(link, LinkError(STOLEN, "another link of this name was attached"))
 
 
 def place(access: Authorization, address: str) -> Place:
@@ -182,6 +182,11 @@ def _receive(session: SessionCore, performative: Attach) -> None:
         link.credit.numbered, link.credit.shift = STREAM_OFFSET, -1
     session.links[link.handle] = link
 
+    snd_settle_mode = 1 if link.settled else 0
+    attached_as = answer_of(
+        session, performative, link, snd_settle_mode=snd_settle_mode, source=known, initial_delivery_count=0
+    )
+
     def refused(error: LinkError) -> None:
         if session.links.get(link.handle) is link:
             session.refuse(performative, error)
@@ -189,8 +194,7 @@ def _receive(session: SessionCore, performative: Attach) -> None:
 
     def attached(changed: bool) -> None:
         session.consumers[link.name] = link
-        snd_settle_mode = 1 if link.settled else 0
-        answer(session, performative, link, snd_settle_mode=snd_settle_mode, source=known, initial_delivery_count=0)
+        session.send(attached_as)
         link.begin()
         if changed:
             session.review_rights()

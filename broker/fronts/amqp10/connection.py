@@ -30,17 +30,11 @@ from typing import TYPE_CHECKING, Any, Final
 from clusterbroker.broker.access.authorization import Authorization
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.rights import AccountRights
-from clusterbroker.broker.access.sign_in import (
-    Outcome,
-    by_identity,
-    check_session,
-    leave,
-    session_began,
-    session_ended,
-)
+from clusterbroker.broker.access.sign_in import Outcome, by_identity, check_session, leave, session_began, session_ended
 from clusterbroker.broker.fronts.amqp10 import opening, sasl
 from clusterbroker.broker.fronts.amqp10.attaching import HANDLE_MAX
 from clusterbroker.broker.fronts.amqp10.conditions import described
+from clusterbroker.broker.fronts.amqp10.links import Names
 from clusterbroker.broker.fronts.amqp10.portions import Portions
 from clusterbroker.broker.fronts.amqp10.session import OUTGOING_WINDOW, WINDOW, Session
 from clusterbroker.broker.node.backpressure import MINORITY, Backpressure
@@ -61,6 +55,7 @@ from clusterbroker.broker.wire.amqp10.errors import (
     framing_error,
     not_allowed,
 )
+from clusterbroker.broker.wire.amqp10.fitting import fitted
 from clusterbroker.broker.wire.amqp10.performatives import (
     Begin,
     Close,
@@ -105,8 +100,8 @@ class Connection:
     __slots__ = (
         "_closed_at_ms", "_held", "_last_heard_ms", "_last_sent_ms", "_opened", "access", "backpressure",
         "container_id", "decoder", "dismissed", "ending", "exclusive_queues", "id", "idle_ms", "loopback", "mechanism",
-        "node", "opened_at_ms", "out", "partial_bytes", "paused_since_ms", "peer", "peer_channel_max", "peer_identity",
-        "portions", "properties", "reading", "sessions", "state",
+        "names", "node", "opened_at_ms", "out", "partial_bytes", "paused_since_ms", "peer", "peer_channel_max",
+        "peer_identity", "portions", "properties", "reading", "sessions", "state",
     )  # fmt: skip
 
     def __init__(self, node: Node, accepted: Accepted) -> None:
@@ -121,6 +116,7 @@ class Connection:
         self.out = OutBuffer(frames.FRAME_MIN_BYTES)
         self.exclusive_queues = False
         """It has, or had, queues of its own."""
+        self.names = Names(node)
         self.sessions: dict[int, Session] = {}
         """By the client's channel."""
         self.reading = True
@@ -540,7 +536,7 @@ class Connection:
                 session.review_credit()
 
     def send(self, channel: int, performative: Composite) -> None:
-        self.out.raw(frames.frame(channel, performative))
+        self.out.raw(fitted(channel, performative, self.out.frame_max))
         self.node.sending[self] = None
 
     def sent(self, now_ms: int) -> None:

@@ -9,6 +9,7 @@ from clusterbroker.broker.access.authorization import Authorization
 from clusterbroker.broker.access.publisher import Publisher
 from clusterbroker.broker.fronts.amqp10.addresses import Target
 from clusterbroker.broker.fronts.amqp10.delivery import SessionLedger
+from clusterbroker.broker.fronts.amqp10.links import Names
 from clusterbroker.broker.fronts.amqp10.outcomes import Outcomes
 from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.clients import ClientCore
@@ -32,6 +33,7 @@ class ConnectionCore(ClientCore, Protocol):
     exclusive_queues: bool
     loopback: bool
     mechanism: str
+    names: Names
     node: Node
     opened_at_ms: int
     out: OutBuffer

@@ -28,16 +28,25 @@ from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.wire.amqp10.codec import IncomingLink, Transferred
 from clusterbroker.broker.wire.amqp10.errors import (
     INVALID_FIELD,
+    NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
     TRANSFER_LIMIT,
     Amqp10Error,
     LinkError,
 )
-from clusterbroker.broker.wire.amqp10.performatives import Accepted, Attach, Flow, Released, TransactionalState
+from clusterbroker.broker.wire.amqp10.performatives import (
+    Accepted,
+    Attach,
+    Flow,
+    Released,
+    TransactionalState,
+    Transfer,
+)
 from clusterbroker.journal.record import Message
 
 CREDIT: Final = 1000
 UNSETTLED_MAX: Final = 8 * CREDIT
+TAG_BYTES_MAX: Final = 32
 UNSETTLED, SETTLED, MIXED = 0, 1, 2
 """snd-settle-mode (2.8.2)."""
 COUNTS: Final = 1 << 32
@@ -52,7 +61,7 @@ class SenderLink:
     """As the client says it: it sends."""
 
     __slots__ = (
-        "credit", "delivery_count", "handle", "incoming", "mode", "name", "place", "posting", "session",
+        "begun", "credit", "delivery_count", "handle", "incoming", "mode", "name", "place", "posting", "session",
         "settles_first", "tags", "unsettled", "withheld",
     )  # fmt: skip
 
@@ -70,6 +79,8 @@ class SenderLink:
         """Deliveries without a settlement."""
         self.withheld = False
         """The client was told that it has no credit, for an alarm."""
+        self.begun = False
+        """A delivery that is not whole yet was counted."""
         self.posting = b""
         """The transaction of the delivery that is not whole yet."""
         address = b"\0\0" if place is None else place.encoded
@@ -100,8 +111,13 @@ class SenderLink:
         self.session.send(self.session.flow(self.handle, self.delivery_count, self.credit, echo=echo))
 
     def flow(self, flow: Flow) -> None:
-        """What a sender says of itself is its own affair, but for its count (2.6.7)."""
+        """What a sender says of itself is its own affair, but for its count (2.6.7). Whether that has a delivery of
+        which not all frames have come, nobody knows: it counts here from now on, and a count without it says nothing.
+        """
         if flow.delivery_count is not None:
+            if self.incoming.partial and not self.begun and self.credit:
+                self._count(1)
+                self.begun = True
             passed = (flow.delivery_count - self.delivery_count) % COUNTS
             if passed < COUNTS // 2:  # it gave up credit
                 self.delivery_count = int(flow.delivery_count)
@@ -112,15 +128,30 @@ class SenderLink:
 
     # -- transfers
 
+    def begin(self, transfer: Transfer) -> None:
+        """The first of a delivery's frames that are gathered. Raises LinkError."""
+        tag, number = transfer.delivery_tag, transfer.delivery_id
+        assert tag is not None, "asked before"
+        assert number is not None, "asked before"
+        if len(tag) > TAG_BYTES_MAX:
+            raise LinkError(INVALID_FIELD, f"a delivery-tag has at most {TAG_BYTES_MAX} bytes")
+        if transfer.message_format:
+            raise LinkError(NOT_IMPLEMENTED, f"message-format {transfer.message_format}")
+        self.session.connection.decoder.begin(self.incoming, number, tag, bool(transfer.settled))
+
+    def _count(self, count: int) -> None:
+        if count > self.credit:
+            raise LinkError(TRANSFER_LIMIT, f"{count} deliveries, but the link-credit is {self.credit}")
+        self.credit -= count
+        self.delivery_count = (self.delivery_count + count) % COUNTS
+
     def transferred(self, batch: Transferred, txn_id: bytes = b"") -> None:
         """Takes a batch; `txn_id`: it is staged in that transaction. Raises LinkError, for which the link ends."""
         count = len(batch.tags)
         if not count:
             return
-        if count > self.credit:
-            raise LinkError(TRANSFER_LIMIT, f"{count} deliveries, but the link-credit is {self.credit}")
-        self.credit -= count
-        self.delivery_count = (self.delivery_count + count) % COUNTS
+        self._count(count - self.begun)
+        self.begun = False
         if self.mode != MIXED and batch.settled is not (self.mode == SETTLED):
             raise LinkError(INVALID_FIELD, "a transfer is settled or not against the link's snd-settle-mode")
         if batch.refusal is not None:
@@ -150,8 +181,10 @@ class SenderLink:
 
     def returned(self) -> None:
         """A delivery that came to nothing: its credit is given back."""
-        self.delivery_count = (self.delivery_count + 1) % COUNTS
-        self.credit = max(0, self.credit - 1)
+        if not self.begun:
+            self.delivery_count = (self.delivery_count + 1) % COUNTS
+            self.credit = max(0, self.credit - 1)
+        self.begun = False
         self.review_credit()
 
     def settled(self, tags: Collection[bytes]) -> None:

@@ -21,8 +21,10 @@ from clusterbroker.broker.access.timeouts import check_timeouts
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.fronts.amqp10 import attaching
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
+from clusterbroker.broker.fronts.amqp10.attach_answer import refusal_of
 from clusterbroker.broker.fronts.amqp10.conditions import described
 from clusterbroker.broker.fronts.amqp10.delivery import SessionLedger
+from clusterbroker.broker.fronts.amqp10.links import Links
 from clusterbroker.broker.fronts.amqp10.management_link import ResponseLink
 from clusterbroker.broker.fronts.amqp10.outcomes import IDS, Outcomes
 from clusterbroker.broker.fronts.amqp10.ports import ConnectionCore
@@ -40,7 +42,6 @@ from clusterbroker.broker.wire.amqp10.codec import Disposed, Transferred
 from clusterbroker.broker.wire.amqp10.errors import (
     INVALID_FIELD,
     NOT_ALLOWED,
-    NOT_IMPLEMENTED,
     RESOURCE_LIMIT,
     UNATTACHED_HANDLE,
     UNAUTHORIZED,
@@ -78,7 +79,6 @@ WINDOW: Final = 2048
 OUTGOING_WINDOW: Final = 2**31 - 1
 SENDER: Final = False
 """Role of who answers for deliveries that go out (2.8.1)."""
-TAG_BYTES_MAX: Final = 32
 
 Link = SenderLink | ReceiverLink | ResponseLink
 
@@ -102,7 +102,7 @@ class Session:
         self.ledger.window = min(begin.incoming_window, IDS - 1)
         self.next_incoming_id = int(begin.next_outgoing_id)
         self.incoming_window = WINDOW
-        self.links: dict[int, Link] = {}
+        self.links: dict[int, Link] = Links(connection.names)
         self.detaching: tuple[int, ...] = ()
         self.consumers: dict[str, ReceiverLink] = {}
         """Receivers that are attached, by name."""
@@ -234,14 +234,7 @@ class Session:
             self.transactions.find(transfer.state.txn_id)
             link.posting = transfer.state.txn_id
         if not incoming.partial:
-            tag = transfer.delivery_tag
-            assert tag is not None, "asked above"
-            assert transfer.delivery_id is not None, "asked above"
-            if len(tag) > TAG_BYTES_MAX:
-                raise LinkError(INVALID_FIELD, f"a delivery-tag has at most {TAG_BYTES_MAX} bytes")
-            if transfer.message_format:
-                raise LinkError(NOT_IMPLEMENTED, f"message-format {transfer.message_format}")
-            decoder.begin(incoming, transfer.delivery_id, tag, bool(transfer.settled))
+            link.begin(transfer)
         decoder.extend(incoming, payload)
         if not transfer.more:
             txn_id, link.posting = link.posting, b""
@@ -396,7 +389,7 @@ class Session:
     def flush_confirms(self) -> None:
         if self.closing or self.connection.ending is not None:
             return
-        frames, count = self.outcomes.flush(self.outgoing_number)
+        frames, count = self.outcomes.flush(self.outgoing_number, self.connection.out.frame_max)
         self.counts.confirm += count
         self.connection.out.raw(frames)
         self.want_send()
@@ -417,17 +410,10 @@ class Session:
         """A link that cannot be: an attach without a terminus, then detach (2.6.3)."""
         self.access.node.log_fault(self.connection, error, self.number)
         handle = int(attach.handle)
-        self.links.pop(handle, None)
-        self.send(
-            Attach(
-                name=attach.name,
-                handle=handle,
-                role=not attach.role,
-                source=None if attach.role else attach.source,
-                target=attach.target if attach.role else None,
-                initial_delivery_count=0 if attach.role else None,
-            )
-        )
+        link = self.links.pop(handle, None)
+        if link is not None:
+            link.interrupted()
+        self.send(refusal_of(self, attach))
         self.detaching += (handle,)
         self.send(Detach(handle=handle, closed=True, error=described(error)))
 
