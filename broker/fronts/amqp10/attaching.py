@@ -22,6 +22,7 @@ from clusterbroker.broker.fronts.amqp10.attach_answer import answer, answer_of
 from clusterbroker.broker.fronts.amqp10.conditions import link_error
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import Attaching, ReceiverLink
+from clusterbroker.broker.fronts.amqp10.reply_link import KEY, attach_replies, is_volatile
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink, check
 from clusterbroker.broker.fronts.amqp10.transacting import CAPABILITIES, CoordinatorLink
 from clusterbroker.broker.queues.handle import QueueHandle
@@ -100,7 +101,7 @@ def place(access: Authorization, address: str) -> Place:
 
     found = target_of(address, is_exchange)
     access.check("write", "exchange", found.exchange)
-    if not found.exchange and found.key not in vhost.queues:
+    if not found.exchange and found.key not in vhost.queues and not found.key.startswith(KEY):
         raise access.no_queue(found.key)
     if found.exchange and vhost.router.exchange_type(found.exchange) is None:
         raise not_found(f"no exchange '{found.exchange}' in vhost '{vhost.name}'")
@@ -128,14 +129,28 @@ def _send(session: SessionCore, performative: Attach) -> None:
     found = None if target.address is None else place(session.access, target.address)
     link = SenderLink(session, performative, found)
     session.links[link.handle] = link
-    answer(
+    access = session.access
+    made = answer_of(
         session,
         performative,
         link,
         target=Target(address=target.address, durable=target.durable, capabilities=target.capabilities),
-        max_message_size=session.access.node.options.message_bytes_max,
+        max_message_size=access.node.options.message_bytes_max,
     )
-    link.review_credit()
+
+    def attached(there: bool) -> None:
+        if session.links.get(link.handle) is not link:
+            return
+        if there:
+            session.send(made)
+            link.review_credit()
+        else:
+            session.refuse(performative, link_error(access.no_queue("" if found is None else found.key)))
+
+    if found is not None and not found.exchange and found.key.startswith(KEY):
+        access.node.seek_requester(access.vhost.name, found.key, attached)
+    else:
+        attached(True)
 
 
 def _coordinate(session: SessionCore, performative: Attach) -> None:
@@ -152,6 +167,9 @@ def _receive(session: SessionCore, performative: Attach) -> None:
     source = performative.source
     if not isinstance(source, Source):
         raise LinkError(INVALID_FIELD, "a receiver's attach has a source")
+    if is_volatile(source):
+        attach_replies(session, performative, source)
+        return
     if source.dynamic:
         raise LinkError(NOT_IMPLEMENTED, "dynamic sources")
     if not isinstance(source.address, str):

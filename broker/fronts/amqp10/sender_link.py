@@ -23,6 +23,7 @@ from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.conditions import described, link_error
 from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+from clusterbroker.broker.fronts.amqp10.reply_link import KEY
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.wire.amqp10.codec import IncomingLink, Transferred
@@ -258,6 +259,8 @@ class SenderLink:
             known = session.route(place, message.address)
         assert known is not None, "a link's own target has a route"
         named = None
+        if txn_id and not place.exchange and place.key.startswith(KEY):
+            raise LinkError(PRECONDITION_FAILED, "direct replies are not held back: they take no part in a transaction")
         if known.uncacheable or looks_into(message.flags, (message,)):
             message, known, named = addressed(session, *place, message)
         if not txn_id:

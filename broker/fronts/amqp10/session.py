@@ -29,6 +29,7 @@ from clusterbroker.broker.fronts.amqp10.management_link import ResponseLink
 from clusterbroker.broker.fronts.amqp10.outcomes import IDS, Outcomes
 from clusterbroker.broker.fronts.amqp10.ports import ConnectionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
+from clusterbroker.broker.fronts.amqp10.reply_link import ReplyLink
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink, no_address
 from clusterbroker.broker.fronts.amqp10.transacting import Transactions
 from clusterbroker.broker.node.backpressure import Backpressure
@@ -80,7 +81,7 @@ OUTGOING_WINDOW: Final = 2**31 - 1
 SENDER: Final = False
 """Role of who answers for deliveries that go out (2.8.1)."""
 
-Link = SenderLink | ReceiverLink | ResponseLink
+Link = SenderLink | ReceiverLink | ResponseLink | ReplyLink
 
 
 class Session:
