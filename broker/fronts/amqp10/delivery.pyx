@@ -133,7 +133,7 @@ cdef class SessionLedger(DeliveryLedger):
         listed = p + 2
         p = put_uint(put8(listed, 6 if more or not first else 5), handle)
         if first:
-            p = put32(put8(p, 0x70), <uint32_t>((tag - 1) & ID_MASK))
+            p = put_uint(p, <uint32_t>((tag - 1) & ID_MASK))
             p = put32(put8(put8(p, 0xA0), 4), <uint32_t>((tag - 1) & ID_MASK))
             p = put8(put8(p, 0x43), 0x41 if settled else 0x42)
         else:
