@@ -21,12 +21,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from clusterbroker.broker.access.errors import Refusal, access_refused, not_found, not_implemented, precondition_failed
+from clusterbroker.broker.access.errors import (
+    Refusal,
+    access_refused,
+    internal_error,
+    not_found,
+    not_implemented,
+    precondition_failed,
+)
 from clusterbroker.broker.content.message import new_message
 from clusterbroker.broker.content.selector.filters import Filter
 from clusterbroker.broker.queues.handle import GONE, CommitPart, Modification, QueueHandle, Reread
 from clusterbroker.broker.queues.lease import READ_ROWS_MAX, LeaseAnswer, Read
 from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.stumble import Unfit
 from clusterbroker.broker.queues.subscription import LocalConsumer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.streams.messages import FIND, READ, StreamTold
@@ -162,7 +170,13 @@ class RangeReader:
         consumer = self.consumer
         assert consumer is not None, "records are asked for a consumer"
         if not self.chunks:
-            self.ring.receive(consumer.credit, records, now_ms)
+            _, _, stumbles = self.ring.receive(consumer.credit, records, now_ms)
+            for error in stumbles:
+                consumer.flush()
+                if isinstance(error, Unfit):
+                    error.end()
+                else:
+                    self._finish(internal_error(f"{error} of queue '{self.name}' cannot be read: {error.__cause__}"))
         elif consumer.credit.active and self.ring.hold(first):
             about = Properties(headers={self.NUMBER: first - self.SHIFT, "x-stream-count": count}, delivery_mode=2)
             consumer.hand(first, new_message("", self.name, about, bytes(records), now_ms), now_ms)

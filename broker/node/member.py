@@ -29,8 +29,10 @@ from clusterbroker.broker.node.occupancy import Occupancy, OccupancyOfNodes
 from clusterbroker.broker.node.ports import NodeCore
 from clusterbroker.broker.node.queue_factory import FactoryNode, new_queue
 from clusterbroker.broker.node.relay import Relaying
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.stumble import Stumble
 from clusterbroker.broker.remote import remote_queues as client_side
 from clusterbroker.broker.remote.messages import Alarmed, LinkKeep
 from clusterbroker.broker.remote.owned_queues import OwnedQueues
@@ -540,6 +542,9 @@ class MemberRole:
 
     def link_stumbled(self, node: str, error: Exception) -> None:
         self.mistakes.link(node, error)
+
+    def delivery_stumbled(self, queue: QueueHandle, error: Stumble) -> None:
+        self.node.setting_aside.stumbled(queue, error)
 
     def proxy_stumbled(self, entity: QueueEntity, error: Exception) -> None:
         self.node.log.set_aside(entity, 0, error)
