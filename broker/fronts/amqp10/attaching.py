@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from clusterbroker.broker.access import receiver
 from clusterbroker.broker.access.errors import Refusal, not_found
 from clusterbroker.broker.access.questions import Pending
-from clusterbroker.broker.access.readers import OFFSET_MAX, RangeReader, StreamReader
+from clusterbroker.broker.access.readers import OFFSET_MAX, StreamReader
 from clusterbroker.broker.fronts.amqp10 import management_link
 from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT, queue_of, target_of
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
@@ -234,7 +234,7 @@ def _priority(settings: Mapping[str, Any]) -> int:
 
 def _reader(
     access: Authorization, queue: QueueHandle, filters: Mapping[str, Any]
-) -> tuple[QueueHandle | RangeReader, dict[Any, Any]]:
+) -> tuple[QueueHandle | StreamReader, dict[Any, Any]]:
     """What the link reads, and the filters that are in force."""
     if queue.settings.queue_type != STREAM:
         return queue, {}

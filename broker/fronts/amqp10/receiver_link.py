@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.access.errors import Refusal
-from clusterbroker.broker.access.readers import RangeReader
+from clusterbroker.broker.access.readers import StreamReader
 from clusterbroker.broker.fronts.amqp10.conditions import Refused, link_error
 from clusterbroker.broker.fronts.amqp10.delivery import LinkConsumer
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
@@ -32,8 +32,6 @@ QUIET: Final = 2
 """So often in a row nothing is ready before a drain is over."""
 TRIES: Final = 64
 """Turns in a row in which a drain asks again for what is ready but does not come; then about twice a second."""
-DRAIN_MS: Final = 1000
-"""So long a reader of a stream has brought nothing when it is dry."""
 
 
 class ReceiverLink:
@@ -49,7 +47,7 @@ class ReceiverLink:
     )  # fmt: skip
 
     def __init__(
-        self, session: SessionCore, attach: Attach, source: Source, queue: QueueHandle | RangeReader, priority: int
+        self, session: SessionCore, attach: Attach, source: Source, queue: QueueHandle | StreamReader, priority: int
     ) -> None:
         self.session = session
         self.name = attach.name
@@ -108,7 +106,7 @@ class ReceiverLink:
 
     @property
     def available(self) -> int:
-        return self.queue.ready if not isinstance(self.queue, RangeReader) else 0
+        return self.queue.ready if not isinstance(self.queue, StreamReader) else 0
 
     def go_on(self) -> None:
         """The session's window, or the socket, is open again."""
@@ -129,8 +127,8 @@ class ReceiverLink:
             self._dry()  # of a queue with a single active consumer others get nothing
         elif not credit.writable:
             return  # `go_on`
-        elif isinstance(queue, RangeReader):
-            self._drain_reader(queue, node.now_ms)
+        elif isinstance(queue, StreamReader):
+            self._drain_reader(queue, drain)
         else:
 
             def counted(ready: int, _: int) -> None:
@@ -149,22 +147,14 @@ class ReceiverLink:
         self._ask(drain, 0, 1)
         return True
 
-    def _drain_reader(self, reader: RangeReader, since_ms: int) -> None:
-        """A reader asks its owner whenever it has room."""
-        delivered = self.credit.delivered
+    def _drain_reader(self, reader: StreamReader, drain: int) -> None:
+        """The owner says how much there is: when the reader has had that, it is dry."""
 
-        def over(now_ms: int) -> bool:
-            if not self.draining or reader.deleted:
-                return True
-            if now_ms - since_ms < DRAIN_MS:
-                return False
-            if self.credit.delivered == delivered:
+        def read() -> None:
+            if drain == self.drains:
                 self._dry()
-            else:
-                self._drain()
-            return True
 
-        self.session.deadlines.append(over)
+        reader.when_read(read)
 
     def _dry(self) -> None:
         """Nothing is ready: the rest of the credit is given up."""
@@ -213,7 +203,7 @@ class ReceiverLink:
 
     @property
     def reads_to_an_end(self) -> bool:
-        return isinstance(self.queue, RangeReader) and self.queue.reads_to_an_end
+        return isinstance(self.queue, StreamReader) and self.queue.reads_to_an_end
 
     def hand(self, seq: int, message: Message, now_ms: int) -> None:
         if self.credit.writable:
@@ -221,6 +211,10 @@ class ReceiverLink:
 
     def flush(self) -> None:
         self.session.want_send()
+        if self.draining and isinstance(self.queue, StreamReader):
+            credit = self.credit
+            if credit.limit <= credit.delivered and credit.writable:
+                self._dry()  # a reader asks for no more than it has credit for
 
     def ended(self) -> None:
         """The queue is deleted, or a reader has had everything."""
