@@ -79,6 +79,8 @@ cdef class BasicConsumer(Holder):
         cdef uint64_t tag
         if message.format != BASIC:
             message = in_basic(self, seq, message)
+        if self.numbered:
+            message = with_number(message, self.numbered, <int64_t>seq + self.shift)
         if not self.channel.out.takes(message):
             self.active = False
             raise Unfit(seq, self.owner, f"message {seq}: {too_large(self.channel.out, message)}")
@@ -88,8 +90,6 @@ cdef class BasicConsumer(Holder):
             self.channel.skipped += 1
         else:
             tag = self.channel.put(self, seq, now_ms)
-        if self.numbered:
-            message = with_number(message, self.numbered, <int64_t>seq + self.shift)
         self.channel.out.put_deliver(self.channel.number, self.tag, tag, redelivered, message)
         if redelivered:
             self.channel.redelivered += 1

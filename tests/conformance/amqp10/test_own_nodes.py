@@ -17,8 +17,9 @@ import pytest
 
 from clusterbroker.broker.server.control.client import ask
 from clusterbroker.broker.trial.nodes import LOOPBACK, LocalCluster, free_port
-from clusterbroker.broker.wire.amqp10.performatives import Accepted, Close, Header, Modified, Rejected, Released
-from tests.support import processes
+from clusterbroker.broker.wire.amqp10.performatives import Accepted, Close, Header, Modified, Open, Rejected, Released
+from tests.faults.fleet import Fleet
+from tests.support import processes, releases
 
 from ..marks import rule
 from ..wire import Connection, eventually
@@ -284,3 +285,31 @@ def test_a_node_without_a_lease_sends_nothing(three: Nodes) -> None:
         for name in ("b", "c"):
             three.signal(name, signal.SIGCONT)
     assert link.bodies(2) == [b"0", b"1"], "with its lease it goes on"
+
+
+@rule("K181")
+def test_an_older_member_in_the_cluster(tmp_path: Path) -> None:
+    """It could not read the messages: a client is told so, in words, and those of 0-9-1 go on."""
+    try:
+        before = releases.tree(releases.BEFORE_LEVELS)
+    except releases.NoHistory as error:
+        pytest.skip(str(error))
+    fleet = Fleet(tmp_path)
+
+    async def begun() -> None:
+        for name in "ab":
+            fleet.launch(name, "--peers", fleet.peers(*"abc"))
+        fleet.launch("c", "--peers", fleet.peers(*"abc"), release=before)
+        await fleet.ready(*"abc")
+
+    try:
+        asyncio.run(begun())
+        url = f"amqp://guest:guest@{LOOPBACK}:{fleet.node('a').amqp_port}/"
+        peer = Peer(url, stop_before="open")
+        with peer.closes("amqp:not-allowed", "feature level 1, AMQP 1.0 needs 2"):
+            peer.say(Open(container_id="early"))
+        connection = Connection(url)
+        connection.channel().queue_declare("q", durable=True)
+        connection.abandon()
+    finally:
+        asyncio.run(fleet.kill_all())

@@ -12,6 +12,7 @@ from clusterbroker.broker.wire.amqp10.types import Symbol
 from ..marks import rule
 from ..wire import Channel
 from .conftest import Connect10
+from .management import Pair
 from .wire import Receiver, Session, check
 
 VOLATILE: dict[str, Any] = {
@@ -108,3 +109,13 @@ def test_a_key_that_nobody_has(connect10: Connect10) -> None:
     session = connect10().session()
     _, address = requester(session)
     session.sender(address[:-8] + "00000000", waits=False).detached("amqp:not-found")
+
+
+@rule("P133", "G136")
+def test_a_responder_asks_whether_its_requester_is_there(connect10: Connect10) -> None:
+    link, address = requester(connect10().session())
+    pair = Pair(connect10().session())
+    answer = pair.ask("GET", address)
+    assert (answer.status, answer.body["consumer_count"]) == (200, 1)
+    link.detach()
+    assert pair.ask("GET", address).status == 404

@@ -8,10 +8,12 @@ import pytest
 
 from clusterbroker.broker.node.mistakes import ALERT
 from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091.codec import OutBuffer
 from clusterbroker.broker.wire.amqp10.performatives import Attach
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.layout import PERSISTENT
 from clusterbroker.journal.record import Message
+from tests.model import codec as model
 from tests.unit.broker.fronts.amqp091.harness import World, bodies
 from tests.unit.broker.fronts.amqp10.harness import Peer
 from tests.unit.broker.node.node_cluster import Cluster
@@ -173,3 +175,19 @@ def test_a_delivery_limit_finds_what_fits_nobody(node: str) -> None:
         cluster.wait(100)
     assert log_of(cluster).ready == 0
     assert drained(cluster, "grave") == [b"large"]
+
+
+@pytest.mark.parametrize("frame_max", [0, 4096, 8192])
+def test_what_fits_is_what_the_model_says(frame_max: int) -> None:
+    out, known = OutBuffer(frame_max), model.OutBuffer(frame_max)
+    fitting = set()
+    for length in (2, 4075, 4076, 4077, 8171, 8172, 8173, 100_000):
+        message = Message(b"\0\1q", b"\0" * length, length)
+        assert out.fits(message) is known.fits(message), length
+        if out.fits(message):
+            fitting.add(length)
+            out.deliver(1, b"\1t", 1, False, message)
+            data = out.take()
+            at = 7 + int.from_bytes(data[3:7]) + 1
+            assert not frame_max or int.from_bytes(data[at + 3 : at + 7]) + 8 <= frame_max
+    assert max(fitting) == {0: 100_000, 4096: 4076, 8192: 8172}[frame_max]
