@@ -12,7 +12,7 @@ from clusterbroker.broker.wire.amqp10.types import Described, Symbol
 from clusterbroker.broker.wire.numbers import Int8, UInt64
 
 from ..marks import rule
-from ..wire import eventually
+from ..wire import Channel, eventually
 from .conftest import Connect10
 from .wire import Peer, Receiver, Sender, Session
 
@@ -237,6 +237,28 @@ def test_what_is_no_subscription(clients: Clients, topic: str) -> None:
     subscribe(session, topic, name="|x", **DURABLE).detached("amqp:invalid-field")
     session.receiver(None, name="never-was", sourceless=True).detached("amqp:not-found", "never-was")
     subscribe(session, topic, name="x" * 250, **DURABLE).detached("amqp:invalid-field", "255 bytes")
+
+
+@rule("Z185")
+def test_a_queue_that_is_no_subscription_is_left_alone(clients: Clients, topic: str, channel: Channel) -> None:
+    name = f"{clients.container}|sub"
+    channel.queue_declare(name, exclusive=False, auto_delete=True)
+    channel.consume(name)
+    session = clients.session()
+    eventually(lambda: session.sender(f"/queues/{name}", waits=False).attach.target is not None)
+    subscribe(session, topic, name="sub", **DURABLE).detached("amqp:precondition-failed", "no subscription")
+    session.receiver(None, name="sub", sourceless=True).detached("amqp:not-found")
+
+
+@rule("Z185")
+def test_durable_and_volatile_ones_of_one_name_are_two(clients: Clients, topic: str) -> None:
+    session = clients.session()
+    durable = subscribe(session, topic, "shared", name="sub", credit=1, **DURABLE)
+    volatile = subscribe(session, topic, "shared", name="sub|volatile1", credit=1)
+    assert publisher(session, topic).send(b"to both") == Accepted()
+    assert taken(durable, 1) == taken(volatile, 1) == [b"to both"]
+    volatile.detach()
+    durable.detach()
 
 
 @rule("Z185")
