@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.access.errors import Refusal, access_refused, not_found, not_implemented, precondition_failed
 from clusterbroker.broker.content.message import new_message
-from clusterbroker.broker.queues.handle import GONE, CommitPart, QueueHandle
+from clusterbroker.broker.content.selector.filters import Filter
+from clusterbroker.broker.queues.handle import GONE, CommitPart, Modification, QueueHandle
 from clusterbroker.broker.queues.lease import READ_ROWS_MAX, LeaseAnswer, Read
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer
@@ -179,6 +180,9 @@ class RangeReader:
     def requeue(self, seq: int, counted: bool) -> None:
         self.settle(seq)
 
+    def modify(self, seq: int, modification: Modification) -> None:
+        self.settle(seq)
+
     def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         then()
 
@@ -189,16 +193,18 @@ class RangeReader:
 
 class StreamReader(RangeReader):
     """A stream from `start` on: an offset, "first", "last" (chunk) or "next"; or from the first message that is not
-    older than `since_ms` on. `exact`: nothing is passed over for retention."""
+    older than `since_ms` on. `exact`: nothing is passed over for retention. `wanted`: the messages that it is shown,
+    each under its offset."""
 
-    __slots__ = ("_exact", "_life", "_since_ms", "_start", "asking", "number")
+    __slots__ = ("_exact", "_life", "_since_ms", "_start", "_wanted", "asking", "number")
     NUMBER, SHIFT = "x-stream-offset", 1
 
     def __init__(
         self, access: Authorization, queue: QueueHandle, start: int | str = "next", end: int = OFFSET_MAX, *,
-        since_ms: int | None = None, exact: bool = False, chunks: bool = False,
+        since_ms: int | None = None, exact: bool = False, chunks: bool = False, wanted: Filter | None = None,
     ) -> None:  # fmt: skip
         super().__init__(access, queue, 0, end, chunks=chunks)
+        self._wanted = b"" if wanted is None else wanted.wire
         self._start = start
         self._since_ms = -1 if since_ms is None else min(since_ms, TIME_MS_MAX)
         self._exact = exact
@@ -260,7 +266,7 @@ class StreamReader(RangeReader):
         size = CHUNK_BYTES if self.chunks else DELIVERED_BYTES
         self.asking = self._node.streams.ask(
             self._queue, READ, self._came, reader=self.number, seq=self.next + 1, end=self.end + 1, count_max=count,
-            bytes_max=size,
+            bytes_max=size, filter=self._wanted,
         )  # fmt: skip
 
     def _came(self, told: StreamTold, records: bytes | memoryview) -> None:

@@ -15,7 +15,7 @@ from clusterbroker.broker.access.errors import (
 from clusterbroker.broker.access.readers import RangeReader, ReadingConsumer
 from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.content.formats import BASIC, translate
-from clusterbroker.broker.queues.handle import GONE, QueueHandle, Taken
+from clusterbroker.broker.queues.handle import GONE, Modification, QueueHandle, Taken
 from clusterbroker.broker.queues.subscription import Source
 from clusterbroker.broker.queues.watch import Delivery
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
@@ -214,14 +214,17 @@ def detach_replies(session: Replying) -> None:
 
 
 def give_back(
-    node: Node, entries: Sequence[tuple[Any, Any, int]], *, requeue: bool, counted: bool, until: int | None = None
-) -> None:
+    node: Node, entries: Sequence[tuple[Any, Any, int]], *, requeue: bool, counted: bool, until: int | None = None,
+    modification: Modification | None = None,
+) -> None:  # fmt: skip
     """Deliveries of a ledger return to their queues, or are rejected; of very many some in later turns, and all of them
-    when the node has done what is to be done at once (`until`, of `Labour.done`)."""
+    when the node has done what is to be done at once (`until`, of `Labour.done`). `modification`: how they return."""
     at_once = RETURNS_AT_ONCE if until is None or node.labour.done < until else 0
     for _, consumer, seq in entries[:at_once]:
         queue = consumer.ring.owner
-        if requeue:
+        if modification is not None:
+            node.setting_aside.work(queue, queue.modify, seq, modification)
+        elif requeue:
             node.setting_aside.work(queue, queue.requeue, seq, counted)
         else:
             node.setting_aside.work(queue, queue.reject, seq)
@@ -230,7 +233,7 @@ def give_back(
     rest = entries[at_once:]
     if rest:
         node.labour.done += STEPS_AT_ONCE
-        node.soon(lambda: give_back(node, rest, requeue=requeue, counted=counted))
+        node.soon(lambda: give_back(node, rest, requeue=requeue, counted=counted, modification=modification))
 
 
 def let_go(node: Node, consumers: Sequence[Consumer], until: int) -> None:

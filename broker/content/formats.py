@@ -59,6 +59,9 @@ class Format(Protocol):
     def annotated(self, header: bytes, added: Mapping[str, Any], removed: str) -> bytes:
         """The header with these annotations of the broker's more, and without the header named `removed`."""
 
+    def changed(self, header: bytes, annotations: Mapping[str, Any]) -> bytes:
+        """The header with these annotations of a consumer, values of AMQP 1.0, in place of those of the same names."""
+
     def looked_into(self, header: bytes) -> bool:
         """Whether CC, BCC or a producer's number may stand there. Errs on the careful side."""
 
@@ -91,6 +94,11 @@ class Basic:
         headers = {name: value for name, value in (properties.headers or {}).items() if name != removed} | dict(added)
         properties.headers = headers or (None if properties.headers is None else {})
         return basic.encode(properties)
+
+    def changed(self, header: bytes, annotations: Mapping[str, Any]) -> bytes:
+        from clusterbroker.broker.content.sections import to_field
+
+        return self.annotated(header, {str(name): to_field(value) for name, value in annotations.items()}, "")
 
     def looked_into(self, header: bytes) -> bool:
         return b"CC" in header or b"x-producer" in header

@@ -177,6 +177,11 @@ class Sections:
             parts.annotations[Symbol(_BACK.get(name, name))] = from_field(value)
         return parts.encoded()
 
+    def changed(self, header: bytes, annotations: Mapping[str, Any]) -> bytes:
+        parts = Parts(header)
+        parts.annotations = {**(parts.annotations or {}), **annotations}
+        return parts.encoded()
+
     def unnamed(self, header: bytes) -> bytes:
         """Without annotations that the broker gives each delivery."""
         parts = Parts(header)

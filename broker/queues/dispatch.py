@@ -12,13 +12,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from clusterbroker.broker.content.changes import with_change
 from clusterbroker.broker.queues import ring as rings
 from clusterbroker.broker.queues.annotation import Annotation
 from clusterbroker.broker.queues.dead_lettering.dead_lettering import DeadLettering
-from clusterbroker.broker.queues.handle import Taken
+from clusterbroker.broker.queues.handle import Modification, Taken
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.patience import Patience
 from clusterbroker.broker.queues.retries import retry_delay_ms
+from clusterbroker.broker.queues.selecting import LOOK_MAX, Selecting
 from clusterbroker.broker.queues.states import (
     HEAD_EXPIRED,
     HEAD_NONE,
@@ -26,9 +28,11 @@ from clusterbroker.broker.queues.states import (
     HEAD_NOT_LOADED,
     HEAD_NOT_RESERVED,
     HEAD_OK,
+    LIMIT,
     NO_CREDIT,
 )
 from clusterbroker.broker.queues.stumble import Stumble
+from clusterbroker.broker.queues.subscription import Member
 from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.journal.layout import HAS_BCC, Location
 from clusterbroker.journal.record import Message
@@ -50,7 +54,9 @@ class Dispatch:
     delayed  heap of (when, seq, counted): messages that wait to return
     """
 
-    __slots__ = ("_ahead", "_annotation", "_dead_letters", "_getters", "_patience", "_queue", "came_ms", "delayed")
+    __slots__ = (
+        "_ahead", "_annotation", "_dead_letters", "_getters", "_patience", "_queue", "came_ms", "delayed", "selecting",
+    )  # fmt: skip
 
     def __init__(self, queue: LocalQueue, dead_letters: DeadLettering, now_ms: int) -> None:
         self._queue = queue
@@ -61,6 +67,7 @@ class Dispatch:
         self.delayed: list[tuple[int, int, bool]] | None = None
         self._annotation = Annotation(queue.ring)
         self._patience = Patience(now_ms)
+        self.selecting: Selecting | None = None
         queue.ring.annotate = self._annotation.annotate
 
     # -- out --------------------------------------------------------------------------------------------------
@@ -89,7 +96,10 @@ class Dispatch:
             return
         while True:
             try:
-                count, why = rings.dispatch(queue.ring, credits, now_ms - 1)
+                if queue.subscriptions.selects:
+                    count, why = self._select(credits, now_ms - 1)
+                else:
+                    count, why = rings.dispatch(queue.ring, credits, now_ms - 1)
             except Stumble as error:
                 queue.host.stumbled(queue, error, error.seq)
                 count, why = 1, HEAD_NONE  # those before it have theirs
@@ -100,6 +110,27 @@ class Dispatch:
             if why != HEAD_EXPIRED or not self.expire(now_ms):
                 queue.ring.reserve()
                 return
+
+    def _select(self, credits: list[Any], now_ms: int) -> tuple[int, int]:
+        """As `dispatch`, of consumers some of whom pass messages over."""
+        queue, selecting = self._queue, self.selecting
+        assert selecting is not None, "who passes messages over came by it"
+        try:
+            count, why, absent = rings.dispatch_selected(queue.ring, credits, now_ms, LOOK_MAX)
+        finally:
+            selecting.rest()
+        if absent and not queue.ring.loading:
+            self._load(selecting.missing(absent))
+        if why == LIMIT:
+            queue.host.later(queue)
+        return count, why
+
+    def consumer_came(self, member: Member) -> None:
+        """A consumer is about to stand in the line."""
+        if member.filter is not None and self.selecting is None:
+            self.selecting = Selecting(self._queue)
+        if self.selecting is not None:
+            self.selecting.came(member)
 
     def expire(self, now_ms: int) -> bool:
         """Gives up what has expired at the head; whether there was anything. Of very many some wait for the next
@@ -191,10 +222,11 @@ class Dispatch:
     def read_ahead(self, now_ms: int, expired: bool) -> None:
         """Loads what is handed out or expires next."""
         queue, ring = self._queue, self._queue.ring
-        if ring.ready and ring.wants_load and (queue.subscriptions or self._getters or ring.ttl_ms >= 0 or expired):
+        takes_head = bool(queue.subscriptions) and (not queue.subscriptions.selects or queue.subscriptions.in_order)
+        if ring.ready and ring.wants_load and (takes_head or self._getters or ring.ttl_ms >= 0 or expired):
             self._load(ring.missing())
             ring.load_ahead = min(2 * ring.load_ahead, LOAD_AHEAD_MAX)  # it is being drained: read further ahead
-        elif not queue.subscriptions:
+        elif not takes_head:
             if not ring.loading and ring.head(now_ms) == HEAD_NOT_LOADED:
                 ring.load_ahead = 1  # the head alone: only its content tells whether it has a TTL of its own
                 self._load(ring.missing())
@@ -231,6 +263,29 @@ class Dispatch:
         else:
             queue.ring.requeue(seq, counted)
 
+    def modify(self, seq: int, modification: Modification) -> None:
+        """See `QueueHandle.modify`."""
+        queue = self._queue
+        if modification.link:
+            self.selecting = self.selecting or Selecting(queue)
+            self.selecting.exclude(seq, modification.link)
+        message, epoch = queue.ring.message(seq), queue.ring.epoch
+
+        def change(found: Sequence[Message]) -> None:
+            if queue.ring.epoch != epoch or not queue.ring.living(seq, seq, 1):
+                return  # another epoch gave it to others
+            changed = with_change(found[0], modification.change) if found else None
+            if changed is not None:
+                queue.ring.replace(seq, changed)
+            self.requeue(seq, modification.counted)
+
+        if not modification.change:
+            self.requeue(seq, modification.counted)
+        elif message is not None:
+            change((message,))
+        else:
+            queue.host.fetch(queue, [queue.ring.location(seq)], change, lambda: change(()))
+
     def end_delays(self, now_ms: int) -> None:
         """What was to return by now returns."""
         while self.delayed and self.delayed[0][0] <= now_ms:
@@ -264,7 +319,7 @@ class Dispatch:
 
     def end_epoch(self) -> None:
         """Nobody is answered, and nothing returns."""
-        self._getters = self._ahead = self.delayed = None
+        self._getters = self._ahead = self.delayed = self.selecting = None
 
     def drop(self) -> None:
         """The queue is deleted."""

@@ -14,12 +14,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.subscription import LocalConsumer, Source
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.record import Message
+
+
+class Modification(NamedTuple):
+    """How a message returns whose consumer says more than that (AMQP 1.0: modified)."""
+
+    counted: bool
+    """The consumer failed at it."""
+    link: str = ""
+    """The consumer's link (`LocalConsumer.link`), which never gets it again; empty: everybody may."""
+    change: bytes = b""
+    """Annotations that the message has from now on (`content.changes`)."""
+
 
 Taken = tuple[int, Message, bool, int]  # seq, message, redelivered, delivery count
 
@@ -100,6 +113,9 @@ class QueueHandle(Source, Protocol):
     def lease(self, request: LeaseRequest, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
         """Something is said about the lease on the queue (`leasing`); `then` hears what came of it, and ENQ records."""
 
+    def browse(self, browse: Browse, then: Browsed, now_ms: int) -> None:
+        """Shows what is ready, and takes nothing; `then` is called in a later turn."""
+
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
         """The message of a `get` as its client shall see it."""
 
@@ -114,6 +130,9 @@ class QueueHandle(Source, Protocol):
 
     def requeue(self, seq: int, counted: bool) -> None:
         """Returns to its place; `counted`: the consumer failed at it."""
+
+    def modify(self, seq: int, modification: Modification) -> None:
+        """Returns to its place, changed, or not for everybody."""
 
     def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         """`then()` when these unacknowledged messages can be rejected within one turn."""
@@ -130,6 +149,9 @@ class QueueHandle(Source, Protocol):
 
     def counts(self, now_ms: int, then: Callable[[int, int], None]) -> None:
         """(messages ready, consumers)."""
+
+    def ready_for(self, consumer: LocalConsumer, now_ms: int, then: Callable[[int, int], None]) -> None:
+        """As `counts`, of messages that this consumer may take: 0 is exact, more may be for others."""
 
     def staged(self, now_ms: int, then: Callable[[int, int], None]) -> None:
         """Of one that holds staged rows: (rows, bytes of their bodies)."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from clusterbroker.broker.queues.attributes import MOVED
+from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.effort import Effort
 from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY, CommitPart, Moved, QueueHandle, Taken
@@ -399,6 +400,14 @@ class LocalQueue(QueueHandle):
     ) -> None:
         """See `QueueHandle`; with `credit`, a Taker, the message is delivered to that, and `then` hears None."""
 
+    @abstractmethod
+    def browse(self, browse: Browse, then: Browsed, now_ms: int) -> None:
+        """See `QueueHandle`."""
+
+    @abstractmethod
+    def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
+        """See `QueueHandle`."""
+
     def add_consumer(self, member: Member, now_ms: int) -> None:
         """Of any node."""
         self.subscriptions.add(member)
@@ -437,6 +446,15 @@ class LocalQueue(QueueHandle):
 
     def counts(self, now_ms: int, then: Callable[[int, int], None]) -> None:
         then(self.message_count(now_ms), len(self.subscriptions))
+
+    def is_dry(self, _: Member) -> bool:
+        """Whether a consumer that passes messages over has seen all that is here."""
+        return False
+
+    def ready_for(self, consumer: Member, now_ms: int, then: Callable[[int, int], None]) -> None:
+        """See `QueueHandle`."""
+        count = self.message_count(now_ms)
+        then(0 if self.is_dry(consumer) else count, len(self.subscriptions))
 
     def staged(self, _: int, then: Callable[[int, int], None]) -> None:
         then(self.ring.ready, self.ring.ready_bytes)

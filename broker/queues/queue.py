@@ -7,6 +7,7 @@ The queue gives the messages of its log their meaning. Its parts, of which each 
     dispatch        what is handed out, expires and returns (`dispatch`)
     limits          how long it may be (`limits`)
     leasing         one reader that has all of it (`leasing`)
+    browsing        those who look and take nothing (`browsing`)
 
 A queue does its work in `turn`, once for each loop turn in which something marked its ring: hand out, expire, trim,
 load, answer.
@@ -18,9 +19,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from clusterbroker.broker.queues.attributes import HAD_CONSUMERS
+from clusterbroker.broker.queues.browse import Browse, Browsed
+from clusterbroker.broker.queues.browsing import Browsing
 from clusterbroker.broker.queues.dead_lettering.dead_lettering import DeadLettering
 from clusterbroker.broker.queues.dispatch import Dispatch
-from clusterbroker.broker.queues.handle import EXCLUSIVE, GONE, CommitPart, Taken
+from clusterbroker.broker.queues.handle import EXCLUSIVE, GONE, CommitPart, Modification, Taken
 from clusterbroker.broker.queues.lease import BROKEN, LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.leasing import Leasing, resumed
 from clusterbroker.broker.queues.limits import Limits
@@ -37,7 +40,7 @@ from clusterbroker.journal.record import Message
 class Queue(LocalQueue):
     """See the module."""
 
-    __slots__ = ("_ended", "_had_consumers", "dead_letters", "dispatch", "leasing", "limits")
+    __slots__ = ("_ended", "_had_consumers", "browsing", "dead_letters", "dispatch", "leasing", "limits")
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
         super().__init__(entity, settings, ring, host, now_ms)
@@ -45,6 +48,7 @@ class Queue(LocalQueue):
         self.dispatch = Dispatch(self, self.dead_letters, now_ms)
         self.limits = Limits(self, self.dispatch, self.dead_letters)
         self.leasing: Leasing | None = None
+        self.browsing: Browsing | None = None
         self._had_consumers = self._ended = False
         self.adopt(settings)
 
@@ -57,6 +61,10 @@ class Queue(LocalQueue):
     def message_count(self, now_ms: int) -> int:
         self.dispatch.make_current(now_ms)
         return self.ring.ready
+
+    def is_dry(self, member: Member) -> bool:
+        selecting = self.dispatch.selecting
+        return selecting is not None and selecting.is_dry(member)
 
     # -- publishing -------------------------------------------------------------------------------------------
 
@@ -146,6 +154,7 @@ class Queue(LocalQueue):
         if not self._had_consumers and self.entity.auto_delete and self.replicated:
             self.ring.set_attribute(HAD_CONSUMERS, 1)  # the next owner must know
         self._had_consumers = True
+        self.dispatch.consumer_came(member)
         super().add_consumer(member, now_ms)
 
     def unsubscribe(self, subscription: LocalConsumer, now_ms: int) -> None:
@@ -172,6 +181,13 @@ class Queue(LocalQueue):
         self.last_used_ms = now_ms
         self.dispatch.get(now_ms, then, credit)
 
+    def browse(self, browse: Browse, then: Browsed, now_ms: int) -> None:
+        if self.deleted:
+            then(0, b"")
+            return
+        self.browsing = self.browsing or Browsing(self)
+        self.browsing.ask(browse, then, now_ms)
+
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
         return self.dispatch.shown(seq, message, redelivered, delivery_count)
 
@@ -185,6 +201,10 @@ class Queue(LocalQueue):
     def requeue(self, seq: int, counted: bool) -> None:
         if not self.deleted:
             self.dispatch.requeue(seq, counted)
+
+    def modify(self, seq: int, modification: Modification) -> None:
+        if not self.deleted:
+            self.dispatch.modify(seq, modification)
 
     def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         self.dead_letters.preload(seqs, then)
@@ -212,6 +232,8 @@ class Queue(LocalQueue):
             self.dead_letters.replicated.turn(now_ms)
             if self.ring.needs_write:
                 self.host.write(self)
+        if self.browsing is not None and not self.paused:
+            self.browsing.turn(now_ms)
         if self.leasing is not None and not self.broken:
             self.leasing.turn(now_ms)
         self._schedule(now_ms)
@@ -231,11 +253,12 @@ class Queue(LocalQueue):
             if unused <= now_ms:
                 unused = 0
                 self._end()
-        again = leased = 0
+        again = leased = browsed = 0
         if not self.paused:
             again = self.dead_letters.replicated.wake_ms(now_ms) if self.dead_letters.replicated is not None else 0
             leased = self.leasing.due_ms if self.leasing is not None else 0
-        if wishes := [at_ms for at_ms in (self.dispatch.due_ms, unused, again, leased) if at_ms]:
+            browsed = self.browsing.due_ms if self.browsing is not None else 0
+        if wishes := [at_ms for at_ms in (self.dispatch.due_ms, unused, again, leased, browsed) if at_ms]:
             self.host.wake(self, min(wishes))
 
     def survived(self) -> None:
@@ -253,6 +276,7 @@ class Queue(LocalQueue):
         return (
             (advanced and self.dispatch.is_asked)
             or (self.leasing is not None and self.leasing.waits)
+            or (self.browsing is not None and self.browsing.waits)
             or (self.dead_letters.replicated is not None and len(self.dead_letters.replicated) > 0)
         )
 
@@ -277,12 +301,16 @@ class Queue(LocalQueue):
         self.dispatch.end_epoch()
         if self.leasing is not None:
             self.leasing.ended = True
-        self.leasing = None
+        if self.browsing is not None:
+            self.browsing.end()
+        self.leasing = self.browsing = None
         self._ended = False
 
     def _release(self) -> None:
         if self.leasing is not None:
             self.leasing.drop()
+        if self.browsing is not None:
+            self.browsing.drop()
         self.dead_letters.drop()
         self.log.release()
         self.dispatch.drop()

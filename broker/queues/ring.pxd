@@ -12,6 +12,8 @@ cdef class Taker:
     cdef public uint64_t delivered
     # link credit: `delivered` may rise to it (AMQP 1.0, 2.6.7: delivery-count + link-credit, without its wrap)
     cdef public uint64_t limit
+    # what it takes of the queue (a `Selection`); None: all, in order
+    cdef public object selection
 
     # whether it may be handed one more message
     cdef bint credit(self) noexcept

@@ -6,7 +6,8 @@
 # found through the block used last, or by a binary search whose first guess is exact unless blocks are missing.
 #
 # A block of a replicated queue has a byte per slot for who holds it, from the first hand-out to another node on.
-# What a cluster needs of the ring is in ring_cluster.pxi, the hand-out is in ring_dispatch.pxi.
+# What a cluster needs of the ring is in ring_cluster.pxi, the hand-out is in ring_dispatch.pxi, that of consumers who
+# pass messages over in ring_selection.pxi.
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -62,6 +63,7 @@ cdef enum:
     LOAD_AHEAD = 4096
     LOAD_BYTES = 8 << 20
     SPARES_MAX = 16
+    HEAP_SLACK = 4096
     KEPT_WORDS = 64
     SEQ_BITS = 56
     BUCKET_SEQS = 4096
@@ -464,6 +466,8 @@ cdef class LocalRing:
     cdef words counts  # pairs (seq, the delivery count that the log knows), in the order in which they were COUNTED
     cdef words copies  # seqs, in the order in which they were COPIED
     cdef words moves  # triples seq, segment << 32 | offset, length
+    cdef words moving  # the seqs of these, ascending
+    cdef uint64_t returned  # the lowest seq that has returned since a selecting dispatch looked, NONE: none has
     cdef words dirty  # numbers of blocks, gone or marked dirty
 
     cdef object known_state  # QueueState, None while there is nothing to say
@@ -504,6 +508,7 @@ cdef class LocalRing:
         self.resident_bytes_max = 8 << 20
         self.next_seq = self.committed = self.cursor = self.unwritten = self.reserve_from = 1
         self.reserve_step = RESERVE_FIRST
+        self.returned = NONE
 
     def __dealloc__(self):
         self.free_blocks()
@@ -518,6 +523,7 @@ cdef class LocalRing:
         drop(&self.counts)
         drop(&self.copies)
         drop(&self.moves)
+        drop(&self.moving)
         drop(&self.dirty)
 
     # -- blocks -----------------------------------------------------------------------------------------------
@@ -941,7 +947,10 @@ cdef class LocalRing:
             raise AssertionError("what a proxy holds returns at its owner")
         if self.held_counts != NULL:
             self.let_go(seq)
+        self.returned = min(self.returned, seq)
         if seq < self.cursor:
+            if self.heap.n > 2 * self.ready + HEAP_SLACK:
+                tidy_heap(self)
             heap_push(&self.heap, heap_key(s, seq))
         elif not in_memory(s):  # after a failover the cursor stands before what was held
             self.loaded_to = min(self.loaded_to, seq)
@@ -1104,7 +1113,11 @@ cdef class LocalRing:
                                         seq, <Message><PyObject *>s.message, s.delivery_count)
             push(&self.moves, seq)
             push(&self.moves, <uint64_t>writer.segment << 32 | offset)
-            push(&self.moves, s.length)
+            push(&self.moves, <uint64_t>(ENQ_OVERHEAD_BYTES + address_size(<Message><PyObject *>s.message)
+                                         + payload_size(<Message><PyObject *>s.message)))
+            push(&self.moving, seq)
+        if self.moving.n:
+            qsort(self.moving.at, self.moving.n, sizeof(uint64_t), compare_words)
         self.copied = 0
         reset(&self.copies)
         self.write_new(writer, min(upto, self.next_seq) if upto else self.next_seq)
@@ -1215,6 +1228,7 @@ cdef class LocalRing:
         cdef uint64_t seq
         cdef size_t i
         cdef slot *s
+        reset(&self.moving)
         for i in range(0, self.moves.n, 3):
             seq = self.moves.at[i]
             s = self.find(seq)
@@ -1225,6 +1239,7 @@ cdef class LocalRing:
                 self.use.release_bytes(s.segment, s.length)
             s.segment = <uint32_t>(self.moves.at[i + 1] >> 32)
             s.offset = <uint32_t>self.moves.at[i + 1]
+            s.length = <uint32_t>self.moves.at[i + 2]
             self.mark_dirty()
             if in_memory(s) and self.resident_bytes > self.resident_bytes_max:
                 self.page_out(seq, s)
@@ -1330,7 +1345,7 @@ cdef class LocalRing:
     cdef void page_out(self, uint64_t seq, slot *s) noexcept:
         # a written message that is in memory
         cdef uint64_t bytes_left
-        if s.bits & COPIED or self.is_volatile:
+        if s.bits & COPIED or self.is_volatile or (self.moving.n and is_moving(self, seq)):
             return
         bytes_left = body_bytes(s)
         self.resident_bytes -= payload_bytes(s)
@@ -1853,6 +1868,8 @@ cdef class LocalRing:
         return low < self.inflight.n // 2 and self.inflight.at[2 * low] <= seq
 
 
+include "ring_changes.pxi"
 include "ring_leases.pxi"
 include "ring_cluster.pxi"
 include "ring_dispatch.pxi"
+include "ring_selection.pxi"

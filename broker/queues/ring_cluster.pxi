@@ -648,6 +648,7 @@ cdef class Ring(LeasedRing):
             state = s.bits & STATE
             if s.bits & COPIED:
                 self.copied -= 1
+            unmove(self, seq)
             if in_memory(s):
                 self.resident_bytes -= payload_bytes(s)
                 self.resident -= 1

@@ -1,6 +1,6 @@
 # Part of ring.pyx: messages that a reader has by a lease; tests/model/ring_leases.py is the specification.
 
-cdef class LeasedRing(LocalRing):
+cdef class LeasedRing(ChangedRing):
     """A queue's messages."""
 
     def lease(self, uint64_t first, uint64_t end, uint64_t count_max, uint64_t bytes_max,

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from typing import Any, Final, Protocol
 
+from clusterbroker.broker.content.selector.filters import Filter
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
@@ -72,6 +73,14 @@ class Member(Protocol):
         """Where it is; "" for a consumer that has its queue on its own node."""
 
     @property
+    def link(self) -> str:
+        """What its client knows it by, also when it comes again; empty: it is another one then."""
+
+    @property
+    def filter(self) -> Filter | None:
+        """Which messages it takes; None: all."""
+
+    @property
     def order(self) -> tuple[int, str, int]:
         """When it was declared: wall clock ms, and what tells those of one millisecond apart."""
 
@@ -123,13 +132,17 @@ class Subscriptions:
 
     __slots__ = (
         "_active", "_credits", "_exclusives", "_first", "_full_ms", "_full_since_ms", "_gone", "_looked", "_members",
-        "_told", "single_active", "waiting",
+        "_told", "in_order", "selects", "single_active", "waiting",
     )  # fmt: skip
 
     def __init__(self, single_active: bool) -> None:
         self.single_active = single_active
         self.waiting: frozenset[str] = frozenset()
         self._credits: list[Any] | None = NOTHING  # None: to be listed anew
+        self.selects = False
+        """One of those in `credits` passes messages over."""
+        self.in_order = False
+        """One of them does not."""
         self._exclusives = 0
         self._members: list[Member] = NOTHING  # in order of their ranks, with some that have gone
         self._gone: Set[Member] = NOBODY
@@ -157,8 +170,18 @@ class Subscriptions:
         """What dispatch walks."""
         if self._credits is None:
             self._strike_out()
-            self._credits = [one.credit for one in self._members if one.node not in self.waiting] or NOTHING
+            self._list([one.credit for one in self._members if one.node not in self.waiting])
+        assert self._credits is not None, "they were listed"
         return self._credits
+
+    def _list(self, credits: list[Any]) -> None:
+        self._credits = credits or NOTHING
+        self.selects = any(credit.selection is not None for credit in credits)
+        self.in_order = any(credit.selection is None for credit in credits)
+
+    def relist(self) -> None:
+        """A consumer passes other messages over than before, or none."""
+        self._elect()
 
     @property
     def active(self) -> Member | None:
@@ -269,7 +292,7 @@ class Subscriptions:
                 first = active
         if first is not None:
             first.credit.active = True
-        self._credits = [self._active.credit] if self._active is not None else []
+        self._list([self._active.credit] if self._active is not None else [])
         if self._active is not self._told:
             told, self._told = self._told, self._active
             if told is not None:

@@ -19,6 +19,7 @@ from clusterbroker.broker.queues.ring import RemoteConsumer
 from clusterbroker.broker.remote.attachment import Attachment
 from clusterbroker.broker.remote.host import OwnedQueueHost
 from clusterbroker.broker.remote.messages import (
+    ASK_BROWSE,
     ASK_COUNTS,
     ASK_DELETE,
     ASK_GET,
@@ -117,6 +118,9 @@ class Asking:
         if ask.what == ASK_LEASE:
             self._tend(attachment, ask, now_ms)
             return
+        if ask.what == ASK_BROWSE:
+            self._browse(attachment, ask, now_ms)
+            return
         if ask.what == ASK_PURGE:
             count = queue.ring.purge()
             mark = queue.log.commits if count and queue.ring.needs_write else SAFE
@@ -129,6 +133,9 @@ class Asking:
             queue.last_used_ms = now_ms
         queue.message_count(now_ms)
         count, consumers = self._ready, len(queue.subscriptions)
+        member = attachment.members.get(ask.consumer)
+        if member is not None and queue.is_dry(member):
+            count = 0
         refused = ""
         if ask.what == ASK_DELETE:
             # what is not committed yet, however long that takes, will be confirmed: it counts here; and so does what an
@@ -150,6 +157,16 @@ class Asking:
 
         assert ask.word is not None, "a question about a lease says what"
         queue.lease(ask.word, heard, now_ms)
+
+    def _browse(self, attachment: Attachment, ask: Ask, now_ms: int) -> None:
+        queue, gen = self._owned.queue, attachment.gen
+
+        def browsed(seq: int, records: bytes) -> None:
+            if attachment.attached and attachment.gen == gen:  # otherwise it is asked again
+                self._say(attachment, Answer(queue.entity.queue_id, gen, ask.request, next=seq), records)
+
+        assert ask.browse is not None, "a browser says what it wants"
+        queue.browse(ask.browse, browsed, now_ms)
 
     @property
     def _ready(self) -> int:

@@ -33,6 +33,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Protocol
 
+from clusterbroker.broker.content.selector.filters import BadFilter, Filter, filter_on_wire
 from clusterbroker.broker.queues.attributes import PROXY, PROXY_REFUSED
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.ring import RemoteConsumer
@@ -40,6 +41,7 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.messages import ConsumerHead
 from clusterbroker.journal.record import Message
 
+NOTHING: Final = Filter((lambda _: False,), b"")
 OUT_BYTES_MAX: Final = 256 << 10
 """About so much of one consumer's deliveries waits for its frame."""
 
@@ -55,10 +57,20 @@ class AttachedTo(Protocol):
         """Asks for a turn of the owned queue."""
 
 
+def filter_of_head(head: ConsumerHead) -> Filter | None:
+    """What a consumer takes; nothing, if a newer release asks for what this one does not know."""
+    try:
+        return filter_on_wire(head.filter)
+    except BadFilter:
+        return NOTHING
+
+
 class RemoteSubscription:
     """A consumer of another node, or of this one through its proxy, as it stands in the queue's line."""
 
-    __slots__ = ("attachment", "credit", "exclusive", "held", "node", "number", "order", "owned", "window")
+    __slots__ = (
+        "attachment", "credit", "exclusive", "filter", "held", "link", "node", "number", "order", "owned", "window",
+    )  # fmt: skip
 
     def __init__(self, owned: AttachedTo, attachment: Attachment, head: ConsumerHead) -> None:
         self.owned = owned
@@ -67,6 +79,8 @@ class RemoteSubscription:
         self.number = head.consumer
         self.exclusive = head.exclusive
         self.order = (head.order, attachment.node, head.consumer)
+        self.link = head.link
+        self.filter = filter_of_head(head)
         self.held = 0
         self.window = 0
         self.credit = RemoteConsumer(owned.queue.ring, attachment.holder, head.priority, self)

@@ -16,7 +16,7 @@ has room.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.queues.handle import GONE
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from clusterbroker.broker.queues.subscription import LocalConsumer
     from clusterbroker.broker.queues.watch import Watch
 
+FILTER_BYTES_MAX: Final = 8 << 20
+"""Of all filters of a queue's consumers at this node: they travel in one frame."""
 WINDOW_FIRST: Final = 32
 """Messages, as long as their size is not known."""
 WINDOW_MAX: Final = 2048
@@ -36,6 +38,15 @@ WINDOW_BYTES: Final = 2 << 20
 
 _SEQ_OFFSET: Final = 24
 _HEADER_BYTES: Final = 32
+
+
+def no_place_for(lines: Iterable[Line], subscription: LocalConsumer) -> str:
+    """Why there is no place for one more consumer, if there is none."""
+    if subscription.filter is None:
+        return ""
+    known = (line.subscription.filter for line in lines)
+    size = len(subscription.filter.wire) + sum(len(each.wire) for each in known if each is not None)
+    return "has consumers with too many filters" if size > FILTER_BYTES_MAX else ""
 
 
 class Line:
@@ -128,7 +139,16 @@ class Line:
             upto=self.granted,
             held=self.held,
             order=self.order_ms,
+            link=subscription.link,
+            filter=b"" if subscription.filter is None else subscription.filter.wire,
         )
+
+    def answered(self, active: bool | None) -> Callable[[str], None] | None:
+        """The owner has spoken of the consumer; who waits for the first word. `active`: it is the single active one."""
+        then, self.then = self.then, None
+        if active is not None:
+            self.subscription.activated(active)
+        return then
 
     def ended(self) -> None:
         """Its owner says so, or the queue is deleted: the channel is told that its consumer has ended."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from clusterbroker.broker.content.message import taken_at
-from clusterbroker.broker.queues.handle import CommitPart, Moved
+from clusterbroker.broker.queues.handle import CommitPart, Modification, Moved
 from clusterbroker.broker.queues.local_queue import LocalQueue, Row
 from clusterbroker.broker.queues.producers import is_dead_letter
 from clusterbroker.broker.queues.ticket import Ticket
@@ -26,7 +26,6 @@ from clusterbroker.broker.remote.messages import (
     SETTLE_REQUEUE_COUNTED,
     Commit,
     NamedPublish,
-    Range,
     Settlement,
 )
 from clusterbroker.journal.record import Message, bodies_but_last, read_records
@@ -160,7 +159,8 @@ class Ingest:
             taken = queue.publish_records(records, ticket, now_ms)
             assert taken == commit.count, f"a Commit of {commit.count} messages holds {taken}"
         self._came_before(attachment, commit.first, seq)
-        changed = sum([self._carry_out(attachment, outcome, ranges, 0) for outcome, ranges in commit.settlements])
+        parts = [Settlement(0, outcome, ranges) for outcome, ranges in commit.settlements]
+        changed = sum([self._carry_out(attachment, part) for part in parts])
         if changed and queue.ring.needs_write:
             attachment.until_durable(ticket)
         self._accepted(attachment, last, ticket)
@@ -288,30 +288,32 @@ class Ingest:
         if settlement.id <= attachment.settlement:
             return  # told again, and applied before
         queue, ring = self._owned.queue, self._owned.queue.ring
-        changed = self._carry_out(attachment, settlement.outcome, settlement.ranges, settlement.count)
+        changed = self._carry_out(attachment, settlement)
         attachment.settlement = settlement.id
         if changed and ring.needs_write:
             attachment.unsettled.append((settlement.id, queue.log.commits))
         elif attachment.unsettled:  # it needs no commit, but the answer is for all up to it
             attachment.unsettled.append((settlement.id, attachment.unsettled[-1][1]))
 
-    def _carry_out(self, attachment: Attachment, outcome: int, ranges: tuple[Range, ...], count: int) -> int:
+    def _carry_out(self, attachment: Attachment, settlement: Settlement) -> int:
         """How many of these messages its node held, and the log must hear of.
 
         A message that counts more deliveries than it came with was counted by an owner before, who died with the
         answer: it returns as it is.
         """
         queue, ring, holder = self._owned.queue, self._owned.queue.ring, attachment.holder
-        changed = 0
-        for first, last in ranges:
+        outcome, link, change, changed = settlement.outcome, settlement.link, settlement.change, 0
+        for first, last in settlement.ranges:
             if outcome == SETTLE_ACK:
                 changed += ring.settle_held(first, last, holder)
                 continue
             for seq in ring.take_held(first, last, holder):
-                counted = outcome == SETTLE_REQUEUE_COUNTED and ring.delivery_count(seq) <= count
-                changed += outcome == SETTLE_REJECT or counted
+                counted = outcome == SETTLE_REQUEUE_COUNTED and ring.delivery_count(seq) <= settlement.count
+                changed += outcome == SETTLE_REJECT or counted or bool(change)
                 if outcome == SETTLE_REJECT:
                     queue.reject(seq)
+                elif link or change:
+                    queue.modify(seq, Modification(counted, link, change))
                 else:
                     queue.requeue(seq, counted)
         return changed

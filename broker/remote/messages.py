@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from clusterbroker.broker.queues.browse import Browse
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.cluster.link.fields import Producer, Short, Signed, Term, Whole, check_ranges
 from clusterbroker.cluster.link.fields import Range as Range
@@ -45,6 +46,10 @@ class ConsumerHead(msgspec.Struct, frozen=True, array_like=True):
     """Unacknowledged at the consumer now."""
     order: Whole
     """When it was declared, wall clock ms; the order of waiting single active consumers."""
+    link: Annotated[str, msgspec.Meta(max_length=100)] = ""
+    """`LocalConsumer.link`."""
+    filter: Annotated[bytes, msgspec.Meta(max_length=16 << 10)] = b""
+    """Which messages it takes (`content.selector.filters`); empty: all."""
 
 
 class Settlement(msgspec.Struct, frozen=True, array_like=True):
@@ -58,6 +63,11 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
     count: Short = 0
     """SETTLE_REQUEUE_COUNTED: the delivery count that the messages came with. Where it is higher now, an owner before
     has carried the return out and could not say so."""
+
+    link: Annotated[str, msgspec.Meta(max_length=100)] = ""
+    """SETTLE_REQUEUE and SETTLE_REQUEUE_COUNTED: this link never gets them again; empty: it may."""
+    change: Annotated[bytes, msgspec.Meta(max_length=4096)] = b""
+    """Likewise: annotations that they have from now on (`content.changes`)."""
 
     def __post_init__(self) -> None:
         check_ranges(self.ranges)
@@ -158,23 +168,28 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     epoch: Term
     gen: Whole
     request: Whole
-    what: Annotated[int, msgspec.Meta(ge=0, le=5)]
+    what: Annotated[int, msgspec.Meta(ge=0, le=6)]
     if_unused: bool = False
     if_empty: bool = False
     no_ack: bool = False
     """Of ASK_GET: the client will not acknowledge, its node does; for the totals."""
     word: LeaseRequest | None = None
     """Of ASK_LEASE, and there it is."""
+    consumer: Whole = 0
+    """Of ASK_COUNTS: what is ready for this consumer, which may pass messages over; 0: for anybody."""
+    browse: Browse | None = None
+    """Of ASK_BROWSE (feature level 3), and there it is."""
 
     def __post_init__(self) -> None:
-        if (self.word is None) != (self.what != ASK_LEASE):
-            raise ValueError("a question about a lease says what, and no other does")
+        if (self.word is None) != (self.what != ASK_LEASE) or (self.browse is None) != (self.what != ASK_BROWSE):
+            raise ValueError("a question about a lease, or of a browser, says what, and no other does")
 
 
 ASK_GET = 0
 ASK_COUNTS = 1
 ASK_PURGE = 2
 ASK_DELETE = 3  # may it be deleted? the owner takes nothing more until it is
+ASK_BROWSE = 6  # what is ready is looked at, and not taken
 ASK_LEASE = 5  # something is said about the lease on it
 ASK_TOUCH = 4  # it was declared again: x-expires begins anew; answered like ASK_COUNTS
 
@@ -308,6 +323,8 @@ class Answer(ProxyMessage, frozen=True, tag=46):
     """Of ASK_LEASE, and there it is."""
     bytes: Whole = 0
     """ASK_COUNTS, of a queue that holds staged rows: of their bodies."""
+    next: Whole = 0
+    """ASK_BROWSE: where to go on."""
 
 
 class Detach(ProxyMessage, frozen=True, tag=47):

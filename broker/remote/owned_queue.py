@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 from clusterbroker.broker.queues.handle import EXCLUSIVE
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.remote.asking import Asking
-from clusterbroker.broker.remote.attachment import Attachment, RemoteSubscription
+from clusterbroker.broker.remote.attachment import NOTHING, Attachment, RemoteSubscription
 from clusterbroker.broker.remote.ingest import Ingest
 from clusterbroker.broker.remote.locality import Residence
 from clusterbroker.broker.remote.messages import (
@@ -373,6 +373,9 @@ class OwnedQueue:
         if not refused and head.consumer not in attachment.members:
             self._enlist(attachment, head)
         why = self.queue.leased or EXCLUSIVE
+        if not refused and attachment.members[head.consumer].filter is NOTHING:
+            refused, why = True, "cannot judge by this filter: its leader runs another release"
+            self.cancel(attachment, head.consumer)
         answer = Consuming(self.queue_id, attachment.gen, head.consumer, why if refused else "")
         self.host.send(attachment.node, answer)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
+from clusterbroker.broker.queues.browse import Browse
 from clusterbroker.broker.queues.handle import UNANSWERED_MS
 from clusterbroker.broker.queues.lease import LeaseRequest
 from clusterbroker.broker.remote.messages import ASK_DELETE, Answer, Ask
@@ -25,14 +26,16 @@ Then = Callable[[Answer, memoryview], None]
 @dataclass(slots=True)
 class Question:
     what: int
-    if_unused: bool
-    if_empty: bool
-    no_ack: bool
     after: int
     """Number of the publish before which it must not be asked: who publishes and then counts, counts his own."""
     since_ms: int
     then: Then
+    if_unused: bool = False
+    if_empty: bool = False
+    no_ack: bool = False
     word: LeaseRequest | None = None
+    consumer: int = 0
+    browse: Browse | None = None
     told: bool = False
 
 
@@ -65,7 +68,7 @@ class Questions:
                 question.told = True
                 yield Ask(
                     queue_id, epoch, gen, request, question.what, question.if_unused, question.if_empty,
-                    question.no_ack, question.word,
+                    question.no_ack, question.word, question.consumer, question.browse,
                 )  # fmt: skip
 
     def answered(self, request: int) -> Then | None:

@@ -21,19 +21,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Any, Final, Protocol
 
-from clusterbroker.broker.queues.handle import GONE, CommitPart, Taken
+from clusterbroker.broker.queues.browse import Browse, Browsed
+from clusterbroker.broker.queues.handle import GONE, CommitPart, Modification, Taken
 from clusterbroker.broker.queues.lease import GONE as LOST
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.ring import Ring
-from clusterbroker.broker.queues.subscription import tell_ended
+from clusterbroker.broker.queues.subscription import LocalConsumer, tell_ended
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.broker.remote.backlog import Backlog, Committing, Named
-from clusterbroker.broker.remote.consumer_link import Line, seq_of, split
+from clusterbroker.broker.remote.consumer_link import Line, no_place_for, seq_of, split
 from clusterbroker.broker.remote.host import ProxyHost
 from clusterbroker.broker.remote.messages import (
+    ASK_BROWSE,
     ASK_COUNTS,
     ASK_DELETE,
     ASK_GET,
@@ -66,10 +68,6 @@ from clusterbroker.cluster.wiring.stream_settings import STREAM
 from clusterbroker.journal.ranges import merged, ranges_of
 from clusterbroker.journal.record import Message, read_records, verify_records
 from clusterbroker.replication.errors import BadMessage
-
-if TYPE_CHECKING:
-    from clusterbroker.broker.queues.subscription import LocalConsumer
-
 
 _OUTCOMES: Final = {"ack": SETTLE_ACK, "reject": SETTLE_REJECT, "requeue": SETTLE_REQUEUE}
 
@@ -139,8 +137,7 @@ class RemoteQueue:
         ring.owner = self
 
     def __repr__(self) -> str:
-        state = "attached" if self.attached else "detached"
-        return f"<RemoteQueue {self.name} {state} to {self.entity.owner} epoch {self.entity.epoch} gen {self.gen}>"
+        return f"<RemoteQueue {self.name} at {self.entity.owner} epoch {self.entity.epoch} gen {self.gen}>"
 
     @property
     def name(self) -> str:
@@ -185,8 +182,8 @@ class RemoteQueue:
     # -- consuming --------------------------------------------------------------------------------------------
 
     def subscribe(self, subscription: LocalConsumer, now_ms: int, then: Callable[[str], None]) -> None:
-        if self.deleted:
-            then(GONE)
+        if why := GONE if self.deleted else no_place_for(self._lines.values(), subscription):
+            then(why)
             return
         line = Line(self.node.next_consumer(), subscription, now_ms, then)
         self._lines[line.number] = self._by_subscription[subscription] = line
@@ -234,6 +231,9 @@ class RemoteQueue:
     def lease(self, request: LeaseRequest, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
         self._ask(ASK_LEASE, lambda answer, records: then(answer.lease or LOST, bytes(records)), word=request)
 
+    def browse(self, browse: Browse, then: Browsed, now_ms: int) -> None:
+        self._ask(ASK_BROWSE, lambda answer, records: then(answer.next, bytes(records)), browse=browse)
+
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
         return message  # the owner has changed in it what a consumer shall see
 
@@ -251,12 +251,15 @@ class RemoteQueue:
     def requeue(self, seq: int, counted: bool) -> None:
         self._give_back(seq, SETTLE_REQUEUE_COUNTED if counted else SETTLE_REQUEUE)
 
-    def _give_back(self, seq: int, outcome: int) -> None:
+    def modify(self, seq: int, modification: Modification) -> None:
+        self._give_back(seq, SETTLE_REQUEUE_COUNTED if modification[0] else SETTLE_REQUEUE, *modification[1:])
+
+    def _give_back(self, seq: int, outcome: int, link: str = "", change: bytes = b"") -> None:
         if self.deleted:
             return
         count = self.ring.release(seq)
         if count >= 0:
-            self._settlements.add(seq, outcome, count if outcome == SETTLE_REQUEUE_COUNTED else 0)
+            self._settlements.add(seq, outcome, count if outcome == SETTLE_REQUEUE_COUNTED else 0, link, change)
             self.ring.mark()
 
     def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
@@ -317,6 +320,10 @@ class RemoteQueue:
     def counts(self, now_ms: int, then: Callable[[int, int], None]) -> None:
         self._ask(ASK_COUNTS, lambda answer, _: self._counted(answer, then))
 
+    def ready_for(self, consumer: LocalConsumer, now_ms: int, then: Callable[[int, int], None]) -> None:
+        number = line.number if (line := self._by_subscription.get(consumer)) is not None else 0
+        self._ask(ASK_COUNTS, lambda answer, _: then(answer.count, answer.consumers), consumer=number)
+
     def _counted(self, answer: Answer, then: Callable[[int, int], None]) -> None:
         self.ready = answer.count
         then(answer.count, answer.consumers)
@@ -331,23 +338,21 @@ class RemoteQueue:
         if self.entity.owner is None and not if_unused and not if_empty:
             then("", 0)  # nobody is there to be asked, and there is nothing to ask
             return
-        self._ask(ASK_DELETE, lambda answer, _: then(answer.refused, answer.count), if_unused, if_empty)
+        self._ask(
+            ASK_DELETE, lambda answer, _: then(answer.refused, answer.count), if_unused=if_unused, if_empty=if_empty
+        )
 
     def ownerless(self) -> None:
         """It has lost its owner, and there is no other: who deletes it without conditions need not wait for one."""
         for question in self._questions.take_deletions():
             question.then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
 
-    def _ask(
-        self, what: int, then: Then, if_unused: bool = False, if_empty: bool = False, no_ack: bool = False,
-        word: LeaseRequest | None = None,
-    ) -> None:  # fmt: skip
+    def _ask(self, what: int, then: Then, **more: Any) -> None:
+        """`more`: fields of `Question`."""
         if self.deleted:
             then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
             return
-        now_ms = self.node.host.now_ms
-        after = self._backlog.next_number
-        self._questions.ask(Question(what, if_unused, if_empty, no_ack, after, now_ms, then, word))
+        self._questions.ask(Question(what, self._backlog.next_number, self.node.host.now_ms, then, **more))
         self.ring.mark()
 
     def adopt(self, settings: QueueSettings) -> None:
@@ -488,9 +493,7 @@ class RemoteQueue:
         line = self._lines.get(message.consumer)
         if message.gen != self.gen or line is None:
             return
-        then, line.then = line.then, None
-        if message.active is not None:
-            line.subscription.activated(message.active)
+        then = line.answered(message.active)
         if message.refused:
             line.told = False  # the owner knows that it is not there
             self._end(line)

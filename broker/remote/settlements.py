@@ -41,7 +41,8 @@ class Settlements:
     def __init__(self) -> None:
         self._next_id = 1
         self._told = 0  # the last id that the owner was told in this attachment
-        self._gathered: dict[tuple[int, int], list[int]] = {}  # outcome, delivery count -> seqs
+        self._gathered: dict[tuple[int, int, str, bytes], list[int]] = {}
+        """Outcome, delivery count, link, change: seqs."""
         self._open: deque[Settlement] | tuple[()] = ()
         self._returned: dict[int, int] = {}  # seq -> id of the open settlement that returns it
         self._struck: dict[int, list[int]] = {}  # id of an open settlement -> seqs to be struck off it
@@ -50,23 +51,26 @@ class Settlements:
     def __bool__(self) -> bool:
         return bool(self._open or self._gathered)
 
-    def add(self, seq: int, outcome: int, count: int = 0) -> None:
-        """A delivery that is not acknowledged but rejected or returned; `count`: for how often it had been before."""
-        self._gathered.setdefault((outcome, count), []).append(seq)
+    def add(self, seq: int, outcome: int, count: int = 0, link: str = "", change: bytes = b"") -> None:
+        """A delivery that is not acknowledged but rejected or returned; `count`: for how often it had been before;
+        `link` and `change` as in `Modification`."""
+        self._gathered.setdefault((outcome, count, link, change), []).append(seq)
 
     def gather(self, acknowledged: Sequence[Range]) -> None:
         """Makes settlements of all that came since the last call."""
         self._append(SETTLE_ACK, acknowledged)
-        for (outcome, count), seqs in sorted(self._gathered.items()):
-            self._append(outcome, ranges_of(seqs), count)
+        for (outcome, count, link, change), seqs in sorted(self._gathered.items()):
+            self._append(outcome, ranges_of(seqs), count, link, change)
         self._gathered.clear()
 
-    def _append(self, outcome: int, ranges: Sequence[Range], count: int = 0) -> None:
+    def _append(
+        self, outcome: int, ranges: Sequence[Range], count: int = 0, link: str = "", change: bytes = b""
+    ) -> None:
         for start in range(0, len(ranges), RANGES_MAX):
             part = tuple(ranges[start : start + RANGES_MAX])
             if isinstance(self._open, tuple):
                 self._open = deque()
-            self._open.append(Settlement(self._next_id, outcome, part, count))
+            self._open.append(Settlement(self._next_id, outcome, part, count, link, change))
             if outcome in (SETTLE_REQUEUE, SETTLE_REQUEUE_COUNTED):
                 for first, last in part:
                     self._returned.update(dict.fromkeys(range(first, last + 1), self._next_id))

@@ -46,6 +46,8 @@ class StreamAsk(StreamMessage, frozen=True, tag=80):
     name: Annotated[str, msgspec.Meta(max_length=200)] = ""
     place: Whole = 0
     """Seq."""
+    filter: Annotated[bytes, msgspec.Meta(max_length=16 << 10)] = b""
+    """READ (feature level 3): only these messages (`content.selector.filters`), with gaps between them; empty: all."""
 
 
 class StreamTold(StreamMessage, frozen=True, tag=81):

@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple, NoReturn
 
+from clusterbroker.broker.content.selector.filters import Filter
+from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.handle import Taken as OneTaken
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.local_queue import Host, LocalQueue
@@ -28,6 +30,7 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.broker.stats.totals import StoredOffset
 from clusterbroker.broker.streams.bookmarks import Bookmarks
+from clusterbroker.broker.streams.judging import JUDGED_MAX, WORK_AT_ONCE, filter_asked, judged
 from clusterbroker.broker.streams.messages import FIND, LEAVE, STORE, STORED, StreamAsk, StreamTold
 from clusterbroker.broker.streams.past import Part
 from clusterbroker.broker.streams.strip_bcc import unblinded
@@ -60,9 +63,10 @@ class Asked(NamedTuple):
 class Seat:
     """A reader, as one of the queue's consumers (`broker.queues.subscription.Member`)."""
 
-    __slots__ = ("active", "node", "number", "order", "priority")
+    __slots__ = ("active", "node", "number", "order", "priority", "wanted")
     exclusive = holds = has_credit = False
     held = 0
+    link, filter, selection = "", None, None
 
     def __init__(self, node: str, number: int) -> None:
         self.node = node
@@ -70,6 +74,7 @@ class Seat:
         self.order = (0, node, number)
         self.priority = 0
         self.active = True
+        self.wanted: Filter | None = None
 
     @property
     def credit(self) -> Seat:
@@ -89,7 +94,7 @@ class Seat:
 class Stream(LocalQueue):
     """See the module."""
 
-    __slots__ = ("_asked", "_bookmarks", "_later", "_round", "_seats", "_told_late", "_trimmed", "_unseen")
+    __slots__ = ("_asked", "_bookmarks", "_judged", "_later", "_round", "_seats", "_told_late", "_trimmed", "_unseen")
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
         super().__init__(entity, settings, ring, host, now_ms)
@@ -99,6 +104,7 @@ class Stream(LocalQueue):
         self._later: deque[Callable[[], None]] = deque()  # searches that go on in the next turn
         self._bookmarks: Bookmarks | None = None
         self._told_late = False
+        self._judged = 0  # work for readers with filters, in this turn
         self._trimmed = 0  # what retention has let go, and the log may not have heard of yet
         self._seats: dict[tuple[str, int], Seat] = {}
         ring.past.filed_more = ring.mark
@@ -157,6 +163,9 @@ class Stream(LocalQueue):
     def lease(self, _: LeaseRequest, then: Callable[[LeaseAnswer, bytes], None], __: int) -> None:
         then(LeaseAnswer(406, f"{self.place} {UNTAKEN}"), b"")
 
+    def browse(self, browse: Browse, then: Browsed, _: int) -> None:
+        then(browse.seq, b"")
+
     def shown(self, _: int, message: Message, *__: Any) -> Message:
         return message
 
@@ -166,7 +175,7 @@ class Stream(LocalQueue):
     def _never(self, *_: Any, **__: Any) -> NoReturn:
         raise AssertionError("a stream refuses nothing and hands nothing out, so nothing dies or comes back")
 
-    kill = reject = requeue = preload = _return = _never
+    kill = reject = requeue = modify = preload = _return = _never
 
     def _advance(self, upto: int) -> None:
         self.ring.commit(upto)
@@ -216,9 +225,11 @@ class Stream(LocalQueue):
         now = self._end, self._lowest, self.halted, self.paused
         if not self._unseen:
             self._unseen, self._round = len(self._asked), now
-        count = min(self._unseen, READERS_AT_ONCE)
-        self._unseen -= count
+        count, self._judged = min(self._unseen, READERS_AT_ONCE), 0
         for _asked in range(count):
+            if self._judged > WORK_AT_ONCE:
+                break
+            self._unseen -= 1
             self._answer_one(self._asked.popleft())
         if self._unseen:
             self.host.later(self)
@@ -252,18 +263,32 @@ class Stream(LocalQueue):
 
         def took(taken: Taken) -> None:
             if taken.records and not self.paused and not self._has(ask.seq, taken.first):
-                self.ring.handed += taken.next_seq - taken.first
+                handed = taken.next_seq - taken.first
+                if ask.filter:
+                    taken, handed = self._judge(asked, taken)
+                self.ring.handed += handed
                 self._tell(asked, taken.first, taken.next_seq, records=taken.records)
             else:
                 self._again(asked)  # retention, or a cut, was there first
 
         size = max(1, min(ask.bytes_max, PIECE_BYTES))
-        if self._take(Wish(ask.seq, min(ask.end, self._end), ask.count_max, size), took):
+        count = JUDGED_MAX if ask.filter else ask.count_max
+        if self._take(Wish(ask.seq, min(ask.end, self._end), count, size), took):
             return True
         if ask.end > self._end or not ask.seq < ask.end <= self._lowest:
             return False
         self._tell(asked, self._lowest, self._lowest)  # retention took all of it
         return True
+
+    def _judge(self, asked: Asked, taken: Taken) -> tuple[Taken, int]:
+        """What its filter takes, and how many messages that is."""
+        ask, seat = asked.ask, self._seats.get((asked.node, asked.ask.reader))
+        wanted = filter_asked(ask.filter, None if seat is None else seat.wanted)
+        if seat is not None:
+            seat.wanted = wanted
+        taken, work, found = judged(taken, wanted, self.ring.queue_id, self.ring.epoch, ask.count_max)
+        self._judged += work
+        return taken, found
 
     def _again(self, asked: Asked) -> None:
         """The question waits for the next turn in which anything is answered."""

@@ -39,6 +39,7 @@ FIRST: Final = 1
 LEVELS: Final = (
     Level(FIRST, "AMQP 0-9-1, streams, leases, transactions"),
     Level(2, "messages of AMQP 1.0"),
+    Level(3, "links of AMQP 1.0: filters, browsing, recovery"),
 )
 LEVEL: Final = LEVELS[-1].number
 """The highest that this release knows."""

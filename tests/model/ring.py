@@ -27,7 +27,8 @@ In a cluster a ring is the owner's, a replica's or a proxy's (`ring_cluster`); t
     UNACKED      of a replicated queue: with the number of the node that holds it
 
 `dispatch` hands ready messages to consumers with credit, highest consumer priority first, round robin among
-equals. What a consumer is, and what becomes of what it is handed, is its protocol's affair (`ring_taker`).
+equals. What a consumer is, and what becomes of what it is handed, is its protocol's affair (`ring_taker`). A queue with
+a consumer that passes messages over is handed out by `dispatch_selected` (`ring_selection`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from __future__ import annotations
 from tests.model.ring_cluster import Ring, digest_of
 from tests.model.ring_dispatch import RemoteConsumer, dispatch
 from tests.model.ring_local import LOAD_AHEAD, LOAD_BYTES, RESERVE_FIRST, RESERVE_MAX
+from tests.model.ring_selection import Selection, dispatch_selected
 from tests.model.ring_taker import Taker
 
 __all__ = [
@@ -44,7 +46,9 @@ __all__ = [
     "RESERVE_MAX",
     "RemoteConsumer",
     "Ring",
+    "Selection",
     "Taker",
     "digest_of",
     "dispatch",
+    "dispatch_selected",
 ]

@@ -411,6 +411,7 @@ class Ring(LeasedRing):
         before = self._slots.get(record.seq)
         if before is not None:  # it moved
             self._rewrites.pop(record.seq, None)
+            self._moves = [move for move in self._moves if move[0] != record.seq]
             if before.message is not None:
                 self._went(before.message)
         place = segment, offset + record.offset, record.length

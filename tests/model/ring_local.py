@@ -112,6 +112,7 @@ class LocalRing:
         "_inflight",
         "_longest",
         "_moves",
+        "_moving",
         "_requeued",
         "_reserve_from",
         "_reserve_step",
@@ -164,6 +165,7 @@ class LocalRing:
         "resident",
         "resident_bytes",
         "resident_bytes_max",
+        "returned",
         "ttl_ms",
         "turn",
         "unacked",
@@ -224,6 +226,8 @@ class LocalRing:
         self._requeued: dict[int, int] = {}  # seq -> delivery count, REQ unlogged
         self._rewrites: dict[int, None] = {}
         self._moves: list[Location] = []  # copies in the group in flight
+        self._moving: set[int] = set()  # their seqs: what is in memory is not what their old places have
+        self.returned: int | None = None  # the lowest seq that has returned since a selecting dispatch looked
         self._inflight: list[Range] = []  # SET ranges of the group in flight
         self._dirty_runs: dict[int, None] = {}
         self._volatile = False
@@ -298,8 +302,14 @@ class LocalRing:
         if self.paused or self.replica:
             return HEAD_NOT_COMMITTED if self.ready else HEAD_NONE
         seq = self._head()
-        if not seq:
-            return HEAD_NONE
+        return self.head_at(seq, now_ms) if seq else HEAD_NONE
+
+    def head_seq(self) -> int:
+        """The next ready message, 0 without."""
+        return self._head()
+
+    def head_at(self, seq: int, now_ms: int) -> int:
+        """What `head` says when this ready message is the head."""
         slot = self._slots[seq]
         if slot.message is None:
             return HEAD_NOT_LOADED
@@ -364,7 +374,10 @@ class LocalRing:
 
     def take(self) -> tuple[int, Message, bool, int]:
         """Hands out the head (`head` said HEAD_OK): seq, message, redelivered, delivery count."""
-        seq = self._head()
+        return self.take_at(self._head())
+
+    def take_at(self, seq: int) -> tuple[int, Message, bool, int]:
+        """Hands out this ready message, which need not be the head."""
         slot = self._slots[seq]
         message = slot.message
         assert slot.state == READY, "only a ready message is handed out"
@@ -376,10 +389,33 @@ class LocalRing:
             self.reserve_ahead(seq)
         elif slot.persist and not slot.written and seq > self.reserved:
             self._reserve_past(seq)
-        if slot.written and seq < self.committed and self.resident_bytes > self.resident_bytes_max:
-            self._page_out(seq, slot)
+        self.relieve(seq)
         self.redelivered += slot.redelivered
         return seq, message, slot.redelivered, slot.delivery_count
+
+    def relieve(self, seq: int) -> None:
+        """A message that is wanted by nobody here may leave memory."""
+        slot = self._slots.get(seq)
+        written = slot is not None and slot.written and slot.message is not None and seq < self.committed
+        if slot is not None and written and self.resident_bytes > self.resident_bytes_max:
+            self._page_out(seq, slot)
+
+    def next_ready(self, seq: int) -> int:
+        """The first ready message from `seq` on, 0 without."""
+        return min((at for at, slot in self._slots.items() if at >= seq and slot.state == READY), default=0)
+
+    def missing_from(self, seq: int, count_max: int, bytes_max: int) -> list[Location]:
+        """Places of the next ready messages from `seq` on that are on disk only, without one in memory between them."""
+        found: list[Location] = []
+        size = 0
+        while len(found) < count_max and size < bytes_max and (seq := self.next_ready(seq)):
+            slot = self._slots[seq]
+            if slot.message is not None:
+                break
+            found.append((seq, slot.segment, slot.offset, slot.length))
+            size += slot.length
+            seq += 1
+        return found
 
     def _leave_head(self, seq: int, slot: _Slot) -> None:
         if self._heap and self._heap[0][1] == seq:
@@ -500,6 +536,7 @@ class LocalRing:
         self.unacked -= 1
         self.ready += 1
         self.ready_bytes += slot.body_length
+        self.returned = seq if self.returned is None else min(self.returned, seq)
         if seq < self._cursor:  # else the cursor will meet it: after a failover it stands before what was held
             heapq.heappush(self._heap, (-slot.priority, seq))
         self.mark()
@@ -605,7 +642,9 @@ class LocalRing:
             slot = self._slots[seq]  # a message that leaves is struck off
             assert slot.message is not None, "a message to be written again stays in memory"
             offset = writer.enqueue(self.queue_id, self.epoch_of(seq), seq, slot.message, slot.delivery_count)
-            self._moves.append((seq, writer.segment, offset, slot.length))
+            length = ENQ_OVERHEAD_BYTES + len(slot.message.address) + len(slot.message.payload)
+            self._moves.append((seq, writer.segment, offset, length))
+            self._moving.add(seq)
         self._rewrites.clear()
         self._write_new(writer, min(upto, self.next_seq) if upto else self.next_seq)
         if LAST_DEAD in self._unsaid:
@@ -696,6 +735,7 @@ class LocalRing:
         self._commit_moves()
 
     def _commit_moves(self) -> None:
+        self._moving.clear()
         for seq, segment, offset, length in self._moves:
             slot = self._slots.get(seq)
             if slot is None:
@@ -703,7 +743,7 @@ class LocalRing:
             if self.use is not None:
                 self.use.add(segment, length)
                 self.use.release(slot.segment, slot.length)
-            slot.segment, slot.offset = segment, offset
+            slot.segment, slot.offset, slot.length = segment, offset, length
             self._dirty_runs[seq // RUN_LENGTH] = None
             if slot.message is not None and self.resident_bytes > self.resident_bytes_max:
                 self._page_out(seq, slot)
@@ -734,6 +774,24 @@ class LocalRing:
             self.mark()
         return True
 
+    def replace(self, seq: int, message: Message) -> bool:
+        """An unacknowledged message gets another header; it is written again under its seq, and every copy of the queue
+        takes that in its place. False: it is not unacknowledged."""
+        assert not any((self.proxy, self.replica, self.past)), "the owner of a queue changes its messages"
+        slot = self._slots.get(seq)
+        if slot is None or slot.state != UNACKED:
+            return False
+        assert message.body_length == slot.body_length, "a message keeps its body"
+        if slot.message is not None:
+            self._went(slot.message)
+        slot.message = message
+        self._came(message)
+        self._longest = max(self._longest, len(message.address) + len(message.payload))
+        if slot.written:
+            self._rewrites[seq] = None
+        self.mark()
+        return True
+
     # -- paging -----------------------------------------------------------------------------------------------
 
     def _came(self, message: Message) -> None:
@@ -748,7 +806,7 @@ class LocalRing:
     def _page_out(self, seq: int, slot: _Slot) -> None:
         assert slot.written, "only a message on disk leaves memory"
         assert slot.message is not None, "it is in memory"
-        if seq in self._rewrites or self._volatile:
+        if seq in self._rewrites or seq in self._moving or self._volatile:
             return
         self._went(slot.message)
         slot.message = None

@@ -19,9 +19,10 @@ class Taker:
     delivered  total
     limit      link credit: `delivered` may rise to it, and the taker may raise it (AMQP 1.0, 2.6.7: delivery-count plus
                link-credit, without its wrap); NO_LIMIT where another bound is all there is
+    selection  what it takes of the queue (`ring_selection`); None: all, in order
     """
 
-    __slots__ = ("active", "delivered", "limit", "owner", "priority", "ring")
+    __slots__ = ("active", "delivered", "limit", "owner", "priority", "ring", "selection")
 
     def __init__(self, ring: Any, priority: int = 0, owner: Any = None) -> None:
         self.ring = ring
@@ -30,6 +31,7 @@ class Taker:
         self.active = True
         self.delivered = 0
         self.limit = NO_LIMIT
+        self.selection: Any = None
 
     @property
     def has_credit(self) -> bool:

@@ -40,7 +40,8 @@ class Subscription:
     """A consumer of a channel (`broker.access.receiver.Consumer`). `credit`: its part in `dispatch`."""
 
     __slots__ = ("arguments", "credit", "exclusive", "holder", "no_ack", "order", "queue", "tag")
-    node = ""
+    node = link = ""
+    filter = None
 
     def __init__(
         self,

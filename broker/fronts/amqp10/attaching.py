@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from clusterbroker.broker.access import receiver
+from clusterbroker.broker.access.browser import BrowseReader
 from clusterbroker.broker.access.errors import Refusal, not_found
 from clusterbroker.broker.access.questions import Pending
 from clusterbroker.broker.access.readers import OFFSET_MAX, RangeReader, StreamReader
 from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.content.selector.filters import BadFilter, Filter, filter_of
 from clusterbroker.broker.fronts.amqp10 import dynamic, management_link, subscriptions
 from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT, queue_of, target_of, topic_of
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
@@ -30,6 +32,7 @@ from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.wire.amqp10.errors import (
     HANDLE_IN_USE,
     INVALID_FIELD,
+    NOT_IMPLEMENTED,
     RESOURCE_LIMIT,
     STOLEN,
     LinkError,
@@ -53,6 +56,8 @@ from clusterbroker.journal.record import Message
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
 
+FILTERS_LEVEL: Final = 3
+"""Feature level of members that judge messages for consumers elsewhere."""
 HANDLE_MAX: Final = 1023
 NAME_BYTES_MAX: Final = 256
 OUTCOMES: Final = tuple(kind.SYMBOL for kind in (Accepted, Rejected, Released, Modified))
@@ -196,6 +201,7 @@ def _receive(session: SessionCore, performative: Attach) -> None:
         subscriptions.look_up(session, performative, _consume)
         return
     if subscriptions.is_topic(source.capabilities):
+        _filter(session.access, source.filter or {})  # a bad one must not take the place of a durable subscription's
         subscriptions.attach(session, performative, source, _consume)
         return
     if source.dynamic:
@@ -235,17 +241,19 @@ def _consume(
         raise LinkError(RESOURCE_LIMIT, f"reached maximum ({limit}) of receivers per session")
     queue = receiver.readable(access, name, session.connection.sessions.values())
     settings = performative.properties or {}
-    reader, filters = _reader(access, queue, source.filter or {})
+    wanted, judged = _filter(access, source.filter or {})
+    browses = source.distribution_mode == "copy"
+    reader, filters = _reader(access, queue, source.filter or {}, wanted, browses)
     known = replace(
         source,
-        filter=filters or None,
+        filter=filters | judged or None,
         outcomes=tuple(one for one in OUTCOMES if not source.outcomes or one in source.outcomes),
-        distribution_mode="move" if source.distribution_mode else None,
+        distribution_mode=("copy" if browses else "move") if source.distribution_mode else None,
         durable=min(source.durable, 1),
     )
-    link = ReceiverLink(session, performative, known, reader, _priority(settings))
+    link = ReceiverLink(session, performative, known, reader, _priority(settings), wanted)
     link.exclusive, link.terminus = exclusive, terminus
-    if reader is not queue:
+    if isinstance(reader, StreamReader):
         link.credit.numbered, link.credit.shift = STREAM_OFFSET, -1
     session.links[link.handle] = link
 
@@ -279,21 +287,46 @@ def _priority(settings: Mapping[str, Any]) -> int:
     return int(told)
 
 
+def _filter(access: Authorization, filters: Mapping[str, Any]) -> tuple[Filter | None, dict[Any, Any]]:
+    """What the link takes of what it reads, and the filters that say so."""
+    try:
+        wanted, judged = filter_of(filters)
+    except BadFilter as error:
+        raise LinkError(INVALID_FIELD, str(error)) from error
+    if wanted is not None:
+        check_level(access, "a filter")
+    return wanted, judged
+
+
+def check_level(access: Authorization, what: str) -> None:
+    """Raises LinkError while members may be in the cluster that cannot read this."""
+    level = access.node.map.level
+    if level < FILTERS_LEVEL:
+        raise LinkError(
+            NOT_IMPLEMENTED,
+            f"{what} needs feature level {FILTERS_LEVEL}, and the cluster is at {level}: when all members run a release"
+            " that knows it, raise the level (clusterbroker cluster raise-level)",
+        )
+
+
 def _reader(
-    access: Authorization, queue: QueueHandle, filters: Mapping[str, Any]
+    access: Authorization, queue: QueueHandle, filters: Mapping[str, Any], wanted: Filter | None, browses: bool
 ) -> tuple[QueueHandle | RangeReader, dict[Any, Any]]:
-    """What the link reads, and the filters that are in force."""
+    """What the link reads, and where it begins, as its filters say."""
     if queue.settings.queue_type != STREAM:
-        return queue, {}
+        if not browses:
+            return queue, {}
+        check_level(access, "browsing")
+        return BrowseReader(access, queue, wanted), {}
     for name, told in filters.items():
         if not isinstance(told, Described) or told.descriptor != OFFSET:
             continue
         start = told.value
         if isinstance(start, Milliseconds):
-            return StreamReader(access, queue, since_ms=max(0, start)), {Symbol(name): told}
+            return StreamReader(access, queue, since_ms=max(0, start), wanted=wanted), {Symbol(name): told}
         if start in ("first", "last", "next"):
-            return StreamReader(access, queue, str(start)), {Symbol(name): told}
+            return StreamReader(access, queue, str(start), wanted=wanted), {Symbol(name): told}
         if isinstance(start, int) and not isinstance(start, bool) and 0 <= start < OFFSET_MAX:
-            return StreamReader(access, queue, int(start)), {Symbol(name): told}
+            return StreamReader(access, queue, int(start), wanted=wanted), {Symbol(name): told}
         raise LinkError(INVALID_FIELD, f"{OFFSET} is first, last, next, an offset or a timestamp")
-    return StreamReader(access, queue), {}
+    return StreamReader(access, queue, wanted=wanted), {}

@@ -10,10 +10,13 @@ answer was sent before its second one, and has come. Until then the credit stand
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
+from clusterbroker.broker.access.browser import BrowseReader
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.readers import RangeReader
+from clusterbroker.broker.content.selector.filters import Filter
 from clusterbroker.broker.fronts.amqp10.conditions import Refused, link_error
 from clusterbroker.broker.fronts.amqp10.delivery import LinkConsumer
 from clusterbroker.broker.fronts.amqp10.ports import Detached, LinkState, SessionCore, Terminus
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
 
 ACTIVE: Final = "rabbitmq:active"
+LINK_MAX: Final = 100
+"""Characters of a container's id and a link's name together; of longer ones a digest is known."""
 COUNTS: Final = 1 << 32
 ROOM_MAX: Final = 1 << 31
 QUIET: Final = 2
@@ -45,19 +50,21 @@ class ReceiverLink:
     node = ""
 
     __slots__ = (
-        "active", "attached", "credit", "drained", "draining", "drains", "exclusive", "handle", "name", "order",
-        "queue", "rcv_second", "session", "settled", "source", "terminus", "told_active",
+        "active", "attached", "credit", "drained", "draining", "drains", "exclusive", "filter", "handle", "name",
+        "order", "queue", "rcv_second", "session", "settled", "source", "terminus", "told_active",
     )  # fmt: skip
 
     def __init__(
-        self, session: SessionCore, attach: Attach, source: Source, queue: QueueHandle | RangeReader, priority: int
-    ) -> None:
+        self, session: SessionCore, attach: Attach, source: Source, queue: QueueHandle | RangeReader, priority: int,
+        wanted: Filter | None = None,
+    ) -> None:  # fmt: skip
         self.session = session
         self.name = attach.name
         self.handle = int(attach.handle)
         self.source = source
         """As it is in force."""
         self.queue = queue
+        self.filter = wanted
         self.settled = attach.snd_settle_mode == 1
         self.rcv_second = attach.rcv_settle_mode == 1
         self.exclusive = False
@@ -156,6 +163,8 @@ class ReceiverLink:
             self._dry()  # of a queue with a single active consumer others get nothing
         elif not credit.writable:
             return  # `go_on`
+        elif isinstance(queue, BrowseReader):
+            queue.drain(self._dry)
         elif isinstance(queue, RangeReader):
             self._drain_reader(queue, node.now_ms)
         else:
@@ -170,7 +179,7 @@ class ReceiverLink:
                 else:
                     self.session.deadlines.append(lambda _: self._ask_late(drain))
 
-            queue.counts(node.now_ms, counted)
+            queue.ready_for(self, node.now_ms, counted)
 
     def _ask_late(self, drain: int) -> bool:
         self._ask(drain, 0, 1)
@@ -209,6 +218,11 @@ class ReceiverLink:
     @property
     def tag(self) -> str:
         return self.name
+
+    @property
+    def link(self) -> str:
+        said = f"{self.session.connection.container_id}\0{self.name}"
+        return said if len(said) <= LINK_MAX else blake2b(said.encode(), digest_size=16).hexdigest()
 
     @property
     def no_ack(self) -> bool:

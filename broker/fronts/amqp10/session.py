@@ -23,6 +23,7 @@ from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.conditions import described
 from clusterbroker.broker.fronts.amqp10.delivery import SessionLedger
 from clusterbroker.broker.fronts.amqp10.management_link import ResponseLink
+from clusterbroker.broker.fronts.amqp10.modified import modify
 from clusterbroker.broker.fronts.amqp10.outcomes import IDS, Outcomes
 from clusterbroker.broker.fronts.amqp10.parked import ParkedLink
 from clusterbroker.broker.fronts.amqp10.ports import ConnectionCore
@@ -318,9 +319,8 @@ class Session:
             return
         if kind is Rejected:
             give_back(node, entries, requeue=False, counted=False)
-        elif kind is Modified:
-            assert isinstance(outcome, Modified), "its type says so"
-            give_back(node, entries, requeue=True, counted=outcome.delivery_failed)
+        elif isinstance(outcome, Modified):
+            modify(node, entries, outcome)
         else:
             give_back(node, entries, requeue=True, counted=False)
         if told:

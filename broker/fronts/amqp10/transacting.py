@@ -22,6 +22,7 @@ from clusterbroker.broker.access.publisher import Named
 from clusterbroker.broker.access.receiver import give_back
 from clusterbroker.broker.access.transaction import Transaction
 from clusterbroker.broker.fronts.amqp10.conditions import described, link_error
+from clusterbroker.broker.fronts.amqp10.modified import modify
 from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink
@@ -58,7 +59,7 @@ TIMEOUT_MS: Final = 60_000
 COORDINATOR: Final = "coordinator of transactions"
 CAPABILITIES: Final = ("amqp:local-transactions", "amqp:multi-txns-per-ssn")
 VALUE: Final = 0x77
-_STAGED: Final = {Accepted: "ack", Rejected: "reject", Released: "requeue", Modified: "requeue"}
+_STAGED: Final = {Accepted: "ack", Rejected: "reject", Released: "requeue"}
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +69,8 @@ class Open:
     since_ms: int
     staged: Transaction = field(default_factory=Transaction)
     retired: list[tuple[list[Any], bool]] = field(default_factory=list)
+    modified: list[tuple[list[Any], Modified]] = field(default_factory=list)
+    """Of these, what returns otherwise than as it was."""
     failed: Error | None = None
     """Why it can only be rolled back."""
 
@@ -115,6 +118,9 @@ class Transactions:
         """These deliveries have this outcome when the transaction is committed. Raises LinkError."""
         known = self.find(txn_id)
         known.retired.append((entries, settled))
+        if isinstance(outcome, Modified):
+            known.modified.append((entries, outcome))
+            return
         try:
             known.staged.settle(entries, _STAGED.get(type(outcome), "requeue"))
         except Refusal as refusal:
@@ -175,13 +181,15 @@ class Transactions:
             self._undo(known)
             then(Rejected(error=described(link_error(refusal))))
             return
+        for entries, modified in known.modified:  # no record says of a message that it is ready: it is no part of it
+            modify(self._session.access.node, entries, modified)
         known.staged.commit(self._session.publisher, done)
 
     def _undo(self, known: Open) -> None:
         """Rolls back."""
         session, node = self._session, self._session.access.node
         retired, known.retired = known.retired, []
-        known.staged = Transaction()
+        known.staged, known.modified = Transaction(), []
         for entries, settled in retired:
             lives = [entry for entry in entries if not settled and entry[1].owner.attached]
             session.ledger.restore(lives, node.now_ms)

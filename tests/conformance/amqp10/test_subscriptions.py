@@ -230,6 +230,31 @@ def test_another_topic_or_selector_is_another_subscription(clients: Clients, top
     shared.detach()
 
 
+def selected(selector: str) -> dict[Any, Any]:
+    return {Symbol("s"): Described(Symbol("apache.org:selector-filter:string"), selector)}
+
+
+@rule("Z185")
+def test_selectors_of_subscriptions(clients: Clients, topic: str) -> None:
+    session = clients.session()
+    odd = subscribe(session, topic, credit=10, filter=selected("n IN (1, 3)"))
+    even = subscribe(session, topic, name="sub", credit=10, filter=selected("n = 2"), **DURABLE)
+    source = even.attach.source
+    assert isinstance(source, Source)
+    assert source.filter, "it is in force"
+    sender = publisher(session, topic)
+    for number in range(4):
+        assert sender.send(b"%d" % number, application={"n": number}) == Accepted()
+    assert odd.bodies(2) == [b"1", b"3"]
+    assert taken(even, 1) == [b"2"]
+    even.detach(closed=False)
+    assert sender.send(b"again", application={"n": 2}) == Accepted()
+    subscribe(session, topic, name="sub", filter=selected("n ="), **DURABLE).detached("amqp:invalid-field")
+    even = subscribe(session, topic, name="sub", credit=10, filter=selected("n = 2"), **DURABLE)
+    assert taken(even, 1) == [b"again"], "a bad selector has not ended it"
+    even.detach()
+
+
 @rule("Z185")
 def test_what_is_no_subscription(clients: Clients, topic: str) -> None:
     session = clients.session()

@@ -3,6 +3,7 @@ import jakarta.jms.CompletionListener;
 import jakarta.jms.Connection;
 import jakarta.jms.DeliveryMode;
 import jakarta.jms.InvalidDestinationException;
+import jakarta.jms.InvalidSelectorException;
 import jakarta.jms.JMSException;
 import jakarta.jms.JMSSecurityException;
 import jakarta.jms.MapMessage;
@@ -10,6 +11,7 @@ import jakarta.jms.Message;
 import jakarta.jms.MessageConsumer;
 import jakarta.jms.MessageProducer;
 import jakarta.jms.ObjectMessage;
+import jakarta.jms.QueueBrowser;
 import jakarta.jms.Session;
 import jakarta.jms.StreamMessage;
 import jakarta.jms.TextMessage;
@@ -262,6 +264,64 @@ public final class Client {
     same(((ObjectMessage) receive(consumer)).getObject(), 7);
   }
 
+  private static void selectors(Connection connection, Session session) throws Exception {
+    MessageProducer producer = producer(session, "PLAIN");
+    for (int n = 0; n < 6; n++) {
+      TextMessage message = session.createTextMessage(Integer.toString(n));
+      message.setIntProperty("n", n);
+      message.setStringProperty("color", n % 2 == 0 ? "red" : "blue");
+      message.setJMSType("kind" + n);
+      producer.send(message, DeliveryMode.PERSISTENT, n, 0);
+    }
+    String selector = "color = 'red' AND JMSPriority >= 2 AND JMSType LIKE 'kind_' AND JMSDeliveryMode = 'PERSISTENT'";
+    MessageConsumer red = session.createConsumer(session.createQueue(address("PLAIN")), selector);
+    same(text(receive(red)), "2");
+    same(text(receive(red)), "4");
+    must(red.receiveNoWait() == null, "what the selector does not take");
+    red.close();
+    for (String wanted : new String[] {"0", "1", "3", "5"}) {
+      MessageConsumer one = session.createConsumer(session.createQueue(address("PLAIN")), "n = " + wanted);
+      same(text(receive(one)), wanted);
+      one.close();
+    }
+    try {
+      session.createConsumer(session.createQueue(address("PLAIN")), "properties are = nothing");
+      throw new AssertionError("a selector that is none");
+    } catch (InvalidSelectorException error) {
+      // the client reads it first
+    }
+    empty(session, "PLAIN");
+  }
+
+  private static void browser(Connection connection, Session session) throws Exception {
+    MessageProducer producer = producer(session, "PLAIN");
+    for (int n = 0; n < 5; n++) {
+      TextMessage message = session.createTextMessage(Integer.toString(n));
+      message.setIntProperty("n", n);
+      producer.send(message);
+    }
+    for (int round = 0; round < 2; round++) {
+      try (QueueBrowser browser = session.createBrowser(session.createQueue(address("PLAIN")))) {
+        int n = 0;
+        for (Object message : Collections.list(browser.getEnumeration())) {
+          same(text((Message) message), Integer.toString(n++));
+        }
+        same(n, 5);
+      }
+    }
+    try (QueueBrowser browser = session.createBrowser(session.createQueue(address("PLAIN")), "n > 3")) {
+      same(Collections.list(browser.getEnumeration()).size(), 1);
+    }
+    MessageConsumer consumer = consumer(session, "PLAIN");
+    for (int n = 0; n < 5; n++) {
+      Message message = receive(consumer);
+      same(text(message), Integer.toString(n));
+      must(!message.getJMSRedelivered(), "a browser has taken it");
+    }
+    consumer.close();
+    empty(session, "PLAIN");
+  }
+
   private static void emptyQueue(Connection connection, Session session) throws Exception {
     MessageConsumer consumer = consumer(session, "PLAIN");
     must(consumer.receive(200) == null, "a message of an empty queue");
@@ -336,6 +396,8 @@ public final class Client {
     check("reject", Session.CLIENT_ACKNOWLEDGE, Client::reject);
     check("large", auto, Client::large);
     check("properties and bodies", auto, Client::propertiesAndBodies);
+    check("selectors", auto, Client::selectors);
+    check("queue browser", auto, Client::browser);
     check("empty queue", auto, Client::emptyQueue);
     check("anonymous producer", auto, Client::anonymous);
     check("not found", auto, Client::notFound);

@@ -7,7 +7,7 @@ from urllib.parse import quote, urlsplit
 
 import proton
 from proton import ConnectionException, Delivery, Message, int32, symbol
-from proton.reactor import AtLeastOnce, AtMostOnce
+from proton.reactor import AtLeastOnce, AtMostOnce, Copy, Selector
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
 URL = urlsplit(os.environ["AMQP_URL"])
@@ -203,6 +203,50 @@ def properties_and_values(connection):
         sender.send(Message(body=body))
         assert receiver.receive().body == body
         receiver.accept()
+
+
+@check
+def selector_and_browser(connection):
+    sender = connection.create_sender(queue("PLAIN"))
+    for n in range(6):
+        sender.send(Message(body=b"%d" % n, inferred=True, properties={"n": n, "color": "blue" if n % 2 else "red"}))
+    for _ in range(2):
+        browser = connection.create_receiver(queue("PLAIN"), credit=10, name="browser", options=Copy())
+        assert [data(browser) for _ in range(6)] == [b"%d" % n for n in range(6)]
+        browser.close()
+    options = [Copy(), Selector("color = 'red' AND n > 0")]
+    browser = connection.create_receiver(queue("PLAIN"), credit=10, name="red", options=options)
+    assert [data(browser), data(browser)] == [b"2", b"4"]
+    browser.close()
+    selecting = Selector("color = 'red' AND n BETWEEN 1 AND 9")
+    receiver = connection.create_receiver(queue("PLAIN"), credit=10, name="some", options=selecting)
+    for wanted in (b"2", b"4"):
+        assert data(receiver) == wanted
+        receiver.accept()
+    raised(proton.Timeout, receiver.receive, timeout=0.2)
+    receiver.close()
+    receiver = connection.create_receiver(queue("PLAIN"), credit=10, name="rest")
+    for wanted in (b"0", b"1", b"3", b"5"):
+        assert data(receiver) == wanted
+        receiver.accept()
+    receiver.close()
+    error = raised(LinkDetached, connection.create_receiver, queue("PLAIN"), options=Selector("n ="))
+    assert error.condition == "amqp:invalid-field", error.condition
+
+
+@check
+def undeliverable_here_and_annotations(connection):
+    connection.create_sender(queue("PLAIN")).send(Message(body=b"not here", inferred=True))
+    receiver = connection.create_receiver(queue("PLAIN"), credit=1, name="fussy")
+    receiver.receive()
+    settle(receiver, Delivery.MODIFIED, undeliverable=True, annotations={symbol("x-opt-why"): "no"})
+    raised(proton.Timeout, receiver.receive, timeout=0.2)
+    other = connection.create_receiver(queue("PLAIN"), credit=1, name="other")
+    message = other.receive()
+    assert (bytes(message.body), message.annotations[symbol("x-opt-why")]) == (b"not here", "no")
+    other.accept()
+    other.close()
+    receiver.close()
 
 
 @check

@@ -116,6 +116,31 @@ await check("many in flight", async (connection) => {
   assert.ok(await isEmpty(connection, queue("PLAIN")));
 });
 
+await check("selector and browser", async (connection) => {
+  const numbers = [...Array(6).keys()];
+  const messages = numbers.map((n) => ({ body: n, application_properties: { n, color: n % 2 ? "blue" : "red" } }));
+  await send(connection, queue("PLAIN"), ...messages);
+  const browser = receive(connection, { address: queue("PLAIN"), distribution_mode: "copy" }, { credit_window: 10 });
+  for (const n of numbers) assert.equal((await browser.next()).message.body, n);
+  await browser.over();
+  const filter = rhea.filter.selector("color = 'red' AND n <> 0");
+  const red = receive(connection, { address: queue("PLAIN"), filter }, { credit_window: 10 });
+  for (const n of [2, 4]) {
+    const { message, delivery } = await red.next();
+    assert.equal(message.body, n);
+    delivery.accept();
+  }
+  await red.over();
+  const rest = receive(connection, queue("PLAIN"), { credit_window: 10 });
+  for (const n of [0, 1, 3, 5]) {
+    const { message, delivery } = await rest.next();
+    assert.equal(message.body, n);
+    delivery.accept();
+  }
+  await rest.over();
+  assert.ok(await isEmpty(connection, queue("PLAIN")));
+});
+
 await check("release, modify, accept", async (connection) => {
   await send(connection, queue("PLAIN"), { body: "again" });
   let receiver = receive(connection, queue("PLAIN"));

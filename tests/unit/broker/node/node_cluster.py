@@ -131,7 +131,7 @@ class Site(World):
 class Cluster:
     """All of them, and what is between them."""
 
-    def __init__(self, *names: str, **options: Any) -> None:
+    def __init__(self, *names: str, level: int = LEVEL, **options: Any) -> None:
         self.now_ms = 1_000_000
         self.log: list[tuple[c.AnyCommand, Site | None, Any]] = []
         self.links: dict[tuple[str, str], deque[bytes]] = {}
@@ -143,7 +143,7 @@ class Cluster:
         self._working = False
         for name in names:
             self.order(c.AddMember(name=NodeId(name), address=f"{name}:1"))
-        self.order(c.RaiseLevel(level=LEVEL))
+        self.order(c.RaiseLevel(level=level))
         self.order(c.PutUser(name="guest", password_hash="guest", hash_algorithm="scrypt"))
         self.order(c.SetPermission(user="guest", vhost="/", configure=".*", write=".*", read=".*"))
         self.sites = {name: Site(self, name, **options) for name in names}

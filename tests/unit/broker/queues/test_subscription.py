@@ -160,7 +160,7 @@ class Counted:
 
     def __init__(self, number: int) -> None:
         self.order = (1, "b", number)
-        self._credit = SimpleNamespace(priority=0, active=True)
+        self._credit = SimpleNamespace(priority=0, active=True, selection=None)
 
     @property
     def credit(self) -> Any:

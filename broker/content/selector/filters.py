@@ -1,0 +1,171 @@
+"""Filters of a source (AMQP 1.0, 3.5.8; Filter Expressions 1.0): which messages a link takes.
+
+    apache.org:selector-filter:string       a JMS selector
+    amqp:sql-filter                         an SQL filter expression
+    amqp:properties-filter                  a map: each property is equal to this, or begins or ends with it
+    amqp:application-properties-filter      the same of application properties
+
+All filters of a link hold together. In the two maps a text `&p:x` is what begins with x, `&s:x` what ends with it, and
+`&&x` is the text `&x` (RabbitMQ 4.1). A filter travels from node to node as the client sent it (`Filter.wire`), and
+whoever judges by it makes it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from clusterbroker.broker.content.selector.evaluation import compiled, kind_of
+from clusterbroker.broker.content.selector.subject import PROPERTIES, Subject, jms_name, plain, sql_name
+from clusterbroker.broker.content.selector.syntax import BadSelector, parse
+from clusterbroker.broker.wire.amqp10.types import DecodeError, Described, Symbol, Uuid, decode, encode
+from clusterbroker.broker.wire.numbers import UInt64
+
+if TYPE_CHECKING:
+    from clusterbroker.journal.record import Message
+
+ENTRIES_MAX: Final = 16
+"""Properties in one map."""
+WIRE_BYTES_MAX: Final = 16 << 10
+"""Of all filters of a link."""
+
+WORK_LEAST: Final = 20
+WORK_WIRE_BYTES: Final = 4
+"""Of a filter: the shortest part of a selector, `a=1`, is judged in less than 1 us."""
+WORK_HEADER_BYTES: Final = 4
+"""Of a message's header: values are decoded one by one."""
+Holds = Callable[[Subject], Any]
+"""True: the message is taken."""
+
+
+class BadFilter(ValueError):
+    """A filter that is known and is not well-formed; says what is wrong."""
+
+
+class Filter:
+    """What is in force of a source's filters."""
+
+    __slots__ = ("_holds", "_weight", "wire")
+
+    def __init__(self, holds: tuple[Holds, ...], wire: bytes) -> None:
+        self._holds = holds
+        self._weight = WORK_LEAST + len(wire) // WORK_WIRE_BYTES
+        self.wire = wire
+
+    def work(self, message: Message) -> int:
+        """About how long it takes to judge the message, in us."""
+        return self._weight + len(message.header) // WORK_HEADER_BYTES
+
+    def takes(self, subject: Subject) -> bool:
+        """Whether the link takes the message; of one that cannot be read nobody knows, so it does not."""
+        try:
+            return all(holds(subject) is True for holds in self._holds)
+        except Exception:
+            return False
+
+
+def filter_of(filters: Mapping[Any, Any]) -> tuple[Filter | None, dict[Symbol, Described]]:
+    """The filter that a source's filter map asks for, and those of its entries that are in force: what is not known
+    here is left out (3.5.8). Raises BadFilter."""
+    taken: dict[Symbol, Described] = {}
+    holds = []
+    for name, told in filters.items():
+        made = _KINDS.get(told.descriptor) if isinstance(told, Described) and _is_name(told.descriptor) else None
+        if made is not None:
+            holds.append(made(told.value))
+            taken[Symbol(name)] = told
+    if not holds:
+        return None, {}
+    wire = encode(taken)
+    if len(wire) > WIRE_BYTES_MAX:
+        raise BadFilter(f"filters have at most {WIRE_BYTES_MAX} bytes")
+    return Filter(tuple(holds), wire), taken
+
+
+def filter_on_wire(wire: bytes) -> Filter | None:
+    """The filter that another node made. Raises BadFilter."""
+    if not wire:
+        return None
+    try:
+        filters, _ = decode(wire, 0)
+    except DecodeError as error:
+        raise BadFilter(str(error)) from error
+    if not isinstance(filters, dict):
+        raise BadFilter("filters are a map")
+    made, _ = filter_of(filters)
+    if made is None or len(made.wire) != len(wire):
+        raise BadFilter("a filter that this release does not know")
+    return made
+
+
+def _is_name(descriptor: Any) -> bool:
+    return isinstance(descriptor, (int, str))
+
+
+def _selector(names: Callable[[str], Any], *, orders_texts: bool) -> Callable[[Any], Holds]:
+    def make(text: Any) -> Holds:
+        if not isinstance(text, str):
+            raise BadFilter("a selector is a text")
+        try:
+            return compiled(parse(text), names, orders_texts=orders_texts)
+        except BadSelector as error:
+            raise BadFilter(f"the selector is wrong: {error}") from error
+
+    return make
+
+
+def _matching(of: Callable[[Any], Callable[[Subject], Any]]) -> Callable[[Any], Holds]:
+    def make(entries: Any) -> Holds:
+        if not isinstance(entries, dict) or not entries:
+            raise BadFilter("a properties filter is a map with an entry")
+        if len(entries) > ENTRIES_MAX:
+            raise BadFilter(f"a properties filter has at most {ENTRIES_MAX} entries")
+        pairs = tuple((of(name), _match(wanted)) for name, wanted in entries.items())
+        return lambda subject: all(match(ask(subject)) for ask, match in pairs)
+
+    return make
+
+
+def _property(name: Any) -> Callable[[Subject], Any]:
+    field = str(name).replace("-", "_")
+    if not isinstance(name, str) or field not in PROPERTIES:
+        raise BadFilter(f"there is no property '{str(name)[:60]}'")
+    return lambda subject: subject.property_of(field)
+
+
+def _application_property(name: Any) -> Callable[[Subject], Any]:
+    if not isinstance(name, str):
+        raise BadFilter("an application property's name is a text")
+    return lambda subject: subject.application_property(name)
+
+
+def _match(wanted: Any) -> Callable[[Any], bool]:
+    if isinstance(wanted, str) and wanted.startswith("&"):
+        kind, rest = wanted[1:3], wanted[3:]
+        if kind == "p:":
+            return lambda value: isinstance(value, str) and value.startswith(rest)
+        if kind == "s:":
+            return lambda value: isinstance(value, str) and value.endswith(rest)
+        if kind[:1] != "&":
+            raise BadFilter(f"'{wanted[:60]}': a text that begins with '&' is '&p:', '&s:' or '&&' and a text")
+        wanted = wanted[1:]
+    if plain(wanted) is None:
+        raise BadFilter("a property is compared with a text, a number, a boolean, a uuid or bytes")
+    kind = _kind(wanted)
+    return lambda value: _kind(value) == kind and bool(value == wanted)
+
+
+def _kind(value: Any) -> str:
+    return "uuid" if isinstance(value, Uuid) else kind_of(value)
+
+
+_BY_NAME: Final[dict[str, tuple[int, Callable[[Any], Holds]]]] = {
+    "apache.org:selector-filter:string": (0x468C00000004, _selector(jms_name, orders_texts=False)),
+    "amqp:sql-filter": (0x120, _selector(sql_name, orders_texts=True)),
+    "amqp:properties-filter": (0x173, _matching(_property)),
+    "amqp:application-properties-filter": (0x174, _matching(_application_property)),
+}
+_KINDS: Final[dict[Any, Callable[[Any], Holds]]] = {
+    **{name: made for name, (_, made) in _BY_NAME.items()},
+    **{UInt64(code): made for code, made in _BY_NAME.values()},
+}
