@@ -498,9 +498,7 @@ class RemoteQueue(LinkSide):
         line = self._lines.get(message.consumer)
         if message.gen != self.gen or line is None:
             return
-        then, line.then = line.then, None
-        if message.active is not None:
-            line.subscription.activated(message.active)
+        then = line.answered(message.active)
         if message.refused:
             line.told = False  # the owner knows that it is not there
             self._end(line)

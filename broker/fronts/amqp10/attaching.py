@@ -221,6 +221,7 @@ def _receive(session: SessionCore, performative: Attach, left: Suspended | None)
         subscriptions.look_up(session, performative, _consume)
         return
     if subscriptions.is_topic(source.capabilities):
+        _filter(session.access, source.filter or {})  # a bad one must not take the place of a durable subscription's
         returning.resumed(performative, left)
         subscriptions.attach(session, performative, source, _consume)
         return
