@@ -410,12 +410,13 @@ class ClientConnection:
         capabilities: Sequence[str] = (),
         properties: Mapping[str, Any] | None = None,
         source: Source | None = None,
+        target: Target | None = None,
     ) -> Receiver:
         """A link from an address. Raises LinkDetached when the peer refuses it, NotRecoverable.
 
         `second`: `Delivery.accept` returns when the peer has settled; recoverable links have it. `dynamic`: the peer
-        makes a node, `Receiver.address` is its name. `filter`: described values by name (`filters`). `source` stands
-        for address and terms.
+        makes a node, `Receiver.address` is its name. `filter`: described values by name (`filters`). `source` and
+        `target` stand for address and terms.
         """
         kept = bool(recoverable)
         chosen = source or Source(
@@ -428,7 +429,7 @@ class ClientConnection:
         terms = Terms(
             name or f"receiver-{uuid.uuid4()}",
             chosen,
-            Target(**_durability(kept, expiry_s)),
+            target or Target(**_durability(kept, expiry_s)),
             kept,
             {"unsettled": UNSETTLED, "settled": SETTLED, "mixed": MIXED}[mode],
             SECOND if (kept if second is None else second) else FIRST,
