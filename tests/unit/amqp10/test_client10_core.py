@@ -24,7 +24,7 @@ from clusterbroker.amqp10.client.links import (
     SenderLink,
     Terms,
 )
-from clusterbroker.amqp10.client.session import Begun, Ended, Session
+from clusterbroker.amqp10.client.session import WINDOW, Begun, Ended, Session
 from clusterbroker.broker.wire.amqp10.performatives import (
     Accepted,
     Attach,
@@ -240,6 +240,18 @@ def test_a_delivery_in_parts_is_one_and_an_aborted_one_is_none() -> None:
     talk.hear(Transfer(0, 1, b"b", 0, more=True), payload=b"never")
     assert talk.hear(Transfer(0, aborted=True)) == []
     assert list(link.unsettled) == [b"a"]
+
+
+def test_the_peer_may_go_on_when_half_of_the_window_is_used() -> None:
+    talk = Talk()
+    talk.begin()
+    link = ReceiverLink(terms())
+    talk.attach(link)
+    for number in range(WINDOW // 2):
+        assert talk.said() == []
+        talk.hear(Transfer(0, number, b"%d" % number, 0, settled=True), payload=b"x")
+    (flow,) = talk.bodies()
+    assert (flow.handle, flow.incoming_window, flow.next_incoming_id) == (None, WINDOW, 7 + WINDOW // 2)
 
 
 def test_a_drain_ends_with_the_peers_flow() -> None:

@@ -24,9 +24,11 @@ from clusterbroker.amqp10.client import (
     connect,
 )
 from clusterbroker.amqp10.client.management import Management
+from clusterbroker.amqp10.client.store import LinkId
 
 PROGRAM = Path(__file__).with_name("killed_client.py")
-MESSAGES = 2000
+MESSAGES = 1000
+KILLS = 4
 QUICK = Backoff(first=0.001, longest=0.02)
 
 
@@ -61,20 +63,21 @@ async def test_a_sender_that_is_killed_loses_and_doubles_nothing(
     words = [sys.executable, str(PROGRAM), clusterbroker.url, str(tmp_path / "s"), str(tmp_path / "p"), str(MESSAGES)]
     kills = 0
     while True:
-        program = subprocess.Popen(words, stderr=subprocess.PIPE)
+        program = await asyncio.create_subprocess_exec(*words, stderr=subprocess.PIPE)
         there = (tmp_path / "p").stat().st_size if kills else 0
-        wanted = there + chance.randrange(500, 1500)
-        while program.poll() is None:
+        wanted = there + chance.randrange(300, 900)
+        ended = asyncio.create_task(program.communicate())
+        while not ended.done():
             await asyncio.sleep(0.002)
-            if kills < 5 and (tmp_path / "p").exists() and (tmp_path / "p").stat().st_size > wanted:
+            if kills < KILLS and (tmp_path / "p").exists() and (tmp_path / "p").stat().st_size > wanted:
                 program.send_signal(signal.SIGKILL)
                 kills += 1
                 break
-        _, said = await asyncio.to_thread(program.communicate)
+        _, said = await ended
         if program.returncode != -signal.SIGKILL:
             assert program.returncode == 0, said.decode()
             break
-    assert kills == 5
+    assert kills == KILLS
     assert sorted(int(line) for line in (tmp_path / "p").read_text().split()) == list(range(MESSAGES))
     assert await numbers(connection) == list(range(MESSAGES))
 
@@ -114,8 +117,6 @@ async def test_a_link_that_the_broker_has_forgotten_is_refused(
 ) -> None:
     """In doubt is in doubt: the client does not send it again on its own."""
     store = FileStore(tmp_path / "s")
-    from clusterbroker.amqp10.client.store import LinkId
-
     store.open(LinkId("c", "never", False))
     store.put(LinkId("c", "never", False), b"t", None, Message(body=b"m").encoded())
     async with await connect(clusterbroker.url, container_id="c", store=store) as second:
