@@ -88,7 +88,8 @@ class Management:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 await self._sender.send(Message(value=body, properties=properties), settled=True)
-                return await waiting
+                answer: Answer = await waiting
+                return answer
         finally:
             self._asked.pop(number, None)
 
