@@ -382,13 +382,13 @@ class ClientConnection:
         kept = bool(recoverable)
         terms = Terms(
             name or f"sender-{uuid.uuid4()}",
-            source or Source(**_durability(kept, expiry_s)),
-            target or Target(address=address, **_durability(kept, expiry_s)),
+            source or Source(**_durability(recoverable, expiry_s)),
+            target or Target(address=address, **_durability(recoverable, expiry_s)),
             kept,
             {"unsettled": UNSETTLED, "settled": SETTLED, "mixed": MIXED}[mode],
             SECOND if (kept if second is None else second) else FIRST,
             properties,
-            (*capabilities, LINK_RECOVERY) if kept else tuple(capabilities),
+            (*capabilities, LINK_RECOVERY) if recoverable is True else tuple(capabilities),
         )
         sender = Sender(self, SenderLink(terms), recoverable is True, settle == "auto")
         await self._attached(sender)
@@ -424,17 +424,17 @@ class ClientConnection:
             dynamic=dynamic,
             filter=None if filter is None else {**filter},
             distribution_mode=distribution_mode,
-            **_durability(kept, expiry_s),
+            **_durability(recoverable, expiry_s),
         )
         terms = Terms(
             name or f"receiver-{uuid.uuid4()}",
             chosen,
-            target or Target(**_durability(kept, expiry_s)),
+            target or Target(**_durability(recoverable, expiry_s)),
             kept,
             {"unsettled": UNSETTLED, "settled": SETTLED, "mixed": MIXED}[mode],
             SECOND if (kept if second is None else second) else FIRST,
             properties,
-            (*capabilities, LINK_RECOVERY) if kept else tuple(capabilities),
+            (*capabilities, LINK_RECOVERY) if recoverable is True else tuple(capabilities),
         )
         receiver = Receiver(self, ReceiverLink(terms), recoverable is True, credit)
         await self._attached(receiver)
@@ -479,6 +479,8 @@ class ClientConnection:
         await self.close()
 
 
-def _durability(kept: bool, expiry_s: int) -> dict[str, Any]:
+def _durability(recoverable: Recoverable, expiry_s: int) -> dict[str, Any]:
     """Of a terminus whose unsettled state is to survive (3.5.5, 3.5.6)."""
-    return {"durable": 2, "expiry_policy": "connection-close", "timeout": expiry_s} if kept else {}
+    if not recoverable:
+        return {}
+    return {"durable": 2 if recoverable is True else 0, "expiry_policy": "connection-close", "timeout": expiry_s}
