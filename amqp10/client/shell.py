@@ -191,6 +191,9 @@ class ClientConnection:
                 self._over = ConnectFailed(f"{address}: {error.strerror or error}")
             except ClientError as error:
                 self._over = error
+            except Exception as error:
+                self._fail(ClientError(f"the client itself failed: {error!r}"))
+                raise
             if self._closing:
                 return
             over = self._over or ConnectionLost("the connection ended")

@@ -162,6 +162,18 @@ def test_a_close_is_answered_and_says_its_reason() -> None:
     assert talk.bodies() == [Close()]
     talk = Talk()
     talk.begin()
+    (closed,) = talk.hear(Close(Error("amqp:not-allowed", "never again")))
+    assert isinstance(closed, Closed)
+    assert closed.error is not None
+    assert not closed.error.may_retry
+    talk = Talk()
+    talk.begin()
+    (closed,) = talk.hear(Close())
+    assert isinstance(closed, Closed)
+    assert closed.error is not None
+    assert closed.error.may_retry
+    talk = Talk()
+    talk.begin()
     talk.core.close()
     assert talk.bodies() == [Close()]
     assert talk.hear(Close()) == [Closed(None)]
