@@ -45,7 +45,7 @@ class ParkedLink:
         self.identity = session.identity(attach.name, attach.role)
         self._attach = attach
         self._flow: Flow | None = None
-        session.links[self.handle] = self
+        session.table.add(self)
 
     @property
     def is_wanted(self) -> bool:
@@ -58,6 +58,7 @@ class ParkedLink:
         if not self.is_wanted:
             return
         session.links.pop(self.handle)
+        session.access.node.links.leave(self)
         guarded(session, self._attach, step)
         link = session.links.get(self.handle)
         if link is not None and self._flow is not None:
