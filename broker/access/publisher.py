@@ -10,7 +10,8 @@ released, for there is no queue to go to; with the reason, and the queue that re
 
 A producer that numbers its messages (`Named`: a name, and a number rising from 1) may publish one again, over another
 connection, node or day: each queue stores a number once, and confirms the repeat when the original is safe. A message
-that a queue refused may come again too, also behind later ones.
+that a queue refused may come again too, also behind later ones. Deliveries of a recoverable link (`Tagged`) are known
+to their queues by their tags.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from clusterbroker.broker.access.virtual_exchanges import VIRTUAL_EXCHANGES
 from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.counts import ChannelCounts, ExchangeCounts
 from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.link_deliveries import Tagged
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE, TooCostly
 from clusterbroker.broker.routing.router import Route
@@ -150,6 +152,7 @@ class Publisher:
         mandatory: bool,
         ticket: Ticket | None,
         named: Named | None = None,
+        tagged: Tagged | None = None,
     ) -> None:
         """Puts the messages into the queues of the route. `ticket` is passed when the last of them has answered. More
         than TARGETS_AT_ONCE get it in turns."""
@@ -157,7 +160,7 @@ class Publisher:
         if ticket is not None:
             ticket.counts = route.counts
         if len(route.targets) <= TARGETS_AT_ONCE:
-            self._deliver(route, route.targets, messages, ticket, named)
+            self._deliver(route, route.targets, messages, ticket, named, tagged)
             if ticket is not None:
                 ticket.pass_()
             return
@@ -165,7 +168,7 @@ class Publisher:
 
         def step() -> bool:
             part = tuple(islice(targets, TARGETS_AT_ONCE))
-            self._deliver(route, part, messages, ticket, named)
+            self._deliver(route, part, messages, ticket, named, tagged)
             if len(part) == TARGETS_AT_ONCE:
                 return False
             if ticket is not None:
@@ -181,6 +184,7 @@ class Publisher:
         messages: Sequence[Message],
         ticket: Ticket | None,
         named: Named | None,
+        tagged: Tagged | None,
     ) -> None:
         """To these of the route's queues."""
         node = self.node
@@ -191,6 +195,9 @@ class Publisher:
                 continue
             if named is not None:
                 _put_named(queue, messages[0], ticket, named, node.now_ms)
+            elif tagged is not None:
+                assert ticket is not None, "deliveries of a recoverable link are answered"
+                queue.publish_tagged(tagged, messages, ticket, node.now_ms)
             elif route.onward is not None:
                 if queue.takes(messages, node.now_ms):
                     queue.publish(messages, ticket, node.now_ms)

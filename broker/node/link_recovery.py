@@ -94,15 +94,24 @@ class LinkRecovery:
         """Its client is gone for now."""
         self._leave(attachment, c.SuspendLink(link=attachment.link.link, attach=attachment.link.attach))
 
-    def forget(self, attachment: Attachment) -> None:
-        """Its client has closed it."""
-        self._leave(attachment, c.ForgetLink(link=attachment.link.link, attach=attachment.link.attach))
+    def forget(self, attachment: Attachment, then: Callable[[], None] = lambda: None) -> None:
+        """Its client has closed it; `then()` when a later attach finds nothing of it, or that cannot be said now."""
+        self._leave(attachment, c.ForgetLink(link=attachment.link.link, attach=attachment.link.attach), then)
 
-    def _leave(self, attachment: Attachment, command: c.SuspendLink | c.ForgetLink) -> None:
-        if self._here.get(attachment.link.link) is attachment:
-            del self._here[attachment.link.link]
-            self._late.append(command)
-            self._order()
+    def _leave(
+        self, attachment: Attachment, command: c.SuspendLink | c.ForgetLink, then: Callable[[], None] = lambda: None
+    ) -> None:
+        if self._here.get(attachment.link.link) is not attachment:
+            then()
+            return
+        del self._here[attachment.link.link]
+
+        def ordered(applied: Applied) -> None:
+            self._ordered(applied)
+            then()
+
+        self._order()
+        self._node.propose(command, ordered)
 
     def _order(self) -> None:
         """Ends of attaches; those that could not be ordered are tried again when something is heard of a link."""
@@ -184,4 +193,4 @@ class LinkRecovery:
     def _lose(self, link: RecoverableLink, goes_on: bool) -> None:
         attachment = self._here.pop(link.link, None)
         if attachment is not None:
-            attachment.lost(goes_on)
+            self._node.setting_aside.link(lambda: attachment.lost(goes_on))

@@ -54,6 +54,8 @@ class MemberCore(Protocol):
 class AsideCore(Protocol):
     """Who pays for mistakes."""
 
+    def link(self, what: Callable[[], None]) -> None: ...
+
     def work(self, queue: QueueHandle, what: Callable[..., object], *given: Any) -> None: ...
 
 

@@ -112,7 +112,7 @@ class QueueHandle(Source, Protocol):
         for the link is attached elsewhere, or its queue is gone."""
 
     def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
-        """Nobody asks for these deliveries any more. May be lost: `Recovery.keep` makes that good."""
+        """Nobody asks for these deliveries any more. What is lost with this node `LinkRecovery.keep` makes good."""
 
     def accept_dead_letter(self, message: Message) -> None:
         """Takes a dead letter."""

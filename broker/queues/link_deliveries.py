@@ -55,6 +55,8 @@ class AskedTags(NamedTuple):
     tags: tuple[bytes, ...]
     everything: bool = False
     """Also for what is known beside these tags."""
+    upto: int = 0
+    """Not 0: these are to be forgotten, but for deliveries with a higher value."""
 
 
 class LinkDeliveries:

@@ -243,11 +243,13 @@ class LocalQueue(QueueHandle):
             ticket.reject(self.name, why)
             return
         places = self.new_of(tagged)
+        new = messages if places is None else [messages[place] for place in places]
+        if not self.takes(new, now_ms):
+            ticket.reject(self.name)
+            return
         self.log.deliveries.note(tagged, places)
-        if places is None:
-            self.publish(messages, ticket, now_ms)
-        elif places:
-            self.publish([messages[place] for place in places], ticket, now_ms)
+        if new:
+            self.publish(new, ticket, now_ms)
         else:
             self.log.promise(ticket)
 

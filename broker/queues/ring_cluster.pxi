@@ -831,7 +831,11 @@ cdef class Ring(LinkedRing):
             del self.known_state.dead[seq]
 
     def restore_attribute(self, bytes name not None, uint64_t upto) -> None:
-        self.made_state().set_attribute(name, upto)
+        # as QueueState.set_attribute: copies hear of two names for each delivery of a recoverable link
+        cdef dict attributes = self.made_state().attributes
+        attributes.pop(name, None)
+        if upto:
+            attributes[name] = upto
 
     def restore_epoch(self, uint32_t epoch, uint64_t first_seq) -> None:
         self.made_state().began(epoch, first_seq)

@@ -24,6 +24,7 @@ from clusterbroker.broker.remote.messages import (
     ASK_BROWSE,
     ASK_COUNTS,
     ASK_DELETE,
+    ASK_FORGET,
     ASK_GET,
     ASK_LEASE,
     ASK_PURGE,
@@ -76,7 +77,9 @@ class Asking:
         self._owned = owned
         self._asked: list[Asked] = []  # few, and mostly none
         self._gets: dict[RemoteConsumer, Attachment] = {}  # they stand in the queue, waiting for its head
-        self._purges: list[tuple[Attachment, Ask, int, int]] = []  # waiting for a commit: count, mark
+        self._purges: list[
+            tuple[Attachment, Ask, int, int]
+        ] = []  # and what was forgotten; waiting for a commit: count, mark
 
     def forget(self, attachment: Attachment) -> None:
         self._asked = [one for one in self._asked if one.attachment is not attachment]
@@ -125,14 +128,21 @@ class Asking:
         if ask.what == ASK_LEASE:
             self._tend(attachment, ask, now_ms)
             return
-        if ask.what == ASK_TAGS:
-            self._tell_tags(attachment, ask)
+        if ask.what == ASK_BROWSE:
+            self._browse(attachment, ask, now_ms)
             return
         if ask.what == ASK_READ:
             self._read(attachment, ask)
             return
-        if ask.what == ASK_BROWSE:
-            self._browse(attachment, ask, now_ms)
+        if ask.what == ASK_TAGS:
+            self._tell_tags(attachment, ask)
+            return
+        if ask.what == ASK_FORGET:
+            assert ask.tags is not None, "who forgets a link's deliveries says which"
+            asked = AskedTags(*ask.tags)
+            queue.forget_tags(asked.link, asked.upto, list(asked.tags))
+            mark = queue.log.commits if queue.ring.needs_write else SAFE
+            self._purges.append((attachment, ask, 0, mark))
             return
         if ask.what == ASK_PURGE:
             count = queue.ring.purge()
@@ -161,16 +171,6 @@ class Asking:
         if ask.what == ASK_DELETE and not refused:
             self._owned.doom(now_ms)
 
-    def _tell_tags(self, attachment: Attachment, ask: Ask) -> None:
-        assert ask.tags is not None, "a question about a link's deliveries says which"
-        queue, asked = self._owned.queue, AskedTags(*ask.tags)
-        since = queue.host.recovery.since(queue, asked.link, asked.attach)
-        answer = Answer(
-            queue.entity.queue_id, attachment.gen, ask.request, refused="" if since else STALE,
-            tags=queue.log.deliveries.answer(asked, since) if since else [],
-        )  # fmt: skip
-        self._say(attachment, answer)
-
     def _read(self, attachment: Attachment, ask: Ask) -> None:
         """What the proxy's clients hold, again."""
         queue, gen = self._owned.queue, attachment.gen
@@ -185,6 +185,16 @@ class Asking:
             self._say(attachment, Answer(entity.queue_id, gen, ask.request, count), records.take())
 
         queue.reread(seqs, read)
+
+    def _tell_tags(self, attachment: Attachment, ask: Ask) -> None:
+        assert ask.tags is not None, "a question about a link's deliveries says which"
+        queue, asked = self._owned.queue, AskedTags(*ask.tags)
+        since = queue.host.recovery.since(queue, asked.link, asked.attach)
+        answer = Answer(
+            queue.entity.queue_id, attachment.gen, ask.request, refused="" if since else STALE,
+            tags=queue.log.deliveries.answer(asked, since) if since else [],
+        )  # fmt: skip
+        self._say(attachment, answer)
 
     def _tend(self, attachment: Attachment, ask: Ask, now_ms: int) -> None:
         queue, gen = self._owned.queue, attachment.gen

@@ -144,6 +144,13 @@ class Line:
             filter=b"" if subscription.filter is None else subscription.filter.wire,
         )
 
+    def answered(self, active: bool | None) -> Callable[[str], None] | None:
+        """The owner has spoken of the consumer; who waits for the first word. `active`: it is the single active one."""
+        then, self.then = self.then, None
+        if active is not None:
+            self.subscription.activated(active)
+        return then
+
     def ended(self) -> None:
         """Its owner says so, or the queue is deleted: the channel is told that its consumer has ended."""
         if self.then is not None:

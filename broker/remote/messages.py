@@ -173,7 +173,7 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     epoch: Term
     gen: Whole
     request: Whole
-    what: Annotated[int, msgspec.Meta(ge=0, le=8)]
+    what: Annotated[int, msgspec.Meta(ge=0, le=9)]
     if_unused: bool = False
     if_empty: bool = False
     no_ack: bool = False
@@ -182,8 +182,8 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     """Of ASK_LEASE, and there it is."""
     consumer: Whole = 0
     """Of ASK_COUNTS: what is ready for this consumer, which may pass messages over; 0: for anybody."""
-    tags: tuple[Whole, AttachNumber, tuple[Tag, ...], bool] | None = None
-    """Of ASK_TAGS, and there it is: an `AskedTags`."""
+    tags: tuple[Whole, AttachNumber, tuple[Tag, ...], bool, Word] | None = None
+    """Of ASK_TAGS and ASK_FORGET, and there it is: an `AskedTags`."""
     ranges: tuple[Range, ...] = ()
     """Of ASK_READ: messages that the proxy's clients hold."""
     browse: Browse | None = None
@@ -192,7 +192,7 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     def __post_init__(self) -> None:
         if (self.word is None) != (self.what != ASK_LEASE):
             raise ValueError("a question about a lease says what, and no other does")
-        if (self.tags is None) != (self.what != ASK_TAGS):
+        if (self.tags is None) != (self.what not in (ASK_TAGS, ASK_FORGET)):
             raise ValueError("a question about a link's deliveries says which, and no other does")
         if bool(self.ranges) != (self.what == ASK_READ):
             raise ValueError("who reads says what, and nobody else does")
@@ -209,6 +209,7 @@ ASK_LEASE = 5  # something is said about the lease on it
 ASK_READ = 6  # messages that were handed out before (feature level 3)
 ASK_TAGS = 7  # which deliveries of a recoverable link are here (feature level 3)
 ASK_BROWSE = 8  # what is ready is looked at, and not taken (feature level 3)
+ASK_FORGET = 9  # deliveries of a recoverable link, for which nobody asks any more (feature level 3)
 ASK_TOUCH = 4  # it was declared again: x-expires begins anew; answered like ASK_COUNTS
 
 
@@ -283,19 +284,7 @@ class TaggedPublish(ProxyMessage, frozen=True, tag=36):
     """Of these, what may be known already."""
 
 
-class LinkForget(ProxyMessage, frozen=True, tag=37):
-    """Nobody asks for these deliveries of a link any more; one with a value above `upto` is a later one (feature level
-    3)."""
-
-    queue_id: Whole
-    epoch: Term
-    gen: Whole
-    link: Whole
-    upto: Word
-    tags: list[Tag]
-
-
-class LinkKeep(ProxyMessage, frozen=True, tag=38):
+class LinkKeep(ProxyMessage, frozen=True, tag=37):
     """To all members: of what earlier attaches of the link have sent, its client may ask for these tags only (feature
     level 3)."""
 
@@ -409,7 +398,6 @@ AnyProxy = (
     | Commit
     | Alarmed
     | TaggedPublish
-    | LinkForget
     | LinkKeep
     | Seek
     | Sought

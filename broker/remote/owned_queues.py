@@ -29,7 +29,6 @@ from clusterbroker.broker.remote.messages import (
     Consume,
     Credit,
     Deliver,
-    LinkForget,
     NamedPublish,
     Publish,
     Settle,
@@ -74,7 +73,6 @@ class OwnedQueues:
             NamedPublish: self._publish_named,
             Commit: self._commit,
             TaggedPublish: self._publish_tagged,
-            LinkForget: self._forget_tags,
             Consume: self._consume,
             Cancel: self._cancel,
             Credit: self._credit,
@@ -261,11 +259,6 @@ class OwnedQueues:
             raise BadMessage(f"{len(message.tags)} deliveries for queue {message.queue_id} are {held} records")
         if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
             self._work(found.owned, found.owned.intake.publish_tagged, found.attachment, message, payload)
-
-    def _forget_tags(self, peer: str, message: LinkForget, _: memoryview) -> None:
-        if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
-            queue = found.owned.queue
-            self._work(found.owned, queue.forget_tags, message.link, message.upto, message.tags)
 
     def _consume(self, peer: str, message: Consume, _: memoryview) -> None:
         if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:

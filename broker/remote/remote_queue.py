@@ -24,7 +24,7 @@ from itertools import chain
 from typing import Any, Final, Protocol
 
 from clusterbroker.broker.queues.browse import Browse, Browsed
-from clusterbroker.broker.queues.handle import GONE, CommitPart, Modification, Reread, Taken
+from clusterbroker.broker.queues.handle import GONE, CommitPart, Modification, Taken
 from clusterbroker.broker.queues.lease import GONE as LOST
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.link_deliveries import Tagged
@@ -35,6 +35,7 @@ from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.broker.remote.backlog import Backlog, Committing, Named
 from clusterbroker.broker.remote.consumer_link import Line, no_place_for, seq_of, split
 from clusterbroker.broker.remote.host import ProxyHost
+from clusterbroker.broker.remote.link_side import LinkSide
 from clusterbroker.broker.remote.messages import (
     ASK_BROWSE,
     ASK_COUNTS,
@@ -42,7 +43,6 @@ from clusterbroker.broker.remote.messages import (
     ASK_GET,
     ASK_LEASE,
     ASK_PURGE,
-    ASK_READ,
     ASK_TOUCH,
     SETTLE_ACK,
     SETTLE_REJECT,
@@ -63,7 +63,6 @@ from clusterbroker.broker.remote.messages import (
 from clusterbroker.broker.remote.outbox import Outbox
 from clusterbroker.broker.remote.questions import Question, Questions, Then
 from clusterbroker.broker.remote.settlements import Settlements
-from clusterbroker.broker.remote.tagging import TaggingQueue
 from clusterbroker.broker.remote.unhanded import unhanded
 from clusterbroker.broker.streams.strip_bcc import unblinded
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
@@ -111,7 +110,7 @@ class Others(Protocol):
         """So many bytes wait no longer."""
 
 
-class RemoteQueue(TaggingQueue):
+class RemoteQueue(LinkSide):
     """The handle (`broker.queues.handle`) of one queue at a node that does not own it."""
 
     __slots__ = (
@@ -271,12 +270,6 @@ class RemoteQueue(TaggingQueue):
 
     def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         then()
-
-    def reread(self, seqs: Sequence[int], then: Reread) -> None:
-        def answered(answer: Answer, payload: memoryview) -> None:
-            then({seq: message for seq, message, *_ in read_records(payload)}, answer.count)
-
-        self._ask(ASK_READ, answered, ranges=tuple(ranges_of(seqs)))
 
     def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
         if self.deleted:
@@ -506,9 +499,7 @@ class RemoteQueue(TaggingQueue):
         line = self._lines.get(message.consumer)
         if message.gen != self.gen or line is None:
             return
-        then, line.then = line.then, None
-        if message.active is not None:
-            line.subscription.activated(message.active)
+        then = line.answered(message.active)
         if message.refused:
             line.told = False  # the owner knows that it is not there
             self._end(line)

@@ -140,6 +140,7 @@ def sql_name(name: str) -> Value:
     if not dot:
         return _application(name)
     if section in ("p", "properties"):
+        field = field.replace("-", "_")
         if field not in PROPERTIES:
             raise BadSelector(f"there is no property '{field[:60]}': {', '.join(PROPERTIES)}")
         return _property(field)

@@ -10,7 +10,8 @@ Two dialects share a grammar: JMS selectors (Jakarta Messaging 3.1, 3.8.1) and t
                  operand [NOT] LIKE 'pattern' [ESCAPE 'c']
                  operand IS [NOT] NULL
                  operand                                 a boolean
-    operand      + - * / % ( ) and signs over literals and identifiers
+    operand      + - * / % ( ) and signs over literals and names
+    name         a.b, or with any characters [a-b], a.[b-c]
 
 A selector is text from outside that is judged once per message, so its length, its nodes and its depth are bounded.
 """
@@ -34,7 +35,7 @@ _TOKEN: Final = re.compile(
   | (?P<binary>0[xX][0-9a-fA-F]*)(?![\w$])
   | (?P<real>(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?|\d+[eE][+-]?\d+[fFdD]?|\d+[fFdD])(?![\w$.])
   | (?P<whole>\d+)[lL]?(?![\w$.])
-  | (?P<name>[^\W\d][\w$]*(?:\.[^\W\d][\w$]*)*|\$[\w$]*)
+  | (?P<name>[^\W\d][\w$]*(?:\.(?:[^\W\d][\w$]*|\[[^\]]+\]))*|\$[\w$]*)
   | \[(?P<bracketed>[^\]]+)\]
   | (?P<sign><>|!=|<=|>=|[=<>+\-*/%(),])
     )""",
@@ -80,8 +81,8 @@ def _tokens(text: str) -> Iterator[_Token]:
             kind, value = "literal", int(value)
         elif kind == "name" and value.upper() in KEYWORDS:
             kind, value = "keyword", value.upper()
-        elif kind == "bracketed":
-            kind = "name"
+        elif kind in ("name", "bracketed"):
+            kind, value = "name", value.replace("[", "").replace("]", "")
         yield _Token(kind, value, start)
         at = found.end()
     yield _Token("end", "", len(text))

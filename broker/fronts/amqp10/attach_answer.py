@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
 from clusterbroker.broker.wire.amqp10.errors import FRAME_SIZE, LinkError
 from clusterbroker.broker.wire.amqp10.frames import frame
 from clusterbroker.broker.wire.amqp10.performatives import Attach
+
+NO_MAP: Final[dict[str, Any]] = {"unsettled": {}, "incomplete_unsettled": True}
+"""The least that an answer to an unsettled map says: it has to fit the client's frames."""
 
 
 def answering(session: SessionCore, asked: Attach, **settled: Any) -> Attach:

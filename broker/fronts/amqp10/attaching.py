@@ -18,7 +18,14 @@ from clusterbroker.broker.access.questions import Pending
 from clusterbroker.broker.access.readers import OFFSET_MAX, RangeReader, StreamReader
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.content.selector.filters import BadFilter, Filter, filter_of
-from clusterbroker.broker.fronts.amqp10 import attach_answer, dynamic, management_link, returning, subscriptions
+from clusterbroker.broker.fronts.amqp10 import (
+    attach_answer,
+    dynamic,
+    management_link,
+    recoverable,
+    returning,
+    subscriptions,
+)
 from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT, queue_of, target_of, topic_of
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.attach_answer import answer, answering
@@ -156,6 +163,11 @@ def _send(session: SessionCore, performative: Attach, left: Suspended | None) ->
         timeout=terms.timeout_s,
         capabilities=target.capabilities,
     )
+    if recoverable.is_wanted(session, performative, target, terms):
+        if left is not None:
+            left.end()  # it was kept here, in memory, and cannot go on elsewhere
+        recoverable.attach(session, performative, found, replace(known, durable=target.durable), terms)
+        return
     client = returning.resumed(performative, left)
     if client is None:
         _produce(session, performative, known, found, terms)
@@ -239,6 +251,7 @@ def _receive(session: SessionCore, performative: Attach, left: Suspended | None)
         attach_replies(session, performative, source)
         return
     if subscriptions.is_topic(source.capabilities):
+        _filter(session.access, source.filter or {})  # a bad one must not take the place of a durable subscription's
         returning.resumed(performative, left)
         subscriptions.attach(session, performative, source, _consume)
         return

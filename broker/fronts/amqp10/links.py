@@ -3,6 +3,7 @@
     detach(closed=false)   suspended, if the link's terms outlive it; else as below
     detach(closed=true)    over: what the link held returns, and nothing of it is kept
     end, close, no socket  suspended, if its terms outlive that (`expiry`)
+    a recoverable link     the same, in the cluster's metadata (`recoverable`)
     stolen                 another attach has the name: the older link is detached with `amqp:link:stolen`, and what it
                            held is suspended for the other to resume
 
@@ -22,6 +23,7 @@ from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT, Event
 from clusterbroker.broker.fronts.amqp10.management_link import ResponseLink
 from clusterbroker.broker.fronts.amqp10.parked import ParkedLink
 from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
+from clusterbroker.broker.fronts.amqp10.recoverable import RecoverableLink
 from clusterbroker.broker.fronts.amqp10.reply_link import ReplyLink
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink
 from clusterbroker.broker.fronts.amqp10.sender_memory import Memory
@@ -110,6 +112,10 @@ class Links:
         link = self.find(handle)
         assert link is not None, "it has a handle, and is not about to be detached"
         session.flush_confirms()  # what is told now the client has read when it attaches again
+        if isinstance(link, RecoverableLink) and detach.closed:
+            link.forget_link(lambda: self._answer(handle, True, None))
+            self._let_go(link)
+            return
         if not detach.closed and self._suspend(link, Event.DETACH):
             session.send(Detach(handle=handle))
             return
@@ -120,6 +126,7 @@ class Links:
         session = self._session
         if not session.closing and session.connection.ending is None:
             session.send(Detach(handle=handle, closed=closed, error=None if error is None else described(error)))
+            session.want_send()
 
     def end(self, event: Event, until: int) -> None:
         """All links go, with their session or its connection."""
@@ -139,6 +146,12 @@ class Links:
     def _suspend(self, link: Link, event: Event) -> bool:
         """False: its terms do not allow it, or there are too many of them."""
         node = self._session.access.node
+        if isinstance(link, RecoverableLink):
+            if link.attachment is not None:
+                link.suspend()
+                self._let_go(link)
+                return True
+            return False
         if link.terms is NOTHING_KEPT or not link.terms.outlives(event) or node.links.is_full:
             return False
         if isinstance(link, SenderLink):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.fronts.amqp10 import resuming
-from clusterbroker.broker.fronts.amqp10.attach_answer import answering, attached
+from clusterbroker.broker.fronts.amqp10.attach_answer import NO_MAP, answering, attached
 from clusterbroker.broker.fronts.amqp10.positions import place_of
 from clusterbroker.broker.fronts.amqp10.redelivery import Item, Redelivery
 from clusterbroker.broker.fronts.amqp10.resuming import Map, Told
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 DECIDED_MS: Final = 20_000
 """So long an attach waits until it is known what became of the link's deliveries."""
-_NO_MAP: Final[dict[str, Any]] = {"unsettled": {}, "incomplete_unsettled": True}
-"""The least that an answer to a map says: it has to fit the client's frames."""
 
 
 def before(session: SessionCore, attach: Attach) -> Suspended | None:
@@ -77,7 +75,7 @@ def resume_sender(
 ) -> None:  # fmt: skip
     """Answers when it is known what became of all that the link has sent. Raises LinkError."""
     node, registry = session.access.node, session.access.node.links
-    told = answering(session, attach, target=target, max_message_size=node.options.message_bytes_max, **_NO_MAP)
+    told = answering(session, attach, target=target, max_message_size=node.options.message_bytes_max, **NO_MAP)
     since_ms = node.now_ms
     waits = True
 
@@ -142,7 +140,7 @@ def resume_receiver(
     """What the link holds goes on in this session. Raises LinkError."""
     link, node = left.link, session.access.node
     mode, count = 1 if attach.snd_settle_mode == 1 else 0, link.delivery_count
-    told = answering(session, attach, snd_settle_mode=mode, source=source, initial_delivery_count=count, **_NO_MAP)
+    told = answering(session, attach, snd_settle_mode=mode, source=source, initial_delivery_count=count, **NO_MAP)
     node.links.take(left)
     seqs = {link.credit.tag_of(seq): seq for seq in left.let_go()}
     link.come_back(session, attach)

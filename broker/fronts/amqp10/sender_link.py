@@ -358,6 +358,11 @@ class SenderLink:
     ) -> None:
         if ticket is not None and not route.targets and place.is_topic:
             ticket.state = _ACCEPTED
+        self._hand_on(route, messages, ticket, named)
+
+    def _hand_on(
+        self, route: Route[QueueHandle], messages: Sequence[Message], ticket: Unsettled | None, named: Named | None
+    ) -> None:
         self.session.publisher.publish(route, messages, False, ticket, named)
 
     def _each(

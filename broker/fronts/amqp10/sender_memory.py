@@ -17,6 +17,8 @@ from typing import Final
 from clusterbroker.broker.wire.amqp10.errors import LinkError
 
 ECHO_MS: Final = 100
+PRESSING: Final = 512
+"""So many deliveries without a proof are asked about at once: they hold credit back."""
 COUNTS: Final = 1 << 32
 
 
@@ -46,7 +48,8 @@ class Proof:
 
     def is_due(self, now_ms: int) -> bool:
         """Whether a flow has to ask now."""
-        return bool(self._told) and self._open is None and now_ms - self._asked_ms >= ECHO_MS
+        waited = now_ms - self._asked_ms >= ECHO_MS or self.count >= PRESSING
+        return bool(self._told) and self._open is None and waited
 
     def next_sum(self, total: int) -> int:
         """The sum of the flow that asks: `total`, or more if that was said before."""

@@ -126,6 +126,7 @@ def test_a_selector_does_not_take(selector: str) -> None:
         "p.subject > 'a' AND p.subject < 'p'",
         'p.subject = "order"',
         "p.creation_time >= 1000",
+        "p.[message-id] = 'm1' AND m.[x-opt-a] = 1 AND [color] = 'red' AND a.[color] = 'red'",
     ],
 )
 def test_an_sql_expression_takes(expression: str) -> None:

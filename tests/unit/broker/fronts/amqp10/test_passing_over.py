@@ -244,3 +244,47 @@ def test_a_long_name_is_the_same_link_when_it_comes_again() -> None:
     again = Peer(cluster[owner]).enter().receiver(name, "/queues/q", credit=1)
     assert again.bodies() == []
     assert Peer(cluster[owner]).enter().receiver("x" + name, "/queues/q", credit=1).bodies() == [b"0"]
+
+
+def test_a_browser_goes_on_at_the_next_owner() -> None:
+    cluster, owner, other = clustered()
+    filled(cluster[other], 3)
+    browser = Peer(cluster[other]).enter().receiver("b", "/queues/q", credit=100, distribution_mode="copy")
+    cluster.turn()
+    assert browser.bodies() == [b"0", b"1", b"2"]
+    cluster.kill(owner)
+    filled(cluster[other], 2)
+    cluster.turn()
+    assert browser.bodies() == [b"0", b"1"], "what came later, and nothing twice"
+    assert cluster.queue("q").owner != owner
+
+
+def test_a_browser_with_nothing_to_see_waits_and_asks_again() -> None:
+    """Its questions are answered with nothing meanwhile; while its owner is cut off one is given up."""
+    cluster, owner, other = clustered()
+    peer = Peer(cluster[other]).enter()
+    browser = peer.receiver("b", "/queues/q", credit=100, distribution_mode="copy")
+
+    def wait() -> None:
+        for _ in range(15):
+            cluster.wait(5_000, step_ms=1_000)
+            peer.raw(b"\0\0\0\x08\x02\0\0\0")  # it lives
+
+    wait()
+    cluster.unlink(owner, other)
+    wait()
+    assert peer.ended is None
+    cluster.relink()
+    cluster.turn()
+    filled(cluster[owner], 1)
+    cluster.turn()
+    assert browser.bodies() == [b"0"]
+
+
+def test_a_filter_is_in_force_at_the_next_owner() -> None:
+    cluster, owner, other = clustered()
+    link = Peer(cluster[other]).enter().receiver("r", "/queues/q", credit=100, filter=selector("n = 1"))
+    cluster.kill(owner)
+    filled(cluster[other], 3)
+    cluster.turn()
+    assert link.bodies() == [b"1"]
