@@ -32,7 +32,6 @@ from clusterbroker.broker.node.relay import Relaying
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.ring import Ring
-from clusterbroker.broker.queues.stumble import Stumble
 from clusterbroker.broker.remote import remote_queues as client_side
 from clusterbroker.broker.remote.messages import Alarmed, LinkKeep
 from clusterbroker.broker.remote.owned_queues import OwnedQueues
@@ -543,7 +542,7 @@ class MemberRole:
     def link_stumbled(self, node: str, error: Exception) -> None:
         self.mistakes.link(node, error)
 
-    def delivery_stumbled(self, queue: QueueHandle, error: Stumble) -> None:
+    def delivery_stumbled(self, queue: QueueHandle, error: Exception) -> None:
         self.node.setting_aside.stumbled(queue, error)
 
     def proxy_stumbled(self, entity: QueueEntity, error: Exception) -> None:

@@ -34,7 +34,7 @@ from clusterbroker.broker.fronts.amqp10.dynamic import DynamicNode
 from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT, Terms, in_force
 from clusterbroker.broker.fronts.amqp10.parked import guarded
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore, Terminus
-from clusterbroker.broker.fronts.amqp10.receiver_link import Attaching, ReceiverLink
+from clusterbroker.broker.fronts.amqp10.receiver_link import Attaching, Queue, ReceiverLink
 from clusterbroker.broker.fronts.amqp10.reply_link import KEY, attach_replies, is_volatile
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink, check, no_address
 from clusterbroker.broker.fronts.amqp10.suspended import Suspended, SuspendedReceiver, SuspendedSender
@@ -383,7 +383,7 @@ def check_level(access: Authorization, what: str) -> None:
 
 def _reader(
     access: Authorization, queue: QueueHandle, filters: Mapping[str, Any], wanted: Filter | None, browses: bool
-) -> tuple[QueueHandle | RangeReader, dict[Any, Any]]:
+) -> tuple[Queue, dict[Any, Any]]:
     """What the link reads, and where it begins, as its filters say."""
     if queue.settings.queue_type != STREAM:
         if not browses:

@@ -31,6 +31,9 @@ from clusterbroker.journal.record import Message
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
 
+Queue = QueueHandle | BrowseReader | StreamReader
+"""What a link receives from."""
+
 LINK_MAX: Final = 100
 """Characters of a container's id and a link's name together; of longer ones a digest is known."""
 ACTIVE: Final = "rabbitmq:active"
@@ -58,7 +61,7 @@ class ReceiverLink:
     )  # fmt: skip
 
     def __init__(
-        self, session: SessionCore, attach: Attach, source: Source, queue: QueueHandle | RangeReader, priority: int,
+        self, session: SessionCore, attach: Attach, source: Source, queue: Queue, priority: int,
         wanted: Filter | None = None,
     ) -> None:  # fmt: skip
         self.session = session
