@@ -207,3 +207,27 @@ def test_aborted_deliveries_count_once() -> None:
     peer.say(Transfer(handle=sender.number, delivery_id=1, delivery_tag=b"1", aborted=True))
     (flow,) = bodies(peer.say(peer.flow(sender.number, delivery_count=2, link_credit=0, echo=True)), Flow)
     assert (flow.delivery_count, flow.link_credit) == (2, 998)
+
+
+@pytest.mark.parametrize("receives", [False, True])
+def test_an_answer_that_does_not_fit_leaves_a_suspended_link_where_it_is(receives: bool) -> None:
+    world = world_with("q")
+    peer = small(world)
+    source = Source(address="/queues/q" if receives else None, expiry_policy=Symbol("connection-close"), timeout=60)
+    target = Target(address=None if receives else "/queues/q", expiry_policy=Symbol("connection-close"), timeout=60)
+
+    def attach(**more: Any) -> list[Any]:
+        fields = {"source": source, "target": target, "initial_delivery_count": None if receives else 0}
+        return peer.say(Attach(name="l", handle=5, role=receives, **(fields | more)))
+
+    assert not bodies(attach(), Detach)
+    peer.say(Detach(handle=5, closed=False))
+    assert len(world.node.links) == 1
+    other = {"target": Target(address="t" * 480)} if receives else {"source": Source(address="s" * 480)}
+    (detach,) = bodies(attach(unsettled={}, **other), Detach)
+    assert detach.error.condition == "amqp:frame-size-too-small"
+    peer.say(Detach(handle=5, closed=True))
+    assert (len(world.node.links), world.node.links.handles) == (1, 0)
+    assert not bodies(attach(unsettled={}), Detach), "it goes on"
+    assert (len(world.node.links), world.node.links.handles) == (0, 1)
+    assert peer.largest <= 512
