@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.queues.handle import GONE
+from clusterbroker.broker.queues.stumble import Stumble, Unfit
 from clusterbroker.broker.remote.messages import ConsumerHead
 from clusterbroker.journal.record import DamagedRecord, read_records
 from clusterbroker.replication.errors import BadMessage
@@ -165,17 +166,19 @@ class Line:
 
     def show(
         self, watch: Watch, ring: Ring, data: bytes | memoryview, now_ms: int
-    ) -> tuple[int, list[tuple[int, int]]]:
+    ) -> tuple[int, list[tuple[int, int]], list[Stumble | Unfit]]:
         """As `Ring.receive`; each message that the consumer gets is shown."""
         count, refused = 0, []
+        stumbles: list[Stumble | Unfit] = []
         for record in split(memoryview(data)):
-            came, not_taken = ring.receive(self.subscription.credit, bytes(record), now_ms)
+            came, not_taken, failed = ring.receive(self.subscription.credit, bytes(record), now_ms)
             count += came
             refused += not_taken
+            stumbles += failed
             if came:
                 ((_, message, _, redelivered),) = read_records(record)
                 self.subscription.show(watch, message, bool(redelivered), handed=True)
-        return count, refused
+        return count, refused, stumbles
 
     def measure(self, count: int, size: int) -> None:
         """Deliveries came: the window follows their size."""

@@ -63,6 +63,7 @@ from clusterbroker.broker.remote.messages import (
 from clusterbroker.broker.remote.outbox import Outbox
 from clusterbroker.broker.remote.questions import Question, Questions, Then
 from clusterbroker.broker.remote.settlements import Settlements
+from clusterbroker.broker.remote.unhanded import unhanded
 from clusterbroker.broker.streams.strip_bcc import unblinded
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
@@ -557,15 +558,16 @@ class RemoteQueue(LinkSide):
     def _receive(self, line: Line, data: bytes | memoryview, now_ms: int) -> int:
         """How many messages came."""
         if self._watch is not None and self._watch.wants(data):
-            count, refused = line.show(self._watch, self.ring, data, now_ms)
+            count, refused, stumbles = line.show(self._watch, self.ring, data, now_ms)
         else:
-            count, refused = self.ring.receive(line.subscription.credit, bytes(data), now_ms)
+            count, refused, stumbles = self.ring.receive(line.subscription.credit, bytes(data), now_ms)
         if count:
             line.subscription.flush()
         for first, last in refused:  # its channel is closing
             for seq in range(first, last + 1):
                 self._settlements.add(seq, SETTLE_REQUEUE)
             count += last + 1 - first
+        count += unhanded(self, self.node.host, stumbles)
         self.ring.mark()
         return count
 

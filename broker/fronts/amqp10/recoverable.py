@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from clusterbroker.broker.fronts.amqp10 import resuming
-from clusterbroker.broker.fronts.amqp10.attach_answer import answer
+from clusterbroker.broker.fronts.amqp10.attach_answer import NO_MAP, answering, attached
 from clusterbroker.broker.fronts.amqp10.expiry import NEVER, Terms
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink
 from clusterbroker.broker.fronts.amqp10.sender_memory import Proof
@@ -173,13 +173,17 @@ class RecoverableLink(SenderLink):
 
 
 def attach(session: SessionCore, performative: Attach, place: Place | None, target: Target, asked: Terms) -> None:
-    """Answers when the wiring has ordered it, and the link's queue has said what it knows."""
+    """Answers when the wiring has ordered it, and the link's queue has said what it knows. Raises LinkError."""
     client = resuming.told(performative)
     terms = asked if asked.policy == NEVER else Terms("link-detach", asked.timeout_s)
+    target = replace(target, expiry_policy=terms.policy)
+    told = answering(
+        session, performative, target=target, max_message_size=session.access.node.options.message_bytes_max,
+        offered_capabilities=(CAPABILITY,), **NO_MAP,
+    )  # fmt: skip
     link = RecoverableLink(session, performative, place)
     session.links[link.handle] = link
-    target = replace(target, expiry_policy=terms.policy)
-    Attaching(session, performative, link, client, target, terms).begin()
+    Attaching(session, performative, link, client, target, terms, told).begin()
 
 
 class Attaching:
@@ -187,14 +191,16 @@ class Attaching:
 
     def __init__(
         self, session: SessionCore, attach: Attach, link: RecoverableLink, client: Told | None, target: Target,
-        terms: Terms,
+        terms: Terms, told: Attach,
     ) -> None:  # fmt: skip
+        """`told`: the answer."""
         self._session = session
         self._attach = attach
         self._link = link
         self._client = client if client is not None and (client.states or client.incomplete) else None
         self._target = target
         self._terms = terms
+        self._told = told
         self._since_ms = session.access.node.now_ms
         self._waits = True
 
@@ -279,24 +285,17 @@ class Attaching:
         self._waits = False
         session, link, node = self._session, self._link, self._session.access.node
         link.keep(self._terms, self._target)
-        more = {}
+        told = self._told
+        told.unsettled, told.incomplete_unsettled = None, False
         if self._client is not None:
-            room = resuming.room_for_map(self._attach, session.connection.out.frame_max)
+            room = resuming.room_for_map(told, session.connection.out.frame_max)
             found = resuming.resume_sender(self._client, frozenset(stored), {}, room)
             link.again, link.is_partial = found.again, found.is_partial
             link.kept = frozenset(stored).difference(found.forgotten)
-            more = {"unsettled": found.map.states, "incomplete_unsettled": found.map.incomplete}
+            told.unsettled, told.incomplete_unsettled = {**found.map.states}, found.map.incomplete
             if not found.is_partial and link.attachment is not None:
                 node.recovery.keep(link.attachment.link, [*found.again, *link.kept])
-        answer(
-            session,
-            self._attach,
-            link,
-            target=self._target,
-            max_message_size=node.options.message_bytes_max,
-            offered_capabilities=(CAPABILITY,),
-            **more,
-        )
+        attached(session, link, told)
         link.review_credit()
         session.want_send()
 

@@ -58,7 +58,7 @@ OPEN_MAX: Final = 16
 TIMEOUT_MS: Final = 60_000
 COORDINATOR: Final = "coordinator of transactions"
 CAPABILITIES: Final = ("amqp:local-transactions", "amqp:multi-txns-per-ssn")
-VALUE: Final = 0x77
+VALUE: Final = (0x77, "amqp:amqp-value:*")
 _STAGED: Final = {Accepted: "ack", Rejected: "reject", Released: "requeue"}
 
 
@@ -250,7 +250,7 @@ def _asked(message: Message) -> Composite:
     """The request in a message's body. Raises LinkError."""
     try:
         section = decode_all(message.body)
-        if isinstance(section, Described) and section.descriptor == VALUE:
+        if isinstance(section, Described) and section.descriptor in VALUE:
             found = composed(section.value)
             if isinstance(found, Composite):
                 return found
