@@ -10,8 +10,7 @@ released, for there is no queue to go to; with the reason, and the queue that re
 
 A producer that numbers its messages (`Named`: a name, and a number rising from 1) may publish one again, over another
 connection, node or day: each queue stores a number once, and confirms the repeat when the original is safe. A message
-that a queue refused may come again too, also behind later ones. Deliveries of a recoverable link (`Tagged`) are known
-to their queues by their tags.
+that a queue refused may come again too, also behind later ones.
 """
 
 from __future__ import annotations
@@ -151,8 +150,7 @@ class Publisher:
         messages: Sequence[Message],
         mandatory: bool,
         ticket: Ticket | None,
-        named: Named | None = None,
-        tagged: Tagged | None = None,
+        named: Named | Tagged | None = None,
     ) -> None:
         """Puts the messages into the queues of the route. `ticket` is passed when the last of them has answered. More
         than TARGETS_AT_ONCE get it in turns."""
@@ -160,7 +158,7 @@ class Publisher:
         if ticket is not None:
             ticket.counts = route.counts
         if len(route.targets) <= TARGETS_AT_ONCE:
-            self._deliver(route, route.targets, messages, ticket, named, tagged)
+            self._deliver(route, route.targets, messages, ticket, named)
             if ticket is not None:
                 ticket.pass_()
             return
@@ -168,7 +166,7 @@ class Publisher:
 
         def step() -> bool:
             part = tuple(islice(targets, TARGETS_AT_ONCE))
-            self._deliver(route, part, messages, ticket, named, tagged)
+            self._deliver(route, part, messages, ticket, named)
             if len(part) == TARGETS_AT_ONCE:
                 return False
             if ticket is not None:
@@ -183,8 +181,7 @@ class Publisher:
         targets: Sequence[QueueHandle],
         messages: Sequence[Message],
         ticket: Ticket | None,
-        named: Named | None,
-        tagged: Tagged | None,
+        named: Named | Tagged | None,
     ) -> None:
         """To these of the route's queues."""
         node = self.node
@@ -193,11 +190,11 @@ class Publisher:
         for queue in targets:
             if queue.deleted:
                 continue
-            if named is not None:
+            if isinstance(named, Tagged):
+                assert ticket is not None, "what is settled has no tag that counts"
+                queue.publish_tagged(named, messages, ticket, node.now_ms)
+            elif named is not None:
                 _put_named(queue, messages[0], ticket, named, node.now_ms)
-            elif tagged is not None:
-                assert ticket is not None, "deliveries of a recoverable link are answered"
-                queue.publish_tagged(tagged, messages, ticket, node.now_ms)
             elif route.onward is not None:
                 if queue.takes(messages, node.now_ms):
                     queue.publish(messages, ticket, node.now_ms)

@@ -156,6 +156,14 @@ class LinkRecovery:
         if self._node.queues.get(queue.entity.queue_id) is not queue or queue.deleted:
             return
         deliveries = queue.log.deliveries
+        if queue.holding is not None:
+            for number in queue.holding.links:
+                self._holding[queue] = None
+                link = self._node.map.link(LogIndex(number))
+                if link is None:
+                    queue.holding.end(number)
+                else:
+                    queue.holding.tidy(number, link.since)
         for number in deliveries.links:
             self._holding[queue] = None
             link = self._node.map.link(LogIndex(number))
@@ -166,7 +174,8 @@ class LinkRecovery:
 
     def _each(self, what: Callable[[LocalQueue], None]) -> None:
         for queue in tuple(self._holding):
-            if self._node.queues.get(queue.entity.queue_id) is not queue or not queue.log.deliveries:
+            knows = bool(queue.log.deliveries or queue.holding)
+            if self._node.queues.get(queue.entity.queue_id) is not queue or not knows:
                 del self._holding[queue]
             else:
                 what(queue)
@@ -178,6 +187,7 @@ class LinkRecovery:
         link = change.link
         self._order()
         self._lose(link, True)
+        self._each(lambda queue: None if queue.holding is None else queue.holding.fence(link.link, link.since))
         if link.since == link.attach:
             self._each(lambda queue: queue.log.deliveries.keep(link.link, link.since, ()))
 
@@ -189,6 +199,7 @@ class LinkRecovery:
         """The link is no more."""
         self._lose(change.link, False)
         self._each(lambda queue: queue.log.deliveries.drop(change.link.link))
+        self._each(lambda queue: None if queue.holding is None else queue.holding.end(change.link.link))
 
     def _lose(self, link: RecoverableLink, goes_on: bool) -> None:
         attachment = self._here.pop(link.link, None)

@@ -123,6 +123,9 @@ LINK_HELD: Final[Readable[tuple[int, int]]] = Readable(
     lambda raw: (_NUMBER.unpack_from(raw)[0], _NUMBER.unpack_from(raw, _NUMBER.size)[0]),
 )
 """(link, bucket): messages that a recoverable receiver link holds. Bit i stands for seq 62 * bucket + i."""
+LINK_ATTACH: Final[Readable[int]] = Readable(b"v", _NUMBER.pack, lambda raw: int(_NUMBER.unpack(raw)[0]))
+"""A recoverable receiver link: its last attach that held messages here. What it holds of an attach before one that did
+not resume it returns."""
 LINK_NAMES_MAX: Final = 16_384
 """Names of links that a queue holds, of LINK_DELIVERY and of LINK_HELD: each checkpoint and each sync tells all."""
 HAD_CONSUMERS: Final = _text(b"c").name("")

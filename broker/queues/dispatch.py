@@ -273,6 +273,9 @@ class Dispatch:
         if modification.link:
             self.selecting = self.selecting or Selecting(queue)
             self.selecting.exclude(seq, modification.link)
+        if not modification.change:
+            self.requeue(seq, modification.counted)
+            return
         message, epoch = queue.ring.message(seq), queue.ring.epoch
 
         def change(found: Sequence[Message]) -> None:
@@ -283,9 +286,7 @@ class Dispatch:
                 queue.ring.replace(seq, changed)
             self.requeue(seq, modification.counted)
 
-        if not modification.change:
-            self.requeue(seq, modification.counted)
-        elif message is not None:
+        if message is not None:
             change((message,))
         else:
             queue.host.fetch(queue, [queue.ring.location(seq)], change, lambda: change(()))

@@ -17,23 +17,13 @@ from typing import Final, NamedTuple, Protocol
 from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
+from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.modification import Modification as Modification
 from clusterbroker.broker.queues.subscription import LocalConsumer, Source
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.record import Message
-
-
-class Modification(NamedTuple):
-    """How a message returns whose consumer says more than that (AMQP 1.0: modified)."""
-
-    counted: bool
-    """The consumer failed at it."""
-    link: str = ""
-    """The consumer's link (`LocalConsumer.link`), which never gets it again; empty: everybody may."""
-    change: bytes = b""
-    """Annotations that the message has from now on (`content.changes`)."""
-
 
 Taken = tuple[int, Message, bool, int]  # seq, message, redelivered, delivery count
 
@@ -121,6 +111,20 @@ class QueueHandle(Source, Protocol):
 
     def subscribe(self, subscription: LocalConsumer, now_ms: int, then: Callable[[str], None]) -> None:
         """`then("")`: the consumer stands in line, deliveries follow; otherwise EXCLUSIVE, GONE, or who leases it."""
+
+    def subscribe_link(
+        self, subscription: LocalConsumer, link: LinkAttach, now_ms: int, then: Callable[[str], None]
+    ) -> None:
+        """As `subscribe`, for a recoverable link: what it is handed it holds (`link_holding`), also when the consumer
+        is gone. STALE: its attach does not count any more; NOT_KEPT: the queue cannot remember it."""
+
+    def held_by(self, link: LinkAttach, then: Callable[[Sequence[HeldMessages] | str], None]) -> None:
+        """What a recoverable link holds, which is attached at this node from now on: its messages are settled, returned
+        and read here as those of any consumer, until `leave_to_link`: also by who has lost the link when the answer
+        comes. A text: STALE, NOT_KEPT, GONE."""
+
+    def leave_to_link(self, seqs: Sequence[int]) -> None:
+        """Clients of this node have these no more; they stay with their link, or return if it has ended."""
 
     def get(self, now_ms: int, then: Callable[[Taken | str | None], None], *, no_ack: bool = False) -> None:
         """The head, unacknowledged (`no_ack`: the caller settles it at once), or None; `ready` counts what is left when

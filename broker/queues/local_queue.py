@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterbroker.broker.queues.attributes import MOVED
 from clusterbroker.broker.queues.browse import Browse, Browsed
@@ -28,6 +28,9 @@ from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
 from clusterbroker.journal.stream_catalogue import Taken as Records
 from clusterbroker.journal.stream_catalogue import Wish
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.queues.link_held import LinkHolding
 
 Row = tuple[Message, "tuple[bytes, int] | None"]
 """With its producer's number, if that gave it one."""
@@ -176,6 +179,11 @@ class LocalQueue(QueueHandle):
         self.ring.mark()
 
     @property
+    def holding(self) -> LinkHolding | None:
+        """What recoverable links hold of it; None: nothing, and none has since it is here."""
+        return None
+
+    @property
     def name(self) -> str:
         return self.entity.name
 
@@ -244,7 +252,7 @@ class LocalQueue(QueueHandle):
             return
         places = self.new_of(tagged)
         new = messages if places is None else [messages[place] for place in places]
-        if not self.takes(new, now_ms):
+        if new and not self.takes(new, now_ms):
             ticket.reject(self.name)
             return
         self.log.deliveries.note(tagged, places)

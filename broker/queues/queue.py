@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from clusterbroker.broker.queues.attributes import HAD_CONSUMERS
+from clusterbroker.broker.queues.attributes import HAD_CONSUMERS, LINK_ATTACH
 from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.browsing import Browsing
 from clusterbroker.broker.queues.dead_lettering.dead_lettering import DeadLettering
@@ -27,9 +27,13 @@ from clusterbroker.broker.queues.handle import EXCLUSIVE, GONE, CommitPart, Modi
 from clusterbroker.broker.queues.lease import BROKEN, LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.leasing import Leasing, resumed
 from clusterbroker.broker.queues.limits import Limits
+from clusterbroker.broker.queues.link_deliveries import STALE
+from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.link_holding import HERE, NOT_KEPT, Holding, HoldingConsumer
 from clusterbroker.broker.queues.local_queue import Host, LocalQueue
 from clusterbroker.broker.queues.rereading import reread
 from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.states import LINK
 from clusterbroker.broker.queues.subscription import LocalConsumer, Member
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
@@ -41,7 +45,7 @@ from clusterbroker.journal.record import Message
 class Queue(LocalQueue):
     """See the module."""
 
-    __slots__ = ("_ended", "_had_consumers", "browsing", "dead_letters", "dispatch", "leasing", "limits")
+    __slots__ = ("_ended", "_had_consumers", "browsing", "dead_letters", "dispatch", "holding", "leasing", "limits")
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
         super().__init__(entity, settings, ring, host, now_ms)
@@ -50,6 +54,7 @@ class Queue(LocalQueue):
         self.limits = Limits(self, self.dispatch, self.dead_letters)
         self.leasing: Leasing | None = None
         self.browsing: Browsing | None = None
+        self.holding: Holding | None = None
         self._had_consumers = self._ended = False
         self.adopt(settings)
 
@@ -66,6 +71,13 @@ class Queue(LocalQueue):
     def is_dry(self, member: Member) -> bool:
         selecting = self.dispatch.selecting
         return selecting is not None and selecting.is_dry(member)
+
+    def ready_for(self, consumer: Member, now_ms: int, then: Callable[[int, int], None]) -> None:
+        own = None if self.holding is None else self.holding.consumers.get(consumer)
+        if own is not None and own.assigned:  # on its way
+            then(max(1, self.message_count(now_ms)), len(self.subscriptions))
+        else:
+            super().ready_for(own or consumer, now_ms, then)
 
     # -- publishing -------------------------------------------------------------------------------------------
 
@@ -141,15 +153,47 @@ class Queue(LocalQueue):
     # -- consuming --------------------------------------------------------------------------------------------
 
     def subscribe(self, subscription: LocalConsumer, now_ms: int, then: Callable[[str], None]) -> None:
+        why = self._refuses(subscription)
+        if not why:
+            subscription.order = (now_ms, "", 0)
+            self.add_consumer(subscription, now_ms)
+        then(why)
+
+    def _refuses(self, subscription: LocalConsumer) -> str:
         if self.deleted or self.leased:
-            then(GONE if self.deleted else self.leased)
-            return
-        if self.subscriptions.exclusive or (subscription.exclusive and self.subscriptions):
-            then(EXCLUSIVE)
-            return
-        subscription.order = (now_ms, "", 0)
-        self.add_consumer(subscription, now_ms)
-        then("")
+            return GONE if self.deleted else self.leased
+        return EXCLUSIVE if self.subscriptions.exclusive or (subscription.exclusive and self.subscriptions) else ""
+
+    def subscribe_link(
+        self, subscription: LocalConsumer, link: LinkAttach, now_ms: int, then: Callable[[str], None]
+    ) -> None:
+        why = self._refuses(subscription) or self.admit_link(link)
+        if not why:
+            consumer = HoldingConsumer(self.ring, subscription, link.link, (now_ms, "", 0))
+            self.at_links.consumers[subscription] = consumer
+            self.add_consumer(consumer, now_ms)
+            self.subscriptions.resumes(consumer, link.link)
+        then(why)
+
+    def admit_link(self, link: LinkAttach) -> str:
+        """Why this attach cannot hold anything here; empty: it may from now on."""
+        if not (self.ring.journaled or self.ring.replicated):
+            return NOT_KEPT
+        since = self.host.recovery.since(self, link.link, link.attach)
+        if not since:
+            return STALE
+        self.at_links.attached(link, since)
+        return ""
+
+    def held_by(self, link: LinkAttach, then: Callable[[list[HeldMessages] | str], None]) -> None:
+        why = GONE if self.deleted else self.admit_link(link)
+        if why:
+            then(why)
+        else:
+            self.at_links.held(link.link, then)
+
+    def leave_to_link(self, seqs: Sequence[int]) -> None:
+        """They are where they were: their link holds them."""
 
     def add_consumer(self, member: Member, now_ms: int) -> None:
         if not self._had_consumers and self.entity.auto_delete and self.replicated:
@@ -159,9 +203,27 @@ class Queue(LocalQueue):
         super().add_consumer(member, now_ms)
 
     def unsubscribe(self, subscription: LocalConsumer, now_ms: int) -> None:
-        super().unsubscribe(subscription, now_ms)
+        consumer = None if self.holding is None else self.holding.consumers.pop(subscription, None)
+        if consumer is None:
+            super().unsubscribe(subscription, now_ms)
+        else:
+            self.suspend_consumer(consumer, consumer.holding, now_ms)
         if self.entity.auto_delete and not self.subscriptions:
             self._end()
+
+    @property
+    def at_links(self) -> Holding:
+        """What links hold of it."""
+        if self.holding is None:
+            self.holding = Holding(self)
+        return self.holding
+
+    def suspend_consumer(self, member: Member, link: int, now_ms: int) -> None:
+        """It is gone, and its link may come again."""
+        self.ring.attach_link(link, 0)
+        self.subscriptions.suspend(member, link)
+        self.last_used_ms = now_ms
+        self.ring.mark()
 
     @property
     def leased(self) -> str:
@@ -200,11 +262,20 @@ class Queue(LocalQueue):
             self.dead_letters.give_up(seq, self.ring.message(seq), "rejected", at_once)
 
     def requeue(self, seq: int, counted: bool) -> None:
-        if not self.deleted:
+        if self.deleted:
+            return
+        if self.holding is None:
             self.dispatch.requeue(seq, counted)
+        else:
+            self.modify(seq, Modification(counted))
 
     def modify(self, seq: int, modification: Modification) -> None:
-        if not self.deleted:
+        if self.deleted:
+            return
+        released = () if self.holding is None else self.ring.take_linked(seq, seq, HERE)
+        if released:
+            self.at_links.give_back(released, modification)
+        else:
             self.dispatch.modify(seq, modification)
 
     def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
@@ -222,11 +293,13 @@ class Queue(LocalQueue):
             self.ring.marked = False
         if self.paused:
             return
+        if self.holding is not None:
+            self.holding.turn(now_ms)
         expired = dispatch.serve(now_ms)
         if self.limits.any:
             self.limits.trim(now_ms)
         dispatch.read_ahead(now_ms, expired)
-        if self.entity.auto_delete and self._had_consumers and not self.subscriptions:
+        if self.entity.auto_delete and self._had_consumers and not self.subscriptions and not self.ring.held_by(LINK):
             self._end()  # its deletion was refused once, or a consumer of another node was the last
         if self.dead_letters.local is not None:
             self.dead_letters.local.go_on()
@@ -281,6 +354,7 @@ class Queue(LocalQueue):
             (advanced and self.dispatch.is_asked)
             or (self.leasing is not None and self.leasing.waits)
             or (self.browsing is not None and self.browsing.waits)
+            or (self.holding is not None and self.holding.waits)
             or (self.dead_letters.replicated is not None and len(self.dead_letters.replicated) > 0)
         )
 
@@ -296,8 +370,10 @@ class Queue(LocalQueue):
         self.resume_lease(now_ms)
 
     def resume_lease(self, now_ms: int) -> None:
-        """What the ring knows of a lease goes on."""
+        """What the ring knows of a lease, and of links, goes on."""
         self.leasing = resumed(self, now_ms)
+        if self.ring.has_attributes and (self.ring.restore_links() or LINK_ATTACH.of(self.ring.attributes)):
+            self.holding = Holding(self)
 
     def end_epoch(self) -> None:
         super().end_epoch()
@@ -307,7 +383,7 @@ class Queue(LocalQueue):
             self.leasing.ended = True
         if self.browsing is not None:
             self.browsing.end()
-        self.leasing = self.browsing = None
+        self.leasing = self.browsing = self.holding = None
         self._ended = False
 
     def _release(self) -> None:
@@ -315,6 +391,8 @@ class Queue(LocalQueue):
             self.leasing.drop()
         if self.browsing is not None:
             self.browsing.drop()
+        if self.holding is not None:
+            self.holding.drop()
         self.dead_letters.drop()
         self.log.release()
         self.dispatch.drop()

@@ -320,26 +320,27 @@ cdef class LinkedRing(LeasedRing):
         return buffer.take(), count, []
 
     def deliver_held(self, Taker taker not None, data, int64_t now_ms) -> tuple:
-        """Hands records of messages that links hold here to a consumer of this node; those that it did not take stay
-        where they are. Returns how many it took, and how many there were."""
+        """Hands records of messages that links hold to a consumer of this node, which takes output; those that
+        have left are passed over. Returns how many it was handed, and how many there were."""
         cdef Py_buffer view
         cdef record_view r
         cdef Message message = None
-        cdef uint64_t count = 0, all_of_them = 0
+        cdef uint64_t count = 0, there = 0
+        if not taker.flows():
+            raise AssertionError("a consumer is handed what it was asked whether it takes")
         r.next = 0
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
             while next_record(<const uint8_t *>view.buf, view.len, &r, False):
-                all_of_them += 1
-                self.find(r.seq)
+                there += 1
                 if (self.find_block(r.seq >> 8) == NULL or self.hot.holders == NULL
-                        or self.hot.holders[r.seq & 255] != LINK or not taker.flows()):
+                        or self.hot.holders[r.seq & 255] != LINK):
                     continue
                 message = view_message(&r, message)
                 if taker.hand(r.seq, message, r.flags & REDELIVERED_BIT != 0, r.delivery_count, now_ms):
                     self.settle_seq(r.seq, False)
                 taker.delivered += 1
                 count += 1
-            return count, all_of_them
+            return count, there
         finally:
             PyBuffer_Release(&view)

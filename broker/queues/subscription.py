@@ -131,8 +131,8 @@ class Subscriptions:
     """
 
     __slots__ = (
-        "_active", "_credits", "_exclusives", "_first", "_full_ms", "_full_since_ms", "_gone", "_looked", "_members",
-        "_told", "in_order", "selects", "single_active", "waiting",
+        "_absent", "_active", "_credits", "_exclusives", "_first", "_full_ms", "_full_since_ms", "_gone", "_looked",
+        "_members", "_told", "in_order", "selects", "single_active", "waiting",
     )  # fmt: skip
 
     def __init__(self, single_active: bool) -> None:
@@ -149,6 +149,7 @@ class Subscriptions:
         self._first = 0  # all before it in the line have gone
         self._active: Member | None = None
         self._told: Member | None = None  # which one has heard that it is active
+        self._absent = 0  # the recoverable link that is the single active consumer, while it is suspended
         self._full_ms = 0  # so long no consumer had room for what was ready, over all
         self._full_since_ms = 0  # 0: it is not so now
         self._looked = (0, 0)  # when `capacity` was asked last, and what `_full_ms` was then
@@ -205,6 +206,33 @@ class Subscriptions:
 
     def remove(self, member: Member) -> None:
         self.leave((member,))
+
+    def suspend(self, member: Member, link: int) -> None:
+        """It is gone, and its link may come again: a single active consumer stays active meanwhile."""
+        if self.single_active and self._active is member:
+            self._absent = link
+        self.leave((member,))
+
+    def resumes(self, member: Member, link: int) -> None:
+        """It came as this link, which is perhaps the single active consumer that was suspended."""
+        if link and link == self._absent:
+            self._absent, self._active = 0, member
+            self._elect()
+
+    def keep(self, links: Collection[int]) -> None:
+        """Of a queue with a new owner, whose consumers are known: a link that holds messages, and none of them is it,
+        was the active one."""
+        if self.single_active and links and (self._active is None or not self._active.held):
+            if self._active is not None:
+                self._active.credit.active = False
+            self._active, self._absent = None, min(links)
+            self._elect()
+
+    def forget(self, link: int) -> None:
+        """The link has ended."""
+        if link == self._absent:
+            self._absent = 0
+            self._elect()
 
     def leave(self, members: Collection[Member]) -> None:
         """All of these are gone."""
@@ -276,6 +304,10 @@ class Subscriptions:
         if not self.single_active:
             self._credits = None
             return
+        if self._absent:
+            self._list([])
+            self._tell()
+            return
         first = self._head()
         active = self._active
         if active is None:
@@ -293,6 +325,10 @@ class Subscriptions:
         if first is not None:
             first.credit.active = True
         self._list([self._active.credit] if self._active is not None else [])
+        self._tell()
+
+    def _tell(self) -> None:
+        """Who became the single active consumer, or is that no more, hears of it."""
         if self._active is not self._told:
             told, self._told = self._told, self._active
             if told is not None:

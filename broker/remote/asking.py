@@ -9,14 +9,16 @@ message of a get with a lost answer is held by nobody, returns to its place, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY
 from clusterbroker.broker.queues.lease import Acquire, LeaseAnswer
 from clusterbroker.broker.queues.link_deliveries import STALE, AskedTags
+from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.log import SAFE
+from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import RemoteConsumer
 from clusterbroker.broker.remote.attachment import Attachment
 from clusterbroker.broker.remote.host import OwnedQueueHost
@@ -26,6 +28,7 @@ from clusterbroker.broker.remote.messages import (
     ASK_DELETE,
     ASK_FORGET,
     ASK_GET,
+    ASK_HELD,
     ASK_LEASE,
     ASK_PURGE,
     ASK_READ,
@@ -134,6 +137,9 @@ class Asking:
         if ask.what == ASK_READ:
             self._read(attachment, ask)
             return
+        if ask.what == ASK_HELD:
+            self._tell_held(attachment, ask)
+            return
         if ask.what == ASK_TAGS:
             self._tell_tags(attachment, ask)
             return
@@ -157,7 +163,9 @@ class Asking:
         queue.message_count(now_ms)
         count, consumers = self._ready, len(queue.subscriptions)
         member = attachment.members.get(ask.consumer)
-        if member is not None and queue.is_dry(member):
+        if member is not None and member.assigned:  # on its way, when its group is committed
+            count = max(1, count)
+        elif member is not None and queue.is_dry(member):
             count = 0
         refused = ""
         if ask.what == ASK_DELETE:
@@ -185,6 +193,23 @@ class Asking:
             self._say(attachment, Answer(entity.queue_id, gen, ask.request, count), records.take())
 
         queue.reread(seqs, read)
+
+    def _tell_held(self, attachment: Attachment, ask: Ask) -> None:
+        """What a link holds, whose client is at the proxy's node from now on."""
+        assert ask.link is not None, "a question about what a link holds says which link"
+        queue, gen, link = self._owned.queue, attachment.gen, LinkAttach(*ask.link)
+
+        def told(held: Sequence[HeldMessages] | str) -> None:
+            if attachment.attached and attachment.gen == gen:  # otherwise it is asked again
+                refused, found = (held, []) if isinstance(held, str) else ("", list(held))
+                self._say(attachment, Answer(queue.entity.queue_id, gen, ask.request, refused=refused, held=found))
+
+        if not isinstance(queue, Queue):
+            told([])
+            return
+        if not queue.admit_link(link):
+            queue.ring.attach_link(link.link, attachment.holder)  # what it says of them counts
+        queue.held_by(link, told)
 
     def _tell_tags(self, attachment: Attachment, ask: Ask) -> None:
         assert ask.tags is not None, "a question about a link's deliveries says which"

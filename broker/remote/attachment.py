@@ -35,6 +35,7 @@ from typing import Final, Protocol
 
 from clusterbroker.broker.content.selector.filters import BadFilter, Filter, filter_on_wire
 from clusterbroker.broker.queues.attributes import PROXY, PROXY_REFUSED
+from clusterbroker.broker.queues.link_holding import Assigned
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.ring import RemoteConsumer
 from clusterbroker.broker.queues.ticket import Ticket
@@ -52,6 +53,7 @@ class AttachedTo(Protocol):
     queue: LocalQueue
     outgoing: dict[RemoteSubscription, None]
     activity: dict[RemoteSubscription, None]
+    assigning: dict[RemoteSubscription, None]
 
     def touch(self) -> None:
         """Asks for a turn of the owned queue."""
@@ -69,7 +71,8 @@ class RemoteSubscription:
     """A consumer of another node, or of this one through its proxy, as it stands in the queue's line."""
 
     __slots__ = (
-        "attachment", "credit", "exclusive", "filter", "held", "link", "node", "number", "order", "owned", "window",
+        "assigned", "attachment", "credit", "exclusive", "filter", "held", "link", "node", "number", "order", "owned",
+        "window",
     )  # fmt: skip
 
     def __init__(self, owned: AttachedTo, attachment: Attachment, head: ConsumerHead) -> None:
@@ -83,14 +86,16 @@ class RemoteSubscription:
         self.filter = filter_of_head(head)
         self.held = 0
         self.window = 0
-        self.credit = RemoteConsumer(owned.queue.ring, attachment.holder, head.priority, self)
+        self.credit = RemoteConsumer(owned.queue.ring, attachment.holder, head.priority, self, head.holding)
+        self.assigned = Assigned(owned.queue.ring) if head.holding else None
+        """Of a recoverable link: what is sent when its group is committed."""
         self.credit.out.size_max = OUT_BYTES_MAX
         self.credit.no_ack = head.no_ack
         self.renew(head)
 
     def renew(self, head: ConsumerHead) -> None:
         """A new gen: credit and deliveries are counted from 0, and what was not sent is not held by anybody."""
-        self.credit.out.take()
+        self._drop()
         self.credit.delivered = 0
         self.grant(head.upto, head.held)
         subscriptions = self.owned.queue.subscriptions
@@ -105,17 +110,51 @@ class RemoteSubscription:
     def stop(self) -> None:
         """Its attachment is void: nothing more is handed out to it, what was not sent is dropped."""
         self.credit.limit = 0
+        self._drop()
+
+    def _drop(self) -> None:
         self.credit.out.take()
+        if self.assigned is not None:
+            self.assigned.clear()
+
+    @property
+    def holding(self) -> int:
+        """The recoverable link that it serves; 0: none."""
+        return self.credit.link
+
+    @property
+    def due(self) -> bool:
+        """Whether there is something to be sent."""
+        return self.credit.out.size > 0 if self.assigned is None else self.assigned.is_due
+
+    def take(self) -> bytes:
+        """What is sent now."""
+        return self.credit.out.take() if self.assigned is None else self.assigned.take()
+
+    def sent_again(self, records: bytes, count: int) -> None:
+        """What its link holds, and its node has not."""
+        assert self.assigned is not None, "only what a link holds is sent again"
+        if count:
+            self.credit.delivered += count
+            self.assigned.put(records)
+            self.owned.assigning[self] = None
+            self.owned.queue.ring.mark()
 
     @property
     def holds(self) -> bool:
         """By node, not by consumer: that is what the ring remembers. So a single active consumer is relieved when its
-        node holds nothing of the queue."""
+        node holds nothing of the queue. Of links it knows each."""
+        if self.holding:
+            return self.holding in self.owned.queue.ring.links()
         return self.owned.queue.ring.held_by(self.attachment.holder) > 0
 
     def flush(self) -> None:
         if self.credit.out.size:
-            self.owned.outgoing[self] = None
+            if self.assigned is None:
+                self.owned.outgoing[self] = None
+            else:
+                self.assigned.cut(self.credit.out)
+                self.owned.assigning[self] = None
             self.owned.touch()
 
     def activated(self, _: bool) -> None:

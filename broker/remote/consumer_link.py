@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.queues.handle import GONE
+from clusterbroker.broker.queues.link_held import LinkAttach
 from clusterbroker.broker.queues.stumble import Stumble, Unfit
-from clusterbroker.broker.remote.messages import ConsumerHead
+from clusterbroker.broker.remote.messages import SETTLE_LEFT, SETTLE_REQUEUE, ConsumerHead
 from clusterbroker.journal.record import DamagedRecord, read_records
 from clusterbroker.replication.errors import BadMessage
 
@@ -36,6 +37,9 @@ WINDOW_FIRST: Final = 32
 """Messages, as long as their size is not known."""
 WINDOW_MAX: Final = 2048
 WINDOW_BYTES: Final = 2 << 20
+
+NO_LINK: Final = LinkAttach(0, 0)
+"""It is no recoverable link's."""
 
 _SEQ_OFFSET: Final = 24
 _HEADER_BYTES: Final = 32
@@ -63,6 +67,7 @@ class Line:
         "falls",
         "fell",
         "granted",
+        "link",
         "number",
         "order_ms",
         "subscription",
@@ -84,6 +89,7 @@ class Line:
         self.fell = False  # it did so in this attachment: deliveries may come beyond the credit
         self.window = WINDOW_FIRST
         self.surplus: deque[memoryview] = deque()  # one record each
+        self.link = NO_LINK
 
     @property
     def held(self) -> int:
@@ -95,6 +101,11 @@ class Line:
         """How many more its taker may hold."""
         room: int = self.subscription.credit.room
         return room
+
+    @property
+    def returned(self) -> int:
+        """What becomes of a delivery that its consumer does not take: it returns, or stays with its link."""
+        return SETTLE_LEFT if self.link.link else SETTLE_REQUEUE
 
     def attach(self) -> None:
         """A new attachment counts from nothing."""
@@ -142,6 +153,8 @@ class Line:
             order=self.order_ms,
             link=subscription.link,
             filter=b"" if subscription.filter is None else subscription.filter.wire,
+            holding=self.link.link,
+            attach=self.link.attach,
         )
 
     def answered(self, active: bool | None) -> Callable[[str], None] | None:

@@ -23,6 +23,7 @@ from clusterbroker.broker.remote.attachment import Attachment
 from clusterbroker.broker.remote.host import OwnedQueueHost
 from clusterbroker.broker.remote.messages import (
     SETTLE_ACK,
+    SETTLE_LEFT,
     SETTLE_REJECT,
     SETTLE_REQUEUE_COUNTED,
     Commit,
@@ -336,6 +337,17 @@ class Ingest:
         elif attachment.unsettled:  # it needs no commit, but the answer is for all up to it
             attachment.unsettled.append((settlement.id, attachment.unsettled[-1][1]))
 
+    def _give_back(self, seqs: list[int], settlement: Settlement) -> int:
+        """What links have held returns when that is committed; how many that are."""
+        holding, ring = self._owned.queue.holding, self._owned.queue.ring
+        assert holding is not None, "there are links"
+        counts, upto = settlement.outcome == SETTLE_REQUEUE_COUNTED, settlement.count
+        counted = [seq for seq in seqs if counts and ring.delivery_count(seq) <= upto]
+        uncounted = [seq for seq in seqs if seq not in set(counted)] if counted else seqs
+        holding.give_back(counted, Modification(True, settlement.link, settlement.change))
+        holding.give_back(uncounted, Modification(False, settlement.link, settlement.change))
+        return len(seqs)
+
     def _carry_out(self, attachment: Attachment, settlement: Settlement) -> int:
         """How many of these messages its node held, and the log must hear of.
 
@@ -348,6 +360,11 @@ class Ingest:
             if outcome == SETTLE_ACK:
                 changed += ring.settle_held(first, last, holder)
                 continue
+            if outcome == SETTLE_LEFT:
+                ring.requeue_held(first, last, holder, False)
+                continue
+            if outcome != SETTLE_REJECT and queue.holding is not None:
+                changed += self._give_back(ring.take_linked(first, last, holder), settlement)
             for seq in ring.take_held(first, last, holder):
                 counted = outcome == SETTLE_REQUEUE_COUNTED and ring.delivery_count(seq) <= settlement.count
                 changed += outcome == SETTLE_REJECT or counted or bool(change)

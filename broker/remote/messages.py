@@ -8,6 +8,7 @@ records in payloads are ENQ records as in journal/layout.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -55,6 +56,10 @@ class ConsumerHead(msgspec.Struct, frozen=True, array_like=True):
     """`LocalConsumer.link`."""
     filter: Annotated[bytes, msgspec.Meta(max_length=16 << 10)] = b""
     """Which messages it takes (`content.selector.filters`); empty: all."""
+    holding: Whole = 0
+    """The recoverable link that holds what it is handed (feature level 3), 0: none does."""
+    attach: AttachNumber = 0
+    """Of that link."""
 
 
 class Settlement(msgspec.Struct, frozen=True, array_like=True):
@@ -62,7 +67,7 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
 
     id: Whole
     """Rising per proxy and queue."""
-    outcome: Annotated[int, msgspec.Meta(ge=0, le=3)]
+    outcome: Annotated[int, msgspec.Meta(ge=0, le=4)]
     """SETTLE_*."""
     ranges: tuple[Range, ...]
     count: Short = 0
@@ -82,6 +87,7 @@ SETTLE_ACK = 0
 SETTLE_REJECT = 1  # leaves the queue, to its dead-letter exchange
 SETTLE_REQUEUE = 2  # returns, uncounted (nack, recover)
 SETTLE_REQUEUE_COUNTED = 3  # returns, the consumer failed at it (reject, channel or connection loss)
+SETTLE_LEFT = 4  # is at the node no more: it stays with its link, and returns if it has none (feature level 3)
 
 
 class AttachedQueue(msgspec.Struct, frozen=True, array_like=True):
@@ -173,7 +179,7 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     epoch: Term
     gen: Whole
     request: Whole
-    what: Annotated[int, msgspec.Meta(ge=0, le=9)]
+    what: Annotated[int, msgspec.Meta(ge=0, le=10)]
     if_unused: bool = False
     if_empty: bool = False
     no_ack: bool = False
@@ -188,6 +194,8 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     """Of ASK_READ: messages that the proxy's clients hold."""
     browse: Browse | None = None
     """Of ASK_BROWSE, and there it is."""
+    link: tuple[Whole, AttachNumber] | None = None
+    """Of ASK_HELD, and there it is: a `LinkAttach`."""
 
     def __post_init__(self) -> None:
         if (self.word is None) != (self.what != ASK_LEASE):
@@ -199,6 +207,8 @@ class Ask(ProxyMessage, frozen=True, tag=27):
         if (self.browse is None) != (self.what != ASK_BROWSE):
             raise ValueError("a browser's question says where it is, and no other does")
         check_ranges(self.ranges)
+        if (self.link is None) != (self.what != ASK_HELD):
+            raise ValueError("a question about what a link holds says which link, and no other does")
 
 
 ASK_GET = 0
@@ -210,6 +220,7 @@ ASK_READ = 6  # messages that were handed out before (feature level 3)
 ASK_TAGS = 7  # which deliveries of a recoverable link are here (feature level 3)
 ASK_BROWSE = 8  # what is ready is looked at, and not taken (feature level 3)
 ASK_FORGET = 9  # deliveries of a recoverable link, for which nobody asks any more (feature level 3)
+ASK_HELD = 10  # what a recoverable link holds, and its node is this one from now on (feature level 3)
 ASK_TOUCH = 4  # it was declared again: x-expires begins anew; answered like ASK_COUNTS
 
 
@@ -373,6 +384,8 @@ class Answer(ProxyMessage, frozen=True, tag=46):
     """ASK_TAGS: those that are known."""
     next: Whole = 0
     """ASK_BROWSE: where to go on."""
+    held: Sequence[tuple[Whole, Whole, Short]] = ()
+    """ASK_HELD: `HeldMessages`."""
 
 
 class Detach(ProxyMessage, frozen=True, tag=47):

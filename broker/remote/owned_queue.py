@@ -25,7 +25,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.queues.handle import EXCLUSIVE
+from clusterbroker.broker.queues.link_deliveries import STALE
+from clusterbroker.broker.queues.link_held import LinkAttach
+from clusterbroker.broker.queues.link_holding import HELD_MAX, unlisted
 from clusterbroker.broker.queues.local_queue import LocalQueue
+from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.remote.asking import Asking
 from clusterbroker.broker.remote.attachment import NOTHING, Attachment, RemoteSubscription
 from clusterbroker.broker.remote.ingest import Ingest
@@ -41,7 +45,7 @@ from clusterbroker.broker.remote.messages import (
     Range,
     Settled,
 )
-from clusterbroker.journal.record import read_records
+from clusterbroker.journal.record import read_records, verify_records
 
 if TYPE_CHECKING:
     from clusterbroker.broker.remote.host import OwnedQueueHost
@@ -70,6 +74,8 @@ class OwnedQueue:
         self.host = host
         self.outgoing: dict[RemoteSubscription, None] = {}
         self.activity: dict[RemoteSubscription, None] = {}
+        self.assigning: dict[RemoteSubscription, None] = {}
+        """Consumers of recoverable links whose deliveries wait for their groups."""
         self.frozen_until_ms: int | None = None
         self._doomed_ms: int | None = None  # when its owner orders the deletion
         self.leased = leased
@@ -146,6 +152,8 @@ class OwnedQueue:
         waiting, self._consumes = self._consumes, []
         for attachment, consume in waiting:
             self.consume(attachment, consume)
+        placed = {member.holding for attachment in self._attachments.values() for member in attachment.members.values()}
+        self.queue.subscriptions.keep(self.queue.ring.links().keys() - placed)
         self._gate()
 
     def synced(self) -> None:
@@ -238,6 +246,9 @@ class OwnedQueue:
         self._forget_questions(attachment)
         if self.has_gap and self._missing:
             self._step_over(entry)
+        for head in entry.consumers:
+            if head.holding and self._obeys(head):
+                self.queue.ring.attach_link(head.holding, attachment.holder)  # its settlements count
         for settlement in entry.settlements:
             if self._missing:
                 for first, last in settlement.ranges:
@@ -246,6 +257,9 @@ class OwnedQueue:
             self.intake.settle_one(attachment, settlement)
         self._hold_only(attachment, entry.outstanding)
         self._list(attachment, entry.consumers, entry.asking)
+        for member in attachment.members.values():
+            if member.holding:
+                self._send_again(member, entry.outstanding)
         self.host.send(node, Attached(self.queue_id, self.epoch, entry.gen, attachment.accepted))
         for head in entry.asking:
             self.consume(attachment, Consume(self.queue_id, self.epoch, entry.gen, head))
@@ -298,7 +312,7 @@ class OwnedQueue:
     ) -> None:
         """Those that stay keep their places; new ones come before old ones go, or a queue might think itself unused.
         Who asks stays if the answer was lost."""
-        listed = {head.consumer: head for head in heads}
+        listed = {head.consumer: head for head in heads if not head.holding or self._obeys(head)}
         for number, head in listed.items():
             member = attachment.members.get(number)
             if member is None:
@@ -351,6 +365,7 @@ class OwnedQueue:
         self._attachments.clear()
         self.outgoing.clear()
         self.activity.clear()
+        self.assigning.clear()
         self._consumes.clear()
         self._passed_over.clear()
 
@@ -370,19 +385,42 @@ class OwnedQueue:
         refused = head.consumer not in attachment.members and (
             subscriptions.exclusive or (head.exclusive and len(subscriptions) > 0) or self.queue.leased != ""
         )
-        if not refused and head.consumer not in attachment.members:
+        why = (self.queue.leased or EXCLUSIVE) if refused else ""
+        if head.holding and not why and not self._obeys(head):
+            why = STALE
+        if not why and head.consumer not in attachment.members:
             self._enlist(attachment, head)
-        why = self.queue.leased or EXCLUSIVE
-        if not refused and attachment.members[head.consumer].filter is NOTHING:
-            refused, why = True, "cannot judge by this filter: its leader runs another release"
+        if not why and attachment.members[head.consumer].filter is NOTHING:
+            why = "cannot judge by this filter: its leader runs another release"
             self.cancel(attachment, head.consumer)
-        answer = Consuming(self.queue_id, attachment.gen, head.consumer, why if refused else "")
+        answer = Consuming(self.queue_id, attachment.gen, head.consumer, why)
         self.host.send(attachment.node, answer)
 
     def _enlist(self, attachment: Attachment, head: ConsumerHead) -> None:
         member = RemoteSubscription(self, attachment, head)
         attachment.members[head.consumer] = member
         self.queue.add_consumer(member, self.host.now_ms)
+        self.queue.subscriptions.resumes(member, head.holding)
+
+    def _obeys(self, head: ConsumerHead) -> bool:
+        """Whether this attach of a recoverable link counts: another came after it, or the link has ended."""
+        return isinstance(self.queue, Queue) and not self.queue.admit_link(LinkAttach(head.holding, head.attach))
+
+    def _send_again(self, member: RemoteSubscription, outstanding: tuple[Range, ...]) -> None:
+        """What its link holds and its node has not: it was on its way when link or owner were lost."""
+        queue, gen = self.queue, member.attachment.gen
+        assert isinstance(queue, Queue), "a stream has no such consumers"
+        seqs = unlisted(queue.ring.held_by_link(member.holding, 1, HELD_MAX), outstanding)
+
+        def read(records: bytes) -> bool:
+            attachment = member.attachment
+            goes_on = attachment.attached and attachment.gen == gen and member.number in attachment.members
+            if goes_on:
+                member.sent_again(records, verify_records(records, self.queue_id, self.epoch, True))
+            return goes_on
+
+        if seqs:
+            queue.at_links.read(member.holding, seqs, read)
 
     def cancel(self, attachment: Attachment, number: int) -> None:
         """What it holds is still outstanding at its node."""
@@ -395,9 +433,24 @@ class OwnedQueue:
             return
         self.outgoing.pop(member, None)
         self.activity.pop(member, None)
+        self.assigning.pop(member, None)
+        if member.holding:
+            self._suspend(attachment, member)
+            return
         for seq, _, _, _ in read_records(member.credit.out.take()):  # not sent yet
             self.queue.ring.requeue_held(seq, seq, attachment.holder, False)
         self.queue.remove_consumer(member, self.host.now_ms)
+
+    def _suspend(self, attachment: Attachment, member: RemoteSubscription) -> None:
+        """Its link holds what it was handed, sent or not."""
+        ring = self.queue.ring
+        if ring.link_place(member.holding) == attachment.holder and all(
+            other.holding != member.holding for other in attachment.members.values()
+        ):
+            ring.attach_link(member.holding, 0)
+        self.queue.subscriptions.suspend(member, member.holding)
+        self.queue.last_used_ms = self.host.now_ms
+        ring.mark()
 
     def credit(self, attachment: Attachment, number: int, upto: int, held: int) -> None:
         member = attachment.members.get(number)
@@ -419,6 +472,11 @@ class OwnedQueue:
                 self._doomed_ms = now_ms + DELETE_AGAIN_MS
                 self.queue.host.end(self.queue)
             self.queue.host.wake(self.queue, self._doomed_ms)
+        for member in tuple(self.assigning):
+            if member.due:
+                self.outgoing[member] = None
+            elif not member.assigned:
+                del self.assigning[member]
         for attachment in self._attachments.values():
             if attachment.attached:
                 self._tell(attachment)

@@ -304,7 +304,7 @@ class OwnedQueues:
         for owned in touched:
             waiting, owned.outgoing = owned.outgoing, {}
             for member in waiting:
-                if not member.credit.out.size or not member.attachment.attached:
+                if not member.attachment.attached or not member.due:
                     continue
                 frame = frames.get(member.node)
                 if frame is None:
@@ -313,7 +313,7 @@ class OwnedQueues:
                     owned.outgoing[member] = None
                     self._stalled[owned] = None
                     continue
-                data = member.credit.out.take()
+                data = member.take()
                 if frame.parts and frame.size + len(data) > (0 if member.node == own else FRAME_BYTES):
                     self.host.send(member.node, Deliver(tuple(frame.parts)), frame.payload)
                     frame.cut()

@@ -19,6 +19,7 @@ from clusterbroker.broker.queues.browse import Browse
 from clusterbroker.broker.queues.handle import UNANSWERED_MS
 from clusterbroker.broker.queues.lease import LeaseRequest
 from clusterbroker.broker.queues.link_deliveries import AskedTags
+from clusterbroker.broker.queues.link_held import LinkAttach
 from clusterbroker.broker.remote.messages import ASK_DELETE, Answer, Ask, Range
 
 Then = Callable[[Answer, memoryview], None]
@@ -39,6 +40,7 @@ class Question:
     tags: AskedTags | None = None
     ranges: tuple[Range, ...] = ()
     browse: Browse | None = None
+    link: LinkAttach | None = None
     told: bool = False
 
 
@@ -72,6 +74,7 @@ class Questions:
                 yield Ask(
                     queue_id, epoch, gen, request, question.what, question.if_unused, question.if_empty,
                     question.no_ack, question.word, question.consumer, question.tags, question.ranges, question.browse,
+                    question.link,
                 )  # fmt: skip
 
     def answered(self, request: int) -> Then | None:

@@ -114,8 +114,8 @@ class RemoteQueue(LinkSide):
     """The handle (`broker.queues.handle`) of one queue at a node that does not own it."""
 
     __slots__ = (
-        "_backlog", "_busy", "_by_subscription", "_cancels", "_lines", "_questions", "_settlements", "_watch",
-        "attached", "deleted", "entity", "gen", "node", "outbox", "ready", "ring", "settings",
+        "_backlog", "_busy", "_by_subscription", "_cancels", "_gone_links", "_lines", "_questions", "_settlements",
+        "_watch", "attached", "deleted", "entity", "gen", "node", "outbox", "ready", "ring", "settings",
     )  # fmt: skip
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, node: Others) -> None:
@@ -137,6 +137,9 @@ class RemoteQueue(LinkSide):
         self._settlements = Settlements()
         self._questions = Questions()
         self._watch: Watch | None = None
+        self._gone_links: frozenset[int] = (
+            frozenset()
+        )  # consumers of recoverable links, of which deliveries may still come
         ring.owner = self
 
     def __repr__(self) -> str:
@@ -216,10 +219,7 @@ class RemoteQueue(LinkSide):
         line.subscription.credit.active = False
         if line.told:
             self._cancels.append(line.number)
-        for record in line.surplus:
-            self._settlements.add(seq_of(record), SETTLE_REQUEUE)
-        line.surplus.clear()
-        self.ring.mark()
+        self._gone_links = self.give_up(line)
 
     def get(self, now_ms: int, then: Callable[[Taken | str | None], None], *, no_ack: bool = False) -> None:
         def answered(answer: Answer, payload: memoryview) -> None:
@@ -530,7 +530,7 @@ class RemoteQueue(LinkSide):
             self._settlements.came_again([seq_of(record) for record in split(data)])
         if line is None:
             for record in split(data):
-                self._settlements.add(seq_of(record), SETTLE_REQUEUE)
+                self._settlements.add(seq_of(record), self.returned_of(consumer))
             self.ring.mark()
             return
         self._busy[line] = None
@@ -543,7 +543,7 @@ class RemoteQueue(LinkSide):
         line.check_credit()
         if excess := min(line.excess(), len(records)):
             for record in records[-excess:]:
-                self._settlements.add(seq_of(record), SETTLE_REQUEUE)
+                self._settlements.add(seq_of(record), line.returned)
             del records[-excess:]
             self.ring.mark()
         line.surplus.extend(records)
@@ -565,7 +565,7 @@ class RemoteQueue(LinkSide):
             line.subscription.flush()
         for first, last in refused:  # its channel is closing
             for seq in range(first, last + 1):
-                self._settlements.add(seq, SETTLE_REQUEUE)
+                self._settlements.add(seq, line.returned)
             count += last + 1 - first
         count += unhanded(self, self.node.host, stumbles)
         self.ring.mark()

@@ -21,6 +21,7 @@ import msgspec.structs
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.messages import (
     SETTLE_ACK,
+    SETTLE_LEFT,
     SETTLE_REJECT,
     SETTLE_REQUEUE,
     SETTLE_REQUEUE_COUNTED,
@@ -71,7 +72,7 @@ class Settlements:
             if isinstance(self._open, tuple):
                 self._open = deque()
             self._open.append(Settlement(self._next_id, outcome, part, count, link, change))
-            if outcome in (SETTLE_REQUEUE, SETTLE_REQUEUE_COUNTED):
+            if outcome in (SETTLE_REQUEUE, SETTLE_REQUEUE_COUNTED, SETTLE_LEFT):
                 for first, last in part:
                     self._returned.update(dict.fromkeys(range(first, last + 1), self._next_id))
             self._next_id += 1

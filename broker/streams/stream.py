@@ -23,6 +23,7 @@ from clusterbroker.broker.content.selector.filters import Filter
 from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.handle import Taken as OneTaken
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
+from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
 from clusterbroker.broker.queues.local_queue import Host, LocalQueue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer
@@ -154,6 +155,15 @@ class Stream(LocalQueue):
 
     def subscribe(self, _: LocalConsumer, __: int, then: Callable[[str], None]) -> None:
         then(UNTAKEN)
+
+    def subscribe_link(self, _: LocalConsumer, __: LinkAttach, ___: int, then: Callable[[str], None]) -> None:
+        then(UNTAKEN)
+
+    def held_by(self, _: LinkAttach, then: Callable[[Sequence[HeldMessages] | str], None]) -> None:
+        then(UNTAKEN)
+
+    def leave_to_link(self, _: Sequence[int]) -> None:
+        """A reader holds nothing."""
 
     def get(
         self, now_ms: int, then: Callable[[OneTaken | str | None], None], credit: Any = None, **_: Any  # noqa: ARG002

@@ -158,13 +158,14 @@ class LinkedRing(LeasedRing):
         return buffer.take(), count, []
 
     def deliver_held(self, taker: Any, data: bytes | bytearray | memoryview, now_ms: int) -> tuple[int, int]:
-        """Hands records of messages that links hold here to a consumer of this node; those that it did not take stay
-        where they are. Returns how many it took, and how many there were."""
+        """Hands records of messages that links hold to a consumer of this node, which takes output; those that
+        have left are passed over. Returns how many it was handed, and how many there were."""
+        assert taker.flows, "a consumer is handed what it was asked whether it takes"
         records = read_records(data)
         count = 0
         for seq, message, delivery_count, redelivered in records:
             slot = self._slots.get(seq)
-            if slot is None or slot.holder != LINK or not taker.flows:
+            if slot is None or slot.holder != LINK:
                 continue
             if taker.hand(seq, message, redelivered, delivery_count, now_ms):
                 self.settle(seq)

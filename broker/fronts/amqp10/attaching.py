@@ -23,6 +23,9 @@ from clusterbroker.broker.fronts.amqp10 import (
     dynamic,
     management_link,
     recoverable,
+    recoverable_receiver,
+    recoverable_sender,
+    resuming,
     returning,
     subscriptions,
 )
@@ -163,10 +166,15 @@ def _send(session: SessionCore, performative: Attach, left: Suspended | None) ->
         timeout=terms.timeout_s,
         capabilities=target.capabilities,
     )
-    if recoverable.is_wanted(session, performative, target, terms):
+    if recoverable_sender.is_wanted(session, performative, found, terms):
+        told = resuming.told(performative)
         if left is not None:
-            left.end()  # it was kept here, in memory, and cannot go on elsewhere
-        recoverable.attach(session, performative, found, replace(known, durable=target.durable), terms)
+            left.end()
+        link = SenderLink(session, performative, found)
+        session.links[link.handle] = link
+        terms = recoverable.in_force(terms)
+        lasting = replace(known, durable=recoverable.DURABLE, expiry_policy=terms.policy)
+        recoverable_sender.AttachingSender(session, performative, link, told, terms, lasting).begin(str(target.address))
         return
     client = returning.resumed(performative, left)
     if client is None:
@@ -309,6 +317,8 @@ def _consume(
     if keeps:
         terms = in_force(source, kept=_keeps(access, reader), administers=access.is_administrator)
         known.expiry_policy, known.timeout = terms.policy, terms.timeout_s
+        if reader is queue and recoverable_receiver.is_wanted(session, performative, queue, terms):
+            return _receive_lasting(session, performative, left, known, terms, queue)
         client = returning.resumed(performative, left)
         if client is not None:
             assert isinstance(left, SuspendedReceiver), "a link of this role is resumed"
@@ -340,6 +350,22 @@ def _consume(
         session.links.pop(link.handle, None)
         raise
     dynamic.join(session, link, name)
+    return link
+
+
+def _receive_lasting(
+    session: SessionCore, performative: Attach, left: Suspended | None, known: Source, asked: Terms, queue: QueueHandle
+) -> ReceiverLink:
+    """What the link holds survives its node."""
+    told, terms = resuming.told(performative), recoverable.in_force(asked)
+    if left is not None:
+        left.end()
+    lasting = replace(known, durable=recoverable.DURABLE, expiry_policy=terms.policy)
+    link = ReceiverLink(session, performative, lasting, queue, _priority(performative.properties or {}))
+    session.links[link.handle] = link
+    attach = recoverable_receiver.AttachingReceiver(session, performative, link, told, terms, lasting, queue)
+    attach.begin(str(lasting.address))
+    dynamic.join(session, link, queue.name)
     return link
 
 

@@ -3,7 +3,6 @@
     detach(closed=false)   suspended, if the link's terms outlive it; else as below
     detach(closed=true)    over: what the link held returns, and nothing of it is kept
     end, close, no socket  suspended, if its terms outlive that (`expiry`)
-    a recoverable link     the same, in the cluster's metadata (`recoverable`)
     stolen                 another attach has the name: the older link is detached with `amqp:link:stolen`, and what it
                            held is suspended for the other to resume
 
@@ -23,7 +22,6 @@ from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT, Event
 from clusterbroker.broker.fronts.amqp10.management_link import ResponseLink
 from clusterbroker.broker.fronts.amqp10.parked import ParkedLink
 from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
-from clusterbroker.broker.fronts.amqp10.recoverable import RecoverableLink
 from clusterbroker.broker.fronts.amqp10.reply_link import ReplyLink
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink
 from clusterbroker.broker.fronts.amqp10.sender_memory import Memory
@@ -112,9 +110,10 @@ class Links:
         link = self.find(handle)
         assert link is not None, "it has a handle, and is not about to be detached"
         session.flush_confirms()  # what is told now the client has read when it attaches again
-        if isinstance(link, RecoverableLink) and detach.closed:
-            link.forget_link(lambda: self._answer(handle, True, None))
+        if detach.closed and isinstance(link, SenderLink | ReceiverLink) and link.store is not None:
+            store, link.store = link.store, None
             self._let_go(link)
+            store.close(lambda: self._answer(handle, True, None))
             return
         if not detach.closed and self._suspend(link, Event.DETACH):
             session.send(Detach(handle=handle))
@@ -146,12 +145,8 @@ class Links:
     def _suspend(self, link: Link, event: Event) -> bool:
         """False: its terms do not allow it, or there are too many of them."""
         node = self._session.access.node
-        if isinstance(link, RecoverableLink):
-            if link.attachment is not None:
-                link.suspend()
-                self._let_go(link)
-                return True
-            return False
+        if self._leave_recoverable(link):
+            return True
         if link.terms is NOTHING_KEPT or not link.terms.outlives(event) or node.links.is_full:
             return False
         if isinstance(link, SenderLink):
@@ -167,6 +162,29 @@ class Links:
         if left.went(event):
             self.suspended = [one for one in self.suspended if node.links.find(one.identity) is one]
             self.suspended.append(left)
+        return True
+
+    def _leave_recoverable(self, link: Link) -> bool:
+        """Its state is in its queues; False: it is no such link."""
+        session = self._session
+        if isinstance(link, SenderLink) and link.store is not None:
+            link.store.suspend()
+            link.store = None
+            link.memory = memory = Memory((), (), link.unsettled)  # nobody asks it
+            session.outcomes.hand_over(link, memory)
+            link.interrupted()
+            self.proving.pop(link, None)
+        elif isinstance(link, ReceiverLink) and link.store is not None:
+            seqs = [seq for _, _, seq in session.ledger.drain_of(link.credit)]
+            session.ledger.interrupt(link.handle)
+            link.store.suspend(link, seqs + link.stop())
+            link.store = None
+            if self.receivers.get(link.name) is link:
+                del self.receivers[link.name]
+        else:
+            return False
+        self.by_handle.pop(link.handle, None)
+        session.access.node.links.leave(link)
         return True
 
     def _leave_sender(self, link: SenderLink) -> SuspendedSender:
@@ -204,7 +222,8 @@ class Links:
             return
         session = self._session
         session.access.node.log_fault(session.connection, error, session.number)
-        self._let_go(link)
+        if not self._leave_recoverable(link):
+            self._let_go(link)
         self._detach(link.handle, error)
 
     def steal(self, link: Link) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.sign_in import enter
 from clusterbroker.broker.fronts.amqp10.conditions import CONDITIONS
+from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY
 from clusterbroker.broker.node.failover import addresses
 from clusterbroker.broker.version import VERSION
 from clusterbroker.broker.wire.amqp10.errors import (
@@ -81,7 +82,7 @@ def own(node: Node) -> Open:
         max_frame_size=options.frame_max_bytes,
         channel_max=SESSIONS_MAX - 1,
         idle_time_out=options.heartbeat_s * 1000 or None,
-        offered_capabilities=CAPABILITIES,
+        offered_capabilities=(*CAPABILITIES, RECOVERY) if node.recovery.possible else CAPABILITIES,
         properties=properties,
     )
 

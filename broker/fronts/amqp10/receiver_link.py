@@ -9,9 +9,9 @@ answer was sent before its second one, and has come. Until then the credit stand
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.access.browser import BrowseReader
 from clusterbroker.broker.access.errors import Refusal
@@ -47,6 +47,14 @@ TRIES: Final = 64
 """Turns in a row in which a drain asks again for what is ready but does not come; then about twice a second."""
 
 
+class Store(Protocol):
+    """What a link has besides whose queue's log says what it holds (`recoverable_receiver.RecoverableReceiver`)."""
+
+    def suspend(self, link: ReceiverLink, seqs: Sequence[int]) -> None: ...
+
+    def close(self, then: Callable[[], None]) -> None: ...
+
+
 class ReceiverLink:
     """The link as its session and its queue see it (`broker.queues.subscription.LocalConsumer`)."""
 
@@ -56,8 +64,8 @@ class ReceiverLink:
 
     __slots__ = (
         "active", "attached", "backlog", "credit", "drained", "draining", "drains", "exclusive", "filter", "handle",
-        "identity", "name", "order", "queue", "rcv_second", "session", "settled", "source", "terminus", "terms",
-        "told_active",
+        "identity", "name", "order", "queue", "rcv_second", "session", "settled", "source", "store", "terminus",
+        "terms", "told_active",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +76,8 @@ class ReceiverLink:
         self.name = attach.name
         self.identity = session.identity(attach.name, self.role)
         self.terms = NOTHING_KEPT
+        self.store: Store | None = None
+        """Of a link whose queue's log says what it holds."""
         self.backlog: Redelivery | None = None
         """What is sent before anything new."""
         self.handle = int(attach.handle)
@@ -335,16 +345,21 @@ class ReceiverLink:
         """What it holds survives its connection."""
         return self.terms.outlives_connection
 
+    def stop(self) -> list[int]:
+        """Its client goes, and its queue keeps what it holds; what it has not been sent again."""
+        backlog, self.backlog = self.backlog, None
+        self.attached = self.draining = False
+        return [] if backlog is None else backlog.take_back()
+
     def leave(self, waiting: Any) -> list[int]:
         """Its client goes, and this stands in the session's place; what it has not been sent again. Nothing of the link
         is in its session's ledger any more."""
-        backlog, self.backlog = self.backlog, None
-        self.attached = self.draining = False
+        rest = self.stop()
         self.session = waiting
         self.credit.move(waiting.ledger, 0, self.settled)
         self.credit.limit = self.credit.delivered
         self.queue.limits_changed(self)
-        return [] if backlog is None else backlog.take_back()
+        return rest
 
     def come_back(self, session: SessionCore, attach: Attach) -> None:
         """Its client is here again."""

@@ -14,6 +14,7 @@ from clusterbroker.broker.access.readers import RangeReader
 from clusterbroker.broker.fronts.amqp10.delivery import LinkConsumer
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
 from clusterbroker.broker.fronts.amqp10.positions import BEGINNING, resumed_at
+from clusterbroker.broker.fronts.amqp10.resuming import ReceiverResumption
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.wire.amqp10.performatives import Composite, Received
 from clusterbroker.journal.record import Message
@@ -34,8 +35,15 @@ class Resumed(Protocol):
     @property
     def session(self) -> SessionCore: ...
 
+    @property
+    def default_outcome(self) -> Composite: ...
+
+    backlog: Redelivery | None
+
     def go_on(self) -> None:
         """More can be sent."""
+
+    def takes(self, outcome: Composite) -> bool: ...
 
 
 class Item(NamedTuple):
@@ -145,3 +153,24 @@ class Redelivery:
         queue.reread(seqs, read)
         asking = False
         return not self._reading and self._items[0].seq in self._looked
+
+
+def begin_again(link: Resumed) -> None:
+    """The link is about to be resumed: it gets nothing before it is known what comes first."""
+    link.backlog = Redelivery(link, (), (), is_partial=True)
+
+
+def resume(link: Resumed, seqs: Mapping[bytes, int], found: ReceiverResumption) -> list[tuple[int, Composite]]:
+    """The link goes on with what it holds, by tag. What the client has said meanwhile of its credit counts. Returns
+    what its deliveries come to: that is to be carried out."""
+    left = link.backlog.left if link.backlog is not None else 0
+    rest = dict(seqs)
+    items = [Item(rest.pop(tag), is_new=True) for tag in found.first]
+    items += [Item(rest.pop(tag), place=place) for tag, place in found.resumed]
+    outcomes = [
+        (rest.pop(tag), outcome if link.takes(outcome) else link.default_outcome) for tag, outcome in found.outcomes
+    ]
+    items += [Item(seq, outcome=outcome) for seq, outcome in outcomes]
+    link.backlog = Redelivery(link, items, tuple(rest.values()), found.is_partial)
+    link.backlog.left = left
+    return outcomes

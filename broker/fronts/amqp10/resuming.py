@@ -38,6 +38,8 @@ from clusterbroker.broker.wire.amqp10.performatives import (
 )
 from clusterbroker.broker.wire.amqp10.types import DecodeError
 
+RECOVERY: Final = "clusterbroker:link-recovery"
+"""Capability: links that survive connection and node. A client desires it, an attach that is answered offers it."""
 State = Composite | None
 """Of a delivery as a peer knows it; None: it has none yet."""
 TAGS_MAX: Final = 65_536

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from clusterbroker.broker.fronts.amqp10 import resuming
 from clusterbroker.broker.fronts.amqp10.attach_answer import NO_MAP, answering, attached
 from clusterbroker.broker.fronts.amqp10.positions import place_of
-from clusterbroker.broker.fronts.amqp10.redelivery import Item, Redelivery
+from clusterbroker.broker.fronts.amqp10.redelivery import resume
 from clusterbroker.broker.fronts.amqp10.resuming import Map, Told
 from clusterbroker.broker.fronts.amqp10.suspended import Suspended, SuspendedReceiver, SuspendedSender
 from clusterbroker.broker.wire.amqp10.errors import RESOURCE_LIMIT, STOLEN, UNAUTHORIZED, LinkError
@@ -148,14 +148,8 @@ def resume_receiver(
     found = resuming.resume_receiver(client, seqs, _room(session, told))
     session.links[link.handle] = link
     session.consumers[link.name] = link
-    items = [Item(seqs.pop(tag), is_new=True) for tag in found.first]
-    items += [Item(seqs.pop(tag), place=place) for tag, place in found.resumed]
-    outcomes = [
-        (seqs.pop(tag), outcome if link.takes(outcome) else link.default_outcome) for tag, outcome in found.outcomes
-    ]
-    items += [Item(seq, outcome=outcome) for seq, outcome in outcomes]
-    if items or found.is_partial:
-        link.backlog = Redelivery(link, items, tuple(seqs.values()), found.is_partial)
+    outcomes = resume(link, seqs, found)
     _answer(session, told, link, found.map)
+    link.go_on()
     for seq, outcome in outcomes:
         session.carry_out([(0, link.credit, seq)], outcome)

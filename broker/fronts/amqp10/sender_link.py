@@ -12,8 +12,8 @@ are held by credit alone, and the consumers of their connection go on.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, Protocol
 
 from clusterbroker.broker.access.addressing import LOOKED_INTO, addressed, as_row, looks_into
 from clusterbroker.broker.access.errors import Refusal
@@ -29,6 +29,7 @@ from clusterbroker.broker.fronts.amqp10.reply_link import KEY
 from clusterbroker.broker.fronts.amqp10.resuming import TAG_BYTES_MAX
 from clusterbroker.broker.fronts.amqp10.sender_memory import Memory, Proof
 from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.link_deliveries import Tagged
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.wire.amqp10.codec import IncomingLink, Transferred
 from clusterbroker.broker.wire.amqp10.errors import (
@@ -67,6 +68,22 @@ _NO_TAGS: Final[set[bytes]] = set()
 """Of each link that has nothing unsettled: there may be very many. It stays empty."""
 
 
+class Store(Protocol):
+    """What a link has besides whose queues know its deliveries (`recoverable_sender.RecoverableSender`)."""
+
+    again: frozenset[bytes]
+
+    def tagged(self, tags: list[bytes], route: Route[QueueHandle]) -> Tagged: ...
+
+    def over(self, tags: Collection[bytes]) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def suspend(self) -> None: ...
+
+    def close(self, then: Callable[[], None]) -> None: ...
+
+
 class SenderLink:
     """`place`: where its messages go; None: each says its own. `tags`: of deliveries that are not settled."""
 
@@ -75,8 +92,8 @@ class SenderLink:
 
     __slots__ = (
         "again", "begun", "credit", "delivery_count", "handle", "identity", "ignores", "incoming", "is_partial", "kept",
-        "memory", "mode", "name", "part", "place", "posting", "proof", "session", "settles_first", "tags", "target",
-        "terminus", "terms", "unsettled", "withheld",
+        "memory", "mode", "name", "part", "place", "posting", "proof", "session", "settles_first", "store", "tags",
+        "target", "terminus", "terms", "unsettled", "withheld",
     )  # fmt: skip
 
     def __init__(self, session: SessionCore, attach: Attach, place: Place | None) -> None:
@@ -89,6 +106,8 @@ class SenderLink:
         self.memory: Memory | None = None
         """While the link is suspended."""
         self.proof: Proof | None = None
+        self.store: Store | None = None
+        """Of a link whose queues know its deliveries."""
         self.again: frozenset[bytes] = frozenset()
         """Deliveries that the client has named as it attached, and that are not here: they may come again."""
         self.kept: frozenset[bytes] = frozenset()
@@ -159,6 +178,8 @@ class SenderLink:
     def prove(self, now_ms: int) -> None:
         """Asks the client whether it has read the outcomes that it was told, if that is due."""
         proof = self.proof
+        if self.store is not None:
+            self.store.flush()
         if proof is None or not proof.is_due(now_ms) or self.withheld or self.session.holds_publishers:
             return
         wanted = max(self.credit, min(CREDIT, LASTING_MAX - self.held))
@@ -185,7 +206,10 @@ class SenderLink:
         """
         if self.proof is not None:
             count, credit = flow.delivery_count or 0, flow.link_credit
-            self.proof.heard(None if credit is None else (count + credit) % COUNTS)
+            proven = self.proof.heard(None if credit is None else (count + credit) % COUNTS)
+            if proven and self.store is not None:
+                again = self.tags.union(self.proof.tags())
+                self.store.over([tag for tag in proven if tag not in again])
             self.review_credit()
         if flow.delivery_count is not None:
             if self.incoming.partial and not self.begun and self.credit:
@@ -263,6 +287,7 @@ class SenderLink:
         self.terms, self.target = terms, target
         if self.is_lasting and self.settles_first:
             self.proof = Proof()
+        if self.proof is not None or self.store is not None:
             self.session.table.proving[self] = None
 
     # -- resumed
@@ -273,7 +298,11 @@ class SenderLink:
             if any(tag not in self.again for tag in tags):
                 raise LinkError(ILLEGAL_STATE, "a new delivery, while an unsettled map is incomplete")
         else:
+            if self.store is not None:
+                self.store.over(self.kept)
             self.kept = frozenset()  # who sends with this attach's credit has read its map
+        if self.store is not None:
+            self.store.again = self.again.intersection(tags)
         self.again = self.again.difference(tags)
 
     def _resumes(self, tag: bytes, state: Composite | None) -> bytes | None:
@@ -293,6 +322,8 @@ class SenderLink:
         if tag in self.kept:
             if settled:
                 self.kept = self.kept.difference((tag,))
+                if self.store is not None:
+                    self.store.over((tag,))
             else:
                 self.session.send(
                     Disposition(role=RECEIVER, first=number, settled=self.settles_first, state=Accepted())
@@ -318,6 +349,8 @@ class SenderLink:
         self.unsettled -= len(tags)
         if accepted and self.proof is not None:
             self.proof.told(tags)
+        elif self.store is not None:
+            self.store.over(tags)
         if self.unsettled <= UNSETTLED_MAX:
             self.review_credit()
 
@@ -358,12 +391,12 @@ class SenderLink:
     ) -> None:
         if ticket is not None and not route.targets and place.is_topic:
             ticket.state = _ACCEPTED
-        self._hand_on(route, messages, ticket, named)
-
-    def _hand_on(
-        self, route: Route[QueueHandle], messages: Sequence[Message], ticket: Unsettled | None, named: Named | None
-    ) -> None:
-        self.session.publisher.publish(route, messages, False, ticket, named)
+        if self.store is None or ticket is None:
+            self.session.publisher.publish(route, messages, False, ticket, named)
+        elif named is not None or route.onward is not None:
+            raise LinkError(PRECONDITION_FAILED, "a link that is recoverable brings nothing that is known otherwise")
+        else:
+            self.session.publisher.publish(route, messages, False, ticket, self.store.tagged(ticket.tags, route))
 
     def _each(
         self,

@@ -62,12 +62,15 @@ class Proof:
         self._open, self._asked_ms = total, now_ms
         self._asked, self._told = self._told, []
 
-    def heard(self, total: int | None) -> None:
-        """The client says its sum; None: it says none."""
-        if self._open is not None and (total is None or total == self._open):
-            self._open = None
-            self.count -= sum(len(tags) for tags in self._asked)
-            self._asked = []
+    def heard(self, total: int | None) -> list[bytes]:
+        """The client says its sum; None: it says none. What is proven with that."""
+        if self._open is None or (total is not None and total != self._open):
+            return []
+        self._open = None
+        proven = [tag for tags in self._asked for tag in tags]
+        self.count -= len(proven)
+        self._asked = []
+        return proven
 
     def tags(self) -> Iterable[bytes]:
         """All without a proof."""

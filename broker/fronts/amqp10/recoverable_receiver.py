@@ -1,0 +1,152 @@
+"""A recoverable link whose receiver is the client (`recoverable`): what it is handed it holds, until it is settled.
+
+The queue's log says what each such link holds, before it is sent (`queues.link_holding`). So whoever owns the queue
+keeps it from others, and a client that comes back, at whichever node, gets it again or says what becomes of it. While
+the link is suspended nobody of this node has its messages: they stay with the link (`QueueHandle.leave_to_link`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from clusterbroker.broker.fronts.amqp10 import resuming
+from clusterbroker.broker.fronts.amqp10.attach_answer import NO_MAP, answering
+from clusterbroker.broker.fronts.amqp10.recoverable import Attaching, is_asked
+from clusterbroker.broker.fronts.amqp10.redelivery import begin_again, resume
+from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY, Told
+from clusterbroker.broker.node.link_recovery import Attachment
+from clusterbroker.broker.queues.handle import GONE
+from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
+from clusterbroker.broker.wire.amqp10.errors import (
+    NOT_FOUND,
+    RESOURCE_DELETED,
+    RESOURCE_LOCKED,
+    LinkError,
+)
+from clusterbroker.broker.wire.amqp10.performatives import Attach, Source
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.fronts.amqp10.expiry import Terms
+    from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+    from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.queues.handle import QueueHandle
+
+TAG_BYTES: Final = 10
+"""Of a delivery of such a link: seq and gap."""
+
+
+class RecoverableReceiver:
+    """What an attached link of this kind has besides."""
+
+    __slots__ = ("_node", "attachment", "queue")
+
+    def __init__(self, node: Node, attachment: Attachment, queue: QueueHandle) -> None:
+        self._node = node
+        self.attachment = attachment
+        self.queue = queue
+
+    def suspend(self, link: ReceiverLink, seqs: Sequence[int]) -> None:
+        """The client is away; `seqs` are held."""
+        if not self.queue.deleted:
+            self.queue.leave_to_link(seqs)
+            self.queue.unsubscribe(link, self._node.now_ms)
+        self._node.recovery.suspend(self.attachment)
+
+    def close(self, then: Callable[[], None]) -> None:
+        """The client ends the link; `then()` when a later attach finds nothing of it."""
+        self._node.recovery.forget(self.attachment, then)
+
+
+def is_wanted(session: SessionCore, attach: Attach, queue: QueueHandle, terms: Terms) -> bool:
+    """Whether the client asks for such a link, and it can be one: its deliveries are unsettled, its queue has a log."""
+    source = attach.source
+    if not isinstance(source, Source) or source.filter or attach.snd_settle_mode == 1:
+        return False
+    return is_asked(session, attach, source, terms) and queue.settings.durability != "memory"
+
+
+class AttachingReceiver(Attaching):
+    """One attach on its way."""
+
+    role = "receiver"
+    resumes_nothing = True
+    link: ReceiverLink
+
+    __slots__ = ("_held", "_queue", "_source")
+
+    def __init__(
+        self, session: SessionCore, attach: Attach, link: ReceiverLink, client: Told | None, terms: Terms,
+        source: Source, queue: QueueHandle,
+    ) -> None:  # fmt: skip
+        super().__init__(session, attach, link, client, terms)
+        self._source = source
+        self._queue = queue
+        self._held: list[int] = []
+
+    def ask(self, attachment: Attachment) -> None:
+        link = LinkAttach(int(attachment.link.link), attachment.link.attach)
+        if self.client is None:
+            self._subscribe(link)
+            return
+        gap = self.link.credit.tag_of(0)[-2:]
+        if any(len(tag) == TAG_BYTES and tag[-2:] != gap for tag in self.client.states):
+            text = f"queue '{self._queue.name}' has lost messages since: what the link held is not known"
+            self.refuse(LinkError(RESOURCE_DELETED, text))
+            return
+        begin_again(self.link)
+        self._queue.held_by(link, self.guarded(lambda held: self._told(link, held)))
+
+    def _told(self, link: LinkAttach, held: Sequence[HeldMessages] | str) -> None:
+        if isinstance(held, str):
+            self._refused(held)
+            return
+        self._held = [seq for first, last, _ in held for seq in range(first, last + 1)]
+        if self.waits:
+            self._subscribe(link)
+        else:
+            self._queue.leave_to_link(self._held)
+
+    def _subscribe(self, link: LinkAttach) -> None:
+        now_ms = self.session.access.node.now_ms
+        self._queue.subscribe_link(self.link, link, now_ms, self.guarded(self._subscribed))
+
+    def _refused(self, why: str) -> None:
+        if why == GONE:
+            self.refuse(LinkError(NOT_FOUND, f"no queue '{self._queue.name}'"))
+        else:
+            self.refuse(LinkError(RESOURCE_LOCKED, f"queue '{self._queue.name}' {why}"))
+
+    def make_answer(self) -> Attach:
+        return answering(
+            self.session, self.attach, snd_settle_mode=0, source=self._source, initial_delivery_count=0,
+            offered_capabilities=(RECOVERY,), **NO_MAP,
+        )  # fmt: skip
+
+    def _subscribed(self, refused: str) -> None:
+        if refused or not self.waits:
+            if not refused:
+                self._queue.unsubscribe(self.link, self.session.access.node.now_ms)
+            self._queue.leave_to_link(self._held)
+            self._refused(refused)
+            return
+        session, link, client = self.session, self.link, self.client
+        assert self.attachment is not None, "it was ordered"
+        link.store = RecoverableReceiver(session.access.node, self.attachment, self._queue)
+        link.terms = self.terms
+        session.consumers[link.name] = link
+        if client is None:
+            self.answer(None)
+            link.begin()
+            session.review_rights()
+            return
+        seqs = {link.credit.tag_of(seq): seq for seq in self._held}
+        found = resuming.resume_receiver(client, seqs, self.room)
+        outcomes = resume(link, seqs, found)
+        self.answer(found.map)
+        link.begin()
+        link.go_on()
+        for seq, outcome in outcomes:
+            session.carry_out([(0, link.credit, seq)], outcome)
+        session.review_rights()

@@ -1,0 +1,150 @@
+"""A recoverable link whose sender is the client (`recoverable`): each delivery is stored once, wherever it goes.
+
+Each is stored with its tag by every queue of its route (`queues.link_deliveries`), so whoever owns the queue can say
+whether it is there. A client that comes back names what it is in doubt of:
+
+    to a queue        its owner says which of these it has: accepted; the others come again, and are new
+    to an exchange    nobody is asked: all come again, and each queue of the route stores what it does not have
+
+A queue forgets a tag when its client has settled the delivery, or has proven that it read its outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from clusterbroker.broker.fronts.amqp10 import resuming
+from clusterbroker.broker.fronts.amqp10.attach_answer import NO_MAP, answering
+from clusterbroker.broker.fronts.amqp10.recoverable import Attaching, is_asked
+from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY, Told
+from clusterbroker.broker.node.link_recovery import Attachment
+from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged, value_of
+from clusterbroker.broker.wire.amqp10.errors import RESOURCE_LIMIT, LinkError
+from clusterbroker.broker.wire.amqp10.performatives import Attach, Target
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
+    from clusterbroker.broker.fronts.amqp10.expiry import Terms
+    from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+    from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.queues.handle import QueueHandle
+    from clusterbroker.broker.routing.router import Route
+
+
+class RecoverableSender:
+    """What an attached link of this kind has besides."""
+
+    __slots__ = ("_node", "_number", "_over", "_queues", "again", "attachment")
+
+    def __init__(self, node: Node, attachment: Attachment) -> None:
+        self._node = node
+        self.attachment = attachment
+        self.again: frozenset[bytes] = frozenset()
+        """Those of the next deliveries that may be known already."""
+        self._number = 0
+        self._queues: dict[QueueHandle, None] = {}
+        self._over: list[bytes] = []
+
+    def tagged(self, tags: list[bytes], route: Route[QueueHandle]) -> Tagged:
+        """The next deliveries, on their way to these queues."""
+        self.flush()
+        self._queues.update(dict.fromkeys(route.targets))
+        link, number = self.attachment.link, self._number
+        self._number += len(tags)
+        return Tagged(int(link.link), link.attach, number, tags, self.again.intersection(tags))
+
+    def over(self, tags: Collection[bytes]) -> None:
+        """Nobody asks for these any more."""
+        self._over += tags
+
+    def flush(self) -> None:
+        """Their queues forget them."""
+        if not self._over:
+            return
+        tags, self._over = self._over, []
+        link = self.attachment.link
+        for queue in tuple(self._queues):
+            if queue.deleted:
+                del self._queues[queue]
+            else:
+                queue.forget_tags(int(link.link), value_of(link.attach, self._number) - 1, tags)
+
+    def resumed(self, queue: QueueHandle | None) -> None:
+        """Deliveries of an earlier attach may be known to this queue."""
+        if queue is not None:
+            self._queues[queue] = None
+
+    def suspend(self) -> None:
+        """The client is away."""
+        self.flush()
+        self._node.recovery.suspend(self.attachment)
+
+    def close(self, then: Callable[[], None]) -> None:
+        """The client ends the link; `then()` when a later attach finds nothing of it."""
+        self._node.recovery.forget(self.attachment, then)
+
+
+def is_wanted(session: SessionCore, attach: Attach, place: Place | None, terms: Terms) -> bool:
+    """Whether the client asks for such a link, and it can be one: with a target of its own, whose queues have logs."""
+    target = attach.target
+    if place is None or not isinstance(target, Target) or not is_asked(session, attach, target, terms):
+        return False
+    if place.exchange:
+        return place.exchange not in session.access.vhost.segments
+    queue = session.access.vhost.queues.get(place.key)
+    return queue is not None and queue.settings.durability != "memory"
+
+
+class AttachingSender(Attaching):
+    """One attach on its way."""
+
+    role = "sender"
+    link: SenderLink
+
+    __slots__ = ("_target",)
+
+    def __init__(
+        self, session: SessionCore, attach: Attach, link: SenderLink, client: Told | None, terms: Terms, target: Target
+    ) -> None:
+        super().__init__(session, attach, link, client, terms)
+        self._target = target
+
+    def ask(self, attachment: Attachment) -> None:
+        client, place = self.client, self.link.place
+        assert place is not None, "a link to anywhere is none of this kind"
+        queue = None if place.exchange else self.session.access.vhost.queues.get(place.key)
+        if queue is None or client is None or not client.states:
+            self._decided(attachment, queue, [])
+            return
+        tags = [tag for tag, state in client.states.items() if not resuming.is_terminal(state)]
+        asked = AskedTags(int(attachment.link.link), attachment.link.attach, tuple(tags), client.incomplete)
+        queue.known_tags(asked, self.guarded(lambda known: self._decided(attachment, queue, known)))
+
+    def make_answer(self) -> Attach:
+        size = self.session.access.node.options.message_bytes_max
+        return answering(
+            self.session, self.attach, target=self._target, max_message_size=size, offered_capabilities=(RECOVERY,),
+            **NO_MAP,
+        )  # fmt: skip
+
+    def _decided(self, attachment: Attachment, queue: QueueHandle | None, known: list[bytes] | str) -> None:
+        if not self.waits:
+            return
+        if isinstance(known, str):
+            self.refuse(LinkError(RESOURCE_LIMIT, f"{known}: attach again"))
+            return
+        session, link, client = self.session, self.link, self.client
+        link.store = store = RecoverableSender(session.access.node, attachment)
+        link.keep(self.terms, self._target)
+        found = None if client is None else resuming.resume_sender(client, frozenset(known), {}, self.room)
+        if found is not None and client is not None:
+            link.again = found.again
+            link.kept = frozenset(known) - found.forgotten
+            link.is_partial = found.is_partial
+            store.resumed(queue)
+            if not client.incomplete:
+                session.access.node.recovery.keep(attachment.link, [*link.kept, *found.again])
+        self.answer(None if found is None else found.map)
+        link.review_credit()

@@ -1,0 +1,42 @@
+"""How sessions ask a queue what a recoverable link holds of it (`link_holding`)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from clusterbroker.broker.queues.modification import Modification
+
+
+class LinkAttach(NamedTuple):
+    """An attach of a recoverable link (`cluster.wiring.links`)."""
+
+    link: int
+    attach: int
+
+
+class HeldMessages(NamedTuple):
+    """Neighbouring messages that a link holds."""
+
+    first: int
+    last: int
+    delivery_count: int
+
+
+class LinkHolding(Protocol):
+    """What links hold of one queue (`link_holding.Holding`)."""
+
+    @property
+    def links(self) -> list[int]:
+        """Those that hold something."""
+
+    def fence(self, link: int, since: int) -> None:
+        """The link is attached anew; if it was not resumed, it begins with nothing."""
+
+    def tidy(self, link: int, since: int) -> None:
+        """What it held before an attach that did not resume it returns."""
+
+    def end(self, link: int) -> None:
+        """The link is no more."""
+
+    def give_back(self, seqs: list[int], modification: Modification) -> None:
+        """These were taken from their links, and return when that is committed."""

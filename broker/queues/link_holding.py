@@ -1,0 +1,298 @@
+"""Messages of one queue that recoverable receiver links hold: they survive the connection, its node and the queue's
+owner (`ring_links` in the ring's specification).
+
+    ready --assigned--> held, on its way --its group is committed, sent--> held
+    held --accepted, rejected--> gone, as from any consumer
+    held --returned; the link ends, or is attached without being resumed--> nobody's --that is committed--> ready
+
+A delivery is sent when the group that says who holds it is committed: a message that comes while its link has credit is
+assigned at once, and waits for no more than its own commit. What returns is handed to nobody before the log says that
+the link has it no more: so whatever owner and client survive, the log and the client's map tell who has a message.
+
+While its link is suspended a message stays where it is. It does not expire, and no purge takes it. A single active
+consumer that is suspended stays active (`Subscriptions.suspend`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from clusterbroker.broker.queues.attributes import LINK_ATTACH
+from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.modification import Modification
+from clusterbroker.broker.queues.ring import RemoteConsumer, Ring
+from clusterbroker.broker.queues.states import LINK
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.content.selector.filters import Filter
+    from clusterbroker.broker.queues.dispatch import Dispatch
+    from clusterbroker.broker.queues.subscription import LocalConsumer, Member, Subscriptions
+    from clusterbroker.journal.layout import Location
+    from clusterbroker.journal.record import Message, RecordBuffer
+
+HELD_MAX: Final = 65_536
+"""Messages that a link holds at most."""
+READ_BYTES: Final = 1 << 20
+HERE: Final = 1
+"""Number of a node that is alone."""
+OUT_BYTES_MAX: Final = 256 << 10
+UNCHANGED: Final = Modification(False)
+"""Of a message that returns as it was."""
+NOT_KEPT: Final = "is transient: no link can hold its messages over a connection"
+
+
+class HeldQueue(Protocol):
+    """The queue (`queue.Queue`)."""
+
+    dispatch: Dispatch
+    host: Any
+    ring: Ring
+    subscriptions: Subscriptions
+
+
+def committed_with(ring: Ring) -> int:
+    """The group with which all that has happened is committed (`Ring.groups_committed`)."""
+    return ring.groups + ring.needs_write
+
+
+class Assigned:
+    """Deliveries of one consumer that wait for their groups: a piece of records for each."""
+
+    __slots__ = ("_pieces", "_ring")
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._pieces: deque[tuple[int, bytes]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def cut(self, out: RecordBuffer) -> None:
+        """What was handed out since the last time goes with the next group."""
+        if out.size:
+            self.put(out.take())
+
+    def put(self, records: bytes) -> None:
+        self._pieces.append((committed_with(self._ring), records))
+
+    @property
+    def is_due(self) -> bool:
+        """Whether some may be sent."""
+        return bool(self._pieces) and self._pieces[0][0] <= self._ring.groups_committed
+
+    def take(self) -> bytes:
+        """What may be sent."""
+        done, found = self._ring.groups_committed, []
+        while self._pieces and self._pieces[0][0] <= done:
+            found.append(self._pieces.popleft()[1])
+        return found[0] if len(found) == 1 else b"".join(found)
+
+    def clear(self) -> None:
+        """They are not sent: their link holds them all the same."""
+        self._pieces.clear()
+
+
+class HoldingConsumer:
+    """A consumer of this node as its queue sees it, in place of the `LocalConsumer`. What its client has room for is
+    assigned to its link, and comes to the client when that is committed."""
+
+    __slots__ = ("_poured", "assigned", "credit", "holding", "order", "ring", "subscription")
+
+    def __init__(self, ring: Ring, subscription: LocalConsumer, holding: int, order: tuple[int, str, int]) -> None:
+        self.ring = ring
+        self.subscription = subscription
+        self.holding = holding
+        self.order = order
+        self.assigned = Assigned(ring)
+        self.credit = RemoteConsumer(ring, HERE, subscription.credit.priority, self, holding)
+        self.credit.out.size_max = OUT_BYTES_MAX
+        self._poured = 0
+
+    @property
+    def exclusive(self) -> bool:
+        return self.subscription.exclusive
+
+    @property
+    def holds(self) -> bool:
+        return self.holding in self.ring.links()
+
+    @property
+    def held(self) -> int:
+        held: int = self.subscription.credit.unacked
+        return held
+
+    @property
+    def node(self) -> str:
+        return ""
+
+    @property
+    def link(self) -> str:
+        return self.subscription.link
+
+    @property
+    def filter(self) -> Filter | None:
+        return self.subscription.filter
+
+    def activated(self, active: bool) -> None:
+        self.subscription.activated(active)
+
+    def flush(self) -> None:
+        self.assigned.cut(self.credit.out)
+
+    def ended(self) -> None:
+        self.subscription.ended()
+
+    def grant(self) -> None:
+        """As much as its client has room for, less what is on its way."""
+        taker, credit = self.subscription.credit, self.credit
+        room = taker.room if taker.writable else 0
+        credit.limit = credit.delivered + max(0, room - (credit.delivered - self._poured))
+
+    def pour(self, now_ms: int) -> None:
+        """Gives its client what is committed."""
+        if self.assigned.is_due and self.subscription.credit.writable:
+            count, there = self.ring.deliver_held(self.subscription.credit, self.assigned.take(), now_ms)
+            self._poured += there
+            if count:
+                self.subscription.flush()
+
+
+class Holding:
+    """What links hold of one queue at its owner."""
+
+    __slots__ = ("_asked", "_queue", "_returning", "consumers")
+
+    def __init__(self, queue: HeldQueue) -> None:
+        self._queue = queue
+        self._returning: deque[tuple[int, list[int], Modification]] = deque()
+        self._asked: deque[tuple[int, int, Callable[[list[HeldMessages]], None]]] = deque()
+        self.consumers: dict[Member, HoldingConsumer] = {}
+        """Of this node, if it is alone."""
+
+    def __bool__(self) -> bool:
+        return bool(self.consumers or self._returning or self._asked or self._queue.ring.held_by(LINK))
+
+    @property
+    def links(self) -> list[int]:
+        """Those of which the log knows something, or will."""
+        ring = self._queue.ring
+        return list({*ring.links(), *(link for link, _ in LINK_ATTACH.of(ring.attributes))})
+
+    @property
+    def waits(self) -> bool:
+        """Whether a commit leaves something to do."""
+        return bool(self._returning or self._asked) or any(one.assigned for one in self.consumers.values())
+
+    # -- links
+
+    def fence(self, link: int, since: int) -> None:
+        """The link is attached anew, perhaps elsewhere: what its former place says does not count any more. If it was
+        not resumed (`RecoverableLink.since`), it begins with nothing."""
+        self._queue.ring.attach_link(link, 0)
+        self.tidy(link, since)
+
+    def tidy(self, link: int, since: int) -> None:
+        """What it held before an attach that did not resume it returns."""
+        ring, name = self._queue.ring, LINK_ATTACH.name(link)
+        if 0 < ring.attributes.get(name, 0) < since:
+            self.release(link)
+            ring.set_attribute(name, 0)
+
+    def attached(self, link: LinkAttach, since: int) -> None:
+        """It holds, or asks, under this attach."""
+        ring, name = self._queue.ring, LINK_ATTACH.name(link.link)
+        known = ring.attributes.get(name, 0)
+        if known < since:
+            self.release(link.link)
+        if known != link.attach:
+            ring.set_attribute(name, link.attach)
+
+    def end(self, link: int) -> None:
+        """The link is no more."""
+        ring, name = self._queue.ring, LINK_ATTACH.name(link)
+        ring.attach_link(link, 0)
+        self.release(link)
+        if name in ring.attributes:
+            ring.set_attribute(name, 0)
+        self._queue.subscriptions.forget(link)
+
+    def release(self, link: int) -> None:
+        """All that it holds returns, uncounted."""
+        self.give_back(self._queue.ring.release_link(link, 1, self._queue.ring.next_seq), UNCHANGED)
+
+    def give_back(self, seqs: list[int], modification: Modification) -> None:
+        """These were taken from their links, and return when that is committed."""
+        if seqs:
+            self._returning.append((committed_with(self._queue.ring), seqs, modification))
+            self._queue.ring.mark()
+
+    def held(self, link: int, then: Callable[[list[HeldMessages]], None]) -> None:
+        """What the link holds, when that is committed."""
+        self._asked.append((committed_with(self._queue.ring), link, then))
+        self._queue.ring.mark()
+
+    def _told(self, link: int) -> list[HeldMessages]:
+        found: list[HeldMessages] = []
+        for seq, count, _ in self._queue.ring.held_by_link(link, 1, HELD_MAX):
+            if found and found[-1].last + 1 == seq and found[-1].delivery_count == count:
+                found[-1] = found[-1]._replace(last=seq)
+            else:
+                found.append(HeldMessages(seq, seq, count))
+        return found
+
+    def read(self, link: int, seqs: Sequence[int], then: Callable[[bytes], bool]) -> None:
+        """Records of these, if the link holds them, in pieces; `then` says whether it wants the next one."""
+        self._read(link, seqs, then, {})
+
+    def _read(self, link: int, seqs: Sequence[int], then: Callable[[bytes], bool], found: dict[int, Message]) -> None:
+        queue = self._queue
+        while seqs:
+            data, count, absent = queue.ring.read_held(link, seqs, READ_BYTES, found)
+            if absent:
+                self._fetch(link, seqs, then, absent)
+                return
+            if not then(data):
+                return
+            seqs = seqs[count:]
+
+    def _fetch(self, link: int, seqs: Sequence[int], then: Callable[[bytes], bool], absent: Sequence[Location]) -> None:
+        def loaded(messages: Sequence[Message]) -> None:
+            self._read(link, seqs, then, {at[0]: message for at, message in zip(absent, messages, strict=True)})
+
+        self._queue.host.fetch(self._queue, absent, loaded)
+
+    # -- the turn
+
+    def turn(self, now_ms: int) -> None:
+        """What waited for a commit."""
+        queue, done = self._queue, self._queue.ring.groups_committed
+        while self._returning and self._returning[0][0] <= done:
+            _, seqs, modification = self._returning.popleft()
+            for seq in seqs:
+                queue.dispatch.modify(seq, modification)
+        while self._asked and self._asked[0][0] <= done:
+            _, link, then = self._asked.popleft()
+            then(self._told(link))
+        for consumer in self.consumers.values():
+            consumer.pour(now_ms)
+            consumer.grant()
+
+    def drop(self) -> None:
+        """The queue is deleted: nothing is held of it."""
+        asked, self._asked = self._asked, deque()
+        self._returning.clear()
+        for _, _, then in asked:
+            then([])
+
+
+def unlisted(held: Iterable[tuple[int, int, bool]], ranges: Iterable[tuple[int, int]]) -> list[int]:
+    """Seqs of what is held, without those in the ranges."""
+    spans, found = deque(sorted(ranges)), []
+    for seq, _, _ in held:
+        while spans and spans[0][1] < seq:
+            spans.popleft()
+        if not spans or seq < spans[0][0]:
+            found.append(seq)
+    return found

@@ -1,0 +1,96 @@
+"""Bugs that are put into what holds messages for links, one at a time: each must be found by a checker of `held_lives`
+(docs/mutations.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from clusterbroker.broker.node.link_recovery import LinkRecovery
+from clusterbroker.broker.queues.link_holding import Assigned, Holding
+from clusterbroker.broker.queues.modification import Modification
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.remote.attachment import Attachment
+from clusterbroker.broker.remote.owned_queue import OwnedQueue
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def _forgets_what_links_hold(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Queue, "resume_lease", lambda _queue, _now_ms: None)
+
+
+def _sent_before_the_log(patch: pytest.MonkeyPatch) -> None:
+    def take(assigned: Assigned) -> bytes:
+        pieces = b"".join(piece for _, piece in assigned._pieces)
+        assigned.clear()
+        return pieces
+
+    patch.setattr(Assigned, "is_due", property(bool))
+    patch.setattr(Assigned, "take", take)
+
+
+def _returns_before_the_log(patch: pytest.MonkeyPatch) -> None:
+    def give_back(holding: Holding, seqs: list[int], modification: Modification) -> None:
+        for seq in seqs:
+            holding._queue.dispatch.modify(seq, modification)
+
+    patch.setattr(Holding, "give_back", give_back)
+
+
+def _obeys_any_attach(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LinkRecovery, "since", lambda *_: 1)
+    patch.setattr(Holding, "fence", lambda *_: None)
+
+
+def _ended_links_hold_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Holding, "end", lambda *_: None)
+
+
+def _returns_without_a_flag(patch: pytest.MonkeyPatch) -> None:
+    def turn(holding: Holding, now_ms: int) -> None:
+        done = holding._queue.ring.groups_committed
+        while holding._returning and holding._returning[0][0] <= done:
+            for seq in holding._returning.popleft()[1]:
+                holding._queue.ring.put_back(seq)
+        rest(holding, now_ms)
+
+    rest = Holding.turn
+    patch.setattr(Holding, "turn", turn)
+
+
+def _answered_before_the_log(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Attachment, "settled", lambda attachment: attachment.settlement)
+
+
+def _a_lost_consumer_gives_up(patch: pytest.MonkeyPatch) -> None:
+    def suspend(owned: OwnedQueue, attachment: Attachment, member: Any) -> None:
+        holding = owned.queue.holding
+        assert holding is not None
+        holding.release(member.holding)
+        rest(owned, attachment, member)
+
+    rest = OwnedQueue._suspend
+    patch.setattr(OwnedQueue, "_suspend", suspend)
+
+
+class Bug(NamedTuple):
+    """One of them. `seed`: of a life that finds it."""
+
+    what: str
+    seed: int
+    put_in: Patch
+
+
+BUGS: Final = {
+    "forgets_what_links_hold": Bug("a new owner does not read what links hold", 1, _forgets_what_links_hold),
+    "sent_before_the_log": Bug("a delivery is sent before its group is committed", 48, _sent_before_the_log),
+    "returns_before_the_log": Bug("what a link gives back is handed out at once", 133, _returns_before_the_log),
+    "obeys_any_attach": Bug("an older attach counts", 0, _obeys_any_attach),
+    "ended_links_hold_on": Bug("an ended link keeps what it held", 0, _ended_links_hold_on),
+    "returns_without_a_flag": Bug("what returns is not marked", 0, _returns_without_a_flag),
+    "answered_before_the_log": Bug("a settlement is answered before it is committed", 73, _answered_before_the_log),
+    "a_lost_consumer_gives_up": Bug("what a link holds returns with its consumer", 0, _a_lost_consumer_gives_up),
+}

@@ -1,0 +1,329 @@
+"""Random lives of recoverable receiver links on a cluster, beside consumers of the common kind.
+
+Clients read, acknowledge, give back, lose connections, resume at any node with their maps, begin anew and end. Those at
+a node that is cut off go on there. Nodes are killed, cut off and started again, disks wait. The checkers:
+
+    L5   what a link holds nobody else is handed before its end
+    L6   what was settled, and that was committed, never comes back
+    L7   what an older attach says changes nothing
+    L9   after any fault a live link holds what its client has read and not settled
+    L11  without the flag means: nobody was ever handed it
+    L12  an ended link holds nothing
+    end  each message that was confirmed was settled, or comes to the last consumer
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.cluster.ids import LogIndex
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.journal.record import read_records
+from tests.unit.broker.node.link_clients import Client, Receiver, message
+from tests.unit.broker.node.node_cluster import Cluster
+
+NAMES = ("l1", "l2")
+NODES = ("a", "b", "c")
+
+
+class Link:
+    """A client's side of a link: what it has unsettled survives its connections."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.map: dict[bytes, bool] = {}  # body -> whether the client has settled it
+        self.receiver: Receiver | None = None
+        self.number = 0
+        self.attach = 0
+
+
+class Life:
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.cluster = Cluster(*NODES)
+        self.cluster["a"].client().declare("q")
+        self.links = [Link(name) for name in NAMES]
+        self.plain: list[Client] = []
+        self.late: list[Receiver] = []
+        self.seen: set[bytes] = set()
+        self.gone: set[bytes] = set()  # settled, and that is committed
+        self.settling: set[bytes] = set()
+        self.sure: set[bytes] = set()
+        self.published = 0
+
+    # -- checkers
+
+    def handed(self, to: object, body: bytes, again: bool) -> None:
+        assert body not in self.gone, f"L6: {body!r} comes back"
+        assert again or body not in self.seen, f"L11: {body!r} comes again without the flag"
+        for link in self.links:
+            if link is not to and body in link.map and not link.map[body]:
+                raise AssertionError(f"L5: {body!r}, which {link.name} holds, is handed to somebody else")
+        self.seen.add(body)
+
+    def check_holds(self) -> None:
+        """L9, where everything is at rest."""
+        ring = self.owned.ring
+        seqs = self.stored()
+        for link in self.links:
+            if not link.number:
+                continue
+            held = {seq for seq, _, _ in ring.held_by_link(link.number, 1, 1 << 20)}
+            for body, settled in link.map.items():
+                if not settled and body not in self.settling:
+                    assert seqs.get(body) in held, f"L9: {link.name} has {body!r}, and the queue does not say so"
+        for body in tuple(self.settling):
+            if body not in seqs:
+                self.gone.add(body)
+                self.settling.discard(body)
+
+    def stored(self) -> dict[bytes, int]:
+        """Body -> seq of what lives in the queue."""
+        queue, found = self.owned, []
+        queue.copy(
+            [(seq, seq) for seq, *_ in queue.ring.living(1, queue.ring.next_seq, 1 << 20)], 1 << 30, found.append
+        )
+        self.cluster.turn()
+        return {message.body: seq for data in found for seq, message, _, _ in read_records(data)}
+
+    # -- the cluster
+
+    @property
+    def owned(self) -> Any:
+        found = [
+            queue for site in self.cluster.running for queue in site.node.queues.values() if queue.name == "q"
+        ]  # fmt: skip
+        return found[0] if len(found) == 1 else None
+
+    @property
+    def at_rest(self) -> bool:
+        queue = self.owned
+        waits = any(site.disk_waits for site in self.cluster.running)
+        return queue is not None and not queue.paused and not waits and len(self.cluster.running) == len(NODES)
+
+    def step(self) -> None:
+        rng, roll = self.rng, self.rng.random()
+        if roll < 0.20:
+            self.publish(rng.choice((1, 1, 5)))
+        elif roll < 0.50:
+            self.use(rng.choice(self.links))
+        elif roll < 0.62:
+            self.use_plain()
+        elif roll < 0.70:
+            self.move(rng.choice(self.links))
+        elif roll < 0.74:
+            self.part(rng.choice(self.links))
+        elif roll < 0.76:
+            self.end(rng.choice(self.links))
+        elif roll < 0.80:
+            self.be_late()
+        elif roll < 0.86:
+            self.fault()
+        elif roll < 0.93:
+            self.heal()
+        else:
+            self.cluster.wait(rng.choice((50, 500)))
+        self.cluster.turn()
+
+    def publish(self, count: int) -> None:
+        site = self.rng.choice(self.cluster.running)
+        bodies = [b"m%d" % (self.published + n) for n in range(count)]
+        self.published += count
+        ticket = Ticket(1, 1, lambda done: None if done.rejected else self.sure.update(bodies))
+        site.node.vhosts["/"].queues["q"].publish([message(body) for body in bodies], ticket, site.now_ms)
+        ticket.pass_()
+
+    def use(self, link: Link) -> None:
+        """Its client reads, and settles some."""
+        receiver = link.receiver
+        if receiver is None or not receiver.site.alive or receiver.lost:
+            return
+        for body, again in receiver.read():
+            self.handed(link, body, again)
+            link.map[body] = False
+        hands = [body for body in receiver.hands if body in link.map and not link.map[body]]
+        for body in self.rng.sample(hands, min(len(hands), self.rng.choice((0, 1, 3)))):
+            if self.rng.random() < 0.75:
+                receiver.ack(body)
+                link.map[body] = True
+                self.settling.add(body)
+                if not receiver.lost and not receiver.handle._settlements:
+                    self.settling.discard(body)
+                    self.gone.add(body)  # the owner has answered
+            else:
+                del link.map[body]
+                receiver.give_back(body, self.rng.random() < 0.5)
+
+    def move(self, link: Link) -> None:
+        """It is attached at some node, resumed with its map, or anew."""
+        site = self.rng.choice(self.cluster.running)
+        if site.node.vhosts["/"].queues.get("q") is None:
+            return
+        if link.receiver is not None and link.receiver.site.alive:
+            self.late.append(link.receiver)
+        resumes = self.rng.random() < 0.8 and bool(link.number)
+        link.receiver = None
+        receiver = Receiver(self.cluster, site.name, resumes=resumes, name=link.name, deaf=False)
+        if not receiver.attached or not hasattr(receiver.attached[0], "link"):
+            return
+        if not resumes:
+            link.map.clear()
+        link.number, link.attach = receiver.link
+        answers: list[Any] = []
+        over = False
+
+        def held(answer: Any) -> None:
+            answers.append(answer)
+            if over or receiver.lost:
+                receiver.leave_to_link(answer)
+
+        receiver.handle.held_by(receiver.link, held)
+        self.cluster.turn()
+        self.cluster.wait(200)
+        over = True
+        if not answers or isinstance(answers[0], str) or receiver.lost:
+            if answers and not receiver.lost:
+                receiver.leave_to_link(answers[0])
+            receiver.leave()
+            return
+        seqs = [seq for first, last, _ in answers[0] for seq in range(first, last + 1)]
+        found: dict[int, bytes] = {}
+        if seqs:
+            receiver.handle.reread(seqs, lambda messages, _: found.update({at: m.body for at, m in messages.items()}))
+            self.cluster.turn()
+            if len(found) < len(seqs) or receiver.lost:
+                receiver.leave_to_link(answers[0])
+                receiver.leave()
+                return
+        bodies = {body: seq for seq, body in found.items()}
+        for body, settled in tuple(link.map.items()):
+            if body not in bodies:
+                assert settled, f"L9: {link.name} has {body!r}, and the queue does not say so"
+                del link.map[body]
+            elif settled:
+                receiver.handle.settle(bodies[body])
+        for body, seq in bodies.items():
+            if body not in link.map:
+                self.handed(link, body, True)
+                link.map[body] = False
+            if not link.map[body]:
+                receiver.hands[body] = receiver.ledger.add(receiver.resumed_by(), seq, receiver.site.now_ms)
+        if not receiver.lost:
+            receiver.consume(prefetch=self.rng.choice((1, 3, 0)))
+        link.receiver = receiver
+
+    def part(self, link: Link) -> None:
+        if link.receiver is not None and link.receiver.site.alive and not link.receiver.lost:
+            link.receiver.leave()
+        link.receiver = None
+
+    def end(self, link: Link) -> None:
+        """It expires, or its client closes it: whatever it held is anybody's."""
+        if link.number:
+            kind = self.rng.choice((c.ForgetLink, c.ExpireLink))
+            self.part(link)
+            link.map.clear()
+            known = self.cluster.running[0].map.link(LogIndex(link.number))
+            self.cluster.order(kind(link=LogIndex(link.number), attach=link.attach if known is None else known.attach))
+            self.cluster.turn()
+            link.number = 0
+            if self.at_rest:
+                self.cluster.wait(500)
+                alive = {one.number for one in self.links}
+                assert not self.owned.ring.links().keys() - alive, "L12: a link that has ended holds something"
+
+    def be_late(self) -> None:
+        """Somebody who does not know that the link goes on elsewhere: nothing of this counts."""
+        late, self.late = self.late, []
+        for receiver in late:
+            if receiver.site.alive:
+                for body in list(receiver.hands)[:2]:
+                    receiver.ack(body)
+                for _, _, seq in receiver.ledger.drain():
+                    receiver.handle.requeue(seq, True)
+                if receiver.subscription is not None:
+                    receiver.handle.unsubscribe(receiver.subscription, 0)
+
+    def use_plain(self) -> None:
+        self.plain = [one for one in self.plain if one.site.alive]
+        if len(self.plain) < 2:
+            one = Client(self.cluster, self.rng.choice(self.cluster.running).name)
+            if one.site.node.vhosts["/"].queues.get("q") is None:
+                return
+            if self.at_rest:
+                one.consume(prefetch=2)
+                self.plain.append(one)
+            return
+        one = self.rng.choice(self.plain)
+        for body, again in one.read():
+            self.handed(one, body, again)
+        for body in list(one.hands):
+            if self.rng.random() < 0.5:
+                one.give_back(body)
+            else:
+                one.ack(body)
+                self.settling.add(body)
+
+    def fault(self) -> None:
+        rng, running = self.rng, self.cluster.running
+        roll = rng.random()
+        if roll < 0.4 and len(running) == len(NODES) and self.owned is not None:
+            name = rng.choice(running).name
+            self.cluster.kill(name)
+            for link in self.links:
+                if link.receiver is not None and link.receiver.site.name == name:
+                    link.receiver = None
+            self.plain = [one for one in self.plain if one.site.name != name]
+            self.late = [one for one in self.late if one.site.name != name]
+            self.cluster.wait(500)
+        elif roll < 0.7 and len(running) > 1:
+            one, other = rng.sample([site.name for site in running], 2)
+            self.cluster.unlink(one, other)
+        else:
+            for site in running:
+                site.disk_waits = rng.random() < 0.5
+
+    def heal(self) -> None:
+        for site in self.cluster.running:
+            site.disk_waits = False
+        self.cluster.relink()
+        for name in NODES:
+            if not self.cluster[name].alive:
+                self.cluster.restart(name)
+        self.cluster.wait(2000)
+        if self.at_rest:
+            self.check_holds()
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step()
+        self.heal()
+        for link in self.links:
+            self.end(link)
+        self.cluster.wait(2000)
+        for one in self.plain:
+            if one.subscription is not None:
+                one.handle.unsubscribe(one.subscription, 0)
+                for _, _, seq in one.ledger.drain():
+                    one.handle.requeue(seq, False)
+        for one in self.late:
+            if one.site.alive:
+                one.leave()
+        self.cluster.wait(2000)
+        last = Client(self.cluster, "a")
+        assert last.consume() == ""
+        self.cluster.wait(1000)
+        left = dict(last.read())
+        for body, again in left.items():
+            self.handed(last, body, again)
+        ring = self.owned.ring
+        rest = {body: seq for body, seq in self.stored().items() if body not in left}
+        assert not rest, f"stays in the queue: {rest}, {ring.living(1, ring.next_seq, 100)}, {ring.links()}"
+        lost = self.sure - self.gone - self.settling - left.keys()
+        assert not lost, f"confirmed, not settled, and nowhere: {sorted(lost)}"
+
+
+def live(seed: int, steps: int = 120) -> None:
+    Life(seed).run(steps)

@@ -1,0 +1,157 @@
+"""Clients of one queue, with recoverable receiver links and without, as their nodes have them."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from clusterbroker.broker.fronts.amqp091.delivery import BasicConsumer, Ledger
+from clusterbroker.broker.fronts.amqp091.subscription import Subscription
+from clusterbroker.broker.node.link_recovery import Attachment
+from clusterbroker.broker.queues.link_held import LinkAttach
+from clusterbroker.broker.wire.amqp091.codec import OutBuffer
+from clusterbroker.cluster.ids import Incarnation, NodeId
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.journal.layout import PERSISTENT
+from clusterbroker.journal.record import Message
+
+
+def message(body: bytes, ttl_ms: int = -1) -> Message:
+    return Message(b"\0\1q", b"\x10\0\2" + body, 3, PERSISTENT, 0, 0, ttl_ms)
+
+
+class Client:
+    """A client with one consumer, perhaps a recoverable link's."""
+
+    def __init__(self, cluster: Any, at: str) -> None:
+        self.cluster, self.site = cluster, cluster[at]
+        self.ledger = Ledger(1, OutBuffer(1 << 20))
+        self.hands: dict[bytes, int] = {}
+        self.subscription: Subscription | None = None
+        self.answers: list[str] = []
+
+    def cancelled(self, _: Subscription) -> None:
+        self.subscription = None
+
+    def want_send(self) -> None:
+        pass
+
+    @property
+    def handle(self) -> Any:
+        return self.site.node.vhosts["/"].queues["q"]
+
+    def consume(self, prefetch: int = 0, priority: int = 0) -> str:
+        self.subscription = Subscription(
+            self, self.ledger, self.handle, "c", no_ack=False, exclusive=False, prefetch=prefetch, priority=priority,
+            arguments={},
+        )  # fmt: skip
+        self.answers.clear()
+        self._subscribe()
+        self.cluster.turn()
+        return self.answers[0] if self.answers else "unanswered"
+
+    def _subscribe(self) -> None:
+        self.handle.subscribe(self.subscription, self.site.now_ms, self.answers.append)
+
+    def read(self) -> list[tuple[bytes, bool]]:
+        """What has come since the last time."""
+        self.cluster.turn()
+        found, data, at, redelivered, tag = [], bytes(self.ledger.out.take()), 0, False, 0
+        while at < len(data):
+            kind, _, size = struct.unpack_from(">BHI", data, at)
+            payload = data[at + 7 : at + 7 + size]
+            at += size + 8
+            if kind == 1:
+                tag, redelivered = struct.unpack_from(">Q?", payload, 5 + payload[4])
+            elif kind == 3:
+                found.append((payload, redelivered))
+                self.hands[payload] = tag
+        return found
+
+    def bodies(self) -> list[bytes]:
+        return [body for body, _ in self.read()]
+
+    def ack(self, *bodies: bytes) -> None:
+        for body in bodies:
+            assert not self.ledger.ack([self.hands.pop(body) * 2])
+        self.cluster.turn()
+
+    def give_back(self, body: bytes, counted: bool = False) -> None:
+        ((_, _, seq),) = self.ledger.collect(self.hands.pop(body), False) or []
+        self.handle.requeue(seq, counted)
+
+    def reject(self, body: bytes) -> None:
+        ((_, _, seq),) = self.ledger.collect(self.hands.pop(body), False) or []
+        self.handle.reject(seq)
+
+
+class Receiver(Client):
+    """A recoverable receiver link as its node has it. `deaf`: it goes on when it is attached elsewhere."""
+
+    def __init__(self, cluster: Any, at: str, *, resumes: bool = False, name: str = "l", deaf: bool = True) -> None:
+        super().__init__(cluster, at)
+        self.attached: list[Any] = []
+        self.lost: list[bool] = []
+        command = c.AttachLink(
+            node=NodeId(at), incarnation=Incarnation(self.site.incarnation), resumes=resumes, vhost="/", container="c",
+            name=name, role="receiver", terminus="/queues/q", user="guest", timeout_ms=1000,
+        )  # fmt: skip
+        self.deaf = deaf
+        self.site.node.recovery.attach(command, self._lost, self.attached.append)
+        cluster.turn()
+
+    def _lost(self, goes_on: bool) -> None:
+        self.lost.append(goes_on)
+        if not self.deaf:
+            self.part()
+
+    @property
+    def attachment(self) -> Attachment:
+        (attachment,) = self.attached
+        assert isinstance(attachment, Attachment)
+        return attachment
+
+    @property
+    def link(self) -> LinkAttach:
+        return LinkAttach(self.attachment.link.link, self.attachment.link.attach)
+
+    def _subscribe(self) -> None:
+        self.handle.subscribe_link(self.subscription, self.link, self.site.now_ms, self.answers.append)
+
+    def held(self) -> Any:
+        answers: list[Any] = []
+        self.handle.held_by(self.link, answers.append)
+        self.cluster.turn()
+        (answer,) = answers
+        return answer
+
+    def seqs(self) -> list[int]:
+        return [seq for first, last, _ in self.held() for seq in range(first, last + 1)]
+
+    def resumed_by(self) -> Any:
+        """A consumer that has what was resumed."""
+        return BasicConsumer(self.handle.ring, self.ledger, b"resumed", False, 0)
+
+    def settle(self, seq: int) -> None:
+        """By the client's map."""
+        self.handle.settle(seq)
+        self.cluster.turn()
+
+    def leave_to_link(self, answer: Any) -> None:
+        """What the queue says that it holds is of no use here any more."""
+        if not isinstance(answer, str):
+            self.handle.leave_to_link([seq for first, last, _ in answer for seq in range(first, last + 1)])
+
+    def part(self) -> None:
+        """Nothing of it is at its node any more."""
+        if self.subscription is not None:
+            self.handle.unsubscribe(self.subscription, self.site.now_ms)
+            self.subscription = None
+        self.handle.leave_to_link([seq for _, _, seq in self.ledger.drain()])
+        self.hands.clear()
+
+    def leave(self) -> None:
+        """The connection is lost."""
+        self.part()
+        self.site.node.recovery.suspend(self.attachment)
+        self.cluster.turn()
