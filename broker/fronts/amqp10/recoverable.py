@@ -1,4 +1,4 @@
-"""A link that survives connection, node and owner (class L2 of `keeping`) is attached: what both roles have of it.
+"""A link that survives connection, node and owner (class L2 of `suspended`) is attached: what both roles have of it.
 
 Who the link is, and where it is attached, the wiring knows (`cluster.wiring.links`): each attach is a command. The
 later one has the link, on whichever node, and the older one is detached with `amqp:link:stolen`. Its state is in the

@@ -78,7 +78,7 @@ class Proof:
 
 
 class Memory:
-    """See `keeping.SenderStore`; a link that is attached needs none."""
+    """Of a suspended link; one that is attached needs none."""
 
     __slots__ = ("_asked", "stored", "told", "undecided")
 

@@ -1,4 +1,9 @@
-"""What a link has left while its client is away, in the memory of its node (classes L0 and L1 of `keeping`).
+"""What a link has left while its client is away, in the memory of its node (classes L0 and L1).
+
+    class   kept in                         survives
+    L0      the session's memory            detach and attach in one session
+    L1      the node's memory               the connection
+    L2      the logs of the link's queues   connection, node, and owner of the queue (`recoverable`)
 
     SuspendedSender      tags of deliveries that were accepted, and the beginning of one that is not whole
     SuspendedReceiver    the link itself: it stays a consumer of its queue without credit, and what it holds stays
