@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, Final, Protocol
 
-from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.handle import GONE, CommitPart, Modification, Taken
 from clusterbroker.broker.queues.lease import GONE as LOST
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
@@ -37,7 +36,6 @@ from clusterbroker.broker.remote.consumer_link import Line, no_place_for, seq_of
 from clusterbroker.broker.remote.host import ProxyHost
 from clusterbroker.broker.remote.link_side import LinkSide
 from clusterbroker.broker.remote.messages import (
-    ASK_BROWSE,
     ASK_COUNTS,
     ASK_DELETE,
     ASK_GET,
@@ -237,9 +235,6 @@ class RemoteQueue(LinkSide):
     def lease(self, request: LeaseRequest, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
         self._ask(ASK_LEASE, lambda answer, records: then(answer.lease or LOST, bytes(records)), word=request)
 
-    def browse(self, browse: Browse, then: Browsed, now_ms: int) -> None:
-        self._ask(ASK_BROWSE, lambda answer, records: then(answer.next, bytes(records)), browse=browse)
-
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
         return message  # the owner has changed in it what a consumer shall see
 
@@ -325,10 +320,6 @@ class RemoteQueue(LinkSide):
 
     def counts(self, now_ms: int, then: Callable[[int, int], None]) -> None:
         self._ask(ASK_COUNTS, lambda answer, _: self._counted(answer, then))
-
-    def ready_for(self, consumer: LocalConsumer, now_ms: int, then: Callable[[int, int], None]) -> None:
-        number = line.number if (line := self._by_subscription.get(consumer)) is not None else 0
-        self._ask(ASK_COUNTS, lambda answer, _: then(answer.count, answer.consumers), consumer=number)
 
     def _counted(self, answer: Answer, then: Callable[[int, int], None]) -> None:
         self.ready = answer.count
