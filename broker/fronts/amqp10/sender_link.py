@@ -260,12 +260,12 @@ class SenderLink:
         if self.is_partial or self.again or self.kept:
             self._resumed(batch.tags)
         if batch.settled:
-            self._publish(batch.messages, None, txn_id)
+            self._publish(batch, None, txn_id)
         else:
             self._hold(batch)
             ticket = self.session.outcomes.ticket(self, batch.first_id, batch.tags)
             try:
-                self._publish(batch.messages, ticket, txn_id)
+                self._publish(batch, ticket, txn_id)
             except LinkError:
                 self.session.outcomes.discard(ticket)
                 raise
@@ -354,8 +354,8 @@ class SenderLink:
         if self.unsettled <= UNSETTLED_MAX:
             self.review_credit()
 
-    def _publish(self, messages: Sequence[Message], ticket: Unsettled | None, txn_id: bytes = b"") -> None:
-        session = self.session
+    def _publish(self, batch: Transferred, ticket: Unsettled | None, txn_id: bytes = b"") -> None:
+        session, messages, flags = self.session, batch.messages, batch.flags
         if not session.backpressure.publishes:
             session.backpressure.begin()
         if self.place is None:
@@ -365,9 +365,6 @@ class SenderLink:
             route = session.route(self.place, self.incoming.address)
         except Refusal as refusal:
             raise link_error(refusal) from None
-        flags = 0
-        for message in messages:
-            flags |= message.flags
         if txn_id:
             self._each(messages, ticket, route, txn_id)
         elif route.onward is not None:

@@ -13,7 +13,7 @@ for TIMEOUT_MS; then it is rolled back, and its discharge refused. What is atomi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.router import Route
+from clusterbroker.broker.wire.amqp10.codec import Transferred
 from clusterbroker.broker.wire.amqp10.errors import (
     DECODE_ERROR,
     NOT_IMPLEMENTED,
@@ -221,10 +222,10 @@ class CoordinatorLink(SenderLink):
     def withhold(self) -> None:
         """No alarm keeps a client from ending its transactions."""
 
-    def _publish(self, messages: Sequence[Message], ticket: Unsettled | None, txn_id: bytes = b"") -> None:
+    def _publish(self, batch: Transferred, ticket: Unsettled | None, txn_id: bytes = b"") -> None:
         if ticket is None or txn_id:
             raise LinkError(NOT_IMPLEMENTED, "a coordinator answers unsettled messages, outside of transactions")
-        for message, own in zip(messages, self.session.outcomes.apart(ticket), strict=True):
+        for message, own in zip(batch.messages, self.session.outcomes.apart(ticket), strict=True):
             try:
                 self._carry_out(_asked(message), own)
             except LinkError as error:
