@@ -23,7 +23,6 @@ from clusterbroker.broker.queues.attributes import LINK_ATTACH
 from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
 from clusterbroker.broker.queues.modification import Modification
 from clusterbroker.broker.queues.ring import RemoteConsumer, Ring
-from clusterbroker.broker.queues.states import LINK
 
 if TYPE_CHECKING:
     from clusterbroker.broker.content.selector.filters import Filter
@@ -48,6 +47,7 @@ class HeldQueue(Protocol):
 
     dispatch: Dispatch
     host: Any
+    last_used_ms: int
     ring: Ring
     subscriptions: Subscriptions
 
@@ -172,7 +172,8 @@ class Holding:
         """Of this node, if it is alone."""
 
     def __bool__(self) -> bool:
-        return bool(self.consumers or self._returning or self._asked or self._queue.ring.held_by(LINK))
+        absent = self._queue.subscriptions.absent
+        return bool(self.consumers or self._returning or self._asked or self.links or absent)
 
     @property
     def links(self) -> list[int]:
@@ -217,6 +218,17 @@ class Holding:
         if name in ring.attributes:
             ring.set_attribute(name, 0)
         self._queue.subscriptions.forget(link)
+        ring.mark()
+
+    def suspend(self, member: Member, link: int) -> None:
+        """The consumer of the link is gone. Of one that has ended meanwhile nothing stays."""
+        queue = self._queue
+        if LINK_ATTACH.name(link) in queue.ring.attributes:
+            queue.subscriptions.suspend(member, link)
+        else:
+            queue.subscriptions.remove(member)
+        queue.last_used_ms = queue.host.now_ms
+        queue.ring.mark()
 
     def release(self, link: int) -> None:
         """All that it holds returns, uncounted."""

@@ -207,7 +207,8 @@ class Queue(LocalQueue):
         if consumer is None:
             super().unsubscribe(subscription, now_ms)
         else:
-            self.suspend_consumer(consumer, consumer.holding, now_ms)
+            self.ring.attach_link(consumer.holding, 0)
+            self.at_links.suspend(consumer, consumer.holding)
         if self.entity.auto_delete and not self.subscriptions:
             self._end()
 
@@ -217,13 +218,6 @@ class Queue(LocalQueue):
         if self.holding is None:
             self.holding = Holding(self)
         return self.holding
-
-    def suspend_consumer(self, member: Member, link: int, now_ms: int) -> None:
-        """It is gone, and its link may come again."""
-        self.ring.attach_link(link, 0)
-        self.subscriptions.suspend(member, link)
-        self.last_used_ms = now_ms
-        self.ring.mark()
 
     @property
     def leased(self) -> str:

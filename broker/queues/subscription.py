@@ -149,7 +149,7 @@ class Subscriptions:
         self._first = 0  # all before it in the line have gone
         self._active: Member | None = None
         self._told: Member | None = None  # which one has heard that it is active
-        self._absent = 0  # the recoverable link that is the single active consumer, while it is suspended
+        self._absent = 0
         self._full_ms = 0  # so long no consumer had room for what was ready, over all
         self._full_since_ms = 0  # 0: it is not so now
         self._looked = (0, 0)  # when `capacity` was asked last, and what `_full_ms` was then
@@ -227,6 +227,11 @@ class Subscriptions:
                 self._active.credit.active = False
             self._active, self._absent = None, min(links)
             self._elect()
+
+    @property
+    def absent(self) -> int:
+        """The recoverable link that is the single active consumer, while it is suspended; 0: none."""
+        return self._absent
 
     def forget(self, link: int) -> None:
         """The link has ended."""

@@ -448,9 +448,8 @@ class OwnedQueue:
             other.holding != member.holding for other in attachment.members.values()
         ):
             ring.attach_link(member.holding, 0)
-        self.queue.subscriptions.suspend(member, member.holding)
-        self.queue.last_used_ms = self.host.now_ms
-        ring.mark()
+        assert isinstance(self.queue, Queue), "a stream has no such consumers"
+        self.queue.at_links.suspend(member, member.holding)
 
     def credit(self, attachment: Attachment, number: int, upto: int, held: int) -> None:
         member = attachment.members.get(number)

@@ -180,6 +180,7 @@ class ReceiverLink:
             self.backlog = None
             self.queue.ring.mark()
             self.queue.limits_changed(self)
+            self._tell_activity()
         if self.draining and self.attached:
             self._drain()
 
@@ -369,6 +370,7 @@ class ReceiverLink:
         self.settled = attach.snd_settle_mode == 1
         self.credit.move(session.ledger, self.handle, self.settled)
         self.attached = True
+        self.told_active = None
 
 
 class Attaching:
