@@ -46,6 +46,7 @@ WORLD = {
 
 SHELLS = {
     "amqp10/client/endpoints.py": "futures of a program, tags that were never there before",
+    "amqp10/client/management.py": "waits for answers",
     "amqp10/client/shell.py": "a client's socket, clock and chance",
     "amqp10/client/store.py": "a file",
     "broker/http/app.py": "the management process answers requests on its loop",

@@ -150,7 +150,7 @@ def test_every_file_that_the_readme_names_is_there(title: str) -> None:
 
 def test_every_floor_and_every_room_of_the_broker_is_on_the_map() -> None:
     words = section(ROOT / "README.md", "Source layout")
-    for floor in ("broker", "replication", "cluster", "journal", "pipeline"):
+    for floor in ("broker", "replication", "cluster", "journal", "amqp10", "pipeline"):
         assert f"`{floor}/`" in words
     rooms = {path.parent.name for path in (ROOT / "broker").glob("*/__init__.py")}
     assert {room for room in rooms if f"`{room}/`" not in words} == set()

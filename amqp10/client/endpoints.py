@@ -79,6 +79,8 @@ class Endpoint:
         """Why the link is over."""
         self.attach: Attach | None = None
         """The peer's last attach: what is in force."""
+        self._leaves: bool | None = None
+        """The program leaves the link, and closes it with that; the peer has not answered."""
         self.refusals = 0
         """Attaches in a row that were refused for a reason that may pass."""
 
@@ -110,6 +112,8 @@ class Endpoint:
             self._host.store.open(self.link_id)
         if not self._ready.done():
             self._ready.set_result(None)
+        if self._leaves is not None and self._host.session is not None:
+            self._host.session.detach(self._link, self._leaves)  # once more: the connection was lost with the first
         return True
 
     def _unkept(self, attach: Attach) -> str:
@@ -125,8 +129,6 @@ class Endpoint:
         return ""
 
     def on_detached(self, error: LinkDetached | None) -> None:
-        if not self._gone.done():
-            self._gone.set_result(None)
         self.fail(error or ClosedHere(f"the link '{self.name}' is closed"))
 
     def on_lost(self) -> None:
@@ -137,6 +139,8 @@ class Endpoint:
 
     def fail(self, error: ClientError) -> None:
         """The link is over."""
+        if not self._gone.done():
+            self._gone.set_result(None)
         if self.error is None:
             self.error = error
             if not self._ready.done():
@@ -159,6 +163,7 @@ class Endpoint:
             return
         session = self._host.session
         if session is not None and self._link.attached:
+            self._leaves = closed
             session.detach(self._link, closed)
             self._host.wake()
             await self._gone

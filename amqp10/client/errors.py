@@ -110,7 +110,11 @@ class PeerError(ClientError):
 
 
 class ConnectionClosed(PeerError):
-    pass
+    """Without a condition the peer has only gone, and another connection may be made."""
+
+    def __init__(self, text: str, condition: str = "", info: Mapping[str, Any] | None = None) -> None:
+        super().__init__(text, condition, info)
+        self.may_retry = self.may_retry or not condition
 
 
 class SessionEnded(PeerError):

@@ -202,9 +202,10 @@ class SenderLink:
         for tag, outcome in plan.outcomes.items():
             self._resume(self.unsettled[tag], outcome, settles=True)
         for tag in plan.settle:
-            self._resume(self.unsettled[tag], self.unsettled[tag].state, settles=True)
+            state = self.own.states[tag]  # the program may have settled it since our attach went out
+            self._resume(self.unsettled.get(tag) or Outgoing(tag, b"", state=state), state, settles=True)
         for tag in plan.forget:
-            del self.unsettled[tag]
+            self.unsettled.pop(tag, None)
         for tag, place in plan.resume:
             delivery = self.unsettled[tag]
             if place is not None:

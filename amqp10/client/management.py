@@ -17,7 +17,7 @@ from urllib.parse import quote
 from clusterbroker.amqp10.client.endpoints import Receiver, Sender
 from clusterbroker.amqp10.client.errors import ClientError, ConnectionLost
 from clusterbroker.amqp10.client.message import NO_VALUE, Message
-from clusterbroker.broker.wire.amqp10.performatives import Properties, Source
+from clusterbroker.broker.wire.amqp10.performatives import Properties, Source, Target
 
 if TYPE_CHECKING:
     from clusterbroker.amqp10.client.shell import ClientConnection
@@ -61,7 +61,9 @@ class Management:
         sender = await connection.sender(
             NODE, name=name, mode="settled", properties=PAIRED, source=Source(address=NODE)
         )
-        receiver = await connection.receiver(NODE, name=name, mode="settled", properties=PAIRED)
+        receiver = await connection.receiver(
+            NODE, name=name, mode="settled", properties=PAIRED, target=Target(address=NODE)
+        )
         return cls(sender, receiver)
 
     async def _read(self) -> None:
@@ -87,7 +89,8 @@ class Management:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 await self._sender.send(Message(value=body, properties=properties), settled=True)
-                return await waiting
+                answer: Answer = await waiting
+                return answer
         finally:
             self._asked.pop(number, None)
 

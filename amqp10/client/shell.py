@@ -191,6 +191,9 @@ class ClientConnection:
                 self._over = ConnectFailed(f"{address}: {error.strerror or error}")
             except ClientError as error:
                 self._over = error
+            except Exception as error:
+                self._fail(ClientError(f"the client itself failed: {error!r}"))
+                raise
             if self._closing:
                 return
             over = self._over or ConnectionLost("the connection ended")
@@ -382,13 +385,13 @@ class ClientConnection:
         kept = bool(recoverable)
         terms = Terms(
             name or f"sender-{uuid.uuid4()}",
-            source or Source(**_durability(kept, expiry_s)),
-            target or Target(address=address, **_durability(kept, expiry_s)),
+            source or Source(**_durability(recoverable, expiry_s)),
+            target or Target(address=address, **_durability(recoverable, expiry_s)),
             kept,
             {"unsettled": UNSETTLED, "settled": SETTLED, "mixed": MIXED}[mode],
             SECOND if (kept if second is None else second) else FIRST,
             properties,
-            (*capabilities, LINK_RECOVERY) if kept else tuple(capabilities),
+            (*capabilities, LINK_RECOVERY) if recoverable is True else tuple(capabilities),
         )
         sender = Sender(self, SenderLink(terms), recoverable is True, settle == "auto")
         await self._attached(sender)
@@ -410,12 +413,13 @@ class ClientConnection:
         capabilities: Sequence[str] = (),
         properties: Mapping[str, Any] | None = None,
         source: Source | None = None,
+        target: Target | None = None,
     ) -> Receiver:
         """A link from an address. Raises LinkDetached when the peer refuses it, NotRecoverable.
 
         `second`: `Delivery.accept` returns when the peer has settled; recoverable links have it. `dynamic`: the peer
-        makes a node, `Receiver.address` is its name. `filter`: described values by name (`filters`). `source` stands
-        for address and terms.
+        makes a node, `Receiver.address` is its name. `filter`: described values by name (`filters`). `source` and
+        `target` stand for address and terms.
         """
         kept = bool(recoverable)
         chosen = source or Source(
@@ -423,17 +427,17 @@ class ClientConnection:
             dynamic=dynamic,
             filter=None if filter is None else {**filter},
             distribution_mode=distribution_mode,
-            **_durability(kept, expiry_s),
+            **_durability(recoverable, expiry_s),
         )
         terms = Terms(
             name or f"receiver-{uuid.uuid4()}",
             chosen,
-            Target(**_durability(kept, expiry_s)),
+            target or Target(**_durability(recoverable, expiry_s)),
             kept,
             {"unsettled": UNSETTLED, "settled": SETTLED, "mixed": MIXED}[mode],
             SECOND if (kept if second is None else second) else FIRST,
             properties,
-            (*capabilities, LINK_RECOVERY) if kept else tuple(capabilities),
+            (*capabilities, LINK_RECOVERY) if recoverable is True else tuple(capabilities),
         )
         receiver = Receiver(self, ReceiverLink(terms), recoverable is True, credit)
         await self._attached(receiver)
@@ -478,6 +482,8 @@ class ClientConnection:
         await self.close()
 
 
-def _durability(kept: bool, expiry_s: int) -> dict[str, Any]:
+def _durability(recoverable: Recoverable, expiry_s: int) -> dict[str, Any]:
     """Of a terminus whose unsettled state is to survive (3.5.5, 3.5.6)."""
-    return {"durable": 2, "expiry_policy": "connection-close", "timeout": expiry_s} if kept else {}
+    if not recoverable:
+        return {}
+    return {"durable": 2 if recoverable is True else 0, "expiry_policy": "connection-close", "timeout": expiry_s}

@@ -19,16 +19,26 @@ that took that for the end would lose messages.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
-from clusterbroker.broker.access.errors import Refusal, access_refused, not_found, not_implemented, precondition_failed
+from clusterbroker.broker.access.errors import (
+    Refusal,
+    access_refused,
+    internal_error,
+    not_found,
+    not_implemented,
+    precondition_failed,
+)
 from clusterbroker.broker.content.message import new_message
 from clusterbroker.broker.content.selector.filters import Filter
 from clusterbroker.broker.queues.handle import GONE, CommitPart, Modification, QueueHandle, Reread
 from clusterbroker.broker.queues.lease import READ_ROWS_MAX, LeaseAnswer, Read
 from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.stumble import Unfit
 from clusterbroker.broker.queues.subscription import LocalConsumer
 from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.remote.consumer_link import seq_of, split
 from clusterbroker.broker.streams.messages import FIND, READ, StreamTold
 from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
@@ -162,7 +172,13 @@ class RangeReader:
         consumer = self.consumer
         assert consumer is not None, "records are asked for a consumer"
         if not self.chunks:
-            self.ring.receive(consumer.credit, records, now_ms)
+            _, _, stumbles = self.ring.receive(consumer.credit, records, now_ms)
+            for error in stumbles:
+                consumer.flush()
+                if isinstance(error, Unfit):
+                    error.end()
+                else:
+                    self._finish(internal_error(f"{error} of queue '{self.name}' cannot be read: {error.__cause__}"))
         elif consumer.credit.active and self.ring.hold(first):
             about = Properties(headers={self.NUMBER: first - self.SHIFT, "x-stream-count": count}, delivery_mode=2)
             consumer.hand(first, new_message("", self.name, about, bytes(records), now_ms), now_ms)
@@ -199,7 +215,7 @@ class StreamReader(RangeReader):
     older than `since_ms` on. `exact`: nothing is passed over for retention. `wanted`: the messages that it is shown,
     each under its offset."""
 
-    __slots__ = ("_exact", "_life", "_since_ms", "_start", "_wanted", "asking", "number")
+    __slots__ = ("_exact", "_life", "_since_ms", "_start", "_waits", "_wanted", "asking", "number")
     NUMBER, SHIFT = "x-stream-offset", 1
 
     def __init__(
@@ -213,6 +229,7 @@ class StreamReader(RangeReader):
         self._exact = exact
         self._life = queue.entity.gap_epoch
         self.asking = 0  # the question that is not answered yet
+        self._waits: tuple[int, Callable[[], None]] | None = None  # for an offset
         self.number = self._node.streams.next_reader()
 
     @property
@@ -280,10 +297,30 @@ class StreamReader(RangeReader):
         if self._exact and told.seq - 1 > self.next:
             self._finish(self._gone(self.next, told.seq - 1))
             return
+        upto, left = told.next, max(0, consumer.credit.limit - consumer.credit.delivered)
+        if records and not self.chunks and upto - told.seq > left:
+            found = list(islice(split(memoryview(records)), left + 1))
+            if len(found) > left:  # credit was taken back since it was asked for: the rest is read again
+                upto, records = seq_of(found[left]), b"".join(found[:left])
         if records:
-            self._deliver(told.seq, told.next - told.seq, records, now_ms)
-        self.next = told.next - 1
+            self._deliver(told.seq, upto - told.seq, records, now_ms)
+        self.next = upto - 1
+        self._has_read()
         self.pump(now_ms)
+
+    def when_read(self, then: Callable[[], None]) -> None:
+        """Calls `then`, in place of an earlier one, when the consumer has had all that the stream has by now."""
+
+        def found(told: StreamTold, _: bytes | memoryview) -> None:
+            self._waits = (told.next - 1, then)
+            self._has_read()
+
+        self._node.streams.ask(self._queue, FIND, found)
+
+    def _has_read(self) -> None:
+        if self._waits is not None and self.next >= self._waits[0] and self.consumer is not None:
+            (_, then), self._waits = self._waits, None
+            then()
 
     def _gone(self, offset: int, first: int) -> Refusal:
         return precondition_failed(f"offset {offset} of {self._where} is gone, the first is {first}")

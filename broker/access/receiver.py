@@ -10,6 +10,7 @@ from clusterbroker.broker.access.errors import (
     access_refused,
     not_implemented,
     precondition_failed,
+    resource_error,
     resource_locked,
 )
 from clusterbroker.broker.access.readers import RangeReader, ReadingConsumer
@@ -86,12 +87,12 @@ class Got(NamedTuple):
 
 def get(
     session: Getting, name: str, question: Question, then: Callable[[Got | None], None], *, settled: bool,
-    operation: str = "get", reads: int = BASIC,
+    operation: str = "get", reads: int = BASIC, unfit: Callable[[Message], str] = lambda _: "",
 ) -> None:  # fmt: skip
     """Takes the head of a queue, which may be at another node (amqp-rules 5.5: basic.get). `then(None)`: nothing is
     ready. `settled`: the message leaves the queue at once. `operation`: the request's name in refusals. `reads`: the
-    format of messages that the client understands (`content.formats`). Raises Refusal; what the owner refuses goes to
-    the question."""
+    format of messages that the client understands (`content.formats`). `unfit`: why the client cannot be handed a
+    message, which returns then, counted; or "". Raises Refusal; what the owner refuses goes to the question."""
     access = session.access
     access.check("read", "queue", name)
     queue, node, vhost = access.queue(name), access.node, access.vhost.name
@@ -115,21 +116,30 @@ def get(
             queue.ring.got_empty += 1
             then(None)
         else:
-            then(_got(session, queue, answer, settled, reads))
+            message = _shown(access, queue, answer, reads)
+            if why := unfit(message):
+                queue.requeue(answer[0], True)
+                question.refuse(resource_error(f"message {answer[0]} of queue '{name}' in vhost '{vhost}': {why}"))
+            else:
+                then(_got(session, queue, answer, message, settled))
 
     question.ask(queue)
     queue.get(node.now_ms, taken, no_ack=settled)
 
 
-def _got(session: Getting, queue: QueueHandle, answer: Taken, settled: bool, reads: int) -> Got:
+def _shown(access: Authorization, queue: QueueHandle, answer: Taken, reads: int) -> Message:
     seq, message, redelivered, count = answer
-    access, counts = session.access, session.counts
     try:
-        message = translate(queue.shown(seq, message, redelivered, count), reads)
+        return translate(queue.shown(seq, message, redelivered, count), reads)
     except Exception as error:
         queue.requeue(seq, False)
         access.node.stumbled(queue, error)
         raise
+
+
+def _got(session: Getting, queue: QueueHandle, answer: Taken, message: Message, settled: bool) -> Got:
+    seq, _, redelivered, _ = answer
+    access, counts = session.access, session.counts
     counts.redelivered += redelivered
     if settled:
         counts.get_no_ack += 1

@@ -17,7 +17,7 @@ anew, and no others. What a consumer of the other protocol sees of a message, bo
     group-id                                    app-id
     to, subject, absolute-expiry-time,          headers x-opt-to, x-opt-subject, x-opt-absolute-expiry-time,
         group-sequence, reply-to-group-id           x-opt-group-sequence, x-opt-reply-to-group-id
-    application properties                      headers of the same names, if not x-
+    application properties                      headers of the same names, but for CC and others that routing reads
     annotations x-...                           headers x-...
         x-cc, x-opt-deaths, x-basic-type            CC, x-death, type
         x-opt-producer, x-opt-seq                   x-producer, x-seq
@@ -79,6 +79,8 @@ RENAMED: Final = {
 }  # fmt: skip
 """Annotations, and the headers that mean the same."""
 _BACK: Final = {header: annotation for annotation, header in RENAMED.items()}
+RESERVED: Final = frozenset({*_BACK, "BCC"})
+"""Headers of AMQP 0-9-1 that this broker acts on: no application property becomes one."""
 _TYPED: Final = {"message_id": "x-message-id-type", "correlation_id": "x-correlation-id-type"}
 _EXTRA: Final = {
     "to": "x-opt-to", "subject": "x-opt-subject", "absolute_expiry_time": "x-opt-absolute-expiry-time",
@@ -137,7 +139,7 @@ class Sections:
         if parts.properties is not None:
             _from_properties(parts.properties, found, headers)
         for name, value in (parts.application or {}).items():
-            if not isinstance(value, (list, dict)) and len(name.encode()) <= _SHORT_MAX:
+            if not isinstance(value, (list, dict)) and name not in RESERVED and len(name.encode()) <= _SHORT_MAX:
                 headers[name] = to_field(value)
         for key, value in (parts.annotations or {}).items():
             if not isinstance(key, Symbol) or not key.startswith("x-") or len(key) > _SHORT_MAX:
@@ -156,7 +158,7 @@ class Sections:
     def accept(self, address: bytes, header: bytes, body: bytes, now_ms: int) -> Message | AmqpError:
         from clusterbroker.broker.wire.amqp10.sections import make_message
 
-        made = make_message(address, header + body, now_ms)
+        made = make_message(address, header + body, now_ms, own=True)
         assert made is not None, "sections that were accepted, or are the broker's own, are well-formed"
         return made
 
@@ -412,7 +414,8 @@ def _set_headers(parts: Parts, known: Mapping[str, Any], wanted: Mapping[str, An
     application = dict(parts.application or {})
     for name in known.keys() - wanted.keys():
         annotations.pop(_BACK.get(name, name), None)
-        application.pop(name, None)
+        if name not in RESERVED:
+            application.pop(name, None)
     for name, value in wanted.items():
         if name in carried or (name in known and known[name] == value and type(known[name]) is type(value)):
             continue

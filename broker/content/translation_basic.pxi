@@ -219,7 +219,7 @@ cdef bint put_fields(Translation self, walk *w, uint64_t at, bint annotates) exc
             ):
                 return False
         elif begins(name.at, name.length, b"x-", 2) or is_name(name.at, name.length, b"CC", 2) or (
-            is_name(name.at, name.length, b"timestamp_in_ms", 15)
+            is_name(name.at, name.length, b"timestamp_in_ms", 15) or is_name(name.at, name.length, b"BCC", 3)
         ):
             return False
         if w.p[value] == 0x45 or w.p[value] >= 0xC0:  # lists, maps, arrays

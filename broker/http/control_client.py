@@ -76,6 +76,7 @@ class ControlClient:
         self._touched_s = float("-inf")
         self._told_s = float("-inf")
         self._interest = asyncio.Event()
+        self._hurry = asyncio.Event()  # a round is due now
         self._afresh = True  # nothing that the replica has is built upon
         self._mapped = asyncio.Event()  # the snapshot of this line is there
         self._round_over = asyncio.Event()
@@ -169,6 +170,8 @@ class ControlClient:
                     raise ValueError(f"the node speaks version {message.version}")
             case m.Leased():
                 self._leased(message.leased)
+            case m.AlarmsChanged():
+                self._hurry.set()
             case m.Reload():
                 self.reload()
             case m.Snapshot():
@@ -233,7 +236,8 @@ class ControlClient:
         await self._mapped.wait()  # rows mean nothing without what was declared
         while True:
             try:
-                max_age_ms = int(self._interval_s * 500)
+                max_age_ms = 0 if self._hurry.is_set() else int(self._interval_s * 500)
+                self._hurry.clear()
                 since = {} if self._afresh else self._replica.since()
                 await self._asked(m.AskRows(self._next(), since, max_age_ms), m.RowsEnd, ROUND_S)
             except TimeoutError:
@@ -246,7 +250,8 @@ class ControlClient:
             self.ready.set()
             self._round_over.set()
             self._round_over.clear()
-            await asyncio.sleep(self._interval_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), self._interval_s)
             if loop.time() - self._touched_s > INTEREST_S:
                 self._interest.clear()
                 await self._interest.wait()

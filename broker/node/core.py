@@ -131,6 +131,8 @@ class Node:
         self.unwritten_bytes = 0
         self.partial_bytes = 0
         """Of contents that clients have not sent to their end."""
+        self.alarms_told: Callable[[], None] = lambda: None
+        """Called when the alarms of this node, or of another one, are others than before."""
         self.throttled = False
         # what the shell takes out
         self.proposals: list[tuple[AnyCommand, Done]] = []
@@ -250,6 +252,7 @@ class Node:
             self.role.alarms.changed()
         if bool(self.alarms) != before:
             self._alarms_changed()
+        self.alarms_told()
 
     def set_alarms_elsewhere(self, node: str, names: tuple[str, ...]) -> None:
         """Those of another node: its queues take nothing."""
@@ -258,6 +261,7 @@ class Node:
         else:
             self.alarms_elsewhere.pop(node, None)
         self._alarms_changed()
+        self.alarms_told()
 
     def _alarms_changed(self) -> None:
         for client in tuple(self.clients.values()):

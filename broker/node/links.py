@@ -11,6 +11,8 @@ import heapq
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
 
+LINKS_MAX: Final = 65_536
+"""Links of a node, attached or about to be: each takes about 2 KB."""
 SUSPENDED_MAX: Final = 10_000
 """Links of a node whose clients are away."""
 REVIEW_MS: Final = 1000
@@ -61,7 +63,7 @@ class Suspended(Link, Protocol):
 class Links:
     """Of one node."""
 
-    __slots__ = ("_attached", "_count", "_deadlines", "_lasting", "_review_ms", "_suspended", "bytes_kept")
+    __slots__ = ("_attached", "_count", "_deadlines", "_lasting", "_review_ms", "_suspended", "bytes_kept", "handles")
 
     def __init__(self) -> None:
         self._attached: dict[Identity, Link] = {}
@@ -72,6 +74,12 @@ class Links:
         self._review_ms = 0
         self.bytes_kept = 0
         """Of deliveries that are not whole, of suspended links."""
+        self.handles = 0
+        """Of links that are attached, or about to be."""
+
+    @property
+    def has_no_room(self) -> bool:
+        return self.handles >= LINKS_MAX
 
     def owner(self, name: Name) -> str | None:
         """Whose the name is; None: anybody's."""

@@ -29,6 +29,7 @@ from clusterbroker.broker.node.occupancy import Occupancy, OccupancyOfNodes
 from clusterbroker.broker.node.ports import NodeCore
 from clusterbroker.broker.node.queue_factory import FactoryNode, new_queue
 from clusterbroker.broker.node.relay import Relaying
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.remote import remote_queues as client_side
@@ -540,6 +541,9 @@ class MemberRole:
 
     def link_stumbled(self, node: str, error: Exception) -> None:
         self.mistakes.link(node, error)
+
+    def delivery_stumbled(self, queue: QueueHandle, error: Exception) -> None:
+        self.node.setting_aside.stumbled(queue, error)
 
     def proxy_stumbled(self, entity: QueueEntity, error: Exception) -> None:
         self.node.log.set_aside(entity, 0, error)

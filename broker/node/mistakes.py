@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.stumble import Stumble
 from clusterbroker.broker.queues.subscription import Source
@@ -63,6 +64,8 @@ class SettingAside:
 
     def __init__(self, node: NodeCore) -> None:
         self._node = node
+        # of queues elsewhere: what nobody here can read, held until they are paused
+        self._unread: dict[QueueHandle, list[int]] = {}
 
     def work(self, queue: Source, what: Callable[..., object], *given: Any) -> None:
         """Does something of the queue's; what raises sets it aside."""
@@ -86,23 +89,36 @@ class SettingAside:
             self._node.log.crashed("a suspended link", error)
 
     def stumbled(self, queue: Source, error: Exception, seq: int = 0) -> None:
-        """Sets the queue aside; of one that is elsewhere this node can only say what happened."""
-        if not isinstance(queue, LocalQueue):
-            self._node.log.set_aside(queue.entity, seq, error)
-            return
-        if queue.deleted or queue.broken:
-            return
+        """Sets the queue aside; one that is elsewhere by the wiring, from which its owner hears of it."""
         if isinstance(error, Stumble):
             seq = error.seq
         node, entity = self._node, queue.entity
+        if not isinstance(queue, LocalQueue):
+            self._elsewhere(cast("QueueHandle", queue), error, seq)
+            return
+        if queue.deleted or queue.broken:
+            return
         queue.set_aside(True)
-        cause = error.__cause__ if isinstance(error, Stumble) and error.__cause__ is not None else error
-        where = f"message {seq}" if seq else "its work"
-        why = f"{where} raised {type(cause).__name__}: {cause}"[:WHY_MAX].encode(errors="replace").decode()
         node.log.set_aside(entity, seq, error)
-        self._alert(entity, why)
-        command = PauseQueue(vhost=entity.vhost, name=entity.name, paused=True, why=why, staging=entity.staging)
+        command = _pause(entity, error, seq)
+        self._alert(entity, command.why)
         node.propose(command, lambda _: None)
+
+    def _elsewhere(self, queue: QueueHandle, error: Exception, seq: int) -> None:
+        """The message returns when the pause is known, and so to an owner that knows it too: frames wait for the
+        sender's wiring index. Others that cannot be read meanwhile wait for the same pause."""
+        if (waiting := self._unread.get(queue)) is not None:
+            waiting.append(seq)
+            return
+        self._unread[queue] = [seq]
+
+        def paused(_: object) -> None:
+            for each in self._unread.pop(queue):
+                if each:
+                    queue.requeue(each, False)
+
+        self._node.log.set_aside(queue.entity, seq, error)
+        self._node.propose(_pause(queue.entity, error, seq), paused)
 
     def _alert(self, entity: QueueEntity, why: str) -> None:
         which = "--staged " if entity.staging else ""
@@ -139,6 +155,14 @@ class SettingAside:
     def forget(self, queue: LocalQueue) -> None:
         """It is deleted, or somebody else's now."""
         self._node.alerts.clear(ALERT, subject(queue.entity))
+
+
+def _pause(entity: QueueEntity, error: Exception, seq: int) -> PauseQueue:
+    """With what the error says of the message."""
+    cause = error.__cause__ if isinstance(error, Stumble) and error.__cause__ is not None else error
+    where = f"message {seq}" if seq else "its work"
+    why = f"{where} raised {type(cause).__name__}: {cause}"[:WHY_MAX].encode(errors="replace").decode()
+    return PauseQueue(vhost=entity.vhost, name=entity.name, paused=True, why=why, staging=entity.staging)
 
 
 def subject(entity: QueueEntity) -> str:

@@ -72,7 +72,9 @@ def queue_paused(node: ReactingNode, change: changes.QueuePaused) -> None:
     queue = node.queues.get(change.queue.queue_id)
     if queue is not None:
         queue.halt(change.queue)
-        if not change.queue.paused:
+        if change.queue.paused:
+            node.setting_aside.began(queue)  # it may be another member that could not read a message
+        else:
             node.setting_aside.resumed(queue)
     if node.role is not None:
         node.role.remote_queues.paused(change.queue)

@@ -31,7 +31,7 @@ from clusterbroker.broker.queues.states import (
     LIMIT,
     NO_CREDIT,
 )
-from clusterbroker.broker.queues.stumble import Stumble
+from clusterbroker.broker.queues.stumble import Stumble, Unfit
 from clusterbroker.broker.queues.subscription import Member
 from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.journal.layout import HAS_BCC, Location
@@ -103,6 +103,10 @@ class Dispatch:
             except Stumble as error:
                 queue.host.stumbled(queue, error, error.seq)
                 count, why = 1, HEAD_NONE  # those before it have theirs
+            except Unfit as unfit:
+                queue.requeue(unfit.seq, counted=True)
+                queue.host.soon(unfit.end)  # others are served when it has gone
+                count, why = 1, HEAD_NONE
             if count:
                 for credit in credits:
                     credit.owner.flush()

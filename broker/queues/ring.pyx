@@ -18,6 +18,7 @@ from libc.string cimport memcpy, memmove, memset
 
 from struct import error as StructError
 
+from clusterbroker.broker.queues.stumble import Stumble, Unfit
 from clusterbroker.journal.errors import DamagedRecord
 from clusterbroker.journal.queue_state import LAST_DEAD, QueueState
 from clusterbroker.journal.record import verify_records

@@ -845,13 +845,15 @@ cdef class Ring(LinkedRing):
     # -- proxy -------------------------------------------------------------------------------------------------------
 
     def receive(self, Taker taker not None, data, int64_t now_ms) -> tuple:
-        """Hands the records of a Deliver to a consumer of this node. Raises DamagedRecord before anything is taken."""
+        """Hands the records of a Deliver to a consumer of this node. Raises DamagedRecord before anything is taken.
+        Returns how many, ranges that it may not get, and the Stumble or Unfit of one that it cannot: held here."""
         cdef Py_buffer view
         cdef record_view r
         cdef bint flows = taker.flows()
         cdef Message message = None
         cdef uint64_t count = 0
         cdef words refused
+        cdef list stumbles = []
         if not self.proxy:
             raise AssertionError("only a proxy receives")
         verify_records(data, self.queue_id, 0xFFFFFFFF, True)
@@ -859,22 +861,28 @@ cdef class Ring(LinkedRing):
         r.next = 0
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
-            while next_record(<const uint8_t *>view.buf, view.len, &r, False):
-                if self.find(r.seq).bits:
-                    continue
-                if not flows:
-                    push(&refused, r.seq)
-                    push(&refused, r.seq)
-                    continue
-                self.hold_seq(r.seq, r.delivery_count)
-                message = view_message(&r, message)
-                if taker.hand(r.seq, message, r.flags & REDELIVERED_BIT != 0, r.delivery_count, now_ms):
-                    self.settle_seq(r.seq, False)
-                taker.delivered += 1
-                count += 1
+            while True:
+                try:
+                    while next_record(<const uint8_t *>view.buf, view.len, &r, False):
+                        if self.find(r.seq).bits:
+                            continue
+                        if not flows:
+                            push(&refused, r.seq)
+                            push(&refused, r.seq)
+                            continue
+                        self.hold_seq(r.seq, r.delivery_count)
+                        message = view_message(&r, message)
+                        if taker.hand(r.seq, message, r.flags & REDELIVERED_BIT != 0, r.delivery_count, now_ms):
+                            self.settle_seq(r.seq, False)
+                        taker.delivered += 1
+                        count += 1
+                    break
+                except (Stumble, Unfit) as error:
+                    stumbles.append(error)
+                    flows = False
             if count:
                 self.set_mark()
-            return count, pairs_of(&refused)
+            return count, pairs_of(&refused), stumbles
         finally:
             drop(&refused)
             PyBuffer_Release(&view)

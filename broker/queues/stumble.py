@@ -21,6 +21,15 @@ to another owner works, and that one is paused as well: the pause stands in the 
 
 from __future__ import annotations
 
+from typing import Protocol
+
+
+class Unfitting(Protocol):
+    """A consumer."""
+
+    def unfit(self, why: str) -> None:
+        """It cannot be handed what is next, and ends."""
+
 
 class Stumble(Exception):
     """Something raised over this message of a queue; the cause says what."""
@@ -28,3 +37,17 @@ class Stumble(Exception):
     def __init__(self, seq: int) -> None:
         super().__init__(f"message {seq}")
         self.seq = seq
+
+
+class Unfit(Exception):
+    """A consumer cannot be handed this message, others perhaps can: the consumer ends, and the message returns to its
+    place, counted, so that a delivery limit finds one that fits nobody (decision 054). It is still unacknowledged."""
+
+    def __init__(self, seq: int, consumer: Unfitting, why: str) -> None:
+        super().__init__(why)
+        self.seq = seq
+        self.consumer = consumer
+
+    def end(self) -> None:
+        """The consumer hears of it."""
+        self.consumer.unfit(str(self))

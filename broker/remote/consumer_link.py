@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.queues.handle import GONE
 from clusterbroker.broker.queues.link_held import LinkAttach
+from clusterbroker.broker.queues.stumble import Stumble, Unfit
 from clusterbroker.broker.remote.messages import SETTLE_LEFT, SETTLE_REQUEUE, ConsumerHead
 from clusterbroker.journal.record import DamagedRecord, read_records
 from clusterbroker.replication.errors import BadMessage
@@ -156,6 +157,13 @@ class Line:
             attach=self.link.attach,
         )
 
+    def answered(self, active: bool | None) -> Callable[[str], None] | None:
+        """The owner has spoken of the consumer; who waits for the first word. `active`: it is the single active one."""
+        then, self.then = self.then, None
+        if active is not None:
+            self.subscription.activated(active)
+        return then
+
     def ended(self) -> None:
         """Its owner says so, or the queue is deleted: the channel is told that its consumer has ended."""
         if self.then is not None:
@@ -171,17 +179,19 @@ class Line:
 
     def show(
         self, watch: Watch, ring: Ring, data: bytes | memoryview, now_ms: int
-    ) -> tuple[int, list[tuple[int, int]]]:
+    ) -> tuple[int, list[tuple[int, int]], list[Stumble | Unfit]]:
         """As `Ring.receive`; each message that the consumer gets is shown."""
         count, refused = 0, []
+        stumbles: list[Stumble | Unfit] = []
         for record in split(memoryview(data)):
-            came, not_taken = ring.receive(self.subscription.credit, bytes(record), now_ms)
+            came, not_taken, failed = ring.receive(self.subscription.credit, bytes(record), now_ms)
             count += came
             refused += not_taken
+            stumbles += failed
             if came:
                 ((_, message, _, redelivered),) = read_records(record)
                 self.subscription.show(watch, message, bool(redelivered), handed=True)
-        return count, refused
+        return count, refused, stumbles
 
     def measure(self, count: int, size: int) -> None:
         """Deliveries came: the window follows their size."""

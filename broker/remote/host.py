@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
+from clusterbroker.broker.queues.stumble import Stumble
 from clusterbroker.broker.remote.messages import ProxyMessage
 from clusterbroker.cluster.wiring.entities import Queue
 
@@ -37,6 +39,9 @@ class ProxyHost(Protocol):
 
     def proxy_stumbled(self, entity: Queue, error: Exception) -> None:
         """Something raised over what this node has of the queue."""
+
+    def delivery_stumbled(self, queue: QueueHandle, error: Stumble) -> None:
+        """A message of a queue elsewhere cannot be read here: the queue is set aside, then the message returns."""
 
     def flow_changed(self) -> None:
         """`RemoteQueues.unacknowledged_bytes` has changed: publishers may have to wait, or may go on."""

@@ -1,5 +1,6 @@
-"""Links that are resumed, at a queue elsewhere: deliveries that they have sent (`broker.queues.link_deliveries`), and
-messages that they hold, read again. Part of its remote queue."""
+"""What links of AMQP 1.0 ask of a queue elsewhere, and consumers of AMQP 0-9-1 do not: deliveries that they have sent
+(`broker.queues.link_deliveries`), messages that they hold, read again, what is ready for one of them, what a browser
+sees. Part of its remote queue."""
 
 from __future__ import annotations
 
@@ -7,11 +8,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.handle import Reread
 from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
 from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
 from clusterbroker.broker.remote.consumer_link import Line, seq_of
 from clusterbroker.broker.remote.messages import (
+    ASK_BROWSE,
+    ASK_COUNTS,
     ASK_FORGET,
     ASK_HELD,
     ASK_READ,
@@ -60,9 +64,16 @@ class LinkSide:
     @abstractmethod
     def _ask(
         self, what: int, then: Then, *, tags: AskedTags | None = None, ranges: Sequence[Range] = (),
-        link: LinkAttach | None = None,
+        link: LinkAttach | None = None, consumer: int = 0, browse: Browse | None = None,
     ) -> None:  # fmt: skip
         """Asks its owner."""
+
+    def ready_for(self, consumer: LocalConsumer, _now_ms: int, then: Callable[[int, int], None]) -> None:
+        number = line.number if (line := self._by_subscription.get(consumer)) is not None else 0
+        self._ask(ASK_COUNTS, lambda answer, _: then(answer.count, answer.consumers), consumer=number)
+
+    def browse(self, browse: Browse, then: Browsed, _now_ms: int) -> None:
+        self._ask(ASK_BROWSE, lambda answer, records: then(answer.next, bytes(records)), browse=browse)
 
     def publish_tagged(self, tagged: Tagged, messages: Sequence[Message], ticket: Ticket, _now_ms: int) -> None:
         self.take(messages, ticket, tagged)

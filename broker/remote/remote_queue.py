@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, Final, Protocol
 
-from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.handle import GONE, CommitPart, Modification, Taken
 from clusterbroker.broker.queues.lease import GONE as LOST
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
@@ -37,7 +36,6 @@ from clusterbroker.broker.remote.consumer_link import Line, no_place_for, seq_of
 from clusterbroker.broker.remote.host import ProxyHost
 from clusterbroker.broker.remote.link_side import LinkSide
 from clusterbroker.broker.remote.messages import (
-    ASK_BROWSE,
     ASK_COUNTS,
     ASK_DELETE,
     ASK_GET,
@@ -63,6 +61,7 @@ from clusterbroker.broker.remote.messages import (
 from clusterbroker.broker.remote.outbox import Outbox
 from clusterbroker.broker.remote.questions import Question, Questions, Then
 from clusterbroker.broker.remote.settlements import Settlements
+from clusterbroker.broker.remote.unhanded import unhanded
 from clusterbroker.broker.streams.strip_bcc import unblinded
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
@@ -236,9 +235,6 @@ class RemoteQueue(LinkSide):
     def lease(self, request: LeaseRequest, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
         self._ask(ASK_LEASE, lambda answer, records: then(answer.lease or LOST, bytes(records)), word=request)
 
-    def browse(self, browse: Browse, then: Browsed, now_ms: int) -> None:
-        self._ask(ASK_BROWSE, lambda answer, records: then(answer.next, bytes(records)), browse=browse)
-
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
         return message  # the owner has changed in it what a consumer shall see
 
@@ -324,10 +320,6 @@ class RemoteQueue(LinkSide):
 
     def counts(self, now_ms: int, then: Callable[[int, int], None]) -> None:
         self._ask(ASK_COUNTS, lambda answer, _: self._counted(answer, then))
-
-    def ready_for(self, consumer: LocalConsumer, now_ms: int, then: Callable[[int, int], None]) -> None:
-        number = line.number if (line := self._by_subscription.get(consumer)) is not None else 0
-        self._ask(ASK_COUNTS, lambda answer, _: then(answer.count, answer.consumers), consumer=number)
 
     def _counted(self, answer: Answer, then: Callable[[int, int], None]) -> None:
         self.ready = answer.count
@@ -498,9 +490,7 @@ class RemoteQueue(LinkSide):
         line = self._lines.get(message.consumer)
         if message.gen != self.gen or line is None:
             return
-        then, line.then = line.then, None
-        if message.active is not None:
-            line.subscription.activated(message.active)
+        then = line.answered(message.active)
         if message.refused:
             line.told = False  # the owner knows that it is not there
             self._end(line)
@@ -559,15 +549,16 @@ class RemoteQueue(LinkSide):
     def _receive(self, line: Line, data: bytes | memoryview, now_ms: int) -> int:
         """How many messages came."""
         if self._watch is not None and self._watch.wants(data):
-            count, refused = line.show(self._watch, self.ring, data, now_ms)
+            count, refused, stumbles = line.show(self._watch, self.ring, data, now_ms)
         else:
-            count, refused = self.ring.receive(line.subscription.credit, bytes(data), now_ms)
+            count, refused, stumbles = self.ring.receive(line.subscription.credit, bytes(data), now_ms)
         if count:
             line.subscription.flush()
         for first, last in refused:  # its channel is closing
             for seq in range(first, last + 1):
                 self._settlements.add(seq, line.returned)
             count += last + 1 - first
+        count += unhanded(self, self.node.host, stumbles)
         self.ring.mark()
         return count
 

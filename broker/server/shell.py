@@ -138,6 +138,7 @@ class NodeShell:
                 self.storage.order_by(self.cluster.raft, self.cluster.incarnation)
             try:
                 self.node = self.storage.recover(self.log, self.clock.now_ms(), self.cluster)
+                self.node.alarms_told = self._alarms_told
             except DamagedJournal as damage:
                 ending = damage if self.cluster is None else await self.cluster.give_up_copies(damage)
                 raise ending from None
@@ -574,6 +575,10 @@ class NodeShell:
         self.log.emit("warning", "alarm.raised" if raised else "alarm.cleared", alarm=name, reason=reason)
         self.node.set_alarm(name, raised)
         self.schedule()
+
+    def _alarms_told(self) -> None:
+        if self.control is not None:
+            self.control.alarms_changed()
 
     def _journal_state(self, state: str, detail: str) -> None:
         if state == "failed":

@@ -38,6 +38,8 @@ FRAME_BODY: Final = 3
 FRAME_HEARTBEAT: Final = 8
 FRAME_END: Final = 0xCE
 FRAME_OVERHEAD: Final = 8
+HEADER_FIXED: Final = 12
+"""Of a content header, before its property flags."""
 
 BASIC: Final = 60
 PUBLISH: Final = 40
@@ -466,6 +468,10 @@ class OutBuffer:
         step = self.frame_max - FRAME_OVERHEAD if self.frame_max else 0xFFFFFFFF
         for start in range(0, len(body), step):
             self.frame(FRAME_BODY, channel, body[start : start + step])
+
+    def fits(self, message: Message) -> bool:
+        """Whether its content header, which no frame may share, is within the client's frame_max."""
+        return not self.frame_max or FRAME_OVERHEAD + HEADER_FIXED + message.header_length <= self.frame_max
 
     def deliver(self, channel: int, consumer_tag: bytes, tag: int, redelivered: bool, message: Message) -> None:
         """basic.deliver; `consumer_tag` is a short string on the wire."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from clusterbroker.broker.queues.stumble import Unfit
 from tests.model.codec import OutBuffer, numbered
 from tests.model.ledger import DeliveryLedger, Holder
 from tests.model.record import Message
@@ -72,11 +73,19 @@ class BasicConsumer(Holder):
 
     def hand(self, seq: int, message: Message, redelivered: bool, delivery_count: int, now_ms: int) -> bool:
         ledger = self.ledger
-        tag = ledger.skip() if self.no_ack else ledger.add(self, seq, now_ms)
         shown = numbered(message, self.numbered, seq + self.shift) if self.numbered else message
+        if not ledger.out.fits(shown):
+            self.active = False
+            raise Unfit(seq, self.owner, f"message {seq}: {too_large(ledger.out, shown)}")
+        tag = ledger.skip() if self.no_ack else ledger.add(self, seq, now_ms)
         ledger.out.deliver(ledger.number, self.tag, tag, redelivered, shown)
         ledger.redelivered += redelivered
         return self.no_ack
+
+
+def too_large(out: OutBuffer, message: Message) -> str:
+    """Why a client's frames cannot carry this message."""
+    return f"its content header has {message.header_length} bytes, and the connection's frame_max is {out.frame_max}"
 
 
 class Ledger(DeliveryLedger):

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from clusterbroker.broker.queues.states import BUCKET_SEQS, DEAD, HOLDER_MAX, READY, UNACKED
+from clusterbroker.broker.queues.stumble import Stumble, Unfit
 from clusterbroker.journal.layout import ATTR, CUT, ENQ, EPO, REQ, RSV, RUN_LENGTH, SET, Location, Record
 from clusterbroker.journal.layout import DEAD as DEAD_RECORD
 from clusterbroker.journal.queue_state import LAST_DEAD, QueueState
@@ -538,9 +539,10 @@ class Ring(LinkedRing):
 
     # -- proxy ------------------------------------------------------------------------------------------------
 
-    def receive(self, taker: Taker, data: Bytes, now_ms: int) -> tuple[int, list[Range]]:
-        """Hands the records of a Deliver to a consumer of this node; returns how many, and ranges of seqs that it may
-        not get any more (cancelled, channel closing). What is outstanding here already is passed over.
+    def receive(self, taker: Taker, data: Bytes, now_ms: int) -> tuple[int, list[Range], list[Stumble | Unfit]]:
+        """Hands the records of a Deliver to a consumer of this node; returns how many, ranges of seqs that it may not
+        get any more (cancelled, channel closing), and the first that it cannot be handed, held here. What is
+        outstanding here already is passed over.
 
         Raises DamagedRecord before anything is taken.
         """
@@ -548,6 +550,7 @@ class Ring(LinkedRing):
         verify_records(data, self.queue_id, 0xFFFFFFFF, True)
         flows = taker.flows
         refused: list[int] = []
+        stumbles: list[Stumble | Unfit] = []
         count = 0
         for seq, message, delivery_count, redelivered in read_records(data):
             if seq in self._slots:
@@ -556,13 +559,18 @@ class Ring(LinkedRing):
                 refused.append(seq)
                 continue
             self.hold(seq, delivery_count)
-            if taker.hand(seq, message, redelivered, delivery_count, now_ms):
-                self.settle(seq)
+            try:
+                if taker.hand(seq, message, redelivered, delivery_count, now_ms):
+                    self.settle(seq)
+            except (Stumble, Unfit) as error:
+                stumbles.append(error)
+                flows = False
+                continue
             taker.delivered += 1
             count += 1
         if count:
             self.mark()
-        return count, ranges_of(refused)
+        return count, ranges_of(refused), stumbles
 
     def hold(self, seq: int, delivery_count: int = 0) -> bool:
         """The message is outstanding here (basic.get), with that delivery count; False when it was before."""

@@ -188,7 +188,7 @@ class Peer:
     def grant(self) -> None:
         for handle, role in self.handles.items():
             if not role:
-                self.credit_given = max(self.credit_given, self.received + self.chance.randrange(1, 6))
+                self.credit_given = max(self.credit_given, self.received + self.chance.choice((1, 5, 60)))
                 self.say(
                     Flow(
                         next_incoming_id=0, incoming_window=1 << 20, next_outgoing_id=0, outgoing_window=100,

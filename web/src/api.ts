@@ -215,6 +215,7 @@ export interface Connection {
   peer_port: number;
   ssl?: boolean;
   protocol?: string;
+  container_id?: string | null;
   connected_at?: number;
   auth_mechanism?: string;
   timeout?: number;
@@ -223,6 +224,25 @@ export interface Connection {
   client_properties?: { product?: string; connection_name?: string } & Record<string, unknown>;
   recv_oct_details?: Details;
   send_oct_details?: Details;
+}
+/** A session of AMQP 1.0 with its links, as RabbitMQ 4 names their fields. */
+export interface Session {
+  channel_number: number;
+  incoming_window: number;
+  remote_incoming_window: number;
+  link_count: number;
+  incoming_links: SessionLink[];
+  outgoing_links: SessionLink[];
+}
+export interface SessionLink {
+  handle: number;
+  link_name: string;
+  target_address?: string | null;
+  source_address?: string | null;
+  credit: number;
+  delivery_count: number;
+  unconfirmed_messages?: number;
+  unsettled_deliveries?: number;
 }
 export interface Channel {
   name: string;

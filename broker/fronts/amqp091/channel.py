@@ -21,6 +21,8 @@ from clusterbroker.broker.access.questions import Asked, review
 from clusterbroker.broker.access.receiver import detach_replies, give_back, let_go
 from clusterbroker.broker.access.timeouts import check_timeouts
 from clusterbroker.broker.access.transaction import Transaction
+from clusterbroker.broker.content.formats import BASIC
+from clusterbroker.broker.content.replies import reply_as
 from clusterbroker.broker.fronts.amqp091.confirms import Confirms
 from clusterbroker.broker.fronts.amqp091.delivery import BasicConsumer, Ledger
 from clusterbroker.broker.fronts.amqp091.dividing import WAITED_STEPS, divided
@@ -352,9 +354,10 @@ class Channel:
     def reply(self, message: Any) -> None:
         """Direct reply-to: the message goes straight to this channel's reply consumer."""
         out = self.connection.out
-        if out.size > REPLY_BYTES_MAX:
+        found = reply_as(message, BASIC)
+        if out.size > REPLY_BYTES_MAX or found is None or not out.fits(found):
             return  # replies are delivered at most once; a requester that does not read gets no more of them
-        out.deliver(self.number, self.reply_tag, self.ledger.skip(), False, message)
+        out.deliver(self.number, self.reply_tag, self.ledger.skip(), False, found)
         self.connection.node.sending[self.connection] = None
 
     # -- the end ----------------------------------------------------------------------------------------------

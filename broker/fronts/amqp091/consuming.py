@@ -14,6 +14,7 @@ from clusterbroker.broker.access.receiver import Got, attach, attach_replies, de
 from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.fronts.amqp091.consume_arguments import ConsumeArguments
 from clusterbroker.broker.fronts.amqp091.declaring import clean
+from clusterbroker.broker.fronts.amqp091.delivery import too_large
 from clusterbroker.broker.fronts.amqp091.subscription import Subscription
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.wire.amqp091 import methods
@@ -21,6 +22,7 @@ from clusterbroker.broker.wire.amqp091.codec import Acked
 from clusterbroker.broker.wire.amqp091.errors import not_allowed, not_implemented, precondition_failed
 from clusterbroker.broker.wire.amqp091.layout import Method
 from clusterbroker.cluster.wiring.stream_settings import STREAM
+from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
     from clusterbroker.broker.fronts.amqp091.channel import Channel
@@ -193,7 +195,12 @@ def _get(channel: Channel, method: methods.BasicGet) -> None:
         channel.resume()
 
     name, question = channel.queue_name(clean(method.queue)), channel.question(method)
-    get(channel, name, question, taken, settled=method.no_ack, operation="basic.get")
+    out = channel.connection.out
+
+    def unfit(message: Message) -> str:
+        return "" if out.fits(message) else too_large(out, message)
+
+    get(channel, name, question, taken, settled=method.no_ack, operation="basic.get", unfit=unfit)
 
 
 HANDLERS: Final[dict[type[Method], Callable[[Channel, Any], None]]] = {

@@ -4,6 +4,7 @@ from typing import Any
 from clusterbroker.broker.access.ledger import DeliveryLedger, Holder
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.wire.amqp091.codec import OutBuffer
+from clusterbroker.journal.record import Message
 
 class BasicConsumer(Holder):
     ledger: Ledger
@@ -30,6 +31,8 @@ class BasicConsumer(Holder):
         priority: int = 0,
         owner: Any = None,
     ) -> None: ...
+
+def too_large(out: OutBuffer, message: Message) -> str: ...
 
 class Ledger(DeliveryLedger):
     number: int

@@ -11,7 +11,7 @@ from clusterbroker.broker.queues.ring cimport Taker
 from clusterbroker.broker.wire.amqp091.codec cimport Acked, OutBuffer, with_number
 from clusterbroker.journal.record cimport Message
 
-from clusterbroker.broker.queues.stumble import Stumble
+from clusterbroker.broker.queues.stumble import Stumble, Unfit
 
 cdef enum:
     BASIC = 0  # broker/content/formats.py
@@ -79,14 +79,17 @@ cdef class BasicConsumer(Holder):
         cdef uint64_t tag
         if message.format != BASIC:
             message = in_basic(self, seq, message)
+        if self.numbered:
+            message = with_number(message, self.numbered, <int64_t>seq + self.shift)
+        if not self.channel.out.takes(message):
+            self.active = False
+            raise Unfit(seq, self.owner, f"message {seq}: {too_large(self.channel.out, message)}")
         if self.no_ack:
             tag = self.channel.next_tag
             self.channel.next_tag = tag + 1
             self.channel.skipped += 1
         else:
             tag = self.channel.put(self, seq, now_ms)
-        if self.numbered:
-            message = with_number(message, self.numbered, <int64_t>seq + self.shift)
         self.channel.out.put_deliver(self.channel.number, self.tag, tag, redelivered, message)
         if redelivered:
             self.channel.redelivered += 1
@@ -100,8 +103,14 @@ cdef Message in_basic(BasicConsumer consumer, uint64_t seq, Message message):
             consumer.translation = Translation(BASIC)
         return consumer.translation.of(message)
     except Exception as error:
-        consumer.ring.requeue(seq, False)
+        if not consumer.ring.proxy:
+            consumer.ring.requeue(seq, False)
         raise Stumble(seq) from error
+
+
+def too_large(OutBuffer out not None, Message message not None) -> str:
+    """Why a client's frames cannot carry this message."""
+    return f"its content header has {message.header_length} bytes, and the connection's frame_max is {out.frame_max}"
 
 
 @cython.final

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from clusterbroker.broker.access.errors import Refusal
+from clusterbroker.broker.access.errors import Refusal, resource_error
 from clusterbroker.broker.access.readers import RangeReader
-from clusterbroker.broker.fronts.amqp091.delivery import BasicConsumer, Ledger
+from clusterbroker.broker.fronts.amqp091.delivery import BasicConsumer, Ledger, too_large
 from clusterbroker.broker.queues.subscription import Source
 from clusterbroker.broker.queues.watch import Delivery, Watch
 from clusterbroker.journal.record import Message
@@ -100,12 +100,20 @@ class Subscription:
 
     def hand(self, seq: int, message: Message, now_ms: int) -> None:
         credit, ledger = self.credit, self.credit.ledger
-        if ledger.flowing:
+        if ledger.flowing and not ledger.out.fits(message):
+            self.unfit(f"what stands at {seq}: {too_large(ledger.out, message)}")
+        elif ledger.flowing:
             ledger.out.deliver(ledger.number, credit.tag, ledger.add(credit, seq, now_ms), False, message)
             credit.delivered += 1
 
     def failed(self, refusal: Refusal) -> None:
         self.holder.failed(refusal)
+
+    def unfit(self, why: str) -> None:
+        """A message does not fit the client's frames: its channel ends (decision 054)."""
+        if not self.credit.ledger.flowing:
+            return
+        self.failed(resource_error(f"consumer '{self.tag}' of queue '{self.queue.name}' cannot be handed {why}"))
 
     def flush(self) -> None:
         if self.credit.ledger.out.size:

@@ -19,6 +19,7 @@ from clusterbroker.broker.access.readers import OFFSET_MAX, RangeReader, StreamR
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.content.selector.filters import BadFilter, Filter, filter_of
 from clusterbroker.broker.fronts.amqp10 import (
+    attach_answer,
     dynamic,
     management_link,
     recoverable,
@@ -30,15 +31,18 @@ from clusterbroker.broker.fronts.amqp10 import (
 )
 from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT, queue_of, target_of, topic_of
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
-from clusterbroker.broker.fronts.amqp10.attach_answer import answer
+from clusterbroker.broker.fronts.amqp10.attach_answer import answer, answering
+from clusterbroker.broker.fronts.amqp10.conditions import link_error
 from clusterbroker.broker.fronts.amqp10.dynamic import DynamicNode
 from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT, Terms, in_force
 from clusterbroker.broker.fronts.amqp10.parked import guarded
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore, Terminus
-from clusterbroker.broker.fronts.amqp10.receiver_link import Attaching, ReceiverLink
+from clusterbroker.broker.fronts.amqp10.receiver_link import Attaching, Queue, ReceiverLink
+from clusterbroker.broker.fronts.amqp10.reply_link import KEY, attach_replies, is_volatile
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink, check, no_address
 from clusterbroker.broker.fronts.amqp10.suspended import Suspended, SuspendedReceiver, SuspendedSender
 from clusterbroker.broker.fronts.amqp10.transacting import CAPABILITIES, CoordinatorLink
+from clusterbroker.broker.node.links import LINKS_MAX
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.wire.amqp10.errors import (
     HANDLE_IN_USE,
@@ -96,6 +100,8 @@ def _begin(session: SessionCore, performative: Attach) -> None:
     if len(performative.name.encode()) > NAME_BYTES_MAX:
         raise LinkError(INVALID_FIELD, f"a link's name has at most {NAME_BYTES_MAX} bytes")
     left = returning.before(session, performative)
+    if session.access.node.links.has_no_room:
+        raise LinkError(RESOURCE_LIMIT, f"the node has {LINKS_MAX} links, and no more")
     if performative.role:
         _receive(session, performative, left)
     else:
@@ -112,7 +118,7 @@ def place(access: Authorization, address: str, is_topic: bool = False) -> Place:
 
     found = topic_of(address, subscriptions.TOPICS) if is_topic else target_of(address, is_exchange)
     access.check("write", "exchange", found.exchange)
-    if not found.exchange and found.key not in vhost.queues:
+    if not found.exchange and found.key not in vhost.queues and not found.key.startswith(KEY):
         raise access.no_queue(found.key)
     if found.exchange and vhost.router.exchange_type(found.exchange) is None:
         raise not_found(f"no exchange '{found.exchange}' in vhost '{vhost.name}'")
@@ -203,14 +209,28 @@ def _produce(
     session: SessionCore, performative: Attach, known: Target, found: Place | None, terms: Terms = NOTHING_KEPT
 ) -> SenderLink:
     """`known`: the target in force."""
+    access = session.access
+    size = access.node.options.message_bytes_max
+    told = answering(session, performative, target=known, max_message_size=size)
     link = SenderLink(session, performative, found)
     session.links[link.handle] = link
     link.keep(terms, known)
     if found is not None and not found.exchange:
         dynamic.join(session, link, found.key)
-    size = session.access.node.options.message_bytes_max
-    answer(session, performative, link, target=known, max_message_size=size)
-    link.review_credit()
+
+    def attached(there: bool) -> None:
+        if session.links.get(link.handle) is not link:
+            return
+        if there:
+            attach_answer.attached(session, link, told)
+            link.review_credit()
+        else:
+            session.refuse(performative, link_error(access.no_queue("" if found is None else found.key)))
+
+    if found is not None and not found.exchange and found.key.startswith(KEY):
+        access.node.seek_requester(access.vhost.name, found.key, attached)
+    else:
+        attached(True)
     return link
 
 
@@ -234,7 +254,12 @@ def _receive(session: SessionCore, performative: Attach, left: Suspended | None)
         returning.resumed(performative, left)
         subscriptions.look_up(session, performative, _consume)
         return
+    if is_volatile(source):
+        returning.resumed(performative, left)
+        attach_replies(session, performative, source)
+        return
     if subscriptions.is_topic(source.capabilities):
+        _filter(session.access, source.filter or {})  # a bad one must not take the place of a durable subscription's
         returning.resumed(performative, left)
         subscriptions.attach(session, performative, source, _consume)
         return
@@ -303,6 +328,8 @@ def _consume(
     link.exclusive, link.terminus, link.terms = exclusive, terminus, terms
     if isinstance(reader, StreamReader):
         link.credit.numbered, link.credit.shift = STREAM_OFFSET, -1
+    mode = 1 if link.settled else 0
+    told = answering(session, performative, snd_settle_mode=mode, source=known, initial_delivery_count=0)
     session.links[link.handle] = link
 
     def refused(error: LinkError) -> None:
@@ -312,8 +339,7 @@ def _consume(
 
     def attached(changed: bool) -> None:
         session.consumers[link.name] = link
-        snd_settle_mode = 1 if link.settled else 0
-        answer(session, performative, link, snd_settle_mode=snd_settle_mode, source=known, initial_delivery_count=0)
+        attach_answer.attached(session, link, told)
         link.begin()
         if changed:
             session.review_rights()
@@ -382,7 +408,7 @@ def check_level(access: Authorization, what: str) -> None:
 
 def _reader(
     access: Authorization, queue: QueueHandle, filters: Mapping[str, Any], wanted: Filter | None, browses: bool
-) -> tuple[QueueHandle | RangeReader, dict[Any, Any]]:
+) -> tuple[Queue, dict[Any, Any]]:
     """What the link reads, and where it begins, as its filters say."""
     if queue.settings.queue_type != STREAM:
         if not browses:

@@ -30,14 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from clusterbroker.broker.access.authorization import Authorization
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.rights import AccountRights
-from clusterbroker.broker.access.sign_in import (
-    Outcome,
-    by_identity,
-    check_session,
-    leave,
-    session_began,
-    session_ended,
-)
+from clusterbroker.broker.access.sign_in import Outcome, by_identity, check_session, leave, session_began, session_ended
 from clusterbroker.broker.fronts.amqp10 import opening, sasl
 from clusterbroker.broker.fronts.amqp10.attaching import HANDLE_MAX
 from clusterbroker.broker.fronts.amqp10.conditions import described
@@ -63,6 +56,7 @@ from clusterbroker.broker.wire.amqp10.errors import (
     framing_error,
     not_allowed,
 )
+from clusterbroker.broker.wire.amqp10.fitting import fitted
 from clusterbroker.broker.wire.amqp10.performatives import (
     Begin,
     Close,
@@ -544,7 +538,7 @@ class Connection:
                 session.review_credit()
 
     def send(self, channel: int, performative: Composite) -> None:
-        self.out.raw(frames.frame(channel, performative))
+        self.out.raw(fitted(channel, performative, self.out.frame_max))
         self.node.sending[self] = None
 
     def sent(self, now_ms: int) -> None:

@@ -141,7 +141,7 @@ cdef class SessionLedger(DeliveryLedger):
         listed = p + 2
         p = put_uint(put8(listed, 9 if resumed else 6 if more or not first else 5), handle)
         if first:
-            p = put32(put8(p, 0x70), <uint32_t>((tag - 1) & ID_MASK))
+            p = put_uint(p, <uint32_t>((tag - 1) & ID_MASK))
             p = put_all(put8(put8(p, 0xA0), name_size), name, name_size)
             p = put8(put8(p, 0x43), 0x41 if settled else 0x42)
         else:
@@ -425,5 +425,6 @@ cdef Message in_sections(LinkConsumer consumer, uint64_t seq, Message message):
     try:
         return consumer.translated(message)
     except Exception as error:
-        consumer.ring.requeue(seq, False)
+        if not consumer.ring.proxy:
+            consumer.ring.requeue(seq, False)
         raise Stumble(seq) from error

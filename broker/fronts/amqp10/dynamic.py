@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 LIFETIME: Final = "lifetime-policy"
 DIST_MODES: Final = "supported-dist-modes"
-MODES: Final = ("move",)
+MODES: Final = ("move", "copy")
 """Distribution modes of a queue."""
 OF_LINKS: Final = (DeleteOnNoLinks, DeleteOnNoLinksOrMessages)
 OF_MESSAGES: Final = (DeleteOnNoMessages, DeleteOnNoLinksOrMessages)

@@ -12,15 +12,17 @@ over.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.receiver import give_back, let_go
+from clusterbroker.broker.fronts.amqp10.attach_answer import refusal_of
 from clusterbroker.broker.fronts.amqp10.conditions import described
 from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT, Event
 from clusterbroker.broker.fronts.amqp10.management_link import ResponseLink
 from clusterbroker.broker.fronts.amqp10.parked import ParkedLink
 from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
+from clusterbroker.broker.fronts.amqp10.reply_link import ReplyLink
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink
 from clusterbroker.broker.fronts.amqp10.sender_memory import Memory
 from clusterbroker.broker.fronts.amqp10.suspended import (
@@ -35,9 +37,34 @@ from clusterbroker.broker.wire.amqp10.performatives import Attach, Detach
 
 if TYPE_CHECKING:
     from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+    from clusterbroker.broker.node.links import Links as Registry
     from clusterbroker.broker.wire.amqp10.errors import Amqp10Error
 
-Link = SenderLink | ReceiverLink | ResponseLink | ParkedLink
+Link = SenderLink | ReceiverLink | ResponseLink | ReplyLink | ParkedLink
+
+
+class ByHandle(dict[int, Link]):
+    """Links of one session, which their node counts."""
+
+    __slots__ = ("_registry",)
+
+    def __init__(self, registry: Registry) -> None:
+        super().__init__()
+        self._registry = registry
+
+    def __setitem__(self, handle: int, link: Link) -> None:
+        self._registry.handles += handle not in self
+        super().__setitem__(handle, link)
+
+    def pop(self, handle: int, *default: Any) -> Any:
+        """As a dict's."""
+        self._registry.handles -= handle in self
+        return super().pop(handle, *default)
+
+    def clear(self) -> None:
+        """As a dict's."""
+        self._registry.handles -= len(self)
+        super().clear()
 
 
 class Links:
@@ -47,7 +74,7 @@ class Links:
 
     def __init__(self, session: SessionCore) -> None:
         self._session = session
-        self.by_handle: dict[int, Link] = {}
+        self.by_handle: dict[int, Link] = ByHandle(session.access.node.links)
         self.detaching: tuple[int, ...] = ()
         self.receivers: dict[str, ReceiverLink] = {}
         """Those that are attached, by name."""
@@ -219,16 +246,9 @@ class Links:
         if link is not None:
             session.access.node.links.leave(link)
             link.interrupted()
-        session.send(
-            Attach(
-                name=attach.name,
-                handle=handle,
-                role=not attach.role,
-                source=None if attach.role else attach.source,
-                target=attach.target if attach.role else None,
-                initial_delivery_count=0 if attach.role else None,
-            )
-        )
+            if isinstance(link, SenderLink):
+                self.proving.pop(link, None)
+        session.send(refusal_of(session, attach))
         self._detach(handle, error)
 
     def _detach(self, handle: int, error: Amqp10Error) -> None:

@@ -36,6 +36,7 @@ from clusterbroker.broker.fronts.amqp10 import management_links
 from clusterbroker.broker.fronts.amqp10.addresses import NAME_BYTES_MAX, checked, segment
 from clusterbroker.broker.fronts.amqp10.conditions import Refused
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+from clusterbroker.broker.fronts.amqp10.reply_link import KEY
 from clusterbroker.broker.wire.amqp10.errors import UNAUTHORIZED, LinkError
 from clusterbroker.broker.wire.amqp10.performatives import Composite, Properties, composed
 from clusterbroker.broker.wire.amqp10.types import Array, DecodeError, Described, Symbol, decode, encode
@@ -213,11 +214,41 @@ def carry_out(request: Request) -> None:
 def _get_queue(request: Request, named: str) -> None:
     _check_no_body(request)
     name = _name(named)
+    if name.startswith(KEY):
+        _get_requester(request, name)
+        return
 
     def counted(ready: int, consumers: int) -> None:
         request.answer(OK, _queue(request.access, name, ready, consumers))
 
     request.admin.ask_counts(name, Pending(request), counted)
+
+
+def _get_requester(request: Request, name: str) -> None:
+    """An address of direct replies, while its requester is there, perhaps at another node. Who knows it may ask."""
+    access = request.access
+
+    def found(there: bool) -> None:
+        if not there:
+            request.refuse(access.no_queue(name))
+            return
+        request.answer(
+            OK,
+            {
+                "message_count": UInt64(0),
+                "consumer_count": UInt32(1),
+                "name": name,
+                "vhost": access.vhost.name,
+                "durable": False,
+                "auto_delete": True,
+                "exclusive": True,
+                "type": "classic",  # clients read no others but quorum and stream
+                "arguments": {},
+                "replicas": Array(_STRING32, []),
+            },
+        )
+
+    access.node.seek_requester(access.vhost.name, name, found)
 
 
 def _put_queue(request: Request, named: str) -> None:

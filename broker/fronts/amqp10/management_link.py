@@ -11,7 +11,6 @@ what it has sent before.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT
@@ -21,6 +20,7 @@ from clusterbroker.broker.fronts.amqp10.management import Request, carry_out
 from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
 from clusterbroker.broker.fronts.amqp10.ports import Detached, LinkState, SessionCore
 from clusterbroker.broker.fronts.amqp10.sender_link import COUNTS, SenderLink
+from clusterbroker.broker.wire.amqp10.codec import Transferred
 from clusterbroker.broker.wire.amqp10.errors import (
     INVALID_FIELD,
     MESSAGE_SIZE,
@@ -29,7 +29,6 @@ from clusterbroker.broker.wire.amqp10.errors import (
     LinkError,
 )
 from clusterbroker.broker.wire.amqp10.performatives import Attach, Flow
-from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
@@ -85,20 +84,20 @@ class RequestLink(SenderLink):
             self.credit = free
             self.tell()
 
-    def _publish(self, messages: Sequence[Message], ticket: Unsettled | None, txn_id: bytes = b"") -> None:
+    def _publish(self, batch: Transferred, ticket: Unsettled | None, txn_id: bytes = b"") -> None:
         if txn_id:
             raise LinkError(NOT_IMPLEMENTED, "management takes nothing in a transaction")
         if self._responses is None:
             raise LinkError(
                 PRECONDITION_FAILED, f"a request, but no receiver '{self.name}' from {MANAGEMENT} is attached"
             )
-        for message in messages:
+        for message in batch.messages:
             size = len(message.payload)
             if size > REQUEST_BYTES_MAX:
                 raise LinkError(MESSAGE_SIZE, f"a request of {size} bytes; it may have {REQUEST_BYTES_MAX}")
         if ticket is not None:
             ticket.pass_()  # accepted: what comes of it is the response
-        self._waiting.extend(message.payload for message in messages)
+        self._waiting.extend(message.payload for message in batch.messages)
         self._take_up()
 
     def _take_up(self) -> None:

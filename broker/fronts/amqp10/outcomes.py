@@ -14,7 +14,8 @@ from typing import Final, Protocol
 from clusterbroker.broker.fronts.amqp10.sender_memory import Memory
 from clusterbroker.broker.queues.ticket import Outcome, Ticket
 from clusterbroker.broker.wire.amqp10.errors import RESOURCE_LIMIT
-from clusterbroker.broker.wire.amqp10.frames import accepted, frame
+from clusterbroker.broker.wire.amqp10.fitting import fitted
+from clusterbroker.broker.wire.amqp10.frames import accepted
 from clusterbroker.broker.wire.amqp10.performatives import Accepted, Composite, Disposition, Error, Rejected, Released
 
 IDS: Final = 1 << 32
@@ -106,8 +107,8 @@ class Outcomes:
         for _, tag, is_accepted in self.forget(link):
             memory.decided((tag,), is_accepted)
 
-    def flush(self, channel: int) -> tuple[bytes, int]:
-        """Frames, and how many deliveries were accepted."""
+    def flush(self, channel: int, size_max: int) -> tuple[bytes, int]:
+        """Frames of at most `size_max` bytes, and how many deliveries were accepted."""
         done, self._done = self._done, []
         frames, taken, place = [], 0, 0
         done.sort(key=lambda one: one.first)
@@ -131,9 +132,10 @@ class Outcomes:
                 frames.append(accepted(channel, RECEIVER, first % IDS, last % IDS, settled))
             else:
                 frames.append(
-                    frame(
+                    fitted(
                         channel,
                         Disposition(role=RECEIVER, first=first % IDS, last=last % IDS, settled=settled, state=state),
+                        size_max,
                     )
                 )
         return b"".join(frames), taken

@@ -45,12 +45,20 @@ class ParkedLink:
         self.identity = session.identity(attach.name, attach.role)
         self._attach = attach
         self._flow: Flow | None = None
-        session.links[self.handle] = self
+        session.table.add(self)
+
+    @property
+    def is_wanted(self) -> bool:
+        """The client has not given it up."""
+        return self.session.links.get(self.handle) is self
 
     def go_on(self, step: Callable[[], None]) -> None:
-        """The node is there: `step` attaches the link."""
+        """The node is there: `step` attaches the link, if it is wanted still."""
         session = self.session
+        if not self.is_wanted:
+            return
         session.links.pop(self.handle)
+        session.access.node.links.leave(self)
         guarded(session, self._attach, step)
         link = session.links.get(self.handle)
         if link is not None and self._flow is not None:
@@ -65,7 +73,7 @@ class ParkedLink:
         self._flow = flow
 
     def interrupted(self) -> None:
-        """The client gave it up: what was made ends with its connection, or is there when the client asks again."""
+        """The client gave it up: what is being made hears of it by `is_wanted`."""
 
     def detached(self, _: bool, then: Detached) -> None:
         then(None)
@@ -82,10 +90,11 @@ class ParkedLink:
 
     @property
     def ending(self) -> str | None:
-        return None if self.session.links.get(self.handle) is self else "detached"
+        """What was ordered for it is seen to its end, or nobody would delete what came of it."""
+        return self.session.connection.ending
 
     def refuse(self, error: Refused) -> None:
-        if self.ending is None:
+        if self.is_wanted:
             self.session.refuse(self._attach, link_error(error))
             self.session.want_send()
 

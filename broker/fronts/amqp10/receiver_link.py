@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.access.browser import BrowseReader
 from clusterbroker.broker.access.errors import Refusal
-from clusterbroker.broker.access.readers import RangeReader
+from clusterbroker.broker.access.readers import RangeReader, StreamReader
 from clusterbroker.broker.content.selector.filters import Filter
 from clusterbroker.broker.fronts.amqp10.conditions import Refused, link_error
 from clusterbroker.broker.fronts.amqp10.delivery import LinkConsumer
@@ -31,6 +31,9 @@ from clusterbroker.journal.record import Message
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
 
+Queue = QueueHandle | BrowseReader | StreamReader
+"""What a link receives from."""
+
 LINK_MAX: Final = 100
 """Characters of a container's id and a link's name together; of longer ones a digest is known."""
 ACTIVE: Final = "rabbitmq:active"
@@ -42,8 +45,6 @@ QUIET: Final = 2
 """So often in a row nothing is ready before a drain is over."""
 TRIES: Final = 64
 """Turns in a row in which a drain asks again for what is ready but does not come; then about twice a second."""
-DRAIN_MS: Final = 1000
-"""So long a reader of a stream has brought nothing when it is dry."""
 
 
 class Store(Protocol):
@@ -68,7 +69,7 @@ class ReceiverLink:
     )  # fmt: skip
 
     def __init__(
-        self, session: SessionCore, attach: Attach, source: Source, queue: QueueHandle | RangeReader, priority: int,
+        self, session: SessionCore, attach: Attach, source: Source, queue: Queue, priority: int,
         wanted: Filter | None = None,
     ) -> None:  # fmt: skip
         self.session = session
@@ -199,8 +200,8 @@ class ReceiverLink:
             return  # `go_on`
         elif isinstance(queue, BrowseReader):
             queue.drain(self._dry)
-        elif isinstance(queue, RangeReader):
-            self._drain_reader(queue, node.now_ms)
+        elif isinstance(queue, StreamReader):
+            self._drain_reader(queue, drain)
         else:
 
             def counted(ready: int, _: int) -> None:
@@ -219,22 +220,14 @@ class ReceiverLink:
         self._ask(drain, 0, 1)
         return True
 
-    def _drain_reader(self, reader: RangeReader, since_ms: int) -> None:
-        """A reader asks its owner whenever it has room."""
-        delivered = self.credit.delivered
+    def _drain_reader(self, reader: StreamReader, drain: int) -> None:
+        """The owner says how much there is: when the reader has had that, it is dry."""
 
-        def over(now_ms: int) -> bool:
-            if not self.draining or reader.deleted:
-                return True
-            if now_ms - since_ms < DRAIN_MS:
-                return False
-            if self.credit.delivered == delivered:
+        def read() -> None:
+            if drain == self.drains:
                 self._dry()
-            else:
-                self._drain()
-            return True
 
-        self.session.deadlines.append(over)
+        reader.when_read(read)
 
     def _dry(self) -> None:
         """Nothing is ready: the rest of the credit is given up."""
@@ -296,6 +289,10 @@ class ReceiverLink:
 
     def flush(self) -> None:
         self.session.want_send()
+        if self.draining and isinstance(self.queue, StreamReader):
+            credit = self.credit
+            if credit.limit <= credit.delivered and credit.writable:
+                self._dry()  # a reader asks for no more than it has credit for
 
     def ended(self) -> None:
         """The queue is deleted, or a reader has had everything."""

@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from clusterbroker.broker.fronts.amqp10.attach_answer import answer_with
+from clusterbroker.broker.fronts.amqp10.attach_answer import attached
 from clusterbroker.broker.fronts.amqp10.expiry import NEVER, Terms
 from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY, Map, Told, room_for_map
 from clusterbroker.broker.node.link_recovery import Attachment
@@ -68,7 +68,7 @@ class Attaching:
     resumes_nothing = False
     """An empty map resumes what the link has."""
 
-    __slots__ = ("attach", "attachment", "client", "link", "over", "session", "since_ms", "terms")
+    __slots__ = ("attach", "attachment", "client", "link", "over", "session", "since_ms", "terms", "told")
 
     def __init__(self, session: SessionCore, attach: Attach, link: Any, client: Told | None, terms: Terms) -> None:
         self.session = session
@@ -78,10 +78,13 @@ class Attaching:
         self.terms = terms
         self.attachment: Attachment | None = None
         self.over = False
+        self.told = Attach("", 0, False)
         self.since_ms = session.access.node.now_ms
 
     def begin(self, address: str) -> None:
-        """Orders it; `address` is the terminus, by which a link is known again."""
+        """Orders it; `address` is the terminus, by which a link is known again. Raises LinkError for an answer that is
+        more than the client's frames take."""
+        self.told = self.make_answer()
         self.session.deadlines.append(self._overdue)
         client = self.client
         self._order(address, client is not None and (bool(client.states) or self.resumes_nothing))
@@ -159,17 +162,22 @@ class Attaching:
         self.ask(attachment)
 
     @abstractmethod
+    def make_answer(self) -> Attach:
+        """With the shortest map there is. Raises LinkError."""
+
+    @abstractmethod
     def ask(self, attachment: Attachment) -> None:
         """The link is attached: its queue says what it knows, and the client is answered."""
 
-    def room(self, told: Attach) -> int:
+    @property
+    def room(self) -> int:
         """For entries of the answer's map."""
-        return room_for_map(told, self.session.connection.out.frame_max)
+        return room_for_map(self.told, self.session.connection.out.frame_max)
 
-    def answer(self, told: Attach, answering: Map | None) -> None:
+    def answer(self, found: Map | None) -> None:
         """The client has the link."""
-        self.over = True
-        if answering is not None:
-            told.unsettled, told.incomplete_unsettled = {**answering.states}, answering.incomplete
-        answer_with(self.session, told, self.link)
+        told, self.over = self.told, True
+        told.unsettled = None if found is None else {**found.states}
+        told.incomplete_unsettled = found is not None and found.incomplete
+        attached(self.session, self.link, told)
         self.session.want_send()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.fronts.amqp10 import resuming
-from clusterbroker.broker.fronts.amqp10.attach_answer import answering
+from clusterbroker.broker.fronts.amqp10.attach_answer import NO_MAP, answering
 from clusterbroker.broker.fronts.amqp10.recoverable import Attaching, is_asked
 from clusterbroker.broker.fronts.amqp10.redelivery import begin_again, resume
 from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY, Told
@@ -118,6 +118,12 @@ class AttachingReceiver(Attaching):
         else:
             self.refuse(LinkError(RESOURCE_LOCKED, f"queue '{self._queue.name}' {why}"))
 
+    def make_answer(self) -> Attach:
+        return answering(
+            self.session, self.attach, snd_settle_mode=0, source=self._source, initial_delivery_count=0,
+            offered_capabilities=(RECOVERY,), **NO_MAP,
+        )  # fmt: skip
+
     def _subscribed(self, refused: str) -> None:
         if refused or not self.waits:
             if not refused:
@@ -130,19 +136,15 @@ class AttachingReceiver(Attaching):
         link.store = RecoverableReceiver(session.access.node, self.attachment, self._queue)
         link.terms = self.terms
         session.consumers[link.name] = link
-        told = answering(
-            self.attach, link, snd_settle_mode=0, source=self._source, initial_delivery_count=0,
-            offered_capabilities=(RECOVERY,),
-        )  # fmt: skip
         if client is None:
-            self.answer(told, None)
+            self.answer(None)
             link.begin()
             session.review_rights()
             return
         seqs = {link.credit.tag_of(seq): seq for seq in self._held}
-        found = resuming.resume_receiver(client, seqs, self.room(told))
+        found = resuming.resume_receiver(client, seqs, self.room)
         outcomes = resume(link, seqs, found)
-        self.answer(told, found.map)
+        self.answer(found.map)
         link.begin()
         link.go_on()
         for seq, outcome in outcomes:

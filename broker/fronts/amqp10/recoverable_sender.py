@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from clusterbroker.broker.fronts.amqp10 import resuming
-from clusterbroker.broker.fronts.amqp10.attach_answer import answering
+from clusterbroker.broker.fronts.amqp10.attach_answer import NO_MAP, answering
 from clusterbroker.broker.fronts.amqp10.recoverable import Attaching, is_asked
 from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY, Told
 from clusterbroker.broker.node.link_recovery import Attachment
@@ -122,6 +122,13 @@ class AttachingSender(Attaching):
         asked = AskedTags(int(attachment.link.link), attachment.link.attach, tuple(tags), client.incomplete)
         queue.known_tags(asked, self.guarded(lambda known: self._decided(attachment, queue, known)))
 
+    def make_answer(self) -> Attach:
+        size = self.session.access.node.options.message_bytes_max
+        return answering(
+            self.session, self.attach, target=self._target, max_message_size=size, offered_capabilities=(RECOVERY,),
+            **NO_MAP,
+        )  # fmt: skip
+
     def _decided(self, attachment: Attachment, queue: QueueHandle | None, known: list[bytes] | str) -> None:
         if not self.waits:
             return
@@ -129,16 +136,9 @@ class AttachingSender(Attaching):
             self.refuse(LinkError(RESOURCE_LIMIT, f"{known}: attach again"))
             return
         session, link, client = self.session, self.link, self.client
-        told = answering(
-            self.attach,
-            link,
-            target=self._target,
-            max_message_size=session.access.node.options.message_bytes_max,
-            offered_capabilities=(RECOVERY,),
-        )
         link.store = store = RecoverableSender(session.access.node, attachment)
         link.keep(self.terms, self._target)
-        found = None if client is None else resuming.resume_sender(client, frozenset(known), {}, self.room(told))
+        found = None if client is None else resuming.resume_sender(client, frozenset(known), {}, self.room)
         if found is not None and client is not None:
             link.again = found.again
             link.kept = frozenset(known) - found.forgotten
@@ -146,5 +146,5 @@ class AttachingSender(Attaching):
             store.resumed(queue)
             if not client.incomplete:
                 session.access.node.recovery.keep(attachment.link, [*link.kept, *found.again])
-        self.answer(told, None if found is None else found.map)
+        self.answer(None if found is None else found.map)
         link.review_credit()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.fronts.amqp10 import resuming
-from clusterbroker.broker.fronts.amqp10.attach_answer import answer_with, answering
+from clusterbroker.broker.fronts.amqp10.attach_answer import NO_MAP, answering, attached
 from clusterbroker.broker.fronts.amqp10.positions import place_of
 from clusterbroker.broker.fronts.amqp10.redelivery import resume
 from clusterbroker.broker.fronts.amqp10.resuming import Map, Told
@@ -63,7 +63,7 @@ def _room(session: SessionCore, told: Attach) -> int:
 def _answer(session: SessionCore, told: Attach, link: Any, answering_map: Map) -> None:
     """The link is attached again."""
     told.unsettled, told.incomplete_unsettled = {**answering_map.states}, answering_map.incomplete
-    answer_with(session, told, link)
+    attached(session, link, told)
 
 
 # -- the client sends
@@ -73,8 +73,9 @@ def resume_sender(
     session: SessionCore, attach: Attach, link: SenderLink, left: SuspendedSender, client: Told, target: Target,
     terms: Terms,
 ) -> None:  # fmt: skip
-    """Answers when it is known what became of all that the link has sent."""
+    """Answers when it is known what became of all that the link has sent. Raises LinkError."""
     node, registry = session.access.node, session.access.node.links
+    told = answering(session, attach, target=target, max_message_size=node.options.message_bytes_max, **NO_MAP)
     since_ms = node.now_ms
     waits = True
 
@@ -104,7 +105,7 @@ def resume_sender(
             refuse(LinkError(STOLEN, "another link of this name was attached"))
         else:
             registry.take(left)
-            _go_on(session, attach, link, left, client, stored, target, terms)
+            _go_on(session, told, link, left, client, stored, target, terms)
             session.want_send()
 
     if left.connection_id == session.connection.id:
@@ -116,12 +117,10 @@ def resume_sender(
 
 
 def _go_on(
-    session: SessionCore, attach: Attach, link: SenderLink, left: SuspendedSender, client: Told,
+    session: SessionCore, told: Attach, link: SenderLink, left: SuspendedSender, client: Told,
     stored: frozenset[bytes], target: Target, terms: Terms,
 ) -> None:  # fmt: skip
     parts = {} if left.part is None else {left.part[0]: place_of(left.part[1])}
-    max_message_size = session.access.node.options.message_bytes_max
-    told = answering(attach, link, target=target, max_message_size=max_message_size)
     found = resuming.resume_sender(client, stored, parts, _room(session, told))
     link.keep(terms, target)
     link.again = found.again
@@ -138,15 +137,14 @@ def _go_on(
 def resume_receiver(
     session: SessionCore, attach: Attach, left: SuspendedReceiver, client: Told, source: Source, terms: Terms
 ) -> None:
-    """What the link holds goes on in this session."""
+    """What the link holds goes on in this session. Raises LinkError."""
     link, node = left.link, session.access.node
+    mode, count = 1 if attach.snd_settle_mode == 1 else 0, link.delivery_count
+    told = answering(session, attach, snd_settle_mode=mode, source=source, initial_delivery_count=count, **NO_MAP)
     node.links.take(left)
     seqs = {link.credit.tag_of(seq): seq for seq in left.let_go()}
     link.come_back(session, attach)
     link.terms, link.source = terms, source
-    snd_settle_mode = 1 if link.settled else 0
-    count = link.delivery_count
-    told = answering(attach, link, snd_settle_mode=snd_settle_mode, source=source, initial_delivery_count=count)
     found = resuming.resume_receiver(client, seqs, _room(session, told))
     session.links[link.handle] = link
     session.consumers[link.name] = link

@@ -25,6 +25,8 @@ from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT, Terms
 from clusterbroker.broker.fronts.amqp10.outcomes import RECEIVER, Unsettled
 from clusterbroker.broker.fronts.amqp10.ports import Detached, LinkState, SessionCore, Terminus
 from clusterbroker.broker.fronts.amqp10.positions import offset_of
+from clusterbroker.broker.fronts.amqp10.reply_link import KEY
+from clusterbroker.broker.fronts.amqp10.resuming import TAG_BYTES_MAX
 from clusterbroker.broker.fronts.amqp10.sender_memory import Memory, Proof
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.link_deliveries import Tagged
@@ -33,6 +35,7 @@ from clusterbroker.broker.wire.amqp10.codec import IncomingLink, Transferred
 from clusterbroker.broker.wire.amqp10.errors import (
     ILLEGAL_STATE,
     INVALID_FIELD,
+    NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
     TRANSFER_LIMIT,
     Amqp10Error,
@@ -48,6 +51,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     Released,
     Target,
     TransactionalState,
+    Transfer,
 )
 from clusterbroker.journal.record import Message
 
@@ -87,7 +91,7 @@ class SenderLink:
     """As the client says it: it sends."""
 
     __slots__ = (
-        "again", "credit", "delivery_count", "handle", "identity", "ignores", "incoming", "is_partial", "kept",
+        "again", "begun", "credit", "delivery_count", "handle", "identity", "ignores", "incoming", "is_partial", "kept",
         "memory", "mode", "name", "part", "place", "posting", "proof", "session", "settles_first", "store", "tags",
         "target", "terminus", "terms", "unsettled", "withheld",
     )  # fmt: skip
@@ -126,6 +130,8 @@ class SenderLink:
         self.withheld = False
         """The client was told that it has no credit, for an alarm."""
         self.terminus: Terminus | None = None
+        self.begun = False
+        """A delivery that is not whole yet was counted."""
         self.posting = b""
         """The transaction of the delivery that is not whole yet."""
         address = b"\0\0" if place is None else place.encoded
@@ -195,7 +201,9 @@ class SenderLink:
         self.session.send(self.session.flow(self.handle, self.delivery_count, self.credit, echo=echo))
 
     def flow(self, flow: Flow) -> None:
-        """What a sender says of itself is its own affair, but for its count (2.6.7)."""
+        """What a sender says of itself is its own affair, but for its count (2.6.7). Whether that has a delivery of
+        which not all frames have come, nobody knows: it counts here from now on, and a count without it says nothing.
+        """
         if self.proof is not None:
             count, credit = flow.delivery_count or 0, flow.link_credit
             proven = self.proof.heard(None if credit is None else (count + credit) % COUNTS)
@@ -204,6 +212,9 @@ class SenderLink:
                 self.store.over([tag for tag in proven if tag not in again])
             self.review_credit()
         if flow.delivery_count is not None:
+            if self.incoming.partial and not self.begun and self.credit:
+                self._count(1)
+                self.begun = True
             passed = (flow.delivery_count - self.delivery_count) % COUNTS
             if passed < COUNTS // 2:  # it gave up credit
                 self.delivery_count = int(flow.delivery_count)
@@ -214,15 +225,34 @@ class SenderLink:
 
     # -- transfers
 
+    def begin(self, transfer: Transfer) -> None:
+        """The first of a delivery's frames that are gathered. Raises LinkError."""
+        tag, number = transfer.delivery_tag, transfer.delivery_id
+        assert tag is not None, "asked before"
+        assert number is not None, "asked before"
+        if len(tag) > TAG_BYTES_MAX:
+            raise LinkError(INVALID_FIELD, f"a delivery-tag has at most {TAG_BYTES_MAX} bytes")
+        if transfer.message_format:
+            raise LinkError(NOT_IMPLEMENTED, f"message-format {transfer.message_format}")
+        decoder = self.session.connection.decoder
+        before = self._resumes(tag, transfer.state) if transfer.resume else b""
+        decoder.begin(self.incoming, number, tag, bool(transfer.settled))
+        self.ignores = before is None
+        decoder.extend(self.incoming, before or b"")
+
+    def _count(self, count: int) -> None:
+        if count > self.credit:
+            raise LinkError(TRANSFER_LIMIT, f"{count} deliveries, but the link-credit is {self.credit}")
+        self.credit -= count
+        self.delivery_count = (self.delivery_count + count) % COUNTS
+
     def transferred(self, batch: Transferred, txn_id: bytes = b"") -> None:
         """Takes a batch; `txn_id`: it is staged in that transaction. Raises LinkError, for which the link ends."""
         count = len(batch.tags)
         if not count:
             return
-        if count > self.credit:
-            raise LinkError(TRANSFER_LIMIT, f"{count} deliveries, but the link-credit is {self.credit}")
-        self.credit -= count
-        self.delivery_count = (self.delivery_count + count) % COUNTS
+        self._count(count - self.begun)
+        self.begun = False
         if self.mode != MIXED and batch.settled is not (self.mode == SETTLED):
             raise LinkError(INVALID_FIELD, "a transfer is settled or not against the link's snd-settle-mode")
         if batch.refusal is not None:
@@ -230,12 +260,12 @@ class SenderLink:
         if self.is_partial or self.again or self.kept:
             self._resumed(batch.tags)
         if batch.settled:
-            self._publish(batch.messages, None, txn_id)
+            self._publish(batch, None, txn_id)
         else:
             self._hold(batch)
             ticket = self.session.outcomes.ticket(self, batch.first_id, batch.tags)
             try:
-                self._publish(batch.messages, ticket, txn_id)
+                self._publish(batch, ticket, txn_id)
             except LinkError:
                 self.session.outcomes.discard(ticket)
                 raise
@@ -275,7 +305,7 @@ class SenderLink:
             self.store.again = self.again.intersection(tags)
         self.again = self.again.difference(tags)
 
-    def resumes(self, tag: bytes, state: Composite | None) -> bytes | None:
+    def _resumes(self, tag: bytes, state: Composite | None) -> bytes | None:
         """What has come before of a delivery that is resumed, as far as it begins at this state; None: it is not known
         as one that may come again. Raises LinkError."""
         if tag not in self.again:
@@ -307,8 +337,10 @@ class SenderLink:
 
     def returned(self) -> None:
         """A delivery that came to nothing: its credit is given back."""
-        self.delivery_count = (self.delivery_count + 1) % COUNTS
-        self.credit = max(0, self.credit - 1)
+        if not self.begun:
+            self.delivery_count = (self.delivery_count + 1) % COUNTS
+            self.credit = max(0, self.credit - 1)
+        self.begun = False
         self.review_credit()
 
     def settled(self, tags: Collection[bytes], accepted: bool) -> None:
@@ -322,8 +354,8 @@ class SenderLink:
         if self.unsettled <= UNSETTLED_MAX:
             self.review_credit()
 
-    def _publish(self, messages: Sequence[Message], ticket: Unsettled | None, txn_id: bytes = b"") -> None:
-        session = self.session
+    def _publish(self, batch: Transferred, ticket: Unsettled | None, txn_id: bytes = b"") -> None:
+        session, messages, flags = self.session, batch.messages, batch.flags
         if not session.backpressure.publishes:
             session.backpressure.begin()
         if self.place is None:
@@ -333,9 +365,6 @@ class SenderLink:
             route = session.route(self.place, self.incoming.address)
         except Refusal as refusal:
             raise link_error(refusal) from None
-        flags = 0
-        for message in messages:
-            flags |= message.flags
         if txn_id:
             self._each(messages, ticket, route, txn_id)
         elif route.onward is not None:
@@ -394,6 +423,8 @@ class SenderLink:
             known = session.route(place, message.address)
         assert known is not None, "a link's own target has a route"
         named = None
+        if txn_id and not place.exchange and place.key.startswith(KEY):
+            raise LinkError(PRECONDITION_FAILED, "direct replies are not held back: they take no part in a transaction")
         if known.uncacheable or looks_into(message.flags, (message,)):
             message, known, named = addressed(session, place.exchange, place.key, message)
         if not txn_id:

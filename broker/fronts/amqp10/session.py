@@ -40,7 +40,6 @@ from clusterbroker.broker.wire.amqp10.codec import Disposed, Transferred
 from clusterbroker.broker.wire.amqp10.errors import (
     INVALID_FIELD,
     NOT_ALLOWED,
-    NOT_IMPLEMENTED,
     RESOURCE_LIMIT,
     UNKNOWN_ID,
     WINDOW_VIOLATION,
@@ -76,7 +75,6 @@ WINDOW: Final = 2048
 OUTGOING_WINDOW: Final = 2**31 - 1
 SENDER: Final = False
 """Role of who answers for deliveries that go out (2.8.1)."""
-TAG_BYTES_MAX: Final = 32
 
 
 class Session:
@@ -209,17 +207,7 @@ class Session:
             self.transactions.find(transfer.state.txn_id)
             link.posting = transfer.state.txn_id
         if not incoming.partial:
-            tag = transfer.delivery_tag
-            assert tag is not None, "asked above"
-            assert transfer.delivery_id is not None, "asked above"
-            if len(tag) > TAG_BYTES_MAX:
-                raise LinkError(INVALID_FIELD, f"a delivery-tag has at most {TAG_BYTES_MAX} bytes")
-            if transfer.message_format:
-                raise LinkError(NOT_IMPLEMENTED, f"message-format {transfer.message_format}")
-            before = link.resumes(tag, transfer.state) if transfer.resume else b""
-            decoder.begin(incoming, transfer.delivery_id, tag, bool(transfer.settled))
-            link.ignores = before is None
-            decoder.extend(incoming, before or b"")
+            link.begin(transfer)
         if link.ignores:
             if not transfer.more:
                 number, tag = incoming.delivery_id, incoming.tag
@@ -383,7 +371,7 @@ class Session:
     def flush_confirms(self) -> None:
         if self.closing or self.connection.ending is not None:
             return
-        frames, count = self.outcomes.flush(self.outgoing_number)
+        frames, count = self.outcomes.flush(self.outgoing_number, self.connection.out.frame_max)
         self.counts.confirm += count
         self.connection.out.raw(frames)
         self.table.prove(self.access.node.now_ms)

@@ -135,9 +135,11 @@ class SuspendedReceiver(_Suspended):
         self.ledger.flowing = False
 
     def is_of(self, terminus: Any) -> bool:
-        """Whether a client comes back to the same place."""
-        same = isinstance(terminus, Source) and terminus.address == self.link.source.address
-        return same and not terminus.dynamic and not terminus.filter and not self.link.queue.deleted
+        """Whether a client comes back to the same place, for the same messages."""
+        if not isinstance(terminus, Source) or terminus.dynamic or self.link.queue.deleted:
+            return False
+        source = self.link.source
+        return terminus.address == source.address and (terminus.filter or None) == source.filter
 
     def hold(self, seqs: Collection[int]) -> list[int]:
         """Takes over what the link holds, in this order; returns what is too much."""

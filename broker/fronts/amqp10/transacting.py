@@ -13,7 +13,7 @@ for TIMEOUT_MS; then it is rolled back, and its discharge refused. What is atomi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.router import Route
+from clusterbroker.broker.wire.amqp10.codec import Transferred
 from clusterbroker.broker.wire.amqp10.errors import (
     DECODE_ERROR,
     NOT_IMPLEMENTED,
@@ -58,7 +59,7 @@ OPEN_MAX: Final = 16
 TIMEOUT_MS: Final = 60_000
 COORDINATOR: Final = "coordinator of transactions"
 CAPABILITIES: Final = ("amqp:local-transactions", "amqp:multi-txns-per-ssn")
-VALUE: Final = 0x77
+VALUE: Final = (0x77, "amqp:amqp-value:*")
 _STAGED: Final = {Accepted: "ack", Rejected: "reject", Released: "requeue"}
 
 
@@ -221,10 +222,10 @@ class CoordinatorLink(SenderLink):
     def withhold(self) -> None:
         """No alarm keeps a client from ending its transactions."""
 
-    def _publish(self, messages: Sequence[Message], ticket: Unsettled | None, txn_id: bytes = b"") -> None:
+    def _publish(self, batch: Transferred, ticket: Unsettled | None, txn_id: bytes = b"") -> None:
         if ticket is None or txn_id:
             raise LinkError(NOT_IMPLEMENTED, "a coordinator answers unsettled messages, outside of transactions")
-        for message, own in zip(messages, self.session.outcomes.apart(ticket), strict=True):
+        for message, own in zip(batch.messages, self.session.outcomes.apart(ticket), strict=True):
             try:
                 self._carry_out(_asked(message), own)
             except LinkError as error:
@@ -250,7 +251,7 @@ def _asked(message: Message) -> Composite:
     """The request in a message's body. Raises LinkError."""
     try:
         section = decode_all(message.body)
-        if isinstance(section, Described) and section.descriptor == VALUE:
+        if isinstance(section, Described) and section.descriptor in VALUE:
             found = composed(section.value)
             if isinstance(found, Composite):
                 return found

@@ -162,13 +162,31 @@ class Leased(ControlMessage, frozen=True, tag="leased"):
     leased: bool
 
 
+class AlarmsChanged(ControlMessage, frozen=True, tag="alarms_changed"):
+    """Told unasked: this node's alarms or another member's are others than before. Rows that say so are not waited for:
+    the process asks for them now."""
+
+
 class Reload(ControlMessage, frozen=True, tag="reload"):
     """Told unasked: the process reads its certificates anew."""
 
 
 AnyAsked = Hello | Call | AsUser | Tail | AskRows | Order | Logins
 """What clients say."""
-AnyTold = Hello | Snapshot | Following | Followed | Rows | RowsEnd | Ordered | Done | Outcome | Leased | Reload
+AnyTold = (
+    Hello
+    | Snapshot
+    | Following
+    | Followed
+    | Rows
+    | RowsEnd
+    | Ordered
+    | Done
+    | Outcome
+    | Leased
+    | AlarmsChanged
+    | Reload
+)
 """What the node says."""
 
 _ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=str)

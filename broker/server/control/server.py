@@ -77,6 +77,11 @@ class ControlSocket:
         if self.service is not None:
             self._tell(m.Leased(self.service.leased))
 
+    def alarms_changed(self) -> None:
+        """The management process asks for rows at once."""
+        if self.service is not None:
+            self._tell(m.AlarmsChanged())
+
     def reload(self) -> None:
         """The management process reads its certificates anew."""
         self._tell(m.Reload())

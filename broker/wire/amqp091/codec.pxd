@@ -20,6 +20,7 @@ cdef class OutBuffer:
     cdef uint64_t first_capacity
 
     cdef bint can_write(self) noexcept
+    cdef bint takes(self, Message message) noexcept
     cdef int put_deliver(self, uint16_t channel, bytes consumer_tag, uint64_t tag, bint redelivered,
                          Message message) except -1
     cdef uint8_t *room(self, uint64_t length) except NULL

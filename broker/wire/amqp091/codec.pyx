@@ -855,6 +855,15 @@ cdef class OutBuffer:
             body -= part
         self.size = at - self.data
 
+    cdef bint takes(self, Message message) noexcept:
+        return (
+            FRAME_OVERHEAD + HEADER_FIXED + <uint64_t>message.header_length <= self.frame_max or not self.frame_max
+        )
+
+    def fits(self, Message message not None) -> bool:
+        """Whether its content header, which no frame may share, is within the client's frame_max."""
+        return self.takes(message)
+
     cdef int put_deliver(self, uint16_t channel, bytes consumer_tag, uint64_t tag, bint redelivered,
                          Message message) except -1:
         cdef uint64_t address = address_size(message), name = PyBytes_GET_SIZE(consumer_tag)

@@ -21,7 +21,6 @@ _HEAD: Final = struct.Struct(">IBBH")
 EMPTY: Final = _HEAD.pack(_HEAD.size, 2, AMQP, 0)
 """Says that its sender lives (2.4.5)."""
 _ACCEPTED: Final = Accepted().encoded()
-_PAIR: Final = struct.Struct(">cIcI")
 
 
 def frame(channel: int, performative: Composite, kind: int = AMQP) -> bytes:
@@ -30,9 +29,15 @@ def frame(channel: int, performative: Composite, kind: int = AMQP) -> bytes:
     return _HEAD.pack(_HEAD.size + len(body), 2, kind, channel) + body
 
 
+def _uint(number: int) -> bytes:
+    if number > 255:
+        return b"\x70" + number.to_bytes(4)
+    return bytes((0x52, number)) if number else b"\x43"
+
+
 def accepted(channel: int, role: bool, first: int, last: int, settled: bool) -> bytes:
-    """The disposition that there are most of: what `frame` makes of `Disposition`, but for the width of its numbers."""
-    fields = (b"\x41" if role else b"\x42") + _PAIR.pack(b"\x70", first, b"\x70", last)
+    """The disposition that there are most of: what `frame` makes of `Disposition`."""
+    fields = (b"\x41" if role else b"\x42") + _uint(first) + _uint(last)
     fields += (b"\x41" if settled else b"\x42") + _ACCEPTED
     body = bytes((0, 0x53, Disposition.CODE, 0xC0, len(fields) + 1, 5)) + fields
     return _HEAD.pack(_HEAD.size + len(body), 2, AMQP, channel) + body

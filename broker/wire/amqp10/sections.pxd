@@ -19,8 +19,8 @@ cdef struct sections:
     bint has_reply_to
 
 # Whether payload[:length] is a message; on the way finds its sections. A body, which 3.2 asks for, need not be there:
-# Proton leaves it out where it is null.
-cdef bint find_sections(const uint8_t *payload, uint64_t length, sections *found) noexcept
+# Proton leaves it out where it is null. `most`: values before the body, each of a map twice, for its keys are looked at.
+cdef bint find_sections(const uint8_t *payload, uint64_t length, sections *found, uint32_t most=*) noexcept
 
 # Of a stored message's header: where the entries of its annotations stand (`entries` bytes, `count` values), and where
 # its properties begin.

@@ -22,6 +22,7 @@ cdef enum:
     FOOTER = 0x78
     DEPTH_MAX = 32
     ENTRIES_MAX = 4096
+    OWN_ENTRIES_MAX = 1 << 20  # of what the broker makes
     PERSISTENT = 1
     HAS_HEADERS = 2
     HAS_EXPIRATION = 4
@@ -354,14 +355,15 @@ cdef bint keys_are(walk *w, uint64_t at, uint32_t kinds) noexcept:
     return True
 
 
-cdef bint find_sections(const uint8_t *payload, uint64_t length, sections *found) noexcept:
+cdef bint find_sections(const uint8_t *payload, uint64_t length, sections *found,
+                        uint32_t most=ENTRIES_MAX) noexcept:
     cdef walk w
     cdef uint64_t at = 0, inner = 0
     cdef uint64_t[13] places
     cdef uint8_t code, last = 0, bodies = 0
     w.p = payload
     w.end = length
-    w.left = ENTRIES_MAX
+    w.left = most
     found.durable = False
     found.priority = PRIORITY_DEFAULT
     found.ttl_ms = -1
@@ -496,8 +498,32 @@ cdef bint split_header(const uint8_t *header, uint64_t length, header_parts *par
             (end - place >= 10 and memcmp(header + place, b"x-exchange", 10) == 0)
             or (end - place >= 13 and memcmp(header + place, b"x-routing-key", 13) == 0)
         ):
-            return False
+            return not has_own_key(header, parts.at, end)
     return True
+
+
+cdef bint has_own_key(const uint8_t *header, uint64_t at, uint64_t end) noexcept:
+    # whether a key among the entries of a map is one of the node's own; the text may be a part of a value
+    cdef walk w
+    cdef uint64_t name, length
+    w.p = header
+    w.end = end
+    w.left = OWN_ENTRIES_MAX
+    while at < end:
+        name = length = 0
+        if header[at] == 0xA3 and at + 1 < end:
+            name, length = at + 2, header[at + 1]
+        elif header[at] == 0xB3 and at + 4 < end:
+            name, length = at + 5, get32(header + at + 1)
+        if (length == 10 and name + 10 <= end and memcmp(header + name, b"x-exchange", 10) == 0) or (
+            length == 13 and name + 13 <= end and memcmp(header + name, b"x-routing-key", 13) == 0
+        ):
+            return True
+        at = skip_value(&w, at, 1)
+        at = skip_value(&w, at, 1) if at else 0
+        if at == 0:
+            return True  # not as it was proven: whoever decodes it says why
+    return False
 
 
 cdef inline uint64_t behind_compound(const uint8_t *p, uint64_t at, uint64_t end) noexcept nogil:
@@ -513,10 +539,11 @@ cdef inline uint64_t behind_compound(const uint8_t *p, uint64_t at, uint64_t end
     return min(behind, end)
 
 
-def make_message(bytes address not None, bytes payload not None, int64_t now_ms):
-    """A message of the sections that a client sent, or None: they are no message."""
+def make_message(bytes address not None, bytes payload not None, int64_t now_ms, bint own=False):
+    """A message of the sections that a client sent, or None: they are no message. `own`: sections of the broker's
+    making, which adds to what it took."""
     cdef sections found
     cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(payload)
-    if not find_sections(start, PyBytes_GET_SIZE(payload), &found):
+    if not find_sections(start, PyBytes_GET_SIZE(payload), &found, OWN_ENTRIES_MAX if own else ENTRIES_MAX):
         return None
     return message_of(address, start, PyBytes_GET_SIZE(payload), &found, now_ms)

@@ -12,7 +12,7 @@ from clusterbroker.broker.wire.amqp10.types import Described, Symbol
 from clusterbroker.broker.wire.numbers import Int8, UInt64
 
 from ..marks import rule
-from ..wire import eventually
+from ..wire import Channel, eventually
 from .conftest import Connect10
 from .wire import Peer, Receiver, Sender, Session
 
@@ -236,6 +236,31 @@ def test_another_topic_or_selector_is_another_subscription(clients: Clients, top
     shared.detach()
 
 
+def selected(selector: str) -> dict[Any, Any]:
+    return {Symbol("s"): Described(Symbol("apache.org:selector-filter:string"), selector)}
+
+
+@rule("Z185")
+def test_selectors_of_subscriptions(clients: Clients, topic: str) -> None:
+    session = clients.session()
+    odd = subscribe(session, topic, credit=10, filter=selected("n IN (1, 3)"))
+    even = subscribe(session, topic, name="sub", credit=10, filter=selected("n = 2"), **DURABLE)
+    source = even.attach.source
+    assert isinstance(source, Source)
+    assert source.filter, "it is in force"
+    sender = publisher(session, topic)
+    for number in range(4):
+        assert sender.send(b"%d" % number, application={"n": number}) == Accepted()
+    assert odd.bodies(2) == [b"1", b"3"]
+    assert taken(even, 1) == [b"2"]
+    even.detach(closed=False)
+    assert sender.send(b"again", application={"n": 2}) == Accepted()
+    subscribe(session, topic, name="sub", filter=selected("n ="), **DURABLE).detached("amqp:invalid-field")
+    even = subscribe(session, topic, name="sub", credit=10, filter=selected("n = 2"), **DURABLE)
+    assert taken(even, 1) == [b"again"], "a bad selector has not ended it"
+    even.detach()
+
+
 @rule("Z185")
 def test_what_is_no_subscription(clients: Clients, topic: str) -> None:
     session = clients.session()
@@ -243,6 +268,28 @@ def test_what_is_no_subscription(clients: Clients, topic: str) -> None:
     subscribe(session, topic, name="|x", **DURABLE).detached("amqp:invalid-field")
     session.receiver(None, name="never-was", sourceless=True).detached("amqp:not-found", "never-was")
     subscribe(session, topic, name="x" * 250, **DURABLE).detached("amqp:invalid-field", "255 bytes")
+
+
+@rule("Z185")
+def test_a_queue_that_is_no_subscription_is_left_alone(clients: Clients, topic: str, channel: Channel) -> None:
+    name = f"{clients.container}|sub"
+    channel.queue_declare(name, exclusive=False, auto_delete=True)
+    channel.consume(name)
+    session = clients.session()
+    eventually(lambda: session.sender(f"/queues/{name}", waits=False).attach.target is not None)
+    subscribe(session, topic, name="sub", **DURABLE).detached("amqp:precondition-failed", "no subscription")
+    session.receiver(None, name="sub", sourceless=True).detached("amqp:not-found")
+
+
+@rule("Z185")
+def test_durable_and_volatile_ones_of_one_name_are_two(clients: Clients, topic: str) -> None:
+    session = clients.session()
+    durable = subscribe(session, topic, "shared", name="sub", credit=1, **DURABLE)
+    volatile = subscribe(session, topic, "shared", name="sub|volatile1", credit=1)
+    assert publisher(session, topic).send(b"to both") == Accepted()
+    assert taken(durable, 1) == taken(volatile, 1) == [b"to both"]
+    volatile.detach()
+    durable.detach()
 
 
 @rule("Z185")

@@ -177,6 +177,32 @@ public final class Topics {
     return durable ? session.createSharedDurableConsumer(topic, name) : session.createSharedConsumer(topic, name);
   }
 
+  private static void selectors() throws Exception {
+    try (Connection connection = connect(unique("client"))) {
+      Session session = session(connection);
+      Topic topic = session.createTopic(unique("news"));
+      MessageConsumer red = session.createConsumer(topic, "colour = 'red'");
+      MessageConsumer blue = session.createDurableConsumer(topic, "blue", "colour = 'blue' AND n > 1", false);
+      MessageProducer producer = session.createProducer(topic);
+      for (int n = 0; n < 3; n++) {
+        for (String colour : new String[] {"red", "blue"}) {
+          TextMessage message = session.createTextMessage(colour + n);
+          message.setStringProperty("colour", colour);
+          message.setIntProperty("n", n);
+          producer.send(message);
+        }
+      }
+      for (int n = 0; n < 3; n++) {
+        next(red, "red" + n);
+      }
+      next(blue, "blue2");
+      nothing(red);
+      nothing(blue);
+      blue.close();
+      session.unsubscribe("blue");
+    }
+  }
+
   private static void temporaryQueue() throws Exception {
     try (Connection one = connect(null); Connection two = connect(null)) {
       Session here = session(one);
@@ -241,6 +267,7 @@ public final class Topics {
     check("shared, global", () -> shared(null, false));
     check("shared durable", () -> shared(unique("client"), true));
     check("shared durable, global", () -> shared(null, true));
+    check("selectors", Topics::selectors);
     check("temporary queue", Topics::temporaryQueue);
     check("temporary topic", Topics::temporaryTopic);
     check("request and reply", Topics::requestAndReply);

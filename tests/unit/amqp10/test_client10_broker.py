@@ -259,3 +259,19 @@ async def test_a_plain_link_comes_back_and_says_what_is_in_doubt(clusterbroker: 
         await again.accept()
         assert await sender.send(Message(body=b"third")) == Accepted()
         assert connection.reconnects == 1
+
+
+async def test_a_link_is_left_though_the_connection_is_lost_meanwhile(clusterbroker: Broker) -> None:
+    async with Cutter(clusterbroker.port) as cutter, await connect(cutter.url, backoff=QUICK) as connection:
+        async with await Management.open(connection) as management:
+            await management.declare_queue("q")
+        sender = await connection.sender("/queues/q", name="n")
+        leaving = asyncio.create_task(sender.close())
+        await asyncio.sleep(0)
+        cutter.cut()
+        await asyncio.wait_for(leaving, 5)
+        assert connection.reconnects == 1
+        with pytest.raises(ClosedHere):
+            await sender.send(Message())
+        again = await connection.sender("/queues/q", name="n")
+        assert await again.send(Message()) == Accepted()

@@ -69,6 +69,7 @@ def test_one_package_is_installed(wheel: Path) -> None:
         "broker/cli/entry.py",
         "journal/record.pxd",
         "cluster/wiring/map.py",
+        "amqp10/client/shell.py",
     ):
         assert f"clusterbroker/{needed}" in names, needed
 
@@ -135,3 +136,14 @@ def test_a_management_api_in_a_test_says_what_brings_it(tmp_path: Path, project:
         [sys.executable, "-c", code], cwd=tmp_path, env=project, capture_output=True, text=True, check=False, timeout=60
     )
     assert done.stderr.endswith("needs FastAPI: pip install 'clusterbroker[server]'\n")
+
+
+def test_a_client_needs_nothing_of_a_node(tmp_path: Path, project: dict[str, str]) -> None:
+    code = "import sys, clusterbroker.amqp10.client; print(*(m for m in sys.modules if m.startswith('clusterbroker.')))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=project, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    packages = {".".join(name.split(".")[:3]) for name in done.stdout.split()}
+    ours = {name for name in packages if not name.startswith("clusterbroker.amqp10")}
+    assert ours == {"clusterbroker.broker", "clusterbroker.broker.wire"}

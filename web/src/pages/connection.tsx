@@ -1,5 +1,5 @@
-// One connection with its channels, and one channel.
-import type { Channel, Connection, Consumer, Me } from "../api";
+// One connection with its channels, or its sessions and links, and one channel.
+import type { Channel, Connection, Consumer, Me, Session } from "../api";
 import { count, del, exchangeInPath, path, rate } from "../api";
 import { Chart } from "../chart";
 import { bytes, number, perSecond, span } from "../format";
@@ -57,11 +57,13 @@ export function ConnectionPage({ me, name }: { me: Me; name: string }) {
               <Empty title="No channel is open">A client opens a channel before any other operation.</Empty>
             )}
           </Panel>
+          {connection.container_id != null && <Links at={at} />}
           <Panel title="Details">
             <Facts
               of={[
                 ["Client", `${connection.peer_host}:${connection.peer_port}`],
                 ["User", connection.user],
+                ...(connection.container_id != null ? [["Container", connection.container_id] as [string, string]] : []),
                 ["Node", connection.node],
                 ["Since", span(connection.connected_at ? Date.now() - connection.connected_at : null)],
                 ["Protocol", `${connection.protocol}, ${connection.ssl ? "with TLS" : "without TLS"}, signed in by ${connection.auth_mechanism}`],
@@ -74,6 +76,36 @@ export function ConnectionPage({ me, name }: { me: Me; name: string }) {
         </>
       )}
     </>
+  );
+}
+
+/** The links of all sessions of a connection of AMQP 1.0. */
+function Links({ at }: { at: string }) {
+  const sessions = useLive<Session[]>(`${at}/sessions`);
+  const links = (sessions.value ?? []).flatMap((session) => [
+    ...session.incoming_links.map((one) => ({ ...one, session: session.channel_number, role: "sender", address: one.target_address, unsettled: one.unconfirmed_messages })),
+    ...session.outgoing_links.map((one) => ({ ...one, session: session.channel_number, role: "receiver", address: one.source_address, unsettled: one.unsettled_deliveries })),
+  ]);
+  return (
+    <Panel title="Links">
+      {links.length ? (
+        <Table
+          label="Links"
+          items={links}
+          id={(one) => `${one.session}-${one.handle}`}
+          columns={[
+            { title: "Link", cell: (one) => <code>{one.link_name}</code> },
+            { title: "Client", cell: (one) => `${one.role}, session ${one.session}` },
+            { title: "Address", cell: (one) => one.address ?? "each message's own" },
+            { title: "Credit", number: true, cell: (one) => number(one.credit) },
+            { title: "Unsettled", number: true, cell: (one) => number(one.unsettled) },
+            { title: "Deliveries", number: true, wide: true, cell: (one) => number(one.delivery_count) },
+          ]}
+        />
+      ) : (
+        <Empty title="No link is attached">A client attaches a link before it sends or receives.</Empty>
+      )}
+    </Panel>
   );
 }
 

@@ -344,11 +344,13 @@ class Client:
 
     # -- saying
 
-    def enter(self, user: str = "guest", vhost: str = "/", heartbeat_s: int = 0, **properties: Any) -> None:
+    def enter(
+        self, user: str = "guest", vhost: str = "/", heartbeat_s: int = 0, frame_max: int = 131072, **properties: Any
+    ) -> None:
         """The whole handshake."""
         self.raw(HEADER)
         self.raw_method(0, m.ConnectionStartOk({"capabilities": CAPABILITIES, **properties}, "PLAIN", self.plain(user)))
-        self.raw_method(0, m.ConnectionTuneOk(2047, 131072, heartbeat_s))
+        self.raw_method(0, m.ConnectionTuneOk(2047, frame_max, heartbeat_s))
         self.raw_method(0, m.ConnectionOpen(vhost))
         self.world.turn()
         start, tune, opened = self.hear(0)

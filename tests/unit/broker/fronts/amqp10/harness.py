@@ -110,8 +110,9 @@ class Peer:
 
     def enter(self, user: str = "guest", hostname: str | None = None, **properties: Any) -> Peer:
         self.login(user)
+        container = properties.pop("container_id", "test")
         heard = self.raw(
-            HEADER + frame(0, Open(container_id="test", hostname=hostname, **properties)) + frame(0, BEGIN)
+            HEADER + frame(0, Open(container_id=container, hostname=hostname, **properties)) + frame(0, BEGIN)
         )
         assert [type(each.body) for each in heard[1:]] == [Open, Begin], heard
         return self
