@@ -365,7 +365,6 @@ def _receive_lasting(
     session.links[link.handle] = link
     attach = recoverable_receiver.AttachingReceiver(session, performative, link, told, terms, lasting, queue)
     attach.begin(str(lasting.address))
-    dynamic.join(session, link, queue.name)
     return link
 
 
