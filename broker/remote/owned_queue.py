@@ -30,6 +30,7 @@ from clusterbroker.broker.queues.link_held import LinkAttach
 from clusterbroker.broker.queues.link_holding import HELD_MAX, unlisted
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.states import HOLDER_MAX
 from clusterbroker.broker.remote.asking import Asking
 from clusterbroker.broker.remote.attachment import NOTHING, Attachment, RemoteSubscription
 from clusterbroker.broker.remote.ingest import Ingest
@@ -50,7 +51,6 @@ from clusterbroker.journal.record import read_records, verify_records
 if TYPE_CHECKING:
     from clusterbroker.broker.remote.host import OwnedQueueHost
 
-HOLDERS_MAX: Final = 253
 DELETE_MS: Final = 3000
 DELETE_AGAIN_MS: Final = 20_000
 """By then the wiring log has given up what it could not order."""
@@ -230,7 +230,7 @@ class OwnedQueue:
     def _free_holder(self) -> int:
         if self._free_holders:
             return self._free_holders.pop()
-        assert self._holders < HOLDERS_MAX, "there are fewer members than numbers for them"
+        assert self._holders < HOLDER_MAX, "there are fewer members than numbers for them"
         self._holders += 1
         return self._holders
 

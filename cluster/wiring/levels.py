@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from clusterbroker.cluster.errors import NewerRelease, PreconditionFailed
+from clusterbroker.cluster.errors import LimitReached, NewerRelease, PreconditionFailed
 
 from . import commands as c
 from .changes import Change, LevelRaised
@@ -37,6 +37,8 @@ class Level(NamedTuple):
 FIRST: Final = 1
 """Of the releases before there were levels."""
 LINK_RECOVERY: Final = 3
+MEMBERS_MAX: Final = 253
+"""From LINK_RECOVERY on: a message's holder is one byte, of which two values are no member's."""
 LEVELS: Final = (
     Level(FIRST, "AMQP 0-9-1, streams, leases, transactions"),
     Level(2, "messages of AMQP 1.0"),
@@ -100,8 +102,20 @@ class Levels:
                     "since its release was looked at: try again"
                 )
         check_known(command.level)
+        if command.level >= LINK_RECOVERY and len(self._members.all()) > MEMBERS_MAX:
+            raise PreconditionFailed(
+                f"from feature level {LINK_RECOVERY} on a cluster has at most {MEMBERS_MAX} members, and this one has "
+                f"{len(self._members.all())}: forget some first"
+            )
         self._level = command.level
         changes.append(LevelRaised(command.level))
+
+    def check_room(self) -> None:
+        """Raise LimitReached for one member more than there may be."""
+        if self._level >= LINK_RECOVERY and len(self._members.all()) >= MEMBERS_MAX:
+            raise LimitReached(
+                f"a cluster has at most {MEMBERS_MAX} members from feature level {LINK_RECOVERY} on: forget one first"
+            )
 
     def check_registration(self, command: c.RegisterNode) -> None:
         """Raise PreconditionFailed for a release that cannot read what the others may have written."""

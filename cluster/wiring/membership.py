@@ -78,6 +78,7 @@ class Membership:
             raise AlreadyExists(f"member '{name}' is there already: forget it first, or choose another name")
         if not self._members and command.witness:
             raise PreconditionFailed(f"the first member, '{name}', must hold messages: it cannot be a witness")
+        self._levels.check_room()
         first = not self._members
         member = Member(
             name=name,

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from clusterbroker.cluster.errors import FormatTooNew, NewerRelease, PreconditionFailed
+from clusterbroker.cluster.errors import FormatTooNew, LimitReached, NewerRelease, PreconditionFailed
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
 from clusterbroker.cluster.raft.fold import Envelope, Fold
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring import levels, snapshot
 from clusterbroker.cluster.wiring.changes import LevelRaised
-from clusterbroker.cluster.wiring.levels import FIRST, LEVEL, LEVELS
+from clusterbroker.cluster.wiring.levels import FIRST, LEVEL, LEVELS, LINK_RECOVERY, MEMBERS_MAX
 from clusterbroker.cluster.wiring.map import ClusterMap
 from tests.unit.cluster.cluster_world import ClusterWorld
 from tests.unit.cluster.wiring.test_recorded_fold import LATER
@@ -167,3 +167,28 @@ def test_a_command_of_a_level_is_not_ordered_below_it(monkeypatch: pytest.Monkey
         levels.check_ordered(ending, 1)
     levels.check_ordered(ending, 2)
     levels.check_ordered(c.ImportDefinitions(import_id="i", number=0, commands=()), 1)
+
+
+def grown(count: int) -> ClusterWorld:
+    """A cluster of so many members, at the level before LINK_RECOVERY."""
+    world = ClusterWorld()
+    raised(world, LINK_RECOVERY - 1)
+    for number in range(count - len(world.map.members())):
+        world.do(c.AddMember(name=NodeId(f"m{number}"), address=f"x:{number + 1}"))
+    return world
+
+
+def test_a_message_s_holder_is_one_byte_so_members_are_bounded() -> None:
+    """Of the numbers of a byte two are no member's from that level on."""
+    world = grown(MEMBERS_MAX)
+    raised(world, LINK_RECOVERY)
+    with pytest.raises(LimitReached, match="at most 253 members"):
+        world.do(c.AddMember(name=NodeId("one-more"), address="x:9999"))
+    assert len(world.map.members()) == MEMBERS_MAX
+
+
+def test_a_cluster_with_more_members_stays_below_it() -> None:
+    world = grown(MEMBERS_MAX + 1)
+    with pytest.raises(PreconditionFailed, match="this one has 254: forget some first"):
+        raised(world, LINK_RECOVERY)
+    assert world.map.level == LINK_RECOVERY - 1
