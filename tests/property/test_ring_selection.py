@@ -65,6 +65,9 @@ class SelectingHalves(RingHalves):
     @rule(look_max=st.sampled_from([ENOUGH, ENOUGH, 0, 1, 3]), patience=st.sampled_from([ENOUGH, ENOUGH, 2]))
     def select(self, look_max: int, patience: int) -> None:
         self.asked, self.patience = {}, patience
+        # a crash has made the consumers anew, and they take everything
+        chosen = [consumer.selection is not None for consumer in self.halves[1].consumers]
+        self.takes = {place: taken for place, taken in self.takes.items() if chosen[place]}
         ready = set(self.ready)
         before = [consumer.delivered for consumer in self.halves[1].consumers]
         count, why, absent = self.both(
@@ -72,6 +75,7 @@ class SelectingHalves(RingHalves):
         )
         assert self.both(lambda half: [None if one.selection is None else one.selection.cursor
                                        for one in half.consumers])  # fmt: skip
+        creditors = [consumer.has_credit for consumer in self.halves[1].consumers]  # while its connection is as full
         sent = [self.both(lambda half, at=at: half.outs[at].take()) for at in range(2)]
         delivered = sorted((d for data in sent for d in deliveries(data)), key=lambda d: d[1])
         assert len(delivered) == count
@@ -91,7 +95,7 @@ class SelectingHalves(RingHalves):
                 self.leave(seq)
         for place, consumer in enumerate(self.halves[1].consumers):
             assert consumer.delivered <= max(consumer.limit, before[place]), "never beyond its credit"
-            if consumer.has_credit and place in self.takes and why in (HEAD_NONE, NO_CREDIT) and not absent:
+            if creditors[place] and place in self.takes and why in (HEAD_NONE, NO_CREDIT) and not absent:
                 modulus, rest = self.takes[place]
                 left = [seq for seq in self.ready if seq % modulus == rest]
                 expired = self.halves[0].config["ttl_ms"] >= 0 or self.expires

@@ -14,6 +14,7 @@ from clusterbroker.broker.management.amqp_operations import ACTS
 from clusterbroker.broker.management.operations import OPERATIONS
 from clusterbroker.broker.management.reads import READS
 from clusterbroker.broker.management.writes import WRITES
+from clusterbroker.cluster.wiring.levels import LEVEL
 
 PARAMETER = re.compile(r"{\w+}")
 BOTH, HERE, THERE = "both", "here", "there"
@@ -41,7 +42,7 @@ ROWS = (
     Row("cluster name the-cluster", "the-cluster"),
     Row("cluster name", "the-cluster"),
     Row("cluster features", "quorum_queue"),
-    Row("cluster raise-level --yes", "the cluster is at feature level 2 already"),
+    Row("cluster raise-level --yes", f"the cluster is at feature level {LEVEL} already"),
     Row("nodes list", "MiB"),
     Row("nodes show b --columns name,running", "yes"),
     Row("nodes logins a", "amqp"),

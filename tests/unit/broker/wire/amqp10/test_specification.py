@@ -18,7 +18,7 @@ ANY_ERROR = {"error"}
 """A composite as a field is of any type for the decoder, which knows it by its descriptor."""
 UNSAID = {("modified", "delivery-failed"), ("modified", "undeliverable-here"), ("discharge", "fail")}
 """Booleans without a default, whose absence the prose says to mean false (3.4.5, 4.5.3)."""
-NOT_ANSWERED = {"frame-size-too-small", "redirect"}
+NOT_ANSWERED = {"redirect"}
 """Conditions that nothing here leads to; a client may say them."""
 
 
