@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from clusterbroker.broker.fronts.amqp10.addresses import MANAGEMENT
 from clusterbroker.broker.fronts.amqp10.attach_answer import answer
-from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT
 from clusterbroker.broker.fronts.amqp10.management import Request, carry_out
 from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
-from clusterbroker.broker.fronts.amqp10.ports import Detached, LinkState, SessionCore
-from clusterbroker.broker.fronts.amqp10.sender_link import COUNTS, SenderLink
+from clusterbroker.broker.fronts.amqp10.own_link import OwnLink
+from clusterbroker.broker.fronts.amqp10.ports import LinkState, SessionCore
+from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink
 from clusterbroker.broker.wire.amqp10.codec import Transferred
 from clusterbroker.broker.wire.amqp10.errors import (
     INVALID_FIELD,
@@ -28,7 +28,7 @@ from clusterbroker.broker.wire.amqp10.errors import (
     PRECONDITION_FAILED,
     LinkError,
 )
-from clusterbroker.broker.wire.amqp10.performatives import Attach, Flow
+from clusterbroker.broker.wire.amqp10.performatives import Attach
 
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
@@ -123,26 +123,13 @@ class RequestLink(SenderLink):
         self._current = None
 
 
-class ResponseLink:
+class ResponseLink(OwnLink):
     """The half whose receiver is the client. A response waits for its credit."""
 
-    role = True
-    """As the client says it: it receives."""
-
-    terms = NOTHING_KEPT
-    is_lasting = False
-
-    __slots__ = ("_bytes_max", "_waiting", "credit", "delivery_count", "handle", "identity", "name", "session")
+    __slots__ = ("_waiting",)
 
     def __init__(self, session: SessionCore, attach: Attach) -> None:
-        self.session = session
-        self.name = attach.name
-        self.identity = session.identity(attach.name, self.role)
-        self.handle = int(attach.handle)
-        self.credit = 0
-        self.delivery_count = 0
-        self._bytes_max = attach.max_message_size or 0
-        """As the client says; 0: any."""
+        super().__init__(session, attach)
         self._waiting: deque[bytes] = deque()
 
     @property
@@ -163,33 +150,17 @@ class ResponseLink:
 
     def _go_on(self) -> None:
         while self._waiting and self.credit:
-            self.credit -= 1
-            self.delivery_count = (self.delivery_count + 1) % COUNTS
-            self.session.ledger.send(self.handle, self._waiting.popleft())
-            self.session.want_send()
+            self._send(self._waiting.popleft())
 
-    def flow(self, flow: Flow) -> None:
-        """The client says how many more it takes (2.6.7)."""
-        if flow.link_credit is not None:
-            left = ((flow.delivery_count or 0) + flow.link_credit - self.delivery_count) % COUNTS
-            self.credit = left if left < COUNTS // 2 else 0
-            self._go_on()
-            requests = _half(self.session, RequestLink, self.name)
-            if requests is not None:
-                requests.review_credit()
-        if flow.drain:
-            self.delivery_count = (self.delivery_count + self.credit) % COUNTS
-            self.credit = 0
-        if flow.drain or flow.echo:
-            session = self.session
-            session.send(session.flow(self.handle, self.delivery_count, self.credit, drain=flow.drain))
+    def _credited(self) -> None:
+        self._go_on()
+        requests = _half(self.session, RequestLink, self.name)
+        if requests is not None:
+            requests.review_credit()
 
     def interrupted(self) -> None:
         """The link is over."""
         self._waiting.clear()
-
-    def detached(self, _: bool, then: Detached) -> None:
-        then(None)
 
 
 _Half = TypeVar("_Half", RequestLink, ResponseLink)

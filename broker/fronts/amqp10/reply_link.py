@@ -19,41 +19,28 @@ from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.content.formats import SECTIONS
 from clusterbroker.broker.content.replies import reply_as
 from clusterbroker.broker.fronts.amqp10.attach_answer import answer
-from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT
-from clusterbroker.broker.fronts.amqp10.ports import Detached, LinkState, SessionCore
+from clusterbroker.broker.fronts.amqp10.own_link import OwnLink
+from clusterbroker.broker.fronts.amqp10.ports import LinkState, SessionCore
 from clusterbroker.broker.wire.amqp10.errors import INVALID_FIELD, LinkError
-from clusterbroker.broker.wire.amqp10.performatives import Attach, Flow, Source
+from clusterbroker.broker.wire.amqp10.performatives import Attach, Source
 from clusterbroker.journal.record import Message
 
 VOLATILE: Final = "rabbitmq:volatile-queue"
 EXPIRES: Final = "link-detach"
 WAITING_BYTES_MAX: Final = 32 << 20
 """Of a client that does not read: it gets no more replies."""
-COUNTS: Final = 1 << 32
 SETTLED: Final = 1
 KEY: Final = f"{REPLY_TO}."
 
 
-class ReplyLink:
+class ReplyLink(OwnLink):
     """The link, as its session sees it, and as a requester (`broker.remote.replies.Target`)."""
 
-    role = True
-    """As the client says it: it receives."""
-
-    terms = NOTHING_KEPT
-    is_lasting = False
-
-    __slots__ = ("_bytes_max", "credit", "delivery_count", "handle", "identity", "key", "name", "session")
+    __slots__ = ("key",)
 
     def __init__(self, session: SessionCore, attach: Attach) -> None:
+        super().__init__(session, attach)
         node = session.access.node
-        self.session = session
-        self.name = attach.name
-        self.identity = session.identity(attach.name, self.role)
-        self.handle = int(attach.handle)
-        self.credit = 0
-        self.delivery_count = 0
-        self._bytes_max = attach.max_message_size or 0
         self.key = KEY + node.secret_name()
         node.reply_targets[self.key] = self
 
@@ -78,29 +65,11 @@ class ReplyLink:
             return
         if 0 < self._bytes_max < found.size:
             return
-        self.credit -= 1
-        self.delivery_count = (self.delivery_count + 1) % COUNTS
-        ledger.send(self.handle, found.payload)
-        self.session.want_send()
-
-    def flow(self, flow: Flow) -> None:
-        """The client says how many more it takes (2.6.7); nothing waits, so a drain ends at once."""
-        if flow.link_credit is not None:
-            left = ((flow.delivery_count or 0) + flow.link_credit - self.delivery_count) % COUNTS
-            self.credit = left if left < COUNTS // 2 else 0
-        if flow.drain:
-            self.delivery_count = (self.delivery_count + self.credit) % COUNTS
-            self.credit = 0
-        if flow.drain or flow.echo:
-            session = self.session
-            session.send(session.flow(self.handle, self.delivery_count, self.credit, drain=flow.drain))
+        self._send(found.payload)
 
     def interrupted(self) -> None:
         """The link is over, and its address."""
         self.session.access.node.reply_targets.pop(self.key, None)
-
-    def detached(self, _: bool, then: Detached) -> None:
-        then(None)
 
 
 def is_volatile(source: Source) -> bool:
