@@ -64,7 +64,8 @@ def is_wanted(session: SessionCore, attach: Attach, queue: QueueHandle, terms: T
     source = attach.source
     if not isinstance(source, Source) or source.filter or attach.snd_settle_mode == 1:
         return False
-    return is_asked(session, attach, source, terms) and queue.settings.durability != "memory"
+    settings = queue.settings
+    return is_asked(session, attach, source, terms, settings) and settings.durability != "memory"
 
 
 class AttachingReceiver(Attaching):
