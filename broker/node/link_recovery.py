@@ -8,18 +8,23 @@
 Every node does so with the queues that it owns, at its place in the wiring, so no message says the first three. A queue
 that this node takes over, or finds at its start, is tidied in a later turn: what became of links meanwhile is in the
 map.
+
+What a suspended link holds returns after the consumer timeout of its queue (`turn`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from clusterbroker.broker.queues.subscription import hold_limit_ms
 from clusterbroker.broker.remote.messages import LinkKeep
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring import commands as c
-from clusterbroker.cluster.wiring.levels import LINK_RECOVERY
+from clusterbroker.cluster.wiring.levels import LINK_POLICIES, LINK_RECOVERY
+
+REVIEW_MS: Final = 1000
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.hub import Hub
@@ -62,6 +67,8 @@ class LinkRecovery:
         self._here: dict[LogIndex, Attachment] = {}
         self._late: list[c.SuspendLink | c.ForgetLink] = []  # could not be ordered
         self._holding: dict[LocalQueue, None] = {}  # queues that know deliveries of links, or did
+        self._suspended: dict[int, tuple[int, int]] = {}  # links that hold something -> (attach, seen since), ms
+        self._review_ms = 0
 
     @property
     def possible(self) -> bool:
@@ -179,6 +186,37 @@ class LinkRecovery:
                 del self._holding[queue]
             else:
                 what(queue)
+
+    @property
+    def next_ms(self) -> int | None:
+        """When `turn` is due; None: nothing is."""
+        return self._review_ms if self._holding else None
+
+    def turn(self, now_ms: int) -> None:
+        """What suspended links have held for longer than a consumer may returns. A node counts from when it sees that,
+        at the earliest from when it owns the queue: late, never early."""
+        self._review_ms = now_ms + REVIEW_MS
+        if self._node.map.level < LINK_POLICIES:
+            return
+        seen, self._suspended = self._suspended, {}
+        for queue in tuple(self._holding):
+            if queue.holding is not None and self._node.queues.get(queue.entity.queue_id) is queue:
+                self._node.setting_aside.work(queue, self._review, queue, seen, now_ms)
+
+    def _review(self, queue: LocalQueue, seen: dict[int, tuple[int, int]], now_ms: int) -> None:
+        limit_ms = hold_limit_ms(queue.settings, self._node.options.consumer_timeout_ms)
+        for number in queue.ring.links() if limit_ms else ():
+            link = self._node.map.link(LogIndex(number))
+            if link is None or not link.suspended:
+                continue
+            attach, since_ms = seen.get(number, (0, 0))
+            if attach != link.attach:
+                since_ms = now_ms
+            if now_ms - since_ms < limit_ms:
+                self._suspended[number] = link.attach, since_ms
+            else:
+                assert queue.holding is not None, "it has links"
+                queue.holding.withdraw(number)
 
     # -- the wiring -----------------------------------------------------------------------------------------------
 
