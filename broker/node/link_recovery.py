@@ -14,7 +14,7 @@ What a suspended link holds returns after the consumer timeout of its queue (`tu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.queues.subscription import hold_limit_ms
@@ -52,11 +52,12 @@ class Attachment:
     lost  called when it does not count any more: with True if the link goes on elsewhere, with False if it has ended
     """
 
-    __slots__ = ("link", "lost")
+    __slots__ = ("link", "lost", "since_ms")
 
-    def __init__(self, link: RecoverableLink, lost: Callable[[bool], None]) -> None:
+    def __init__(self, link: RecoverableLink, lost: Callable[[bool], None], since_ms: int) -> None:
         self.link = link
         self.lost = lost
+        self.since_ms = since_ms
 
 
 class LinkRecovery:
@@ -86,7 +87,7 @@ class LinkRecovery:
             if not answer.ok:
                 then(answer)
                 return
-            attachment = Attachment(answer.result, lost)
+            attachment = Attachment(answer.result, lost, self._node.now_ms)
             link = attachment.link
             if not self._node.map.link_since(link.link, link.attach):  # another came before this was told
                 lost(self._node.map.link(link.link) is not None)
@@ -186,6 +187,12 @@ class LinkRecovery:
                 del self._holding[queue]
             else:
                 what(queue)
+
+    def known(self) -> Iterator[tuple[LocalQueue, dict[int, int]]]:
+        """Queues of this node, and how many deliveries each knows of which link."""
+        for queue in tuple(self._holding):
+            if self._node.queues.get(queue.entity.queue_id) is queue and not queue.deleted:
+                yield queue, queue.log.deliveries.counts() | (queue.ring.links() if queue.holding is not None else {})
 
     @property
     def next_ms(self) -> int | None:

@@ -79,6 +79,10 @@ class LinkDeliveries:
         """Of which something is known."""
         return list(self._by_link)
 
+    def counts(self) -> dict[int, int]:
+        """Link -> deliveries that are known of it."""
+        return {link: len(tags) for link, tags in self._by_link.items()}
+
     def has_room(self, count: int) -> bool:
         return self._count + count <= LINK_NAMES_MAX
 

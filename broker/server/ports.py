@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.server.alarms import Alarms
     from clusterbroker.broker.server.client import Client
     from clusterbroker.broker.server.control.protocol import Logins as LoginsOverHttp
+    from clusterbroker.broker.server.link_ends import LinkEnds
     from clusterbroker.broker.server.listener import Listener
     from clusterbroker.broker.server.log import NodeLog
     from clusterbroker.broker.server.logins import Logins
@@ -48,6 +49,7 @@ class ServerPort(ClientOwner, Protocol):
     started: bool
     retired: asyncio.Event
     scrub: Scrub | None
+    link_ends: LinkEnds | None
 
     @property
     def cluster(self) -> ClusterPort | None: ...

@@ -103,6 +103,7 @@ class NodeShell:
         self._driver: Driver
         self._apart: Apart | None = None
         self.scrub: Scrub | None = None
+        self.link_ends: LinkEnds | None = None
         self._inspector: Inspector | None = None
         self._stopped = False
 
@@ -157,7 +158,7 @@ class NodeShell:
             self.storage.wiring.listen(self._applied)
             Imports(self)
             Upkeep(self)
-            LinkEnds(self)
+            self.link_ends = LinkEnds(self)
             if self.cluster is not None:
                 await self.cluster.join_node(self.node, self._urls())
             self.node.damages.found_at_start(self.storage.hurt)
