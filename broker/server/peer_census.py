@@ -140,5 +140,5 @@ class PeerCensus:
             self._shell.schedule()
 
     def _to_end(self, _peer: str, asked: EndLink, _payload: memoryview) -> None:
-        end_link(self._part.node, asked)
+        end_link(self._shell.node, asked)
         self._shell.schedule()
