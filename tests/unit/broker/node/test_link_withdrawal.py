@@ -100,6 +100,20 @@ def test_nothing_is_kept_of_a_link_that_ends(end: str) -> None:
     assert withdrawn(cluster) == []
 
 
+@WHERE
+def test_what_an_attached_link_holds_is_its_sessions_affair(where: str) -> None:
+    cluster = made()
+    receiver = Receiver(cluster, place(cluster, where))
+    receiver.consume()
+    publish(cluster, b"1", b"2")
+    receiver.read()
+    cluster.wait(3 * TIMEOUT_MS)
+    assert ring(cluster).links() == {receiver.link.link: 2}
+    receiver.leave()
+    cluster.wait(TIMEOUT_MS - 1500)
+    assert ring(cluster).links(), "its time begins when its client goes"
+
+
 def test_no_timeout_no_withdrawal() -> None:
     cluster = made(x_consumer_timeout=0)
     suspended(cluster)
