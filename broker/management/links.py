@@ -6,13 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from clusterbroker.broker.fronts.amqp10.addresses import queue_of, target_of
 from clusterbroker.broker.stats.links import ClientLink, SessionWindows, SuspendedRow
 from clusterbroker.broker.stats.rows import ChannelRow, ConnectionRow
-from clusterbroker.broker.wire.amqp10.errors import LinkError
 from clusterbroker.cluster.ids import QueueId
 from clusterbroker.cluster.wiring.authorization import principal as told_as
-from clusterbroker.cluster.wiring.entities import Queue, RecoverableLink
+from clusterbroker.cluster.wiring.entities import RecoverableLink
 
 from .errors import bad_request, object_not_found
 from .history import Track
@@ -250,11 +248,13 @@ def _away(reading: Reading) -> Iterator[Away]:
 
 def _recoverable(reading: Reading, link: RecoverableLink) -> Away:
     """A link of the cluster's map, with what its members know of it."""
-    queue = _terminus(reading, link)
-    unsettled = since_ms = expires_ms = 0
+    queue = unsettled = since_ms = expires_ms = 0
     for (node, queue_id), track in reading.replica.recoverable_links.get(link.link, {}).items():
         if not queue_id:
-            since_ms, expires_ms = max((since_ms, expires_ms), (track.row.since_ms, track.row.expires_ms))
+            told = track.row
+            since_ms, expires_ms, queue = max(
+                (since_ms, expires_ms, queue), (told.since_ms, told.expires_ms, told.of_queue_id)
+            )
         else:
             unsettled += track.row.unsettled if node == _leader(reading, QueueId(queue_id)) else 0
     row = SuspendedRow(
@@ -265,14 +265,14 @@ def _recoverable(reading: Reading, link: RecoverableLink) -> Away:
         user=link.user,
         level="log",
         address=link.terminus,
-        queue_id=0 if queue is None else queue.queue_id,
+        queue_id=queue,
         unsettled=unsettled,
         since_ms=since_ms,
         expires_ms=expires_ms,
         expiry_policy="never" if link.timeout_ms is None else "link-detach",
         timeout_s=(link.timeout_ms or 0) // 1000,
     )
-    return Away(row, None if queue is None else _leader(reading, queue.queue_id), link)
+    return Away(row, _leader(reading, QueueId(queue)) if queue else None, link)
 
 
 def _leader(reading: Reading, queue_id: QueueId) -> str | None:
@@ -280,21 +280,6 @@ def _leader(reading: Reading, queue_id: QueueId) -> str | None:
     queue = reading.map.queue_by_id(queue_id)
     track = None if queue is None else reading.replica.queue_track(queue)
     return None if track is None else reading.replica.node_of(track)
-
-
-def _terminus(reading: Reading, link: RecoverableLink) -> Queue | None:
-    """The queue that a link receives from, or sends to."""
-    try:
-        if link.role == "receiver":
-            name = queue_of(link.terminus)
-        else:
-            target = target_of(link.terminus, lambda name: reading.map.queue(link.vhost, name) is None)
-            if target.exchange:
-                return None
-            name = target.key
-    except LinkError:
-        return None
-    return reading.map.queue(link.vhost, name)
 
 
 def document(reading: Reading, found: Found | Away) -> Document:

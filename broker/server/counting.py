@@ -22,6 +22,7 @@ from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.states import LEASED
 from clusterbroker.broker.server.alarms import free_bytes, resident_bytes
 from clusterbroker.broker.server.control.copying_operations import copying_facts
+from clusterbroker.broker.server.link_ends import queue_id_of
 from clusterbroker.broker.server.tls import shown
 from clusterbroker.broker.stats.links import RecoverableRow
 from clusterbroker.broker.stats.rows import (
@@ -111,7 +112,8 @@ def _suspended_links(shell: ServerPort) -> Iterator[AnyRow]:
             yield RecoverableRow(link=link, queue_id=queue.entity.queue_id, unsettled=count)
     for found, since_ms in () if shell.link_ends is None else tuple(shell.link_ends.since()):
         expires_ms = 0 if found.timeout_ms is None else since_ms + found.timeout_ms
-        yield RecoverableRow(link=found.link, since_ms=since_ms, expires_ms=expires_ms)
+        queue_id = queue_id_of(node.map, found)
+        yield RecoverableRow(link=found.link, since_ms=since_ms, expires_ms=expires_ms, of_queue_id=queue_id)
 
 
 def _logins_over_http(shell: ServerPort) -> Iterator[LoginTotals]:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from clusterbroker.broker.fronts.amqp10.addresses import queue_of, target_of
+from clusterbroker.broker.wire.amqp10.errors import LinkError
 from clusterbroker.cluster.wiring.changes import LinkSuspended
 from clusterbroker.cluster.wiring.link_expiry import LinkExpiry
 
@@ -14,10 +16,27 @@ if TYPE_CHECKING:
     from clusterbroker.cluster.ids import LogIndex
     from clusterbroker.cluster.wiring.entities import RecoverableLink
     from clusterbroker.cluster.wiring.map import Applied
+    from clusterbroker.cluster.wiring.view import ClusterView
 
 EVERY_MS: Final = 10_000
 """A node hears within this time that it leads."""
 SOON_MS: Final = 10
+
+
+def queue_id_of(view: ClusterView, link: RecoverableLink) -> int:
+    """The queue that a link receives from, or sends to; 0: an exchange, or none that there is."""
+    try:
+        if link.role == "receiver":
+            name = queue_of(link.terminus)
+        else:
+            target = target_of(link.terminus, lambda name: view.queue(link.vhost, name) is None)
+            if target.exchange:
+                return 0
+            name = target.key
+    except LinkError:
+        return 0
+    queue = view.queue(link.vhost, name)
+    return 0 if queue is None else queue.queue_id
 
 
 class LinkEnds:

@@ -100,6 +100,8 @@ class RecoverableRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_
     """Wall clock; when the node that leads saw it suspended."""
     expires_ms: int = 0
     """Wall clock; 0: never."""
+    of_queue_id: int = 0
+    """With queue_id 0: the queue that it receives from, or sends to; 0: an exchange, or none that there is."""
 
     @property
     def key(self) -> tuple[str | int, ...]:
