@@ -34,9 +34,9 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     TransactionalState,
     Transfer,
 )
+from clusterbroker.broker.wire.amqp10.serials import SERIALS
 from clusterbroker.broker.wire.amqp10.types import DecodeError
 
-SERIALS: Final = 1 << 32
 TAG_BYTES_MAX: Final = 32
 LINK_RECOVERY: Final = "clusterbroker:link-recovery"
 """Capability: links survive their connection, node and queue's owner."""
