@@ -117,7 +117,7 @@ class Session:
         kind = type(performative)
         if self.closing:
             if kind is End:
-                self.connection.session_gone(self)
+                self.connection.channel_gone(self)
             return
         handler = _HANDLERS.get(kind)
         if handler is None:
@@ -152,7 +152,7 @@ class Session:
         self.end(counted=False, event=Event.END)
         self.send(End())
         self.closing = True
-        self.connection.session_gone(self)
+        self.connection.channel_gone(self)
 
     # -- deliveries that come
 
