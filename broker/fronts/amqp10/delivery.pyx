@@ -5,8 +5,6 @@
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy
-
 
 from clusterbroker.broker.access.ledger cimport DeliveryLedger, Holder, delivery
 from clusterbroker.broker.content.translation cimport Translation
@@ -14,6 +12,8 @@ from clusterbroker.broker.queues.ring cimport Taker, row_from
 from clusterbroker.broker.wire.amqp091.codec cimport OutBuffer
 from clusterbroker.broker.wire.amqp10.codec cimport Disposed
 from clusterbroker.broker.wire.amqp10.sections cimport header_parts, split_header
+from clusterbroker.broker.wire.amqp10.values cimport put_uint
+from clusterbroker.broker.wire.big_endian cimport put8, put16, put32, put_all
 from clusterbroker.journal.record cimport Message, address_size, address_start, payload_size, payload_start
 
 from clusterbroker.broker.queues.stumble import Stumble
@@ -30,38 +30,6 @@ cdef enum:
 cdef bytes EXCHANGE = b"\xa3\x0ax-exchange"
 cdef bytes ROUTING_KEY = b"\xa3\x0dx-routing-key"
 cdef uint64_t ID_MASK = 0xFFFFFFFF
-
-
-cdef inline uint8_t *put8(uint8_t *p, uint8_t value) noexcept nogil:
-    p[0] = value
-    return p + 1
-
-
-cdef inline uint8_t *put16(uint8_t *p, uint16_t value) noexcept nogil:
-    p[0] = <uint8_t>(value >> 8)
-    p[1] = <uint8_t>value
-    return p + 2
-
-
-cdef inline uint8_t *put32(uint8_t *p, uint32_t value) noexcept nogil:
-    p[0] = <uint8_t>(value >> 24)
-    p[1] = <uint8_t>(value >> 16)
-    p[2] = <uint8_t>(value >> 8)
-    p[3] = <uint8_t>value
-    return p + 4
-
-
-cdef inline uint8_t *put_all(uint8_t *p, const void *data, uint64_t length) noexcept nogil:
-    memcpy(p, data, length)
-    return p + length
-
-
-cdef inline uint8_t *put_uint(uint8_t *p, uint32_t value) noexcept nogil:
-    if value == 0:
-        return put8(p, 0x43)
-    if value < 256:
-        return put8(put8(p, 0x52), <uint8_t>value)
-    return put32(put8(p, 0x70), value)
 
 
 cdef inline uint8_t *put_tag(uint8_t *p, uint64_t seq, uint16_t gap) noexcept:

@@ -53,6 +53,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     TransactionalState,
     Transfer,
 )
+from clusterbroker.broker.wire.amqp10.serials import SERIALS, distance
 from clusterbroker.journal.record import Message
 
 CREDIT: Final = 1000
@@ -61,7 +62,6 @@ LASTING_MAX: Final = 4096
 """Deliveries that the node remembers of a link whose state survives its connection."""
 UNSETTLED, SETTLED, MIXED = 0, 1, 2
 """snd-settle-mode (2.8.2)."""
-COUNTS: Final = 1 << 32
 _ACCEPTED: Final = Accepted()
 _RELEASED: Final = Released()
 _NO_TAGS: Final[set[bytes]] = set()
@@ -183,8 +183,8 @@ class SenderLink:
         if proof is None or not proof.is_due(now_ms) or self.withheld or self.session.holds_publishers:
             return
         wanted = max(self.credit, min(CREDIT, LASTING_MAX - self.held))
-        total = proof.next_sum((self.delivery_count + wanted) % COUNTS)
-        self.credit = (total - self.delivery_count) % COUNTS
+        total = proof.next_sum((self.delivery_count + wanted) % SERIALS)
+        self.credit = (total - self.delivery_count) % SERIALS
         self.tell(echo=True)
         proof.ask(total, now_ms)
 
@@ -197,7 +197,7 @@ class SenderLink:
     def tell(self, echo: bool = False) -> None:
         """The client hears where the link is."""
         if self.proof is not None:
-            self.proof.said((self.delivery_count + self.credit) % COUNTS)
+            self.proof.said((self.delivery_count + self.credit) % SERIALS)
         self.session.send(self.session.flow(self.handle, self.delivery_count, self.credit, echo=echo))
 
     def flow(self, flow: Flow) -> None:
@@ -206,7 +206,7 @@ class SenderLink:
         """
         if self.proof is not None:
             count, credit = flow.delivery_count or 0, flow.link_credit
-            proven = self.proof.heard(None if credit is None else (count + credit) % COUNTS)
+            proven = self.proof.heard(None if credit is None else (count + credit) % SERIALS)
             if proven and self.store is not None:
                 again = self.tags.union(self.proof.tags())
                 self.store.over([tag for tag in proven if tag not in again])
@@ -215,8 +215,8 @@ class SenderLink:
             if self.incoming.partial and not self.begun and self.credit:
                 self._count(1)
                 self.begun = True
-            passed = (flow.delivery_count - self.delivery_count) % COUNTS
-            if passed < COUNTS // 2:  # it gave up credit
+            passed = distance(self.delivery_count, flow.delivery_count)
+            if passed >= 0:  # it gave up credit
                 self.delivery_count = int(flow.delivery_count)
                 self.credit = max(0, self.credit - passed)
                 self.review_credit()
@@ -244,7 +244,7 @@ class SenderLink:
         if count > self.credit:
             raise LinkError(TRANSFER_LIMIT, f"{count} deliveries, but the link-credit is {self.credit}")
         self.credit -= count
-        self.delivery_count = (self.delivery_count + count) % COUNTS
+        self.delivery_count = (self.delivery_count + count) % SERIALS
 
     def transferred(self, batch: Transferred, txn_id: bytes = b"") -> None:
         """Takes a batch; `txn_id`: it is staged in that transaction. Raises LinkError, for which the link ends."""
@@ -338,7 +338,7 @@ class SenderLink:
     def returned(self) -> None:
         """A delivery that came to nothing: its credit is given back."""
         if not self.begun:
-            self.delivery_count = (self.delivery_count + 1) % COUNTS
+            self.delivery_count = (self.delivery_count + 1) % SERIALS
             self.credit = max(0, self.credit - 1)
         self.begun = False
         self.review_credit()

@@ -17,6 +17,8 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
 
 from clusterbroker.broker.wire.amqp10.sections cimport find_sections, message_of, sections
+from clusterbroker.broker.wire.amqp10.values cimport one_data
+from clusterbroker.broker.wire.big_endian cimport get16, get32
 from clusterbroker.journal.record cimport Message, held_start
 
 from clusterbroker.broker.wire.amqp10.errors import (
@@ -44,17 +46,9 @@ cdef enum:
     DISPOSITION = 0x15
     ACCEPTED = 0x24
     RELEASED = 0x26
-    DATA = 0x75
     NO_HANDLE = 0xFFFFFFFF  # no link has it: handles are below 1024
     REMEMBERED = 128  # sections before the body of at most so many bytes are recognised when they repeat
     TAG_MAX = 32
-
-cdef inline uint16_t get16(const uint8_t *p) noexcept nogil:
-    return <uint16_t>(p[0] << 8 | p[1])
-
-
-cdef inline uint32_t get32(const uint8_t *p) noexcept nogil:
-    return <uint32_t>p[0] << 24 | <uint32_t>p[1] << 16 | <uint32_t>p[2] << 8 | p[3]
 
 
 # -- events
@@ -233,13 +227,7 @@ cdef class IncomingLink:
 cdef bint find_body(const uint8_t *payload, uint64_t length) noexcept:
     # whether all of it is a body, and perhaps a footer
     cdef sections found
-    # the usual one: a single data section
-    if length >= 5 and payload[1] == 0x53 and payload[2] == DATA:
-        if payload[3] == 0xA0 and <uint64_t>payload[4] + 5 == length:
-            return True
-        if payload[3] == 0xB0 and length >= 8 and <uint64_t>get32(payload + 4) + 8 == length:
-            return True
-    return find_sections(payload, length, &found) and found.body == 0
+    return one_data(payload, length) > 0 or find_sections(payload, length, &found) and found.body == 0
 
 
 # -- the decoder

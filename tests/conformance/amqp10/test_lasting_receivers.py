@@ -8,9 +8,9 @@ from clusterbroker.broker.wire.amqp10.types import Described, Symbol
 
 from ..wire import Channel
 from .conftest import Connect10
+from .recovering import KEPT_S, RECOVERY, lasting_receiver, ready, suspend, tag_of
 from .test_activity import activity
 from .test_links import fill
-from .test_recovery import KEPT_S, RECOVERY, lasting_receiver, ready, suspend, tag_of
 from .wire import Receiver, Session
 
 SELECTOR = "apache.org:selector-filter:string"

@@ -11,8 +11,8 @@ from clusterbroker.broker.wire.amqp10.performatives import Accepted
 from tests.support.amqp10 import read
 
 from ..marks import rule
+from .recovering import RECOVERY, ResumingReceiver, lasting_receiver, states, tag_of
 from .test_links import fill
-from .test_recovery import RECOVERY, ResumingReceiver, lasting_receiver, states, tag_of
 from .test_recovery_elsewhere import World
 from .test_recovery_elsewhere import world as world  # a fixture
 from .wire import Delivery

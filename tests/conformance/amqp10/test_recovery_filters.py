@@ -9,8 +9,8 @@ import pytest
 from clusterbroker.broker.wire.amqp10.performatives import Attach, Source, Target
 
 from ..marks import rule
+from .recovering import RECOVERY, states, suspend, tag_of
 from .test_filters import JMS, filters, in_force, numbered
-from .test_recovery import RECOVERY, states, suspend, tag_of
 from .wire import Receiver, Session
 
 RED, BLUE = "color = 'red'", "color = 'blue'"
