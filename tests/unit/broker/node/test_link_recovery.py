@@ -8,6 +8,7 @@ import pytest
 
 from clusterbroker.broker.node.link_recovery import Attachment
 from clusterbroker.broker.queues import link_deliveries
+from clusterbroker.broker.queues.attributes import LINK_NAME_BYTES
 from clusterbroker.broker.queues.link_deliveries import NO_ROOM, STALE, AskedTags, Tagged, value_of
 from clusterbroker.broker.queues.ticket import Outcome, Ticket
 from clusterbroker.cluster.errors import AccessRefused, NotFound
@@ -232,7 +233,7 @@ def test_an_owner_that_was_away_forgets_what_is_over_when_it_takes_over(cluster:
 
 
 def test_without_room_for_names_deliveries_are_refused(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_deliveries, "LINK_NAMES_MAX", 2)
+    monkeypatch.setattr(link_deliveries, "LINK_NAMES_BYTES_MAX", 2 * LINK_NAME_BYTES + 4)
     sender = Sender(cluster, owner(cluster).name)
     (queue,) = owned(owner(cluster))
     assert queue.refuses_tagged(Tagged(sender.link, 1, 0, [b"1", b"2", b"3"])) == NO_ROOM
