@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import Enum
+from sys import intern
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.authorization import Authorization
@@ -36,6 +37,7 @@ from clusterbroker.broker.fronts.amqp10.attaching import HANDLE_MAX
 from clusterbroker.broker.fronts.amqp10.conditions import described
 from clusterbroker.broker.fronts.amqp10.expiry import Event
 from clusterbroker.broker.fronts.amqp10.portions import Portions
+from clusterbroker.broker.fronts.amqp10.ports import NOTHING
 from clusterbroker.broker.fronts.amqp10.session import OUTGOING_WINDOW, WINDOW, Session
 from clusterbroker.broker.fronts.amqp10.suspended import Suspended
 from clusterbroker.broker.node.backpressure import MINORITY, Backpressure
@@ -118,24 +120,24 @@ class Connection:
         self.out = OutBuffer(frames.FRAME_MIN_BYTES)
         self.exclusive_queues = False
         """It has, or had, queues of its own."""
-        self.dynamic_nodes: dict[str, DynamicNode] = {}
+        self.dynamic_nodes: dict[str, DynamicNode] = NOTHING
         self.sessions: dict[int, Session] = {}
         """By the client's channel."""
-        self.suspended: list[Suspended] = []  # by sessions that have ended
+        self.suspended: tuple[Suspended, ...] = ()  # by sessions that have ended
         self.reading = True
         self.dismissed = False
         self.ending: str | None = None
         self.access = Authorization(node, self.id, "", AccountRights(node.map, ""))
         self.mechanism = ""
         self.container_id = ""
-        self.properties: dict[str, Any] = {}
+        self.properties: dict[str, Any] = NOTHING
         self.peer_channel_max = 0
         self.idle_ms = 0
         """The client's idle-time-out; 0: it has none."""
         self.backpressure = Backpressure(node, self)
         self.partial_bytes = self.paused_since_ms = self._closed_at_ms = 0
         self.portions = Portions(self)
-        self._held: list[Any] = []  # came while the password was checked
+        self._held: list[Any] | None = None  # came while the password was checked
         self._opened = False  # our open was sent
         self.opened_at_ms = accepted.at_ms
         self._last_heard_ms = self._last_sent_ms = accepted.at_ms
@@ -205,6 +207,7 @@ class Connection:
         """One event of the decoder."""
         try:
             if self.state is State.CHECKING:
+                self._held = self._held or []
                 self._held.append(event)
             elif isinstance(event, Amqp10Error):
                 raise event
@@ -293,7 +296,7 @@ class Connection:
     def _sasl(self, performative: Composite) -> None:
         if not isinstance(performative, SaslInit):
             raise not_allowed(f"{performative.NAME} before sasl-init")
-        self.mechanism = performative.mechanism
+        self.mechanism = intern(str(performative.mechanism))
         self.state = State.CHECKING
         self.review_reading()
         sasl.login(self, performative, lambda: self.state is State.CHECKING, self._answered)
@@ -316,8 +319,8 @@ class Connection:
             self.out.raw(frames.HEADER)
             self.state = State.OPENING
         self.node.sending[self] = None
-        held, self._held = self._held, []
-        self.portions.take(held)
+        held, self._held = self._held, None
+        self.portions.take(held or ())
         self.review_reading()
 
     # -- open and close ---------------------------------------------------------------------------------------
@@ -326,7 +329,7 @@ class Connection:
         node, options = self.node, self.node.options
         opening.check(performative, node.map.level)
         self.container_id = performative.container_id
-        self.properties = dict(performative.properties or {})
+        self.properties = dict(performative.properties) if performative.properties else NOTHING
         self.peer_channel_max = int(performative.channel_max)
         self.idle_ms = int(performative.idle_time_out or 0)
         self.out.frame_max = min(performative.max_frame_size, options.frame_max_bytes)
