@@ -9,10 +9,9 @@ and its messages are kept, until `Published` reports all of it as committed.
 *Commits.* A transaction's part in the queue is one entry, and goes as one `Commit` frame: its settlements with its
 messages. By the numbers of its messages it is taken once, settlements included.
 
-*Holding back.* While two frames are on their way to the owner, later publishes wait here until the older one is
-committed, or until HOLD_BYTES of them wait: the owner could not write them earlier either. A queue has one group in
-flight, and the second frame is there when that is committed, so its next group waits for no node; each frame costs two
-nodes a turn. A busy queue's publishes thus go in step with its groups, without a timer.
+*Holding back.* While a publish is on its way to the owner, later ones wait here until that one is committed, or until
+HOLD_BYTES of them wait: the owner could not write them earlier either (a queue has one group in flight), and each
+frame costs two nodes a turn. A busy queue's publishes thus go in step with its groups, without a timer.
 
 *Refusals* (overflow reject-publish) are reported once, and no record holds them. An owner accepts nothing behind a
 refusal before a new attach, so a refused number without a report here is sent again, and judged anew.
@@ -91,10 +90,7 @@ class Backlog:
     sent    number of the last message that was ever sent to an owner
     """
 
-    __slots__ = (
-        "_accepted", "_again", "_newest", "_queue", "_sent", "_waiting", "_waiting_bytes", "next_number", "sent",
-        "size",
-    )  # fmt: skip
+    __slots__ = ("_accepted", "_again", "_queue", "_sent", "_waiting", "_waiting_bytes", "next_number", "sent", "size")
 
     def __init__(self, queue: str) -> None:
         """`queue`: its name."""
@@ -103,7 +99,6 @@ class Backlog:
         self.sent = 0
         self.size = 0
         self._accepted = 0  # the owner has all up to it
-        self._newest = 0  # number of the first message of the newest frame
         self._sent: deque[Entry] | tuple[()] = ()  # an empty deque weighs 760 bytes, and most queues rest
         self._waiting: deque[Entry] | tuple[()] = ()
         self._waiting_bytes = 0
@@ -120,9 +115,7 @@ class Backlog:
     @property
     def holds_back(self) -> bool:
         """What waits goes on when the owner calls committed what it has."""
-        if not self._sent or self._sent[0].last >= self._newest:
-            return False  # one frame at most is under way
-        return self._waiting_bytes < HOLD_BYTES and not self._again
+        return bool(self._sent) and self._waiting_bytes < HOLD_BYTES and not self._again
 
     def publish(
         self, messages: Sequence[Message], ticket: Ticket | None, named: Named | None = None,
@@ -162,7 +155,6 @@ class Backlog:
         """Hands over as much as the owner's window allows, which all its queues share. One that has nothing under way
         may send one publish all the same: others may fill the window for as long as they cannot commit."""
         while self._waiting and not outbox.spent and (outbox.open or not (self._sent or outbox.shut)):
-            self._newest = self._waiting[0].first
             if self._waiting[0].named is not None:
                 self._send_named(outbox, queue_id, epoch, gen)
                 continue
