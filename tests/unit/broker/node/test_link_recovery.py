@@ -242,6 +242,22 @@ def test_without_room_for_names_deliveries_are_refused(cluster: Cluster, monkeyp
     assert stored(cluster) == [b"1", b"2"]
 
 
+def test_very_many_names_reach_a_copy_that_comes_back_and_the_next_owner(cluster: Cluster) -> None:
+    first = owner(cluster).name
+    away, stays = others(cluster)
+    cluster.kill(away)
+    sender = Sender(cluster, stays)
+    tags = [b"%d" % number for number in range(20_000)]
+    for at in range(0, len(tags), 2_000):
+        assert sender.publish(*tags[at : at + 2_000]) == [Outcome.ACCEPTED]
+    cluster.restart(away)
+    cluster.wait(3_000)
+    cluster.kill(first)
+    cluster.kill(stays)
+    assert owner(cluster).name == away
+    assert names(cluster) == tags
+
+
 def test_a_full_queue_takes_all_of_a_frame_or_nothing(cluster: Cluster) -> None:
     cluster.order(
         c.PutPolicy(vhost="/", name="p", pattern="q", definition={"max-length": 2, "overflow": "reject-publish"})
