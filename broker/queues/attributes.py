@@ -126,7 +126,10 @@ LINK_HELD: Final[Readable[tuple[int, int]]] = Readable(
 LINK_ATTACH: Final[Readable[int]] = Readable(b"v", _NUMBER.pack, lambda raw: int(_NUMBER.unpack(raw)[0]))
 """A recoverable receiver link: its last attach that held messages here. What it holds of an attach before one that did
 not resume it returns."""
-LINK_NAMES_MAX: Final = 16_384
-"""Names of links that a queue holds, of LINK_DELIVERY and of LINK_HELD: each checkpoint and each sync tells all."""
+LINK_NAME_BYTES: Final = 256
+"""What a name of LINK_DELIVERY takes in memory, besides its tag, which stands there twice."""
+LINK_NAMES_BYTES_MAX: Final = 64 << 20
+"""Of all names of LINK_DELIVERY of a queue: some 240,000 deliveries with short tags. Each checkpoint and each sync
+tells all of them."""
 HAD_CONSUMERS: Final = _text(b"c").name("")
 """1: the queue has had a consumer (auto-delete survives a failover)."""

@@ -7,9 +7,10 @@ node does not know is left out of the answer, which says what is in force (3.5.8
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from clusterbroker.broker.access import receiver
 from clusterbroker.broker.access.browser import BrowseReader
@@ -84,6 +85,7 @@ PRIORITY: Final = "rabbitmq:priority"
 STREAM_OFFSET: Final = b"\xa3\x0fx-stream-offset"
 """The annotation with a message's offset, as a symbol on the wire."""
 PRIORITY_MAX: Final = 2**31 - 1
+SOURCES_SHARED: Final = 1024
 
 
 def attach(session: SessionCore, performative: Attach) -> None:
@@ -306,17 +308,22 @@ def _consume(
     wanted, judged = _filter(access, source.filter or {})
     browses = source.distribution_mode == "copy"
     reader, filters = _reader(access, queue, source.filter or {}, wanted, browses)
-    known = replace(
-        source,
-        filter=filters | judged or None,
-        outcomes=tuple(one for one in OUTCOMES if not source.outcomes or one in source.outcomes),
-        distribution_mode=("copy" if browses else "move") if source.distribution_mode else None,
-        durable=min(source.durable, 1),
-    )
     terms = NOTHING_KEPT
+    said: dict[str, Any] = {}
     if keeps:
         terms = in_force(source, kept=_keeps(access, reader), administers=access.is_administrator)
-        known.expiry_policy, known.timeout = terms.policy, terms.timeout_s
+        said = {"expiry_policy": terms.policy, "timeout": terms.timeout_s}
+    known = shared(
+        replace(
+            source,
+            filter=filters | judged or None,
+            outcomes=tuple(one for one in OUTCOMES if not source.outcomes or one in source.outcomes),
+            distribution_mode=("copy" if browses else "move") if source.distribution_mode else None,
+            durable=min(source.durable, 1),
+            **said,
+        )
+    )
+    if keeps:
         if reader is queue and recoverable_receiver.is_wanted(session, performative, queue, terms):
             return _receive_lasting(session, performative, left, known, terms, queue)
         client = returning.resumed(performative, left)
@@ -351,6 +358,18 @@ def _consume(
         raise
     dynamic.join(session, link, name)
     return link
+
+
+def shared(source: Source) -> Source:
+    """The one source of many links that have the same in force, as most links to a queue do. Nobody changes it."""
+    if source.filter or source.dynamic_node_properties or source.default_outcome is not None:
+        return source
+    return _shared(*astuple(source))
+
+
+@lru_cache(maxsize=SOURCES_SHARED)
+def _shared(*fields: Any) -> Source:
+    return Source(*fields)
 
 
 def _receive_lasting(

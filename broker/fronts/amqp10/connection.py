@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import Enum
+from sys import intern
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.errors import Refusal
@@ -34,6 +35,7 @@ from clusterbroker.broker.fronts.amqp10.attaching import HANDLE_MAX
 from clusterbroker.broker.fronts.amqp10.conditions import described
 from clusterbroker.broker.fronts.amqp10.expiry import Event
 from clusterbroker.broker.fronts.amqp10.portions import Portions
+from clusterbroker.broker.fronts.amqp10.ports import NOTHING
 from clusterbroker.broker.fronts.amqp10.session import OUTGOING_WINDOW, WINDOW, Session
 from clusterbroker.broker.fronts.amqp10.suspended import Suspended
 from clusterbroker.broker.fronts.client_connection import Cause, ClientConnection
@@ -102,17 +104,17 @@ class Connection(ClientConnection):
 
     def __init__(self, node: Node, accepted: Accepted) -> None:
         decoder = FrameDecoder(FRAME_BYTES_EARLY, node.options.message_bytes_max)
-        self.dynamic_nodes: dict[str, DynamicNode] = {}
+        self.dynamic_nodes: dict[str, DynamicNode] = NOTHING
         self.sessions: dict[int, Session] = {}
         """By the client's channel."""
-        self.suspended: list[Suspended] = []  # by sessions that have ended
+        self.suspended: tuple[Suspended, ...] = ()  # by sessions that have ended
         self.container_id = ""
-        self.properties: dict[str, Any] = {}
+        self.properties: dict[str, Any] = NOTHING
         self.peer_channel_max = 0
         self.idle_ms = 0
         """The client's idle-time-out; 0: it has none."""
         self.portions = Portions(self)
-        self._held: list[Any] = []  # came while the password was checked
+        self._held: list[Any] | None = None  # came while the password was checked
         self._opened = False  # our open was sent
         super().__init__(node, accepted, State.HEADER, decoder, OutBuffer(frames.FRAME_MIN_BYTES))
 
@@ -145,6 +147,7 @@ class Connection(ClientConnection):
         """One event of the decoder."""
         try:
             if self.state is State.CHECKING:
+                self._held = self._held or []
                 self._held.append(event)
             elif isinstance(event, Amqp10Error):
                 raise event
@@ -233,7 +236,7 @@ class Connection(ClientConnection):
     def _sasl(self, performative: Composite) -> None:
         if not isinstance(performative, SaslInit):
             raise not_allowed(f"{performative.NAME} before sasl-init")
-        self.mechanism = performative.mechanism
+        self.mechanism = intern(str(performative.mechanism))
         self.state = State.CHECKING
         self.review_reading()
         sasl.login(self, performative, lambda: self.state is State.CHECKING, self._answered)
@@ -256,8 +259,8 @@ class Connection(ClientConnection):
             self.out.raw(frames.HEADER)
             self.state = State.OPENING
         self.node.sending[self] = None
-        held, self._held = self._held, []
-        self.portions.take(held)
+        held, self._held = self._held, None
+        self.portions.take(held or ())
         self.review_reading()
 
     # -- open and close ---------------------------------------------------------------------------------------
@@ -266,7 +269,7 @@ class Connection(ClientConnection):
         node, options = self.node, self.node.options
         opening.check(performative, node.map.level)
         self.container_id = performative.container_id
-        self.properties = dict(performative.properties or {})
+        self.properties = dict(performative.properties) if performative.properties else NOTHING
         self.peer_channel_max = int(performative.channel_max)
         self.idle_ms = int(performative.idle_time_out or 0)
         self.out.frame_max = min(performative.max_frame_size, options.frame_max_bytes)

@@ -52,18 +52,17 @@ cdef class SessionLedger(DeliveryLedger):
     cdef readonly uint64_t own
     # deliveries that wait for the window: (content, handle, number, settled, delivery-tag, state when it is resumed);
     # of the first, `sent` bytes are gone
-    cdef list waiting
+    cdef list waiting  # None until there is one: there may be very many sessions
     cdef uint64_t sent
 
     def __init__(self, uint16_t channel, OutBuffer out not None):
         DeliveryLedger.__init__(self)
         self.channel = channel
         self.out = out
-        self.waiting = []
 
     @property
     def is_cut(self) -> bool:
-        return len(self.waiting) > 0
+        return bool(self.waiting)
 
     cdef uint64_t tag_of(self, uint32_t delivery_id) noexcept:
         # the tag that is nearest to the newest one; ids wrap at 2^32 (RFC 1982), and one that was not given has none
@@ -125,6 +124,12 @@ cdef class SessionLedger(DeliveryLedger):
         self.next_outgoing_id += 1
         return p
 
+    cdef int wait(self, tuple waiting) except -1:
+        if self.waiting is None:
+            self.waiting = []
+        self.waiting.append(waiting)
+        return 0
+
     def send(self, uint32_t handle, bytes content not None) -> None:
         """A delivery that comes from no queue, settled."""
         cdef uint64_t tag = self.next_tag
@@ -133,7 +138,7 @@ cdef class SessionLedger(DeliveryLedger):
         self.skipped += 1
         self.own += 1
         put32(name, <uint32_t>((tag - 1) & ID_MASK))
-        self.waiting.append((content, handle, tag, True, (<const char *>name)[:4], None))
+        self.wait((content, handle, tag, True, (<const char *>name)[:4], None))
         self.go_on()
 
     def resend(self, LinkConsumer consumer not None, uint64_t seq, bytes content not None, bytes state, bint settled,
@@ -150,7 +155,7 @@ cdef class SessionLedger(DeliveryLedger):
             tag = self.put(consumer, seq, now_ms)
             self.redelivered += 1
         put_tag(name, seq, consumer.gap)
-        self.waiting.append((content, consumer.handle, tag, settled, (<const char *>name)[:TAG_BYTES], state))
+        self.wait((content, consumer.handle, tag, settled, (<const char *>name)[:TAG_BYTES], state))
         consumer.delivered += 1
         self.go_on()
 
@@ -340,7 +345,7 @@ cdef class LinkConsumer(Holder):
         p = start = <uint8_t *>PyBytes_AS_STRING(content)
         p = self.put_sections(p, message, parts, added, seq, redelivered, delivery_count, now_ms)
         p = put_all(p, payload + parts.rest, tail)
-        session.waiting.append(
+        session.wait(
             (content[: p - start], self.handle, tag, self.settled, (<const char *>name)[:TAG_BYTES], None)
         )
         session.go_on()

@@ -197,6 +197,8 @@ def make(
 
     def made(*_: Any) -> None:
         node = DynamicNode(session, name, policy)
+        if not connection.dynamic_nodes:
+            connection.dynamic_nodes = {}
         connection.dynamic_nodes[name] = node
         waiting.go_on(lambda: then(node))
         node.review()  # nobody lives for it, if its link was refused

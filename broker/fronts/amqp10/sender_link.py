@@ -13,7 +13,7 @@ are held by credit alone, and the consumers of their connection go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from clusterbroker.broker.access.addressing import LOOKED_INTO, addressed, as_row, looks_into
 from clusterbroker.broker.access.errors import Refusal
@@ -66,6 +66,8 @@ _ACCEPTED: Final = Accepted()
 _RELEASED: Final = Released()
 _NO_TAGS: Final[set[bytes]] = set()
 """Of each link that has nothing unsettled: there may be very many. It stays empty."""
+_NO_NAMES: Final[frozenset[bytes]] = frozenset()
+"""Each ``frozenset()`` is another 216 bytes."""
 
 
 class Store(Protocol):
@@ -101,16 +103,16 @@ class SenderLink:
         self.name = attach.name
         self.identity = session.identity(attach.name, self.role)
         self.terms = NOTHING_KEPT
-        self.target = Target()
-        """As it is in force."""
+        self.target: Any = None
+        """The address of its target, as the client says it."""
         self.memory: Memory | None = None
         """While the link is suspended."""
         self.proof: Proof | None = None
         self.store: Store | None = None
         """Of a link whose queues know its deliveries."""
-        self.again: frozenset[bytes] = frozenset()
+        self.again: frozenset[bytes] = _NO_NAMES
         """Deliveries that the client has named as it attached, and that are not here: they may come again."""
-        self.kept: frozenset[bytes] = frozenset()
+        self.kept: frozenset[bytes] = _NO_NAMES
         """Deliveries whose acceptance the client has not read for certain, of before it attached."""
         self.is_partial = False
         """An unsettled map was incomplete: nothing new may come."""
@@ -284,11 +286,11 @@ class SenderLink:
 
     def keep(self, terms: Terms, target: Target) -> None:
         """It is attached on these terms."""
-        self.terms, self.target = terms, target
+        self.terms, self.target = terms, target.address
         if self.is_lasting and self.settles_first:
             self.proof = Proof()
         if self.proof is not None or self.store is not None:
-            self.session.table.proving[self] = None
+            self.session.table.proves(self)
 
     # -- resumed
 
@@ -300,7 +302,7 @@ class SenderLink:
         else:
             if self.store is not None:
                 self.store.over(self.kept)
-            self.kept = frozenset()  # who sends with this attach's credit has read its map
+            self.kept = _NO_NAMES  # who sends with this attach's credit has read its map
         if self.store is not None:
             self.store.again = self.again.intersection(tags)
         self.again = self.again.difference(tags)

@@ -97,13 +97,14 @@ class SuspendedSender(_Suspended):
     __slots__ = ("connection_id", "memory", "part", "target")
 
     def __init__(
-        self, identity: Identity, access: Authorization, terms: Terms, target: Target, memory: Memory,
+        self, identity: Identity, access: Authorization, terms: Terms, target: Any, memory: Memory,
         part: tuple[bytes, bytes] | None, connection_id: str,
     ) -> None:  # fmt: skip
         super().__init__(identity, access, terms)
         self.connection_id = connection_id
         """On which its client was told outcomes: whoever attaches on it has read them."""
         self.target = target
+        """The address of its target."""
         self.memory = memory
         self.part = part
         """Of a delivery that is not whole: its tag, and its first bytes."""
@@ -114,7 +115,7 @@ class SuspendedSender(_Suspended):
 
     def is_of(self, terminus: Any) -> bool:
         """Whether a client comes back to the same place."""
-        return isinstance(terminus, Target) and terminus.address == self.target.address and not terminus.dynamic
+        return isinstance(terminus, Target) and terminus.address == self.target and not terminus.dynamic
 
     def expire(self) -> None:
         self.memory.stored.clear()

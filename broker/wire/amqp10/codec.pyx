@@ -13,7 +13,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
 from clusterbroker.broker.wire.amqp10.sections cimport find_sections, message_of, sections
@@ -174,7 +174,7 @@ cdef class IncomingLink:
     # the newest sections before a body, which the next message most likely repeats
     cdef sections found
     cdef uint8_t remembered
-    cdef uint8_t[REMEMBERED] prefix
+    cdef uint8_t *prefix  # of REMEMBERED bytes, from the first message on
 
     def __init__(self, uint16_t channel, uint32_t handle, bytes address not None, owner=None):
         self.channel = channel
@@ -184,6 +184,7 @@ cdef class IncomingLink:
 
     def __dealloc__(self):
         Py_CLEAR(self.store)
+        free(self.prefix)
 
     cdef int add(self, const uint8_t *data, uint64_t length) except -1:
         cdef uint64_t needed = self.filled + length
@@ -219,6 +220,10 @@ cdef class IncomingLink:
         if not find_sections(payload, length, &self.found):
             return False
         if 0 < self.found.body <= REMEMBERED:
+            if self.prefix is NULL:
+                self.prefix = <uint8_t *>malloc(REMEMBERED)
+                if self.prefix is NULL:
+                    return True  # nothing is remembered
             memcpy(self.prefix, payload, self.found.body)
             self.remembered = <uint8_t>self.found.body
         return True
