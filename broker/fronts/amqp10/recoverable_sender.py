@@ -47,13 +47,13 @@ class RecoverableSender:
         self._queues: dict[QueueHandle, None] = {}
         self._over: list[bytes] = []
 
-    def tagged(self, tags: list[bytes], route: Route[QueueHandle]) -> Tagged:
+    def tagged(self, tags: Collection[bytes], route: Route[QueueHandle]) -> Tagged:
         """The next deliveries, on their way to these queues."""
         self.flush()
         self._queues.update(dict.fromkeys(route.targets))
         link, number = self.attachment.link, self._number
         self._number += len(tags)
-        return Tagged(int(link.link), link.attach, number, tags, self.again.intersection(tags))
+        return Tagged(int(link.link), link.attach, number, list(tags), self.again.intersection(tags))
 
     def over(self, tags: Collection[bytes]) -> None:
         """Nobody asks for these any more."""
