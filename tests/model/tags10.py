@@ -43,6 +43,11 @@ class TagSet:
     def __init__(self) -> None:
         self._tags: set[bytes] = set()
 
+    @property
+    def bytes_held(self) -> int:
+        """Of memory, for its entries."""
+        return 0
+
     def __len__(self) -> int:
         return len(self._tags)
 
@@ -60,7 +65,8 @@ class TagSet:
 
     def hold(self, tags: Iterable[bytes]) -> bool:
         """Adds all of them; False: one is there already, or is there twice now."""
-        return all([self.add(tag) for tag in tags])
+        new = [self.add(tag) for tag in tags]
+        return all(new)
 
     def release(self, tags: Iterable[bytes]) -> None:
         """Takes out those of them that are there."""
