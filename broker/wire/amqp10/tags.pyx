@@ -25,6 +25,20 @@ cdef int draw() except -1:
 
 draw()
 
+# of a word in memory its length and so many bytes, and one more in the length
+cdef uint64_t[8] MASKS
+cdef uint64_t FIRST
+
+cdef void make_masks() noexcept:
+    cdef uint64_t length
+    cdef uint8_t one = 1
+    for length in range(8):
+        MASKS[length] = 0
+        memset(&MASKS[length], 0xFF, length + 1)
+    memcpy(&FIRST, &one, 1)
+
+make_masks()
+
 
 cdef int too_long(uint64_t length) except -1:
     raise ValueError(f"a delivery-tag of {length} bytes: at most {TAG_MAX}")
@@ -46,7 +60,8 @@ cdef class Tags:
         if length > TAG_MAX:
             too_long(length)
         if self.size + length >= self.capacity:
-            grown = <uint8_t *>realloc(self.data, 2 * self.capacity + TAG_MAX + 1)
+            # a word may be read where the last byte is
+            grown = <uint8_t *>realloc(self.data, 2 * self.capacity + TAG_MAX + 1 + sizeof(uint64_t))
             if grown is NULL:
                 raise MemoryError
             self.data = grown
@@ -138,9 +153,13 @@ cdef class TagSet:
                 new = self.add(tag) and new
             return new
         row = <Tags>tags
+        self.grow_for(row.count, self.words)
         at, end = row.data, row.data + row.size
         while at < end:
-            if not self.put(at + 1, at[0]):
+            if self.words == 1 and at[0] < 8:
+                if not self.put_word(word_of(at)):
+                    new = False
+            elif not self.put(at + 1, at[0]):
                 new = False
             at += at[0] + 1
         return new
@@ -158,8 +177,11 @@ cdef class TagSet:
         else:
             row = <Tags>tags
             at, end = row.data, row.data + row.size
-            while at < end:
-                self.drop(at + 1, at[0])
+            while at < end and self.count:
+                if self.words == 1 and at[0] < 8:
+                    self.drop_word(word_of(at))
+                else:
+                    self.drop(at + 1, at[0])
                 at += at[0] + 1
         if self.count == 0 and self.places > PLACES_MIN:
             free(self.table)
@@ -173,8 +195,7 @@ cdef class TagSet:
         cdef uint64_t place
         if length > TAG_MAX:
             too_long(length)
-        if 2 * self.count >= self.places or length + 1 > <uint64_t>(8 * self.words):
-            self.grow(max(self.words, <int>(length // 8 + 1)))
+        self.grow_for(1, max(self.words, <int>(length // 8 + 1)))
         make_entry(entry, self.words, tag, length)
         place = self.find(entry)
         if self.table[place * self.words]:
@@ -182,6 +203,38 @@ cdef class TagSet:
         memcpy(self.table + place * self.words, entry, 8 * self.words)
         self.count += 1
         return True
+
+    cdef inline bint put_word(self, uint64_t entry) noexcept nogil:
+        # the same in a set of single words that has room
+        cdef uint64_t place = self.home_of(entry)
+        while self.table[place]:
+            if self.table[place] == entry:
+                return False
+            place = (place + 1) & (self.places - 1)
+        self.table[place] = entry
+        self.count += 1
+        return True
+
+    cdef inline void drop_word(self, uint64_t entry) noexcept nogil:
+        # the same as `drop` in a set of single words
+        cdef uint64_t hole = self.home_of(entry), place, mask = self.places - 1
+        while self.table[hole] != entry:
+            if self.table[hole] == 0:
+                return
+            hole = (hole + 1) & mask
+        self.count -= 1
+        place = (hole + 1) & mask
+        while self.table[place]:
+            if ((place - self.home_of(self.table[place])) & mask) >= ((place - hole) & mask):
+                self.table[hole] = self.table[place]
+                hole = place
+            place = (place + 1) & mask
+        self.table[hole] = 0
+
+    cdef inline uint64_t home_of(self, uint64_t entry) noexcept nogil:
+        # `home` of a single word
+        cdef uint64_t mixed = entry * FACTORS[0]
+        return (mixed ^ mixed >> 32) * FACTORS[WORDS_MAX] >> self.shift
 
     cdef uint64_t home(self, const uint64_t *entry) noexcept nogil:
         # the place that an entry has when no other has it
@@ -202,14 +255,19 @@ cdef class TagSet:
             at = self.table + place * self.words
         return place
 
-    cdef int grow(self, int words) except -1:
-        # as many places as the tags and one more need, of so many words
+    cdef inline int grow_for(self, uint64_t more, int words) except -1:
+        # room for so many more, of so many words
+        if 2 * (self.count + more) > self.places or words != self.words:
+            self.grow(more, words)
+        return 0
+
+    cdef int grow(self, uint64_t more, int words) except -1:
         cdef uint64_t places = max(<uint64_t>PLACES_MIN, self.places), before = self.places, place
         cdef uint64_t *old = self.table
         cdef uint64_t *table
         cdef uint64_t[WORDS_MAX] entry
         cdef int old_words = self.words
-        while 2 * self.count >= places:
+        while 2 * (self.count + more) > places:
             places *= 2
         table = <uint64_t *>calloc(places * words, 8)
         if table is NULL:
@@ -247,6 +305,13 @@ cdef class TagSet:
                 memcpy(self.table + hole * self.words, at, 8 * self.words)
                 hole = place
         memset(self.table + hole * self.words, 0, 8 * self.words)
+
+
+cdef inline uint64_t word_of(const uint8_t *at) noexcept nogil:
+    # the entry of a tag of a row, of at most seven bytes
+    cdef uint64_t word
+    memcpy(&word, at, 8)
+    return (word & MASKS[at[0]]) + FIRST
 
 
 cdef inline void make_entry(uint64_t *entry, int words, const uint8_t *tag, uint64_t length) noexcept nogil:
