@@ -286,10 +286,11 @@ cdef class LinkConsumer(Holder):
         return (<const char *>name)[:TAG_BYTES]
 
     cdef bint credit(self) noexcept:
-        cdef SessionLedger session = self.session
+        # no name for the session: that would count references of it
         return (
-            self.active and session.flowing and self.delivered < self.limit and session.window != 0
-            and not session.waiting and not session.out.paused and session.out.size < session.out.size_max
+            self.active and self.session.flowing and self.delivered < self.limit and self.session.window != 0
+            and not self.session.waiting and not self.session.out.paused
+            and self.session.out.size < self.session.out.size_max
         )
 
     cdef bint flows(self) noexcept:
@@ -347,14 +348,13 @@ cdef class LinkConsumer(Holder):
     cdef bint begins_alike(self, Message message) noexcept:
         # whether its delivery differs in nothing but its numbers from the last usual one, up to the message's own bytes
         cdef prefix *known = self.known
-        cdef SessionLedger session = self.session
         cdef uint64_t size, tail
         cdef const uint8_t *payload
         cdef const uint8_t *rest
         if known == NULL or message.format != known.format or message.ttl_ms >= 0 or (
             message.priority != known.priority or message.flags & PERSISTENT != known.persistent
-            or (session.next_tag - 1) & ID_MASK < WIDE_ID or PyBytes_GET_SIZE(self.numbered)
-            or not session.window or session.waiting
+            or (self.session.next_tag - 1) & ID_MASK < WIDE_ID or PyBytes_GET_SIZE(self.numbered)
+            or not self.session.window or self.session.waiting
         ):
             return False
         if <PyObject *>message.address != <PyObject *>self.known_address and (
@@ -376,24 +376,22 @@ cdef class LinkConsumer(Holder):
             rest = payload + known.source
             if tail < 3 or rest[0] != 0 or rest[1] != 0x53 or rest[2] <= ANNOTATIONS:
                 return False
-        return known.size - known.content_at + tail + FRAME_HEAD + TRANSFER_MAX <= session.out.frame_max
+        return known.size - known.content_at + tail + FRAME_HEAD + TRANSFER_MAX <= self.session.out.frame_max
 
     cdef int repeat(self, Message message, uint64_t tag, uint64_t seq) except -1:
         # writes a delivery that `begins_alike`
         cdef prefix *known = self.known
-        cdef SessionLedger session = self.session
-        cdef OutBuffer out = session.out
         cdef uint64_t tail = payload_size(message) - known.source
-        cdef uint8_t *start = out.room(known.size + 8 + tail)
+        cdef uint8_t *start = self.session.out.room(known.size + 8 + tail)
         cdef uint8_t *p = put_all(start, known + 1, known.size)
         put_tag(put32(start + known.id_at, <uint32_t>((tag - 1) & ID_MASK)) + 2, seq, self.gap)
         if known.format == BASIC:
             p = put_data_head(p, tail)
         p = put_all(p, payload_start(message) + known.source, tail)
         put32(start, <uint32_t>(p - start))
-        out.size = p - out.data
-        session.window -= 1
-        session.next_outgoing_id += 1
+        self.session.out.size = p - self.session.out.data
+        self.session.window -= 1
+        self.session.next_outgoing_id += 1
         return 0
 
     cdef int remember(self, Message message, Message readable, const header_parts *parts, const uint8_t *frame,
