@@ -171,14 +171,20 @@ cdef class Translation:
             self.capacity = wanted
         return self.data + self.size
 
+    cdef bint knows(self, Message message) noexcept:
+        # whether its header is the one that is remembered
+        cdef uint64_t length = min(<uint64_t>message.header_length, payload_size(message))
+        return self.header is not None and message.format == self.source and (
+            <uint64_t>PyBytes_GET_SIZE(self.before) == length
+            and memcmp(PyBytes_AS_STRING(self.before), payload_start(message), length) == 0
+        )
+
     cdef Message of(self, Message message):
         cdef uint64_t length = min(<uint64_t>message.header_length, payload_size(message))
         cdef const uint8_t *p = payload_start(message)
         cdef bytes header = None
         cdef Message made
-        if self.header is not None and message.format == self.source and (
-            <uint64_t>PyBytes_GET_SIZE(self.before) == length and memcmp(PyBytes_AS_STRING(self.before), p, length) == 0
-        ):
+        if self.knows(message):
             made = self.with_header(message)
             if made is not None:
                 return made

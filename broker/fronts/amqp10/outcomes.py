@@ -41,7 +41,7 @@ class Unsettled(Ticket):
 
     __slots__ = ("link", "state", "tags")
 
-    def __init__(self, link: Sender, first: int, tags: list[bytes], on_done: Callable[[Ticket], None]) -> None:
+    def __init__(self, link: Sender, first: int, tags: Collection[bytes], on_done: Callable[[Ticket], None]) -> None:
         super().__init__(first, first + len(tags) - 1, on_done)
         self.link = link
         self.tags = tags
@@ -67,7 +67,7 @@ class Outcomes:
         self.waiting = 0
         """Deliveries without an outcome."""
 
-    def ticket(self, link: Sender, first: int, tags: list[bytes]) -> Unsettled:
+    def ticket(self, link: Sender, first: int, tags: Collection[bytes]) -> Unsettled:
         """For neighbouring deliveries of a link."""
         self.waiting += len(tags)
         return Unsettled(link, first, tags, self._ready)

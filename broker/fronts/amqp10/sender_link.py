@@ -54,6 +54,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     Transfer,
 )
 from clusterbroker.broker.wire.amqp10.serials import SERIALS, distance
+from clusterbroker.broker.wire.amqp10.tags import TagSet
 from clusterbroker.journal.record import Message
 
 CREDIT: Final = 1000
@@ -64,7 +65,7 @@ UNSETTLED, SETTLED, MIXED = 0, 1, 2
 """snd-settle-mode (2.8.2)."""
 _ACCEPTED: Final = Accepted()
 _RELEASED: Final = Released()
-_NO_TAGS: Final[set[bytes]] = set()
+_NO_TAGS: Final = TagSet()
 """Of each link that has nothing unsettled: there may be very many. It stays empty."""
 _NO_NAMES: Final[frozenset[bytes]] = frozenset()
 """Each ``frozenset()`` is another 216 bytes."""
@@ -75,7 +76,7 @@ class Store(Protocol):
 
     again: frozenset[bytes]
 
-    def tagged(self, tags: list[bytes], route: Route[QueueHandle]) -> Tagged: ...
+    def tagged(self, tags: Collection[bytes], route: Route[QueueHandle]) -> Tagged: ...
 
     def over(self, tags: Collection[bytes]) -> None: ...
 
@@ -126,7 +127,7 @@ class SenderLink:
         self.settles_first = attach.rcv_settle_mode == 0
         self.credit = 0
         self.delivery_count = attach.initial_delivery_count or 0
-        self.tags: set[bytes] = _NO_TAGS
+        self.tags = _NO_TAGS
         self.unsettled = 0
         """Deliveries without a settlement."""
         self.withheld = False
@@ -210,8 +211,8 @@ class SenderLink:
             count, credit = flow.delivery_count or 0, flow.link_credit
             proven = self.proof.heard(None if credit is None else (count + credit) % SERIALS)
             if proven and self.store is not None:
-                again = self.tags.union(self.proof.tags())
-                self.store.over([tag for tag in proven if tag not in again])
+                again = set(self.proof.tags())
+                self.store.over([tag for tag in proven if tag not in again and tag not in self.tags])
             self.review_credit()
         if flow.delivery_count is not None:
             if self.incoming.partial and not self.begun and self.credit:
@@ -275,14 +276,11 @@ class SenderLink:
 
     def _hold(self, batch: Transferred) -> None:
         """Their tags are in use until they are settled (2.6.12)."""
-        if not self.tags:
-            self.tags = set()
-        tags, count = self.tags, len(batch.tags)
-        known = len(tags)
-        tags.update(batch.tags)
-        if len(tags) != known + count:
+        if self.tags is _NO_TAGS:
+            self.tags = TagSet()
+        if not self.tags.hold(batch.tags):
             raise LinkError(INVALID_FIELD, "a delivery-tag is in use by another unsettled delivery of the link")
-        self.unsettled += count
+        self.unsettled += len(batch.tags)
 
     def keep(self, terms: Terms, target: Target) -> None:
         """It is attached on these terms."""
@@ -294,7 +292,7 @@ class SenderLink:
 
     # -- resumed
 
-    def _resumed(self, tags: Sequence[bytes]) -> None:
+    def _resumed(self, tags: Collection[bytes]) -> None:
         """Deliveries come after the link was resumed. Raises LinkError."""
         if self.is_partial:
             if any(tag not in self.again for tag in tags):
@@ -331,7 +329,9 @@ class SenderLink:
                     Disposition(role=RECEIVER, first=number, settled=self.settles_first, state=Accepted())
                 )
                 if not self.settles_first:
-                    self.tags = self.tags | {tag}
+                    if self.tags is _NO_TAGS:
+                        self.tags = TagSet()
+                    self.tags.add(tag)
                     self.unsettled += 1
                     self.kept = self.kept.difference((tag,))
                     self.session.outcomes.answered[number] = (self, tag, True)
@@ -347,7 +347,7 @@ class SenderLink:
 
     def settled(self, tags: Collection[bytes], accepted: bool) -> None:
         """These deliveries are over. `accepted`: and the client is told so with that."""
-        self.tags.difference_update(tags)
+        self.tags.release(tags)
         self.unsettled -= len(tags)
         if accepted and self.proof is not None:
             self.proof.told(tags)

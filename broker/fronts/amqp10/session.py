@@ -160,20 +160,22 @@ class Session:
         """Transfers of one link, as the decoder reads them."""
         self._count_frames(batch.frames)
         link: SenderLink | None = batch.link.owner
-        if link is None:
-            return  # an event before this one has detached it
-        try:
-            link.transferred(batch)
-        except LinkError as error:
-            self.cut(link, error)
+        if link is not None:  # an event before this one may have detached it
+            try:
+                link.transferred(batch)
+            except LinkError as error:
+                self.cut(link, error)
+        self._review_window()
 
     def _count_frames(self, count: int) -> None:
         self.next_incoming_id = (self.next_incoming_id + count) % SERIALS
         self.incoming_window -= count
         if self.incoming_window < 0:
             raise SessionError(WINDOW_VIOLATION, "more transfers than the incoming-window")
-        if self.incoming_window <= WINDOW // 2:
-            self.incoming_window = WINDOW
+
+    def _review_window(self) -> None:
+        """The client hears of a full window when half of it is used, unless a link's flow has said so."""
+        if self.incoming_window <= WINDOW // 2 and not self.closing:
             self.send(self.flow())
 
     def _transfer(self, transfer: Transfer, payload: bytes) -> None:
@@ -181,6 +183,7 @@ class Session:
         self._count_frames(1)
         link = self.table.find(transfer.handle)
         if link is None:
+            self._review_window()
             return
         try:
             if isinstance(link, SenderLink):
@@ -190,6 +193,7 @@ class Session:
             self._gather(link, transfer, payload)
         except LinkError as error:
             self.cut(link, error)
+        self._review_window()
 
     def _gather(self, link: SenderLink, transfer: Transfer, payload: bytes) -> None:
         decoder, incoming = self.connection.decoder, link.incoming
@@ -353,7 +357,9 @@ class Session:
         drain: bool = False,
         echo: bool = False,
     ) -> Flow:
-        """Where the session is, and one of its links."""
+        """Where the session is, and one of its links. Half of the incoming window is used: it is full again."""
+        if self.incoming_window <= WINDOW // 2:
+            self.incoming_window = WINDOW
         return Flow(
             next_incoming_id=self.next_incoming_id,
             incoming_window=self.incoming_window,

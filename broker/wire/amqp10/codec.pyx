@@ -17,6 +17,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
 from clusterbroker.broker.wire.amqp10.sections cimport find_sections, message_of, sections
+from clusterbroker.broker.wire.amqp10.tags cimport Tags
 from clusterbroker.broker.wire.amqp10.values cimport one_data
 from clusterbroker.broker.wire.big_endian cimport get16, get32
 from clusterbroker.journal.record cimport Message, held_start
@@ -87,8 +88,9 @@ cdef class Transferred:
 
     cdef public IncomingLink link
     cdef public list messages
-    cdef public list tags
+    cdef public Tags tags
     cdef public uint32_t first_id
+    cdef uint32_t next_id  # of the delivery that may join
     cdef public uint32_t frames
     cdef public bint settled
     cdef public uint8_t flags
@@ -97,19 +99,19 @@ cdef class Transferred:
 
     def __init__(self, IncomingLink link not None, uint32_t first_id, bint settled):
         self.link = link
-        self.first_id = first_id
+        self.first_id = self.next_id = first_id
         self.settled = settled
         self.messages = []
-        self.tags = []
+        self.tags = Tags()
 
 
 cdef Transferred new_transferred(IncomingLink link, uint32_t first_id, bint settled):
     cdef Transferred batch = Transferred.__new__(Transferred)
     batch.link = link
-    batch.first_id = first_id
+    batch.first_id = batch.next_id = first_id
     batch.settled = settled
     batch.messages = []
-    batch.tags = []
+    batch.tags = Tags.__new__(Tags)
     return batch
 
 
@@ -539,7 +541,7 @@ cdef class FrameDecoder:
                 link.settled = True
             return self.go_on(link, p + start, length - start, t.more, now_ms)
         if not t.more:
-            self.deliver(link, t.id, t.settled, (<const char *>t.tag)[:t.tag_length], p + start, length - start, now_ms)
+            self.deliver(link, t.id, t.settled, t.tag, t.tag_length, p + start, length - start, now_ms)
             self.batch.frames += 1
             return True
         link.partial = True
@@ -582,57 +584,64 @@ cdef class FrameDecoder:
         self.partial_bytes -= filled
         if link.too_large:
             link.forget()
-            self.refuse(link, delivery_id, settled, tag, too_large(self.message_bytes_max))
+            self.refuse(link, delivery_id, settled, <const uint8_t *>PyBytes_AS_STRING(tag), PyBytes_GET_SIZE(tag),
+                        too_large(self.message_bytes_max))
             return 0
         # the bytes are the delivery's, whatever becomes of the link while it is read
         link.store = NULL
         link.forget()
         try:
-            self.deliver(link, delivery_id, settled, tag, held_start(store) if store != NULL else <const uint8_t *>b"",
-                         filled, now_ms)
+            self.deliver(link, delivery_id, settled, <const uint8_t *>PyBytes_AS_STRING(tag), PyBytes_GET_SIZE(tag),
+                         held_start(store) if store != NULL else <const uint8_t *>b"", filled, now_ms)
         finally:
             Py_CLEAR(store)
         return 0
 
-    cdef int deliver(self, IncomingLink link, uint32_t delivery_id, bint settled, bytes tag, const uint8_t *payload,
-                     uint64_t length, int64_t now_ms) except -1:
+    cdef int deliver(self, IncomingLink link, uint32_t delivery_id, bint settled, const uint8_t *tag, uint64_t tag_length,
+                     const uint8_t *payload, uint64_t length, int64_t now_ms) except -1:
         cdef Transferred batch
         cdef Message message
         if length > self.message_bytes_max:
-            return self.refuse(link, delivery_id, settled, tag, too_large(self.message_bytes_max))
+            return self.refuse(link, delivery_id, settled, tag, tag_length, too_large(self.message_bytes_max))
         if link.raw:
             message = Message(link.address, PyBytes_FromStringAndSize(<const char *>payload, <Py_ssize_t>length), 0)
         elif link.find(payload, length):
             message = message_of(link.address, payload, length, &link.found, now_ms)
         else:
-            return self.refuse(link, delivery_id, settled, tag, LinkError(DECODE_ERROR, "the sections are no message"))
-        batch = self.join(link, delivery_id, settled)
+            return self.refuse(link, delivery_id, settled, tag, tag_length,
+                               LinkError(DECODE_ERROR, "the sections are no message"))
+        self.join(link, delivery_id, settled)
+        batch = self.batch
         batch.messages.append(message)
-        batch.tags.append(tag)
+        batch.tags.put(tag, tag_length)
+        batch.next_id += 1
         batch.flags |= message.flags
         batch.size += length
         return 0
 
-    cdef int refuse(self, IncomingLink link, uint32_t delivery_id, bint settled, bytes tag, refusal) except -1:
+    cdef int refuse(self, IncomingLink link, uint32_t delivery_id, bint settled, const uint8_t *tag, uint64_t tag_length,
+                    refusal) except -1:
         # stays the last event, so that the frame it came in is counted; nothing joins it
         cdef Transferred refused = new_transferred(link, delivery_id, settled)
         refused.refusal = refusal
-        refused.tags.append(tag)
+        refused.tags.put(tag, tag_length)
         self.tell(refused)
         self.batch = refused
         return 0
 
-    cdef Transferred join(self, IncomingLink link, uint32_t delivery_id, bint settled):
-        # the batch that a delivery, or a part of one, belongs to
-        cdef Transferred batch = self.batch
-        if batch is not None and batch.link is link and batch.settled == settled and batch.refusal is None and (
-            batch.first_id + <uint32_t>len(batch.messages) == delivery_id
+    cdef inline int join(self, IncomingLink link, uint32_t delivery_id, bint settled) except -1:
+        # `batch` is the one that a delivery, or a part of one, belongs to
+        if self.batch is None or self.batch.link is not link or self.batch.settled != settled or (
+            self.batch.next_id != delivery_id or self.batch.refusal is not None
         ):
-            return batch
-        batch = new_transferred(link, delivery_id, settled)
+            self.begin_batch(link, delivery_id, settled)
+        return 0
+
+    cdef int begin_batch(self, IncomingLink link, uint32_t delivery_id, bint settled) except -1:
+        cdef Transferred batch = new_transferred(link, delivery_id, settled)
         self.tell(batch)
         self.batch = batch
-        return batch
+        return 0
 
     cdef bint quick_disposition(self, const uint8_t *p, uint64_t length, uint16_t channel) except -1:
         cdef uint32_t count = 0, first = 0, last = 0
