@@ -1,9 +1,9 @@
 """The hand-out of a queue with consumers that pass messages over: as `ring` explains it.
 
-Each consumer with a selection walks the queue by itself, in the order of a hand-out: by priority, then by seq. `cursors`
-says of each priority the next seq that it looks at: all that is ready before it was refused by its `judge`, which gives
-the same answer for a message as long as that stays in its place. What returns may have changed, so the cursors go back
-to it.
+Each consumer with a selection walks the queue by itself, in the order of a hand-out: by priority, then by seq.
+`cursors` says of each priority the next seq that it looks at: all that is ready before it was refused by its `judge`,
+which gives the same answer for a message as long as that stays in its place. What returns may have changed, so the
+cursors go back to it.
 
 A queue that keeps only what its own selection takes is swept (`sweep`): the others leave it, unwritten if they came
 since the last group.

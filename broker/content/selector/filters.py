@@ -6,8 +6,8 @@
     amqp:application-properties-filter      the same of application properties
 
 All filters of a link hold together. In the two maps a text `&p:x` is what begins with x, `&s:x` what ends with it, and
-`&&x` is the text `&x` (RabbitMQ 4.1). A filter travels from node to node as the client sent it (`Filter.wire`), and
-whoever judges by it makes it anew.
+`&&x` is the text `&x` (RabbitMQ 4.1). A filter travels from node to node as the client sent it (`Filter.wire`, in the order
+of its entries' names), and whoever judges by it makes it anew.
 """
 
 from __future__ import annotations
@@ -76,10 +76,19 @@ def filter_of(filters: Mapping[Any, Any]) -> tuple[Filter | None, dict[Symbol, D
             taken[Symbol(name)] = told
     if not holds:
         return None, {}
-    wire = encode(taken)
+    wire = encode(dict(sorted(taken.items())))
     if len(wire) > WIRE_BYTES_MAX:
         raise BadFilter(f"filters have at most {WIRE_BYTES_MAX} bytes")
     return Filter(tuple(holds), wire), taken
+
+
+def selects_as(filters: Mapping[Any, Any], wanted: Filter | None) -> bool:
+    """Whether a source's filter map asks for this filter, in whatever order."""
+    try:
+        found, _ = filter_of(filters)
+    except BadFilter:
+        return False
+    return (b"" if found is None else found.wire) == (b"" if wanted is None else wanted.wire)
 
 
 def filter_on_wire(wire: bytes) -> Filter | None:

@@ -318,7 +318,7 @@ def _consume(
         terms = in_force(source, kept=_keeps(access, reader), administers=access.is_administrator)
         known.expiry_policy, known.timeout = terms.policy, terms.timeout_s
         if reader is queue and recoverable_receiver.is_wanted(session, performative, queue, terms):
-            return _receive_lasting(session, performative, left, known, terms, queue)
+            return _receive_lasting(session, performative, left, known, terms, queue, wanted)
         client = returning.resumed(performative, left)
         if client is not None:
             assert isinstance(left, SuspendedReceiver), "a link of this role is resumed"
@@ -354,17 +354,18 @@ def _consume(
 
 
 def _receive_lasting(
-    session: SessionCore, performative: Attach, left: Suspended | None, known: Source, asked: Terms, queue: QueueHandle
-) -> ReceiverLink:
+    session: SessionCore, performative: Attach, left: Suspended | None, known: Source, asked: Terms, queue: QueueHandle,
+    wanted: Filter | None,
+) -> ReceiverLink:  # fmt: skip
     """What the link holds survives its node."""
     told, terms = resuming.told(performative), recoverable.in_force(asked)
     if left is not None:
         left.end()
     lasting = replace(known, durable=recoverable.DURABLE, expiry_policy=terms.policy)
-    link = ReceiverLink(session, performative, lasting, queue, _priority(performative.properties or {}))
+    link = ReceiverLink(session, performative, lasting, queue, _priority(performative.properties or {}), wanted)
     session.links[link.handle] = link
     attach = recoverable_receiver.AttachingReceiver(session, performative, link, told, terms, lasting, queue)
-    attach.begin(str(lasting.address))
+    attach.begin(recoverable_receiver.terminus_of(str(lasting.address), wanted))
     return link
 
 

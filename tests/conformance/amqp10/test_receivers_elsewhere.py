@@ -11,10 +11,12 @@ from clusterbroker.broker.wire.amqp10.performatives import Accepted
 from tests.support.amqp10 import read
 
 from ..marks import rule
+from .test_filters import JMS, filters, numbered
 from .test_links import fill
 from .test_recovery import RECOVERY, ResumingReceiver, lasting_receiver, states, tag_of
 from .test_recovery_elsewhere import World
 from .test_recovery_elsewhere import world as world  # a fixture
+from .test_recovery_filters import RED
 from .wire import Delivery
 
 pytestmark = pytest.mark.skipif("CONFORMANCE_URL" in os.environ, reason="it kills nodes of its own")
@@ -84,3 +86,25 @@ def test_what_a_link_holds_survives_a_full_restart(world: World) -> None:
     go_on(world, "b", held).detach()
     other.detach()
     assert world.bodies("c", 1) == [b"4"]
+
+
+@rule("R161", "R165", "E143")
+def test_what_a_link_with_a_filter_holds_when_owner_and_node_are_lost(world: World) -> None:
+    owner = world.owner("q")
+    session = world.session(owner)
+    numbered(session, "q", 6)
+    link = lasting_receiver(session, "q", filter=filters((JMS, RED)))
+    link.grant(2)
+    held = link.deliveries(2)
+    assert [each.message.body for each in held] == [b"0", b"2"]
+    world.kill(owner)
+    there, last = world.others(owner)
+    other = world.session(there).receiver("/queues/q", credit=9)
+    assert other.bodies(4) == [b"1", b"3", b"4", b"5"], "nobody else gets what the link holds"
+    doubt = {tag_of(held[0]): None, tag_of(held[1]): Accepted()}
+    again = lasting_receiver(world.session(last), "q", doubt, filter=filters((JMS, RED)))
+    assert set(states(again.attach)) == {tag_of(held[0]), tag_of(held[1])}
+    other.detach()
+    again.grant(9)
+    found = [again.frames() for _ in range(3)]
+    assert [read(frame.payload).body for frame in found if frame.payload] == [b"0", b"4"]
