@@ -128,5 +128,7 @@ LINK_ATTACH: Final[Readable[int]] = Readable(b"v", _NUMBER.pack, lambda raw: int
 not resume it returns."""
 LINK_NAMES_MAX: Final = 16_384
 """Names of links that a queue holds, of LINK_DELIVERY and of LINK_HELD: each checkpoint and each sync tells all."""
+SWEPT: Final = _text(b"g").name("")
+"""A queue with a selector of its own has let go of all below it that this does not take (`sweeping`)."""
 HAD_CONSUMERS: Final = _text(b"c").name("")
 """1: the queue has had a consumer (auto-delete survives a failover)."""

@@ -17,6 +17,7 @@ from clusterbroker.broker.content.selector.subject import Subject
 from clusterbroker.broker.queues import ring as rings
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.subscription import Member
+from clusterbroker.broker.queues.sweeping import Sweeping
 from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
 
@@ -34,10 +35,11 @@ LOAD_BYTES: Final = 1 << 20
 class Selecting:
     """Of one queue."""
 
-    __slots__ = ("_excluded", "_links", "_queue", "_subject", "_work")
+    __slots__ = ("_excluded", "_links", "_queue", "_subject", "_sweeping", "_work")
 
-    def __init__(self, queue: LocalQueue) -> None:
+    def __init__(self, queue: LocalQueue, sweeping: Sweeping | None) -> None:
         self._queue = queue
+        self._sweeping = sweeping
         self._excluded: dict[tuple[int, str], None] = {}  # in the order in which they came
         self._links: dict[str, set[int]] = {}
         self._subject: Subject | None = None  # the last message that was judged: others judge it next
@@ -52,10 +54,14 @@ class Selecting:
             member.credit.selection = None
             return
 
+        swept = self._sweeping
+        if swept is not None and (wanted is None or wanted.digest != swept.digest):
+            swept = None  # else what is there has been judged
+
         def judge(seq: int, message: Message) -> bool | None:
             if excluded is not None and seq in excluded:
                 return False
-            if wanted is None:
+            if wanted is None or (swept is not None and seq < swept.upto):
                 return True
             if self._work > WORK_MAX:
                 return None

@@ -11,7 +11,6 @@ link: a map for another filter is refused, and without a map another filter make
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.fronts.amqp10 import resuming
@@ -74,7 +73,7 @@ def is_wanted(session: SessionCore, attach: Attach, queue: QueueHandle, terms: T
 
 def terminus_of(address: str, wanted: Filter | None) -> str:
     """What a link of this address and filter is known again by: with another filter it is another link's messages."""
-    return address if wanted is None else f"{address} filter:{blake2b(wanted.wire, digest_size=16).hexdigest()}"
+    return address if wanted is None else f"{address} filter:{wanted.digest.hex()}"
 
 
 class AttachingReceiver(Attaching):

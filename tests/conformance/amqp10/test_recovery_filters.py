@@ -110,7 +110,7 @@ def test_a_link_with_a_filter_comes_back_at_any_node(connect10: Connect10, queue
     numbered(session, queue, 4)
     again.grant(9)
     assert sorted(again.bodies(2)) == [b"0", b"2"], "what comes later, too"
-    ready(channel, queue, 5)
+    ready(channel, queue, 6)
 
 
 @rule("R161", "R169")
