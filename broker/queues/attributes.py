@@ -128,6 +128,13 @@ LINK_ATTACH: Final[Readable[int]] = Readable(b"v", _NUMBER.pack, lambda raw: int
 not resume it returns."""
 LINK_NAMES_MAX: Final = 16_384
 """Names of links that a queue holds, of LINK_DELIVERY and of LINK_HELD: each checkpoint and each sync tells all."""
+EXCLUDED: Final[Readable[tuple[bytes, int]]] = Readable(
+    b"x",
+    lambda key: key[0] + _NUMBER.pack(key[1]),
+    lambda raw: (raw[: -_NUMBER.size], _NUMBER.unpack(raw[-_NUMBER.size :])[0]),
+)
+"""(link, bucket): messages that a recoverable receiver link has returned and never wants again. The link is a digest of
+its container-id and name (`selecting`). Bit i stands for seq 62 * bucket + i."""
 SWEPT: Final = _text(b"g").name("")
 """A queue with a selector of its own has let go of all below it that this does not take (`sweeping`)."""
 HAD_CONSUMERS: Final = _text(b"c").name("")

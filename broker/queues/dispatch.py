@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from clusterbroker.broker.content.changes import with_change
 from clusterbroker.broker.queues import ring as rings
 from clusterbroker.broker.queues.annotation import Annotation
+from clusterbroker.broker.queues.attributes import EXCLUDED
 from clusterbroker.broker.queues.dead_lettering.dead_lettering import DeadLettering
 from clusterbroker.broker.queues.handle import Modification, Taken
 from clusterbroker.broker.queues.local_queue import LocalQueue
@@ -281,12 +282,24 @@ class Dispatch:
         else:
             queue.ring.requeue(seq, counted)
 
+    def exclude(self, seqs: Iterable[int], link: str, lasting: bool = False) -> None:
+        """The link never gets these messages again; `lasting`: another owner knows it as well."""
+        self.selecting = self.selecting or Selecting(self._queue, self.sweeping)
+        self.selecting.exclude(seqs, link, lasting)
+
+    def restore(self) -> None:
+        """What the log knows of who passes messages over goes on."""
+        if self.sweeping is not None:
+            self.sweeping.begin()
+        if self._queue.ring.has_attributes and EXCLUDED.names(self._queue.ring.attributes):
+            self.selecting = Selecting(self._queue, self.sweeping)
+            self.selecting.restore()
+
     def modify(self, seq: int, modification: Modification) -> None:
         """See `QueueHandle.modify`."""
         queue = self._queue
         if modification.link:
-            self.selecting = self.selecting or Selecting(queue, self.sweeping)
-            self.selecting.exclude(seq, modification.link)
+            self.exclude((seq,), modification.link)
         if not modification.change:
             self.requeue(seq, modification.counted)
             return

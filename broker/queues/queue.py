@@ -364,10 +364,9 @@ class Queue(LocalQueue):
         self.resume_lease(now_ms)
 
     def resume_lease(self, now_ms: int) -> None:
-        """What the ring knows of a lease, of links and of a selector goes on."""
+        """What the ring knows of a lease, of links and of who passes messages over goes on."""
         self.leasing = resumed(self, now_ms)
-        if self.dispatch.sweeping is not None:
-            self.dispatch.sweeping.begin()
+        self.dispatch.restore()
         if self.ring.has_attributes and (self.ring.restore_links() or LINK_ATTACH.of(self.ring.attributes)):
             self.holding = Holding(self)
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from clusterbroker.broker.wire.amqp10.performatives import Accepted
+from clusterbroker.broker.wire.amqp10.performatives import Accepted, Modified, Released
 from tests.support.amqp10 import read
 
 from ..marks import rule
@@ -70,9 +70,8 @@ def test_what_a_link_holds_is_nobody_elses_when_nodes_are_lost(world: World, los
     assert sorted(world.bodies(there, 3)) == [b"0", b"1", b"4"], "all else was accepted"
 
 
-@rule("R172")
-def test_what_a_link_holds_survives_a_full_restart(world: World) -> None:
-    held = holding(world, "a")
+def restart(world: World) -> None:
+    """All nodes are killed and started."""
     for name in world.cluster.names:
         world.kill(name)
 
@@ -80,6 +79,12 @@ def test_what_a_link_holds_survives_a_full_restart(world: World) -> None:
         await asyncio.gather(*(world.cluster.start(name) for name in world.cluster.names))
 
     asyncio.run(start())
+
+
+@rule("R172")
+def test_what_a_link_holds_survives_a_full_restart(world: World) -> None:
+    held = holding(world, "a")
+    restart(world)
     other = world.session("c").receiver("/queues/q", credit=9)
     assert other.delivery().message.body == b"4"
     assert other.waiting() == 0
@@ -108,3 +113,34 @@ def test_what_a_link_with_a_filter_holds_when_owner_and_node_are_lost(world: Wor
     again.grant(9)
     found = [again.frames() for _ in range(3)]
     assert [read(frame.payload).body for frame in found if frame.payload] == [b"0", b"4"]
+
+
+@rule("D102", "R161", "R172")
+@pytest.mark.parametrize("lost", ["the owner", "all"])
+def test_what_a_link_never_wants_again_is_known_to_the_next_owner(world: World, lost: str) -> None:
+    owner = world.owner("q")
+    home, there = world.others(owner)
+    session = world.session(home)
+    fill(session, "q", 4)
+    link = lasting_receiver(session, "q")
+    link.grant(3)
+    one, two, three = link.deliveries(3)
+    link.dispose(one.id, state=Modified(undeliverable_here=True))
+    link.dispose(two.id, state=Modified(delivery_failed=True, undeliverable_here=True))
+    session.settle_down()
+    other = world.session(there).receiver("/queues/q", credit=1)
+    returned = other.delivery()
+    assert returned.message.body == b"0", "it has returned"
+    other.dispose(returned.id, state=Released())
+    other.detach()
+    if lost == "all":
+        restart(world)
+    else:
+        world.kill(owner)
+    session = world.session(home)
+    link = lasting_receiver(session, "q", {tag_of(three): None})
+    link.grant(9)
+    found = [link.frames() for _ in range(2)]
+    assert sorted(read(frame.payload).body for frame in found) == [b"2", b"3"]
+    assert link.waiting() == 0, "what it excluded passes it by"
+    assert sorted(world.session(there).receiver("/queues/q", credit=9).bodies(2)) == [b"0", b"1"]
