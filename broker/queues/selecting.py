@@ -50,7 +50,7 @@ class Selecting:
         self._sweeping = sweeping
         self._excluded: dict[tuple[int, bytes], None] = {}  # in the order in which they came
         self._links: dict[bytes, set[int]] = {}
-        self._room = FORGOTTEN_AT_ONCE  # so many pairs before it is seen which messages have left
+        self._room = min(FORGOTTEN_AT_ONCE, EXCLUDED_MAX)  # so many pairs before it is seen which messages have left
         self._subject: Subject | None = None  # the last message that was judged: others judge it next
         self._work = 0
 
