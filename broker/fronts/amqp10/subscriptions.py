@@ -39,6 +39,7 @@ from clusterbroker.broker.wire.amqp10.errors import INVALID_FIELD, NOT_FOUND, Li
 from clusterbroker.broker.wire.amqp10.performatives import Attach, DeleteOnClose, Source
 from clusterbroker.broker.wire.amqp10.types import Described, Symbol
 from clusterbroker.broker.wire.numbers import UInt64
+from clusterbroker.cluster.wiring.levels import LINK_RECOVERY
 
 if TYPE_CHECKING:
     from clusterbroker.cluster.wiring.commands import Bind
@@ -162,7 +163,7 @@ def attach(session: SessionCore, performative: Attach, source: Source, consume: 
         policy, topic = DeleteOnClose, topic_of(source.address, TOPICS)
     is_durable = source.durable > 0 or source.expiry_policy == NEVER
     is_shared = SHARED in source.capabilities
-    no_local = {} if is_shared or GLOBAL in source.capabilities else _no_local(source)
+    no_local = {} if is_shared or GLOBAL in source.capabilities else _no_local(session, source)
     not_of = session.connection.container_id if no_local else ""
     if source.dynamic or not (is_durable or is_shared):
 
@@ -227,8 +228,11 @@ def _selector(source: Source) -> str:
     return ""
 
 
-def _no_local(source: Source) -> dict[Symbol, Described]:
-    """Those of the filters that ask for no messages of this container."""
+def _no_local(session: SessionCore, source: Source) -> dict[Symbol, Described]:
+    """Those of the filters that ask for no messages of this container; none while members may publish that do not know
+    of it."""
+    if session.access.node.map.level < LINK_RECOVERY:
+        return {}
     return {
         Symbol(name): told
         for name, told in (source.filter or {}).items()
