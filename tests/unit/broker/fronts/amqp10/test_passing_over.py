@@ -200,6 +200,16 @@ def test_a_filter_needs_members_that_judge() -> None:
     assert not bodies(attached.attached, Detach)
 
 
+def test_no_local_needs_members_that_know_of_it() -> None:
+    """Below feature level 3 it is absent from the answer."""
+    asked = {Symbol("no-local"): Described(Symbol("apache.org:no-local-filter:list"), [])}
+    for level, in_force in ((2, False), (3, True)):
+        peer = Peer(Cluster("a", "b", level=level)["a"]).enter()
+        receiver = peer.receiver("r", "topic", capabilities=("topic",), filter=asked)
+        (attach,) = bodies(receiver.attached, Attach)
+        assert bool(attach.source.filter) is in_force
+
+
 def test_consumers_that_pass_over_and_others_take_turns() -> None:
     world = world_with("q")
     links: list[Receiver] = []
