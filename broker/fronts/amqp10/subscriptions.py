@@ -193,7 +193,8 @@ def look_up(session: SessionCore, performative: Attach, consume: Consume) -> Non
     if queue is None or not isinstance(queue.entity.arguments.get(SUBSCRIPTION), str):
         raise LinkError(NOT_FOUND, f"no durable subscription '{name}' of container '{session.connection.container_id}'")
     arguments = queue.entity.arguments
-    filters, no_local = {}, {}
+    filters: dict[str, Any] = {}
+    no_local: dict[Any, Any] = {}
     if SELECTOR in arguments:
         filters = {Symbol("jms-selector"): Described(Symbol(SELECTORS[0]), arguments[SELECTOR])}
     if NO_LOCAL in arguments:
