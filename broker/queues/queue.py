@@ -4,7 +4,7 @@ The queue gives the messages of its log their meaning. Its parts, of which each 
 
     log             ring, commits, tickets (`log`)
     dead_letters    what leaves unconsumed (`dead_lettering`)
-    dispatch        what is handed out, expires and returns (`dispatch`)
+    dispatch        what is handed out, expires and returns (`dispatch`), or is not kept (`sweeping`)
     limits          how long it may be (`limits`)
     leasing         one reader that has all of it (`leasing`)
     browsing        those who look and take nothing (`browsing`)
