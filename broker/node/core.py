@@ -313,9 +313,8 @@ class Node:
         if entity.staging:
             vhost.staging[entity.name] = handle
             return
-        vhost.queues[entity.name] = handle
         self.watching.began(entity.vhost, handle)
-        vhost.router.add_queue(entity.name)
+        vhost.add_queue(entity.name, handle)
 
     def forget_ring(self, ring: Ring) -> None:
         """What the journal has of it is not wanted any more."""

@@ -69,12 +69,25 @@ class RingLinks(RingLife):
 
         self.both(grant)
 
+    @rule(which=st.integers(0, 2), rest=st.integers(0, 3))
+    def select(self, which: int, rest: int) -> None:
+        """It takes odd messages, or even ones; otherwise all."""
+
+        def choose(half: Half) -> None:
+            selection = half.module.Selection(lambda seq, _: seq % 2 == rest) if rest < 2 else None
+            half.takers[which].selection = selection
+
+        self.both(choose)
+
     @rule(limit=st.sampled_from([1, 5, 1 << 20]))
     def dispatch(self, limit: int) -> None:
         def act(half: Half) -> Any:
             half.load(self.owner)
             ring = half.nodes[self.owner].ring
-            count, why = half.module.dispatch(ring, half.takers, 0, limit)
+            if any(taker.selection is not None for taker in half.takers):
+                count, why, _ = half.module.dispatch_selected(ring, half.takers, 0, limit)
+            else:
+                count, why = half.module.dispatch(ring, half.takers, 0, limit)
             ring.reserve()
             sent = [half.record.read_records(taker.out.take()) for taker in half.takers]
             return count, why, ring.groups, [[(seq, again, m.payload) for seq, m, _, again in one] for one in sent]

@@ -105,7 +105,7 @@ class Session:
         self.deadlines: list[Callable[[int], bool]] = []
         self.closing = False
         self.reply_key = ""
-        self.publisher = Publisher(self)
+        self.publisher = Publisher(self, connection.container_id)
         self.outcomes = Outcomes(self._want_flush)
         self.transactions = Transactions(self)
         self.traced: Traced | None = None

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.receiver import give_back
 from clusterbroker.broker.access.timeouts import check_timeouts
+from clusterbroker.broker.content.selector.filters import selects_as
 from clusterbroker.broker.fronts.amqp10.delivery import SessionLedger
 from clusterbroker.broker.fronts.amqp10.expiry import Event, Terms
 from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
@@ -139,8 +140,7 @@ class SuspendedReceiver(_Suspended):
         """Whether a client comes back to the same place, for the same messages."""
         if not isinstance(terminus, Source) or terminus.dynamic or self.link.queue.deleted:
             return False
-        source = self.link.source
-        return terminus.address == source.address and (terminus.filter or None) == source.filter
+        return terminus.address == self.link.source.address and selects_as(terminus.filter or {}, self.link.filter)
 
     def hold(self, seqs: Collection[int]) -> list[int]:
         """Takes over what the link holds, in this order; returns what is too much."""

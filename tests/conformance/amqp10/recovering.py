@@ -39,10 +39,12 @@ class ResumingReceiver(Receiver):
     def __init__(
         self, session: Session, queue: str, name: str, unsettled: dict[bytes, Any] | None, *, timeout: int = 0,
         incomplete: bool = False, second: bool = False, waits: bool = True, policy: str = "session-end",
-        lasting: bool = False,
+        lasting: bool = False, **fields: Any,
     ) -> None:  # fmt: skip
         self.session, self.name, self.handle, self.count = session, name, session.handle(), 0
-        source = Source(address=f"/queues/{queue}", timeout=timeout, expiry_policy=policy, durable=2 * lasting)
+        source = Source(
+            address=f"/queues/{queue}", timeout=timeout, expiry_policy=policy, durable=2 * lasting, **fields
+        )
         session.say(
             Attach(
                 name=name, handle=self.handle, role=True, rcv_settle_mode=int(second), source=source, target=Target(),
