@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
 from clusterbroker.broker.wire.amqp10.errors import INVALID_FIELD, LinkError
@@ -58,6 +59,12 @@ NOTHING_KEPT: Final = Terms("link-detach", 0)
 OF_SESSION: Final = Terms("session-end", 0)
 
 
+@lru_cache(maxsize=256)
+def _terms(policy: str, timeout_s: int) -> Terms:
+    """Most links have the same: they share them."""
+    return Terms(policy, timeout_s)
+
+
 class LinkSettings(Protocol):
     """What policies say of links to a queue, or to an exchange (`QueueSettings`, `ExchangeSettings`)."""
 
@@ -82,7 +89,7 @@ def in_force(asked: Source | Target, *, kept: bool, administers: bool, settings:
         raise LinkError(INVALID_FIELD, f"expiry-policy is {', '.join(_BEGINS)}")
     if not kept:
         return NOTHING_KEPT
-    terms = Terms(str(asked.expiry_policy), int(asked.timeout))
+    terms = _terms(str(asked.expiry_policy), int(asked.timeout))
     if not administers:
         terms = _limited(terms, TIMEOUT_S_MAX)
     if settings is None:
@@ -95,5 +102,5 @@ def in_force(asked: Source | Target, *, kept: bool, administers: bool, settings:
 
 def _limited(terms: Terms, longest_s: int) -> Terms:
     if terms.policy == NEVER:
-        return Terms("connection-close", longest_s)
-    return Terms(terms.policy, min(terms.timeout_s, longest_s))
+        return _terms("connection-close", longest_s)
+    return _terms(terms.policy, min(terms.timeout_s, longest_s))
