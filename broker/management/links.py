@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from clusterbroker.broker.stats.links import ClientLink, SessionWindows, SuspendedRow
+from clusterbroker.broker.stats.links import ClientLink, SessionWindows, SuspendedRow, address_of
 from clusterbroker.broker.stats.rows import ChannelRow, ConnectionRow
 from clusterbroker.cluster.ids import QueueId
 from clusterbroker.cluster.wiring.authorization import principal as told_as
@@ -264,7 +264,7 @@ def _recoverable(reading: Reading, link: RecoverableLink) -> Away:
         receives=link.role == "receiver",
         user=link.user,
         level="log",
-        address=link.terminus,
+        address=address_of(link.terminus),
         queue_id=queue,
         unsettled=unsettled,
         since_ms=since_ms,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.fronts.amqp10.addresses import queue_of, target_of
+from clusterbroker.broker.stats.links import address_of
 from clusterbroker.broker.wire.amqp10.errors import LinkError
 from clusterbroker.cluster.wiring.changes import LinkSuspended
 from clusterbroker.cluster.wiring.link_expiry import LinkExpiry
@@ -27,7 +28,7 @@ def queue_id_of(view: ClusterView, link: RecoverableLink) -> int:
     """The queue that a link receives from, or sends to; 0: an exchange, or none that there is."""
     try:
         if link.role == "receiver":
-            name = queue_of(link.terminus)
+            name = queue_of(address_of(link.terminus))
         else:
             target = target_of(link.terminus, lambda name: view.queue(link.vhost, name) is None)
             if target.exchange:

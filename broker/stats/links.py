@@ -11,7 +11,8 @@ Members below feature level 4 cannot read these rows, so they are told from that
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import re
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -57,6 +58,15 @@ class SessionWindows(msgspec.Struct, frozen=True, array_like=True, gc=False):
     incoming_window: int = 0
     next_outgoing_id: int = 0
     remote_incoming_window: int = 0
+
+
+_FILTER: Final = re.compile(" filter:[0-9a-f]{16,128}$")
+
+
+def address_of(terminus: str) -> str:
+    """The address in a recoverable link's terminus, which may end with the digest of a filter
+    (`recoverable_receiver.terminus_of`)."""
+    return _FILTER.sub("", terminus)
 
 
 class SuspendedRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True, tag="suspended"):

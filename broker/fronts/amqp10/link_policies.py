@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.addresses import queue_of, target_of
 from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY
+from clusterbroker.broker.stats.links import address_of
 from clusterbroker.broker.wire.amqp10.errors import RESOURCE_LIMIT, LinkError
 from clusterbroker.broker.wire.amqp10.types import Symbol
 from clusterbroker.cluster.wiring.queue_settings import LINK_RECOVERY, RECOVERABLE_LINKS_MAX
@@ -67,7 +68,7 @@ def check_room(session: SessionCore, attach: Attach, address: str, settings: Lin
 def _place(session: SessionCore, role: LinkRole, address: str) -> tuple[str, str]:
     """The exchange, or the queue, however the address is written."""
     if role == "receiver":
-        return "", queue_of(address)
+        return "", queue_of(address_of(address))
     vhost = session.access.vhost
     found = target_of(address, lambda name: name not in vhost.queues)
     return found.exchange, "" if found.exchange else found.key
