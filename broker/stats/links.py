@@ -60,7 +60,7 @@ class SessionWindows(msgspec.Struct, frozen=True, array_like=True, gc=False):
     remote_incoming_window: int = 0
 
 
-_FILTER: Final = re.compile(" filter:[0-9a-f]{16,128}$")
+_FILTER: Final = re.compile(" filter:[0-9a-f]{32}$")
 
 
 def address_of(terminus: str) -> str:
