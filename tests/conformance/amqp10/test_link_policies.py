@@ -14,9 +14,9 @@ from clusterbroker.broker.wire.amqp10.types import Symbol
 from ..target import Target as Broker
 from ..wire import Channel, eventually
 from .conftest import Connect10
+from .recovering import KEPT_S, RECOVERY, lasting_receiver, ready, suspend
 from .test_links import fill
 from .test_recoverable_senders import recoverable
-from .test_recovery import KEPT_S, RECOVERY, lasting_receiver, ready, suspend
 from .wire import Session
 
 Put = Callable[..., str]

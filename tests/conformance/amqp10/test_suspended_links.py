@@ -20,11 +20,11 @@ from ..target import PASSWORD
 from ..target import Target as Broker
 from ..wire import Channel, eventually
 from .conftest import Connect10
+from .recovering import KEPT_S, lasting_receiver, ready, receiver, suspend, tag_of
+from .recovering import sender as kept_sender
 from .test_links import fill
 from .test_operators import told
 from .test_recoverable_senders import recoverable
-from .test_recovery import KEPT_S, lasting_receiver, ready, receiver, suspend, tag_of
-from .test_recovery import sender as kept_sender
 from .wire import Session
 
 Ask = Callable[..., httpx.Response]

@@ -10,9 +10,8 @@ from clusterbroker.broker.wire.amqp10.performatives import Accepted, Modified, S
 
 from ..wire import Channel
 from .conftest import Connect10
+from .recovering import KEPT_S, lasting_receiver, ready, receiver, states, tag_of
 from .test_links import fill
-from .test_recovery import KEPT_S, lasting_receiver, ready, receiver, states, tag_of
-from .test_recovery import connect_here as connect_here
 from .wire import Delivery, Session
 
 TIMEOUT_MS = 300
