@@ -14,7 +14,8 @@ A sender link (this client sends), by our state of a tag and the peer's:
 
 A receiver link (this client receives):
 
-    any        any state         the peer resumes it: nothing to do but wait for its transfer
+    any        another outcome   lost: the peer has decided it without us
+    any        any other state   the peer resumes it: nothing to do but wait for its transfer
     outcome    absent            the peer has carried it out and settled
     null       absent            lost: the peer has given it to somebody else, or deleted it
 """
@@ -132,7 +133,7 @@ class ReceiverPlan(NamedTuple):
     settled: tuple[bytes, ...]
     """Our outcome is carried out."""
     lost: tuple[bytes, ...]
-    """The peer holds them no more, and has no outcome of ours."""
+    """The peer holds them no more, and our outcome, if there is one, was not carried out."""
     is_partial: bool
 
 
@@ -142,7 +143,11 @@ def plan_receiver(own: OwnMap, peer: PeerMap) -> ReceiverPlan:
     lost: list[bytes] = []
     for tag, mine in own.states.items():
         if tag in peer.states:
-            awaited.add(tag)
+            theirs = peer.states[tag]
+            if is_outcome(theirs) and type(theirs) is not type(mine):
+                lost.append(tag)
+            else:
+                awaited.add(tag)
         elif not peer.incomplete:
             (settled if is_outcome(mine) else lost).append(tag)
     return ReceiverPlan(frozenset(awaited), tuple(settled), tuple(lost), own.incomplete or peer.incomplete)

@@ -208,6 +208,8 @@ class Session:
         self._remote_window = distance(self._next_outgoing, base + flow.incoming_window)
         events: list[SessionEvent] = []
         link = None if flow.handle is None else self._theirs.get(flow.handle)
+        if link is not None and self._handle_of(link) in self._leaving:
+            link = None  # the peer knows its handle no more when an answer comes
         if isinstance(link, SenderLink):
             limit = (flow.delivery_count or 0) + (flow.link_credit or 0)
             link.credit = room(link.delivery_count, limit)
@@ -249,7 +251,7 @@ class Session:
 
     def grant(self, link: ReceiverLink, credit: int, drain: bool = False) -> None:
         """Lets the peer send so many deliveries from now on; `drain`: what is not there is given up at once."""
-        if link.attached:
+        if link.attached and self._handle_of(link) not in self._leaving:
             link.credit = credit
             self._tell(link, drain)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.access.receiver import Consumer, give_back
 from clusterbroker.broker.queues.ring import Taker
-from clusterbroker.broker.queues.subscription import Source
+from clusterbroker.broker.queues.subscription import hold_limit_ms
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node
@@ -67,14 +67,14 @@ def check_timeouts(session: Session, node: Node, now_ms: int, until: int) -> boo
     oldest = ledger.oldest()
     default = node.options.consumer_timeout_ms
     labour.done += LIMIT_STEPS * len(session.consumers)
-    limits = [_limit(subscription.queue, default) for subscription in session.consumers.values()]
+    limits = [hold_limit_ms(subscription.queue.settings, default) for subscription in session.consumers.values()]
     shortest = min((limit for limit in (*limits, default) if limit), default=0)
     if oldest is None or not shortest or now_ms - oldest[0] < shortest:
         return True
     labour.done += ledger.unacked // LISTED_IN_A_STEP
     went = False
     for at_ms, consumer in ledger.held():
-        limit = _limit(consumer.ring.owner, default)
+        limit = hold_limit_ms(consumer.ring.owner.settings, default)
         if limit and now_ms - at_ms >= limit and not session.closing:
             if went and labour.done > until:
                 return False
@@ -82,11 +82,6 @@ def check_timeouts(session: Session, node: Node, now_ms: int, until: int) -> boo
             _time_out(session, node, consumer, limit, now_ms)
             went = True
     return True
-
-
-def _limit(queue: Source, default: int) -> int:
-    limit = queue.settings.consumer_timeout_ms
-    return default if limit is None else limit
 
 
 def _time_out(session: Session, node: Node, consumer: Taker, limit: int, now_ms: int) -> None:

@@ -193,6 +193,10 @@ class _Shell:
                     if error is not None and (error.kind == Unavailable.kind or not operation.each):
                         raise of_order(*error)
                 return Response(status_code=204)
+            if isinstance(operation, amqp_operations.EndLinks):
+                for arguments in operation.ends:
+                    _done(await self._node.carry_out("link.end", {**arguments, "by": reading.principal.audit_name}))
+                return Response(status_code=204)
             if isinstance(operation, amqp_operations.Nothing):
                 return Response(status_code=204)
             user = reading.principal.amqp_user(path["vhost"])

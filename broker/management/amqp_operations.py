@@ -29,7 +29,7 @@ from clusterbroker.broker.wire.amqp091.properties import Properties, decode, enc
 from clusterbroker.cluster.wiring.entities import DestinationKind, Queue
 from clusterbroker.cluster.wiring.view import ClusterView
 
-from . import bodies, connections, exchanges
+from . import bodies, connections, exchanges, links
 from .bodies import ACK_MODES, ENCODINGS, NUMBERS, TEXTS
 from .errors import Refused, bad_request, not_authorised, object_not_found
 from .forms import BODY_BYTES_MAX, Form, Said
@@ -76,12 +76,19 @@ class CloseConnections(msgspec.Struct, frozen=True):
     """Whichever of them are still there; otherwise it is an error when one is not."""
 
 
+class EndLinks(msgspec.Struct, frozen=True):
+    """The nodes end these links of AMQP 1.0."""
+
+    ends: tuple[Document, ...]
+    """Arguments of the operation `link.end`, for each."""
+
+
 class Nothing(msgspec.Struct, frozen=True):
     """There is nothing to do."""
 
 
 ByAmqp = Call | Publish | Ask | Get | Live
-Operation = ByAmqp | CloseConnections | Nothing
+Operation = ByAmqp | CloseConnections | EndLinks | Nothing
 
 
 class Act(msgspec.Struct, frozen=True):
@@ -383,6 +390,10 @@ def _close_connections(r: Reading, p: Path, _said: Said) -> Operation:
     )
 
 
+def _end_links(r: Reading, p: Path, _said: Said) -> Operation:
+    return EndLinks(tuple(links.ends(r, p["container"], p["name"], p.get("vhost"))))
+
+
 _BINDINGS: Final = "/api/bindings/{vhost}/e/{source}"
 _QUEUE: Final = "/api/queues/{vhost}/{name}"
 _EXCHANGE: Final = "/api/exchanges/{vhost}/{name}"
@@ -404,4 +415,6 @@ ACTS: Final[tuple[Act, ...]] = (
     Act("GET", "/api/aliveness-test/{vhost}", "Whether a message goes through a vhost", lambda _r, _p, _said: Live()),
     Act("DELETE", "/api/connections/username/{user}", "Close all connections of a user", _close_connections),
     Act("DELETE", "/api/connections/{name}", "Close a connection", _close_connection),
+    Act("DELETE", "/api/links/{container}/{name}", "End suspended links", _end_links),
+    Act("DELETE", "/api/links/{vhost}/{container}/{name}", "End suspended links in a vhost", _end_links),
 )  # fmt: skip

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeVar
 
+from clusterbroker.broker.stats.links import RecoverableRow, SuspendedRow
 from clusterbroker.broker.stats.rows import (
     FLUSH_BOUNDS_MS,
     ChannelRow,
@@ -30,7 +31,7 @@ from clusterbroker.broker.stats.rows import (
     QueueRow,
 )
 from clusterbroker.broker.version import VERSION
-from clusterbroker.cluster.ids import NodeId, QueueId
+from clusterbroker.cluster.ids import LogIndex, NodeId, QueueId
 from clusterbroker.cluster.wiring.entities import Queue
 
 from . import statistics as s
@@ -46,6 +47,8 @@ DETAILED: Final = "rabbitmq_detailed_"
 CLUSTER: Final = "rabbitmq_cluster_"
 OWN: Final = "clusterbroker_"
 PROTOCOL: Final = {"protocol": "amqp091"}
+LEVELS: Final = ("session", "node", "log")
+"""What keeps a link's state (`stats.links.Level`)."""
 QUEUE_TYPE: Final = {"protocol": "amqp091", "queue_type": "clusterbroker_queue"}
 
 
@@ -121,6 +124,8 @@ class Present:
         self.sessions = [row for row in self.channels if row.windows is not None]
         self.consumers = rows(ConsumerRow)
         self.exchanges = rows(ExchangeRow)
+        self.suspended = rows(SuspendedRow)
+        self.recoverable = rows(RecoverableRow)
         self.queues: list[Owned] = []
         for track in tracks.get(QueueRow, ()):
             if track.row.owned:
@@ -272,6 +277,31 @@ def _infos(present: Present) -> Iterator[str]:
         yield written(metric, ((labels(about), 1),))
 
 
+def _kept_links(present: Present) -> Iterator[str]:
+    """Of recoverable links that are suspended the node that leads tells how many there are, and owners of queues what
+    they hold: a sum over all nodes counts each once."""
+    links, held = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for link in (link for session in present.sessions for link in session.links):
+        links[link.level, "attached"] += 1
+        held[link.level, "attached"] += link.unsettled
+    for row in present.suspended:
+        links[row.level, "suspended"] += 1
+        held[row.level, "suspended"] += row.unsettled
+    for one in present.recoverable:
+        found = present.replica.map.link(LogIndex(one.link))
+        if found is not None and found.suspended:
+            links["log", "suspended"] += not one.queue_id
+            held["log", "suspended"] += one.unsettled
+    for name, text, counts in (
+        ("links_kept", "Links of AMQP 1.0 whose state outlives a detach, by what keeps it", links),
+        ("link_unsettled", "Unsettled deliveries of links whose state outlives a detach, by what keeps it", held),
+    ):
+        yield written(Named(f"{OWN}{name}", GAUGE, text), [
+            (labels({"level": level, "state": state}), counts[level, state])
+            for level in LEVELS for state in ("attached", "suspended")
+        ])  # fmt: skip
+
+
 def _whole(present: Present, now_ms: int) -> Iterator[str]:
     row = present.node
     yield from _infos(present)
@@ -287,6 +317,7 @@ def _whole(present: Present, now_ms: int) -> Iterator[str]:
     yield written(Named(f"{OWN}links", GAUGE, "Links of AMQP 1.0, by the client's role"), [
         (labels({"role": role}), count) for role, count in (("sender", links - receivers), ("receiver", receivers))
     ])  # fmt: skip
+    yield from _kept_links(present)
     if row is not None:
         yield from _node(row)
     yield written(_EXPIRES, [

@@ -145,6 +145,10 @@ class Principal:
         makes them not the same."""
         return row.user == self.name and row.by_token == bool(self.token)
 
+    def is_principal(self, name: str) -> bool:
+        """Whether a link of AMQP 1.0 is this user's, whose user has this name (`authorization.principal`)."""
+        return name == told_as(self.name, bool(self.token))
+
     def own(self) -> Callable[[ConnectionRow], bool]:
         """Of which connections, their channels and consumers it hears."""
         return (lambda _row: True) if self.has(MONITORING) else self.is_own

@@ -142,6 +142,7 @@ READS: Final[tuple[Read, ...]] = (
     Read("/api/links", "Links of clients of AMQP 1.0", links.listing),
     Read("/api/links/{vhost}", "Links in a vhost", links.listing),
     Read("/api/links/{container}/{name}", "Links of a container by their name", links.named, enter=False),
+    Read("/api/links/{vhost}/{container}/{name}", "Links of a container in a vhost by their name", links.named_in),
     # exchanges, queues, bindings
     Read("/api/exchanges", "Exchanges", exchanges.listing),
     Read("/api/exchanges/{vhost}", "Exchanges of a vhost", exchanges.listing),

@@ -24,6 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from clusterbroker.broker.stats.attempts import Attempts
+from clusterbroker.broker.stats.links import RecoverableRow, SuspendedRow
 from clusterbroker.broker.stats.rows import (
     AnyRow,
     Batch,
@@ -149,6 +150,10 @@ class Replica:
         self.flows_of_queue: dict[int, dict[Key, dict[str, Track[QueueFlowRow]]]] = {}
         self.login_sources: dict[str, dict[Key, Track[LoginSourceRow]]] = {}
         """By node: over AMQP."""
+        self.suspended_links: dict[str, dict[Key, Track[SuspendedRow]]] = {}
+        """By node, which keeps them in its memory."""
+        self.recoverable_links: dict[int, dict[tuple[str, int], Track[RecoverableRow]]] = {}
+        """By number; then by who tells, and of which queue."""
         self._queues: dict[int, dict[str, Track[QueueRow]]] = {}
         self._node_of: dict[int, str] = {}  # by id of the track's sampling: who told it
         self._counted: dict[int, tuple[str, QueueRow]] = {}  # queue_id: what it adds to the depths of its vhost
@@ -301,6 +306,10 @@ class Replica:
                 return ((self._queues, row.queue_id, node),)
             case LoginSourceRow():
                 return ((self.login_sources, node, key),)
+            case SuspendedRow():
+                return ((self.suspended_links, node, key),)
+            case RecoverableRow():
+                return ((self.recoverable_links, row.link, (node, row.queue_id)),)
             case ExchangeRow():
                 return ((self.exchanges, (row.vhost, row.name), node),)
             case QueueFlowRow():

@@ -432,6 +432,8 @@ class Node:
         self._wakes.mark(now_ms)
         if (links_ms := self.links.next_ms) is not None and links_ms <= now_ms:
             self.links.turn(now_ms, self.setting_aside.link)
+        if (recovery_ms := self.recovery.next_ms) is not None and recovery_ms <= now_ms:
+            self.recovery.turn(now_ms)
         while self._removals and self._removals[0][0] <= now_ms:
             self.remove_connection(self._removals.popleft()[1])
         self._work(now_ms)
@@ -486,7 +488,7 @@ class Node:
 
     @property
     def next_wake_ms(self) -> int | None:
-        wakes = [self._wakes.next_ms, self.moving.next_wake_ms, self.links.next_ms]
+        wakes = [self._wakes.next_ms, self.moving.next_wake_ms, self.links.next_ms, self.recovery.next_ms]
         if self.role is not None:
             wakes.append(self.role.next_wake_ms)
         return min((wake for wake in wakes if wake is not None), default=None)

@@ -8,18 +8,23 @@
 Every node does so with the queues that it owns, at its place in the wiring, so no message says the first three. A queue
 that this node takes over, or finds at its start, is tidied in a later turn: what became of links meanwhile is in the
 map.
+
+What a suspended link holds returns after the consumer timeout of its queue (`turn`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, Protocol
 
+from clusterbroker.broker.queues.subscription import hold_limit_ms
 from clusterbroker.broker.remote.messages import LinkKeep
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring import commands as c
-from clusterbroker.cluster.wiring.levels import LINK_RECOVERY
+from clusterbroker.cluster.wiring.levels import LINK_POLICIES, LINK_RECOVERY
+
+REVIEW_MS: Final = 1000
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.hub import Hub
@@ -47,11 +52,12 @@ class Attachment:
     lost  called when it does not count any more: with True if the link goes on elsewhere, with False if it has ended
     """
 
-    __slots__ = ("link", "lost")
+    __slots__ = ("link", "lost", "since_ms")
 
-    def __init__(self, link: RecoverableLink, lost: Callable[[bool], None]) -> None:
+    def __init__(self, link: RecoverableLink, lost: Callable[[bool], None], since_ms: int) -> None:
         self.link = link
         self.lost = lost
+        self.since_ms = since_ms
 
 
 class LinkRecovery:
@@ -62,6 +68,8 @@ class LinkRecovery:
         self._here: dict[LogIndex, Attachment] = {}
         self._late: list[c.SuspendLink | c.ForgetLink] = []  # could not be ordered
         self._holding: dict[LocalQueue, None] = {}  # queues that know deliveries of links, or did
+        self._suspended: dict[int, tuple[int, int]] = {}  # links that hold something -> (attach, seen since), ms
+        self._review_ms = 0
 
     @property
     def possible(self) -> bool:
@@ -79,7 +87,7 @@ class LinkRecovery:
             if not answer.ok:
                 then(answer)
                 return
-            attachment = Attachment(answer.result, lost)
+            attachment = Attachment(answer.result, lost, self._node.now_ms)
             link = attachment.link
             if not self._node.map.link_since(link.link, link.attach):  # another came before this was told
                 lost(self._node.map.link(link.link) is not None)
@@ -179,6 +187,43 @@ class LinkRecovery:
                 del self._holding[queue]
             else:
                 what(queue)
+
+    def known(self) -> Iterator[tuple[LocalQueue, dict[int, int]]]:
+        """Queues of this node, and how many deliveries each knows of which link."""
+        for queue in tuple(self._holding):
+            if self._node.queues.get(queue.entity.queue_id) is queue and not queue.deleted:
+                yield queue, queue.log.deliveries.counts() | (queue.ring.links() if queue.holding is not None else {})
+
+    @property
+    def next_ms(self) -> int | None:
+        """When `turn` is due; None: nothing is."""
+        return self._review_ms if self._holding else None
+
+    def turn(self, now_ms: int) -> None:
+        """What suspended links have held for longer than a consumer may returns. A node counts from when it sees that,
+        at the earliest from when it owns the queue: late, never early."""
+        self._review_ms = now_ms + REVIEW_MS
+        if self._node.map.level < LINK_POLICIES:
+            return
+        seen, self._suspended = self._suspended, {}
+        for queue in tuple(self._holding):
+            if queue.holding is not None and self._node.queues.get(queue.entity.queue_id) is queue:
+                self._node.setting_aside.work(queue, self._review, queue, seen, now_ms)
+
+    def _review(self, queue: LocalQueue, seen: dict[int, tuple[int, int]], now_ms: int) -> None:
+        limit_ms = hold_limit_ms(queue.settings, self._node.options.consumer_timeout_ms)
+        for number in queue.ring.links() if limit_ms else ():
+            link = self._node.map.link(LogIndex(number))
+            if link is None or not link.suspended:
+                continue
+            attach, since_ms = seen.get(number, (0, 0))
+            if attach != link.attach:
+                since_ms = now_ms
+            if now_ms - since_ms < limit_ms:
+                self._suspended[number] = link.attach, since_ms
+            else:
+                assert queue.holding is not None, "it has links"
+                queue.holding.withdraw(number)
 
     # -- the wiring -----------------------------------------------------------------------------------------------
 

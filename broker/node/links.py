@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.stats.links import SuspendedRow
 
 LINKS_MAX: Final = 65_536
 """Links of a node, attached or about to be: each takes about 2 KB."""
@@ -52,6 +55,13 @@ class Suspended(Link, Protocol):
     @property
     def bytes_kept(self) -> int:
         """Of deliveries that are not whole."""
+
+    @property
+    def row(self) -> SuspendedRow:
+        """For operators."""
+
+    def end(self) -> None:
+        """It is not here any more, and what it holds returns."""
 
     def expire(self) -> None:
         """Its time is over: what it holds returns. It is not here any more."""

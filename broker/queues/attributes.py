@@ -126,6 +126,13 @@ LINK_HELD: Final[Readable[tuple[int, int]]] = Readable(
 LINK_ATTACH: Final[Readable[int]] = Readable(b"v", _NUMBER.pack, lambda raw: int(_NUMBER.unpack(raw)[0]))
 """A recoverable receiver link: its last attach that held messages here. What it holds of an attach before one that did
 not resume it returns."""
+LINK_WITHDRAWN: Final[Readable[tuple[int, int]]] = Readable(
+    b"w",
+    lambda key: _NUMBER.pack(key[0]) + _NUMBER.pack(key[1]),
+    lambda raw: (_NUMBER.unpack_from(raw)[0], _NUMBER.unpack_from(raw, _NUMBER.size)[0]),
+)
+"""(link, bucket), as LINK_HELD: messages that a suspended link held for too long. They have returned, and its client
+has not heard so."""
 LINK_NAME_BYTES: Final = 256
 """What a name of LINK_DELIVERY takes in memory, besides its tag, which stands there twice."""
 LINK_NAMES_BYTES_MAX: Final = 64 << 20

@@ -102,7 +102,8 @@ class QueueHandle(Source, Protocol):
         for the link is attached elsewhere, or its queue is gone."""
 
     def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
-        """Nobody asks for these deliveries any more. What is lost with this node `LinkRecovery.keep` makes good."""
+        """Nobody asks for these deliveries any more: of a sender by their tags, of a receiver, those that were
+        withdrawn (`HeldMessages`), by seqs of 8 bytes. What is lost with this node `LinkRecovery.keep` makes good."""
 
     def accept_dead_letter(self, message: Message) -> None:
         """Takes a dead letter."""

@@ -84,6 +84,10 @@ class LinkDeliveries:
         """Of which something is known."""
         return list(self._by_link)
 
+    def counts(self) -> dict[int, int]:
+        """Link -> deliveries that are known of it."""
+        return {link: len(tags) for link, tags in self._by_link.items()}
+
     @property
     def bytes_held(self) -> int:
         """Memory that the names take, about."""

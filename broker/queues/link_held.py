@@ -20,6 +20,12 @@ class HeldMessages(NamedTuple):
     first: int
     last: int
     delivery_count: int
+    withdrawn: bool = False
+    """They were held for too long while the link was suspended, and have returned: its client is to hear that."""
+
+    @property
+    def seqs(self) -> range:
+        return range(self.first, self.last + 1)
 
 
 class LinkHolding(Protocol):
@@ -37,6 +43,9 @@ class LinkHolding(Protocol):
 
     def end(self, link: int) -> None:
         """The link is no more."""
+
+    def withdraw(self, link: int) -> None:
+        """It was suspended for longer than a consumer may hold a message: what it holds returns, counted."""
 
     def give_back(self, seqs: list[int], modification: Modification) -> None:
         """These were taken from their links, and return when that is committed."""

@@ -4,6 +4,7 @@ owner (`ring_links` in the ring's specification).
     ready --assigned--> held, on its way --its group is committed, sent--> held
     held --accepted, rejected--> gone, as from any consumer
     held --returned; the link ends, or is attached without being resumed--> nobody's --that is committed--> ready
+    held --the link was suspended for the consumer timeout--> withdrawn: nobody's, ready as above
 
 A delivery is sent when the group that says who holds it is committed: a message that comes while its link has credit is
 assigned at once, and waits for no more than its own commit. What returns is handed to nobody before the log says that
@@ -11,6 +12,11 @@ the link has it no more: so whatever owner and client survive, the log and the c
 
 While its link is suspended a message stays where it is. It does not expire, and no purge takes it. A single active
 consumer that is suspended stays active (`Subscriptions.suspend`).
+
+What was withdrawn the log remembers until the client of the link has heard it: else a client with an outcome for it
+would take it for settled. The client names it in its map, is answered with the outcome *modified* and an incomplete
+map, so that it attaches once more, and what a complete map does not name is forgotten. Until then the link gets
+nothing new, so no tag stands for two deliveries.
 """
 
 from __future__ import annotations
@@ -19,10 +25,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from clusterbroker.broker.queues.attributes import LINK_ATTACH
+from clusterbroker.broker.queues.attributes import LINK_ATTACH, LINK_WITHDRAWN
 from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
 from clusterbroker.broker.queues.modification import Modification
 from clusterbroker.broker.queues.ring import RemoteConsumer, Ring
+from clusterbroker.journal.ranges import ranges_of
 
 if TYPE_CHECKING:
     from clusterbroker.broker.content.selector.filters import Filter
@@ -37,8 +44,12 @@ READ_BYTES: Final = 1 << 20
 HERE: Final = 1
 """Number of a node that is alone."""
 OUT_BYTES_MAX: Final = 256 << 10
+SEQ_BYTES: Final = 8
+BUCKET: Final = 62
+"""Seqs of one name of LINK_WITHDRAWN."""
 UNCHANGED: Final = Modification(False)
 """Of a message that returns as it was."""
+FAILED: Final = Modification(True)
 NOT_KEPT: Final = "is transient: no link can hold its messages over a connection"
 
 
@@ -198,7 +209,7 @@ class Holding:
         """What it held before an attach that did not resume it returns."""
         ring, name = self._queue.ring, LINK_ATTACH.name(link)
         if 0 < ring.attributes.get(name, 0) < since:
-            self.release(link)
+            self._begin_anew(link)
             ring.set_attribute(name, 0)
 
     def attached(self, link: LinkAttach, since: int) -> None:
@@ -206,7 +217,7 @@ class Holding:
         ring, name = self._queue.ring, LINK_ATTACH.name(link.link)
         known = ring.attributes.get(name, 0)
         if known < since:
-            self.release(link.link)
+            self._begin_anew(link.link)
         if known != link.attach:
             ring.set_attribute(name, link.attach)
 
@@ -214,7 +225,7 @@ class Holding:
         """The link is no more."""
         ring, name = self._queue.ring, LINK_ATTACH.name(link)
         ring.attach_link(link, 0)
-        self.release(link)
+        self._begin_anew(link)
         if name in ring.attributes:
             ring.set_attribute(name, 0)
         self._queue.subscriptions.forget(link)
@@ -230,9 +241,41 @@ class Holding:
         queue.last_used_ms = queue.host.now_ms
         queue.ring.mark()
 
-    def release(self, link: int) -> None:
-        """All that it holds returns, uncounted."""
-        self.give_back(self._queue.ring.release_link(link, 1, self._queue.ring.next_seq), UNCHANGED)
+    def _begin_anew(self, link: int) -> None:
+        """All that it holds returns, uncounted, and nothing of it is known."""
+        ring = self._queue.ring
+        self.give_back(ring.release_link(link, 1, ring.next_seq), UNCHANGED)
+        for (number, bucket), _ in LINK_WITHDRAWN.of(ring.attributes):
+            if number == link:
+                ring.set_attribute(LINK_WITHDRAWN.name((link, bucket)), 0)
+
+    def withdraw(self, link: int) -> None:
+        """See `LinkHolding`."""
+        ring = self._queue.ring
+        seqs = ring.release_link(link, 1, ring.next_seq)
+        for bucket, bits in _buckets(seqs).items():
+            name = LINK_WITHDRAWN.name((link, bucket))
+            ring.set_attribute(name, ring.attributes.get(name, 0) | bits)
+        self.give_back(seqs, FAILED)
+
+    def forget(self, link: int, seqs: Iterable[int]) -> None:
+        """The client of the link has heard that these were withdrawn."""
+        ring = self._queue.ring
+        for bucket, bits in _buckets(seqs).items():
+            name = LINK_WITHDRAWN.name((link, bucket))
+            if known := ring.attributes.get(name, 0):
+                ring.set_attribute(name, known & ~bits)
+        ring.mark()
+
+    def _withdrawn(self, link: int) -> list[HeldMessages]:
+        seqs = [
+            bucket * BUCKET + i
+            for (number, bucket), bits in LINK_WITHDRAWN.of(self._queue.ring.attributes)
+            if number == link
+            for i in range(BUCKET)
+            if bits >> i & 1
+        ]
+        return [HeldMessages(first, last, 0, withdrawn=True) for first, last in ranges_of(sorted(seqs))]
 
     def give_back(self, seqs: list[int], modification: Modification) -> None:
         """These were taken from their links, and return when that is committed."""
@@ -254,7 +297,7 @@ class Holding:
                 found[-1] = found[-1]._replace(last=seq)
             else:
                 found.append(HeldMessages(seq, seq, count))
-        return found
+        return found + self._withdrawn(link)
 
     def read(self, link: int, seqs: Sequence[int], then: Callable[[bytes], bool]) -> None:
         """Records of these, if the link holds them, in pieces; `then` says whether it wants the next one."""
@@ -299,6 +342,15 @@ class Holding:
         self._returning.clear()
         for _, _, then in asked:
             then([])
+
+
+def _buckets(seqs: Iterable[int]) -> dict[int, int]:
+    """Bits of seqs by bucket."""
+    found: dict[int, int] = {}
+    for seq in seqs:
+        bucket, bit = divmod(seq, BUCKET)
+        found[bucket] = found.get(bucket, 0) | 1 << bit
+    return found
 
 
 def unlisted(held: Iterable[tuple[int, int, bool]], ranges: Iterable[tuple[int, int]]) -> list[int]:

@@ -29,7 +29,7 @@ from clusterbroker.broker.queues.leasing import Leasing, resumed
 from clusterbroker.broker.queues.limits import Limits
 from clusterbroker.broker.queues.link_deliveries import STALE
 from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
-from clusterbroker.broker.queues.link_holding import HERE, NOT_KEPT, Holding, HoldingConsumer
+from clusterbroker.broker.queues.link_holding import HERE, NOT_KEPT, SEQ_BYTES, Holding, HoldingConsumer
 from clusterbroker.broker.queues.local_queue import Host, LocalQueue
 from clusterbroker.broker.queues.rereading import reread
 from clusterbroker.broker.queues.ring import Ring
@@ -191,6 +191,11 @@ class Queue(LocalQueue):
             then(why)
         else:
             self.at_links.held(link.link, then)
+
+    def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
+        if self.holding is not None and not self.deleted:
+            self.holding.forget(link, [int.from_bytes(tag) for tag in tags if len(tag) == SEQ_BYTES])
+        super().forget_tags(link, upto, tags)
 
     def leave_to_link(self, seqs: Sequence[int]) -> None:
         """They are where they were: their link holds them."""

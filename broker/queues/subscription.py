@@ -20,6 +20,12 @@ from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.record import Message
 
 
+def hold_limit_ms(settings: QueueSettings, default_ms: int) -> int:
+    """So long a consumer may hold a message; 0: for ever. `default_ms`: the node's."""
+    limit = settings.consumer_timeout_ms
+    return default_ms if limit is None else limit
+
+
 class Source(Protocol):
     """What a consumer reads: a queue, or a reader of leases or streams that stands in its place."""
 

@@ -202,7 +202,12 @@ class Asking:
         def told(held: Sequence[HeldMessages] | str) -> None:
             if attachment.attached and attachment.gen == gen:  # otherwise it is asked again
                 refused, found = (held, []) if isinstance(held, str) else ("", list(held))
-                self._say(attachment, Answer(queue.entity.queue_id, gen, ask.request, refused=refused, held=found))
+                kept = [one[:3] for one in found if not one.withdrawn]
+                withdrawn = tuple((one.first, one.last) for one in found if one.withdrawn)
+                answer = Answer(
+                    queue.entity.queue_id, gen, ask.request, refused=refused, held=kept, withdrawn=withdrawn
+                )
+                self._say(attachment, answer)
 
         if not isinstance(queue, Queue):
             told([])

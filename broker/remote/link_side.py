@@ -97,10 +97,11 @@ class LinkSide:
     def held_by(self, link: LinkAttach, then: Callable[[Sequence[HeldMessages] | str], None]) -> None:
         def answered(answer: Answer, _: memoryview) -> None:
             found = [HeldMessages(*one) for one in answer.held]
-            for first, last, count in found:
-                self._settlements.came_again(range(first, last + 1))
-                for seq in range(first, last + 1):
-                    self.ring.hold(seq, count)
+            for held in found:
+                self._settlements.came_again(held.seqs)
+                for seq in held.seqs:
+                    self.ring.hold(seq, held.delivery_count)
+            found += [HeldMessages(first, last, 0, withdrawn=True) for first, last in answer.withdrawn]
             then(answer.refused or found)
 
         self._ask(ASK_HELD, answered, link=link)

@@ -386,6 +386,8 @@ class Answer(ProxyMessage, frozen=True, tag=46):
     """ASK_BROWSE: where to go on."""
     held: Sequence[tuple[Whole, Whole, Short]] = ()
     """ASK_HELD: `HeldMessages`."""
+    withdrawn: tuple[Range, ...] = ()
+    """ASK_HELD: those that were withdrawn. Members below feature level 4 do not read it."""
 
 
 class Detach(ProxyMessage, frozen=True, tag=47):

@@ -22,7 +22,9 @@ from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.states import LEASED
 from clusterbroker.broker.server.alarms import free_bytes, resident_bytes
 from clusterbroker.broker.server.control.copying_operations import copying_facts
+from clusterbroker.broker.server.link_ends import queue_id_of
 from clusterbroker.broker.server.tls import shown
+from clusterbroker.broker.stats.links import RecoverableRow
 from clusterbroker.broker.stats.rows import (
     FLUSH_BOUNDS_MS,
     AlertRow,
@@ -46,7 +48,7 @@ from clusterbroker.broker.streams.stream import Stream
 from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster.ids import NodeId, QueueId
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
-from clusterbroker.cluster.wiring.levels import LEVEL
+from clusterbroker.cluster.wiring.levels import LEVEL, LINK_POLICIES
 from clusterbroker.journal.flushes import BOUNDS_MS
 from clusterbroker.replication.copies import State as CopyState
 
@@ -90,11 +92,28 @@ def rows(shell: ServerPort, started_at_ms: int, lag_ms: float) -> Iterator[AnyRo
             entity = node.map.queue_by_id(QueueId(queue_id))
             if entity is not None and entity.owner is None:
                 yield copy_row(entity, ring)
+    if node.map.level >= LINK_POLICIES:  # older members could not read a batch with such rows
+        yield from _suspended_links(shell)
     for source in node.churn.logins.sources():
         yield LoginSourceRow("amqp", *source)
     if shell.control is not None and (told := shell.control.logins) is not None:
         for source in told.sources:
             yield LoginSourceRow("http", *source)
+
+
+def _suspended_links(shell: ServerPort) -> Iterator[AnyRow]:
+    """Links whose clients are away, as far as this node knows them."""
+    node = shell.node
+    for left in node.links:
+        if node.links.find(left.identity) is left:  # a slice may be long over
+            yield left.row
+    for queue, counts in node.recovery.known():
+        for link, count in counts.items():
+            yield RecoverableRow(link=link, queue_id=queue.entity.queue_id, unsettled=count)
+    for found, since_ms in () if shell.link_ends is None else tuple(shell.link_ends.since()):
+        expires_ms = 0 if found.timeout_ms is None else since_ms + found.timeout_ms
+        queue_id = queue_id_of(node.map, found)
+        yield RecoverableRow(link=found.link, since_ms=since_ms, expires_ms=expires_ms, of_queue_id=queue_id)
 
 
 def _logins_over_http(shell: ServerPort) -> Iterator[LoginTotals]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from clusterbroker.broker.fronts.amqp10.ending import end_link
 from clusterbroker.broker.stats.peer_messages import (
     CensusAnswer,
     CensusAsk,
     CloseConnection,
+    EndLink,
     InspectAnswer,
     InspectAsk,
 )
@@ -44,6 +46,7 @@ class PeerCensus:
                 CensusAsk: self._to_answer,
                 CensusAnswer: self._answered,
                 CloseConnection: self._to_close,
+                EndLink: self._to_end,
                 InspectAsk: lambda peer, asked, payload: self.inspector.asked(peer, asked, payload),
                 InspectAnswer: lambda peer, answer, payload: self.inspector.answered(peer, answer, payload),
             }
@@ -100,6 +103,12 @@ class PeerCensus:
         self._shell.schedule()
         return sent
 
+    def end_link(self, peer: str, asked: EndLink) -> bool:
+        """Ends a link at another member; False: there is no link to it."""
+        sent = self._part.send(peer, asked)
+        self._shell.schedule()
+        return sent
+
     # -- answering --------------------------------------------------------------------------------------------
 
     def _to_answer(self, peer: str, asked: CensusAsk, _payload: memoryview) -> None:
@@ -129,3 +138,7 @@ class PeerCensus:
         if connection is not None:
             connection.force_close(asked.reason)
             self._shell.schedule()
+
+    def _to_end(self, _peer: str, asked: EndLink, _payload: memoryview) -> None:
+        end_link(self._shell.node, asked)
+        self._shell.schedule()

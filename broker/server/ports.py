@@ -8,7 +8,7 @@ from clusterbroker.broker.server.client import ClientOwner
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from clusterbroker.broker.node.clients import SocketCore
     from clusterbroker.broker.node.core import Node
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from clusterbroker.cluster.liveness.lease import LeaseState
     from clusterbroker.cluster.raft.raft_log import RaftLog
     from clusterbroker.cluster.wiring import commands as c
+    from clusterbroker.cluster.wiring.entities import RecoverableLink
     from clusterbroker.cluster.wiring.map import Applied
 
 
@@ -48,6 +49,7 @@ class ServerPort(ClientOwner, Protocol):
     started: bool
     retired: asyncio.Event
     scrub: Scrub | None
+    link_ends: LinkEndsPort | None
 
     @property
     def cluster(self) -> ClusterPort | None: ...
@@ -63,6 +65,12 @@ class ServerPort(ClientOwner, Protocol):
     def lease_changed(self) -> None: ...
     async def propose(self, command: Any) -> Applied: ...
     async def inspect(self, request: Request) -> Result: ...
+
+
+class LinkEndsPort(Protocol):
+    """Suspended links, as the node that leads sees them."""
+
+    def since(self) -> Iterator[tuple[RecoverableLink, int]]: ...
 
 
 class ControlPort(Protocol):

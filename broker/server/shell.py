@@ -50,6 +50,7 @@ from clusterbroker.journal.stream_catalogue import NOTHING, Taken
 if TYPE_CHECKING:
     from clusterbroker.broker.server.inspecting import Inspector
     from clusterbroker.broker.server.member.cluster_shell import ClusterShell
+    from clusterbroker.broker.server.ports import LinkEndsPort
     from clusterbroker.broker.stats.inspection import Request, Result
 
 TICK_S = 0.5
@@ -103,6 +104,7 @@ class NodeShell:
         self._driver: Driver
         self._apart: Apart | None = None
         self.scrub: Scrub | None = None
+        self.link_ends: LinkEndsPort | None = None
         self._inspector: Inspector | None = None
         self._stopped = False
 
@@ -157,7 +159,7 @@ class NodeShell:
             self.storage.wiring.listen(self._applied)
             Imports(self)
             Upkeep(self)
-            LinkEnds(self)
+            self.link_ends = LinkEnds(self)
             if self.cluster is not None:
                 await self.cluster.join_node(self.node, self._urls())
             self.node.damages.found_at_start(self.storage.hurt)

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 
 Number = Annotated[int, msgspec.Meta(ge=0)]
+Name = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
 class CensusAsk(msgspec.Struct, frozen=True, array_like=True, tag=120):
@@ -50,4 +51,17 @@ class InspectAnswer(msgspec.Struct, frozen=True, array_like=True, tag=124):
     why: Annotated[str, msgspec.Meta(max_length=4096)] = ""
 
 
-AnyCensus = CensusAsk | CensusAnswer | CloseConnection | InspectAsk | InspectAnswer
+class EndLink(msgspec.Struct, frozen=True, array_like=True, tag=125):
+    """An operator ends a link of AMQP 1.0 that is suspended at the node that this is sent to, or with `force` attached
+    there. Not answered. Of feature level 4."""
+
+    vhost: Name
+    container: Name
+    name: Name
+    receives: bool
+    user: Name
+    force: bool
+    reason: Annotated[str, msgspec.Meta(max_length=1024)]
+
+
+AnyCensus = CensusAsk | CensusAnswer | CloseConnection | InspectAsk | InspectAnswer | EndLink

@@ -3,7 +3,7 @@
     connection (connection_id)      exchange (vhost, name)
       `- channel (.., number)         `- queue flow (.., queue_id)
            `- consumer (.., tag)    queue (queue_id)            node (name)
-                                    login source (protocol, address, user)
+    suspended links (`links`)       login source (protocol, address, user)
 
 A `Total` counts from when the thing began at this node, 64 bits, and never goes back while the thing lives there; so
 who asks seldom, or loses a sample, loses resolution and no truth. A total that is lower than before began anew. All
@@ -28,7 +28,7 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from clusterbroker.broker.stats.links import ClientLink, SessionWindows
+from clusterbroker.broker.stats.links import ClientLink, RecoverableRow, SessionWindows, SuspendedRow
 from clusterbroker.broker.stats.totals import MessageTotals as MessageTotals
 from clusterbroker.broker.stats.totals import StoredOffset, Total
 
@@ -474,7 +474,18 @@ class LoginSourceRow(msgspec.Struct, frozen=True, array_like=True, gc=False, tag
         return ("login_source", self.protocol, self.address, self.user)
 
 
-AnyRow = NodeRow | ConnectionRow | ChannelRow | ConsumerRow | QueueRow | ExchangeRow | QueueFlowRow | LoginSourceRow
+AnyRow = (
+    NodeRow
+    | ConnectionRow
+    | ChannelRow
+    | ConsumerRow
+    | QueueRow
+    | ExchangeRow
+    | QueueFlowRow
+    | LoginSourceRow
+    | SuspendedRow
+    | RecoverableRow
+)
 
 
 def emptied(row: AnyRow) -> AnyRow:

@@ -22,6 +22,7 @@ from clusterbroker.cluster.errors import LimitReached, NewerRelease, Preconditio
 from . import commands as c
 from .changes import Change, LevelRaised
 from .members import Members
+from .queue_settings import LINK_SETTINGS
 from .snapshot import Snapshot
 
 
@@ -32,11 +33,14 @@ class Level(NamedTuple):
     brings: str
     commands: tuple[type[c.Command], ...] = ()
     """Commands that no release below it can read."""
+    settings: tuple[str, ...] = ()
+    """Keys of policies, and arguments of queues with x- before them, that no release below it judges alike."""
 
 
 FIRST: Final = 1
 """Of the releases before there were levels."""
 LINK_RECOVERY: Final = 3
+LINK_POLICIES: Final = 4
 MEMBERS_MAX: Final = 253
 """From LINK_RECOVERY on: a message's holder is one byte, of which two values are no member's."""
 LEVELS: Final = (
@@ -47,10 +51,17 @@ LEVELS: Final = (
         "links of AMQP 1.0: filters, browsing, and state that outlives connections and nodes",
         (c.AttachLink, c.SuspendLink, c.ExpireLink, c.ForgetLink),
     ),
+    Level(
+        LINK_POLICIES,
+        "policies about links of AMQP 1.0, consumer timeouts of suspended ones, and what operators see of these",
+        settings=LINK_SETTINGS,
+    ),
 )
 LEVEL: Final = LEVELS[-1].number
 """The highest that this release knows."""
 _NEEDED: Final[dict[type, int]] = {kind: level.number for level in LEVELS for kind in level.commands}
+_KEYS: Final[dict[str, int]] = {key: level.number for level in LEVELS for key in level.settings}
+_ARGUMENTS: Final = {"x-" + key: level for key, level in _KEYS.items()}
 
 
 def check_ordered(command: c.AnyCommand, level: int) -> None:
@@ -70,6 +81,10 @@ def _needed(command: Any) -> int:
             return max(map(_needed, parts), default=FIRST)
         case c.Loosen(ending=ending):
             return _needed(ending)
+        case c.PutPolicy(definition=definition) | c.PutOperatorPolicy(definition=definition):
+            return max((_KEYS.get(key, FIRST) for key in definition), default=FIRST)
+        case c.DeclareQueue(arguments=arguments):
+            return max((_ARGUMENTS.get(name, FIRST) for name in arguments), default=FIRST)
         case _:
             return _NEEDED.get(type(command), FIRST)
 

@@ -20,7 +20,7 @@ from clusterbroker.journal.values import canonical_table
 from .arguments import same, type_name
 from .entities import Exchange, OperatorPolicy, Policy, Queue
 from .patterns import PatternError, compiled, matches
-from .queue_settings import POLICY_RULES, QueueSettings, resolve
+from .queue_settings import POLICY_RULES, QueueSettings, links_of, resolve
 
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
 SHARED_SETTINGS_MAX: Final = 4096
@@ -41,6 +41,11 @@ class ExchangeSettings(msgspec.Struct, frozen=True):
 
     alternate_exchange: str | None = None
     policy: str | None = None
+    link_recovery: bool | None = None
+    """This and what follows: as `QueueSettings` has it."""
+    link_expiry_max_ms: int | None = None
+    recoverable_links_max: int | None = None
+    sources: tuple[tuple[str, str], ...] = ()
 
 
 def check_policy(policy: Policy | OperatorPolicy) -> None:
@@ -247,13 +252,16 @@ class PolicyTable:
 
     def exchange_settings(self, exchange: Exchange) -> ExchangeSettings:
         """The effective settings of an exchange; the argument beats the policy."""
-        policy = None
+        policy = operator = None
         if len(self):
-            policy = self._policies.first(_APPLIES_TO_EXCHANGES, self._matching.found(exchange.name))
+            bits = self._matching.found(exchange.name)
+            policy = self._policies.first(_APPLIES_TO_EXCHANGES, bits)
+            operator = self._operator.first(_APPLIES_TO_EXCHANGES, bits)
         alternate = exchange.arguments.get(ALTERNATE_EXCHANGE)
         if alternate is None and policy is not None:
             alternate = policy.definition.get(ALTERNATE_EXCHANGE)
-        return ExchangeSettings(alternate, policy.name if policy else None)
+        values, sources = links_of(_named(policy), _named(operator))
+        return ExchangeSettings(alternate, policy.name if policy else None, **values, sources=sources)
 
     def forget(self, entity: Queue | Exchange) -> None:
         """A queue or an exchange has ended."""

@@ -36,6 +36,11 @@ MILLISECONDS_MAX: Final = 2**63 - 1
 """The longest time in AMQP, and the longest that is kept; what no clock can hold is never. RabbitMQ 4.3 takes ten
 years at most."""
 QUORUM_DELIVERY_LIMIT: Final = 20
+LINK_RECOVERY: Final = "link-recovery"
+LINK_EXPIRY_MAX: Final = "link-expiry-max"
+RECOVERABLE_LINKS_MAX: Final = "recoverable-links-max"
+LINK_SETTINGS: Final = (LINK_RECOVERY, LINK_EXPIRY_MAX, RECOVERABLE_LINKS_MAX)
+"""In policies also of an exchange; feature level 4."""
 
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 Durability = Literal["memory", "disk", "fsync"]
@@ -80,6 +85,12 @@ class QueueSettings(msgspec.Struct, frozen=True):
     """Of a stream's messages, as in `7D`; see `max_age_ms`."""
     segment_bytes: int = SEGMENT_BYTES
     """Of a stream: a new file begins when one has so many."""
+    link_recovery: bool | None = None
+    """Links of AMQP 1.0: False: nothing of them outlives its connection; True: durability 2 is enough for a recoverable
+    one; None: as the client asks."""
+    link_expiry_max_ms: int | None = None
+    """So long such a link outlives its client at most; None: as the client asks."""
+    recoverable_links_max: int | None = None
     policy: str | None = None
     """Name of the policy that applies."""
     operator_policy: str | None = None
@@ -360,6 +371,29 @@ RULES: Final[tuple[Rule, ...]] = (
         kinds="streams",
     ),
     _rule("stream-max-segment-size-bytes", "segment_bytes", SEGMENT.about("Bytes of a file"), kinds="streams"),
+    _rule(
+        LINK_RECOVERY,
+        "link_recovery",
+        FLAG.about(
+            "Links of AMQP 1.0: false: nothing of them outlives its connection; true: durability 2 makes a link "
+            "recoverable, without the capability. Else as the client asks"
+        ),
+        kinds="all",
+    ),
+    _rule(
+        LINK_EXPIRY_MAX,
+        "link_expiry_max_ms",
+        MILLISECONDS.about("ms that a link of AMQP 1.0 outlives its client at most, in whole seconds"),
+        "minimum",
+        kinds="all",
+    ),
+    _rule(
+        RECOVERABLE_LINKS_MAX,
+        "recoverable_links_max",
+        COUNT.about("Recoverable links of AMQP 1.0 at most"),
+        "minimum",
+        kinds="all",
+    ),
     _unused("stream-filter-size-bytes", _integer(16, 255), kinds="streams"),
     _rule(
         "initial-cluster-size",
@@ -387,12 +421,52 @@ def storable_lives(table: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
+_Named = tuple[str, Mapping[str, Any]]
+"""A policy: its name and definition."""
+
+
+def _merged(
+    rule: Rule, arguments: Mapping[str, Any], policy: _Named | None, operator_policy: _Named | None
+) -> tuple[Any, str] | None:
+    """A setting's value, and what set it; None: nothing does."""
+    found: list[tuple[Any, str]] = []
+    if operator_policy and rule.key is not None and rule.key in operator_policy[1]:
+        found.append((operator_policy[1][rule.key], f"operator policy '{operator_policy[0]}'"))
+    if rule.argument in arguments:
+        found.append((arguments[rule.argument], f"argument '{rule.argument}'"))
+    if policy and rule.key is not None and rule.key in policy[1]:
+        found.append((policy[1][rule.key], f"policy '{policy[0]}'"))
+    if not found:
+        return None
+    value, source = found[0]
+    if rule.merge == "minimum":
+        value = min((v for v, _ in found if v >= 0), default=None)
+        if len(found) > 1:
+            source = "the minimum of " + " and ".join(f"{name} ({v})" for v, name in found)
+    return value, source
+
+
+def links_of(
+    policy: _Named | None, operator_policy: _Named | None
+) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
+    """LINK_SETTINGS of what has no arguments: values by field, and what set them."""
+    values: dict[str, Any] = {}
+    sources = []
+    for key in LINK_SETTINGS:
+        rule = POLICY_RULES[key]
+        merged = _merged(rule, {}, policy, operator_policy)
+        if merged is not None and rule.field is not None:
+            values[rule.field] = merged[0]
+            sources.append((rule.field, merged[1]))
+    return values, tuple(sources)
+
+
 def resolve(
     arguments: Mapping[str, Any],
     *,
     transient: bool,
-    policy: tuple[str, Mapping[str, Any]] | None = None,
-    operator_policy: tuple[str, Mapping[str, Any]] | None = None,
+    policy: _Named | None = None,
+    operator_policy: _Named | None = None,
 ) -> QueueSettings:
     """The effective settings from valid arguments and (name, definition) of the policies that apply.
 
@@ -409,22 +483,10 @@ def resolve(
     for rule in RULES:
         if rule.field is None or not rule.is_of(stream=stream):
             continue
-        found: list[tuple[Any, str]] = []
-        if operator_policy and rule.key is not None and rule.key in operator_policy[1]:
-            found.append((operator_policy[1][rule.key], f"operator policy '{operator_policy[0]}'"))
-        if rule.argument in arguments:
-            found.append((arguments[rule.argument], f"argument '{rule.argument}'"))
-        if policy and rule.key is not None and rule.key in policy[1]:
-            found.append((policy[1][rule.key], f"policy '{policy[0]}'"))
-        if not found:
-            continue
-        value, source = found[0]
-        if rule.merge == "minimum":
-            value = min((v for v, _ in found if v >= 0), default=None)
-            if len(found) > 1:
-                source = "the minimum of " + " and ".join(f"{name} ({v})" for v, name in found)
-        values[rule.field] = value
-        sources.append((rule.field, source))
+        merged = _merged(rule, arguments, policy, operator_policy)
+        if merged is not None:
+            values[rule.field] = merged[0]
+            sources.append((rule.field, merged[1]))
     if "delivery_limit" not in values and values["queue_type"] == "quorum":
         values["delivery_limit"] = QUORUM_DELIVERY_LIMIT
         sources.append(("delivery_limit", "default of queue type 'quorum'"))

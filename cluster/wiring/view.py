@@ -42,10 +42,10 @@ class ClusterView:
     __slots__ = (
         "_accounts", "_imports", "_index", "_members", "_parts", "_vhosts", "allowed", "contradictions",
         "counting_on", "due",
-        "exclusive_queues", "held", "in_pieces", "is_only_copy", "lasting_queues", "link", "link_since", "links",
-        "member", "members", "next_slice", "owned", "parameter", "parameters", "permission", "permissions",
-        "queues_of", "replicas_of", "terms", "topic_allowed", "topic_permissions", "tried", "user", "users",
-        "was_deleted",
+        "exclusive_queues", "held", "in_pieces", "is_only_copy", "lasting_queues", "link", "link_named",
+        "link_since", "links", "member", "members", "next_slice", "owned", "parameter", "parameters", "permission",
+        "permissions", "queues_of", "replicas_of", "terms", "topic_allowed", "topic_permissions", "tried", "user",
+        "users", "was_deleted",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -72,6 +72,7 @@ class ClusterView:
         self.held: Final = members.held
         self.counting_on: Final = parts.membership.counting_on
         self.link: Final = parts.links.get
+        self.link_named: Final = parts.links.find
         self.links: Final = parts.links.all
         self.link_since: Final = parts.links.since
         self.is_only_copy: Final = parts.replicas.is_only_copy

@@ -244,6 +244,20 @@ export interface SessionLink {
   unconfirmed_messages?: number;
   unsettled_deliveries?: number;
 }
+/** A link of AMQP 1.0 whose client is away; times in ms since 1970. */
+export interface SuspendedLink {
+  name: string;
+  container_id: string | null;
+  role: string;
+  address: string | null;
+  level: string;
+  unsettled: number;
+  since: number | null;
+  expires_in_s: number | null;
+  node: string | null;
+  user: string;
+  vhost: string;
+}
 export interface Channel {
   name: string;
   number: number;

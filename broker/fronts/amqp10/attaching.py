@@ -23,6 +23,7 @@ from clusterbroker.broker.content.selector.filters import BadFilter, Filter, fil
 from clusterbroker.broker.fronts.amqp10 import (
     attach_answer,
     dynamic,
+    link_policies,
     management_link,
     recoverable,
     recoverable_receiver,
@@ -163,7 +164,8 @@ def _send(session: SessionCore, performative: Attach, left: Suspended | None) ->
         return
     is_topic = subscriptions.is_topic(target.capabilities)
     found = None if target.address is None else place(session.access, target.address, is_topic)
-    terms = terms_in_force(target, kept=True, administers=session.access.is_administrator)
+    settings = link_policies.settings_of(session, found)
+    terms = terms_in_force(target, kept=True, administers=session.access.is_administrator, settings=settings)
     known = Target(
         address=target.address,
         durable=min(target.durable, 1),
@@ -171,8 +173,9 @@ def _send(session: SessionCore, performative: Attach, left: Suspended | None) ->
         timeout=terms.timeout_s,
         capabilities=target.capabilities,
     )
-    if recoverable_sender.is_wanted(session, performative, found, terms):
+    if recoverable_sender.is_wanted(session, performative, found, terms, settings):
         told = resuming.told(performative)
+        link_policies.check_room(session, performative, str(target.address), settings)
         if left is not None:
             left.end()
         link = SenderLink(session, performative, found)
@@ -181,9 +184,10 @@ def _send(session: SessionCore, performative: Attach, left: Suspended | None) ->
         lasting = replace(known, durable=recoverable.DURABLE, expiry_policy=terms.policy)
         recoverable_sender.AttachingSender(session, performative, link, told, terms, lasting).begin(str(target.address))
         return
+    properties = link_policies.refusal(performative, settings)
     client = returning.resumed(performative, left)
     if client is None:
-        _produce(session, performative, known, found, terms)
+        _produce(session, performative, known, found, terms, properties)
         return
     assert isinstance(left, SuspendedSender), "a link of this role is resumed"
     link = SenderLink(session, performative, found)
@@ -211,12 +215,13 @@ def _make_target(session: SessionCore, performative: Attach, target: Target) -> 
 
 
 def _produce(
-    session: SessionCore, performative: Attach, known: Target, found: Place | None, terms: Terms = NOTHING_KEPT
-) -> SenderLink:
+    session: SessionCore, performative: Attach, known: Target, found: Place | None, terms: Terms = NOTHING_KEPT,
+    properties: dict[Any, Any] | None = None,
+) -> SenderLink:  # fmt: skip
     """`known`: the target in force."""
     access = session.access
     size = access.node.options.message_bytes_max
-    told = answering(session, performative, target=known, max_message_size=size)
+    told = answering(session, performative, target=known, max_message_size=size, properties=properties)
     link = SenderLink(session, performative, found)
     session.links[link.handle] = link
     link.keep(terms, known)
@@ -315,7 +320,8 @@ def _consume(
     terms = NOTHING_KEPT
     said: dict[str, Any] = {}
     if keeps:
-        terms = terms_in_force(source, kept=_keeps(access, reader), administers=access.is_administrator)
+        kept = _keeps(access, reader)
+        terms = terms_in_force(source, kept=kept, administers=access.is_administrator, settings=queue.settings)
         said = {"expiry_policy": terms.policy, "timeout": terms.timeout_s}
     known = shared(
         replace(
@@ -340,7 +346,10 @@ def _consume(
     if isinstance(reader, StreamReader):
         link.credit.numbered, link.credit.shift = STREAM_OFFSET, -1
     mode = 1 if link.settled else 0
-    told = answering(session, performative, snd_settle_mode=mode, source=known, initial_delivery_count=0)
+    told = answering(
+        session, performative, snd_settle_mode=mode, source=known, initial_delivery_count=0,
+        properties=link_policies.refusal(performative, queue.settings),
+    )  # fmt: skip
     session.links[link.handle] = link
 
     def refused(error: LinkError) -> None:
@@ -382,6 +391,7 @@ def _receive_lasting(
 ) -> ReceiverLink:  # fmt: skip
     """What the link holds survives its node."""
     told, terms = resuming.told(performative), recoverable.in_force(asked)
+    link_policies.check_room(session, performative, str(known.address), queue.settings)
     if left is not None:
         left.end()
     lasting = replace(known, durable=recoverable.DURABLE, expiry_policy=terms.policy)

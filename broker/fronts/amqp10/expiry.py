@@ -6,14 +6,16 @@
     connection-close    the end of its connection
     never               nothing: it does not end with time
 
-With a timeout of 0 the state ends with the policy's event. The answer says what is in force.
+With a timeout of 0 the state ends with the policy's event. Policies of the broker may shorten it. The answer says what
+is in force.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from clusterbroker.broker.wire.amqp10.errors import INVALID_FIELD, LinkError
 from clusterbroker.broker.wire.amqp10.performatives import Source, Target
@@ -54,6 +56,7 @@ class Terms(NamedTuple):
 
 
 NOTHING_KEPT: Final = Terms("link-detach", 0)
+OF_SESSION: Final = Terms("session-end", 0)
 
 
 @lru_cache(maxsize=256)
@@ -62,15 +65,42 @@ def _terms(policy: str, timeout_s: int) -> Terms:
     return Terms(policy, timeout_s)
 
 
-def in_force(asked: Source | Target, *, kept: bool, administers: bool) -> Terms:
-    """`kept`: the node can keep the state of such a link at all. Raises LinkError."""
+class LinkSettings(Protocol):
+    """What policies say of links to a queue, or to an exchange (`QueueSettings`, `ExchangeSettings`)."""
+
+    @property
+    def link_recovery(self) -> bool | None: ...
+
+    @property
+    def link_expiry_max_ms(self) -> int | None: ...
+
+    @property
+    def recoverable_links_max(self) -> int | None: ...
+
+    @property
+    def sources(self) -> Sequence[tuple[str, str]]:
+        """(field, what set it)."""
+
+
+def in_force(asked: Source | Target, *, kept: bool, administers: bool, settings: LinkSettings | None = None) -> Terms:
+    """`kept`: the node can keep the state of such a link at all. `settings`: of the node's queue or exchange. Raises
+    LinkError."""
     if asked.expiry_policy not in _BEGINS:
         raise LinkError(INVALID_FIELD, f"expiry-policy is {', '.join(_BEGINS)}")
     if not kept:
         return NOTHING_KEPT
-    policy, timeout_s = str(asked.expiry_policy), int(asked.timeout)
-    if administers:
-        return _terms(policy, timeout_s)
-    if policy == NEVER:
-        return _terms("connection-close", TIMEOUT_S_MAX)
-    return _terms(policy, min(timeout_s, TIMEOUT_S_MAX))
+    terms = _terms(str(asked.expiry_policy), int(asked.timeout))
+    if not administers:
+        terms = _limited(terms, TIMEOUT_S_MAX)
+    if settings is None:
+        return terms
+    if settings.link_recovery is False and terms.outlives_connection:
+        return OF_SESSION
+    longest_ms = settings.link_expiry_max_ms
+    return terms if longest_ms is None else _limited(terms, longest_ms // 1000)
+
+
+def _limited(terms: Terms, longest_s: int) -> Terms:
+    if terms.policy == NEVER:
+        return _terms("connection-close", longest_s)
+    return _terms(terms.policy, min(terms.timeout_s, longest_s))

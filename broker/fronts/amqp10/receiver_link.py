@@ -31,6 +31,7 @@ from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
+    from clusterbroker.broker.node.link_recovery import Attachment
 
 Queue = QueueHandle | BrowseReader | StreamReader
 """What a link receives from."""
@@ -48,6 +49,8 @@ TRIES: Final = 64
 
 class Store(Protocol):
     """What a link has besides whose queue's log says what it holds (`recoverable_receiver.RecoverableReceiver`)."""
+
+    attachment: Attachment
 
     def suspend(self, link: ReceiverLink, seqs: Sequence[int]) -> None: ...
 

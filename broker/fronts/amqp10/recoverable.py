@@ -33,6 +33,7 @@ from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.wiring.commands import AttachLink
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.fronts.amqp10.expiry import LinkSettings
     from clusterbroker.broker.fronts.amqp10.ports import SessionCore
     from clusterbroker.cluster.wiring.map import Applied
 
@@ -49,9 +50,14 @@ _CONDITIONS: Final[Mapping[Any, str]] = {
 }
 
 
-def is_asked(session: SessionCore, attach: Attach, terminus: Source | Target, terms: Terms) -> bool:
-    """Whether the client wants such a link, and this node can keep one. A container, and a link, has a name."""
-    wants = terminus.durable == DURABLE and RECOVERY in attach.desired_capabilities and terms.outlives_connection
+def is_asked(
+    session: SessionCore, attach: Attach, terminus: Source | Target, terms: Terms, settings: LinkSettings | None
+) -> bool:
+    """Whether the client wants such a link, or a policy does, and this node can keep one. A container, and a link, has
+    a name."""
+    if terminus.durable != DURABLE or not terms.outlives_connection:
+        return False
+    wants = RECOVERY in attach.desired_capabilities or (settings is not None and settings.link_recovery is True)
     named = bool(session.connection.container_id and attach.name)
     return wants and named and session.access.node.recovery.possible
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 TAG_BYTES: Final = 10
 """Of a delivery of such a link: seq and gap."""
+FORGOTTEN_AT_ONCE: Final = 4096
 
 
 class RecoverableReceiver:
@@ -68,7 +69,8 @@ def is_wanted(session: SessionCore, attach: Attach, queue: QueueHandle, terms: T
     source = attach.source
     if not isinstance(source, Source) or attach.snd_settle_mode == 1:
         return False
-    return is_asked(session, attach, source, terms) and queue.settings.durability != "memory"
+    settings = queue.settings
+    return is_asked(session, attach, source, terms, settings) and settings.durability != "memory"
 
 
 def terminus_of(address: str, wanted: Filter | None) -> str:
@@ -83,7 +85,7 @@ class AttachingReceiver(Attaching):
     resumes_nothing = True
     link: ReceiverLink
 
-    __slots__ = ("_held", "_queue", "_source")
+    __slots__ = ("_held", "_queue", "_source", "_withdrawn")
 
     def __init__(
         self, session: SessionCore, attach: Attach, link: ReceiverLink, client: Told | None, terms: Terms,
@@ -93,6 +95,7 @@ class AttachingReceiver(Attaching):
         self._source = source
         self._queue = queue
         self._held: list[int] = []
+        self._withdrawn: dict[bytes, int] = {}
 
     def ask(self, attachment: Attachment) -> None:
         link = LinkAttach(int(attachment.link.link), attachment.link.attach)
@@ -108,10 +111,18 @@ class AttachingReceiver(Attaching):
         self._queue.held_by(link, self.guarded(lambda held: self._told(link, held)))
 
     def _told(self, link: LinkAttach, held: Sequence[HeldMessages] | str) -> None:
+        assert self.client is not None, "only who resumes a link asks what it holds"
         if isinstance(held, str):
             self._refused(held)
             return
-        self._held = [seq for first, last, _ in held for seq in range(first, last + 1)]
+        self._held = [seq for one in held if not one.withdrawn for seq in one.seqs]
+        tag_of = self.link.credit.tag_of
+        withdrawn = {tag_of(seq): seq for one in held if one.withdrawn for seq in one.seqs}
+        self._withdrawn = {tag: seq for tag, seq in withdrawn.items() if tag in self.client.states}
+        if not self.client.incomplete:
+            heard = [seq.to_bytes(8) for tag, seq in withdrawn.items() if tag not in self._withdrawn]
+            for at in range(0, len(heard), FORGOTTEN_AT_ONCE):
+                self._queue.forget_tags(link.link, 0, heard[at : at + FORGOTTEN_AT_ONCE])
         if self.waits:
             self._subscribe(link)
         else:
@@ -151,8 +162,8 @@ class AttachingReceiver(Attaching):
             session.review_rights()
             return
         seqs = {link.credit.tag_of(seq): seq for seq in self._held}
-        found = resuming.resume_receiver(client, seqs, self.room)
-        outcomes = resume(link, seqs, found)
+        found = resuming.resume_receiver(client, seqs, self.room, self._withdrawn)
+        outcomes = resume(link, seqs, found, self._withdrawn)
         self.answer(found.map)
         link.begin()
         link.go_on()

@@ -25,7 +25,7 @@ from clusterbroker.broker.wire.amqp10.performatives import Attach, Target
 
 if TYPE_CHECKING:
     from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
-    from clusterbroker.broker.fronts.amqp10.expiry import Terms
+    from clusterbroker.broker.fronts.amqp10.expiry import LinkSettings, Terms
     from clusterbroker.broker.fronts.amqp10.ports import SessionCore
     from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink
     from clusterbroker.broker.node.core import Node
@@ -93,10 +93,12 @@ class RecoverableSender:
         self._node.recovery.forget(self.attachment, then)
 
 
-def is_wanted(session: SessionCore, attach: Attach, place: Place | None, terms: Terms) -> bool:
+def is_wanted(
+    session: SessionCore, attach: Attach, place: Place | None, terms: Terms, settings: LinkSettings | None
+) -> bool:
     """Whether the client asks for such a link, and it can be one: with a target of its own, whose queues have logs."""
     target = attach.target
-    if place is None or not isinstance(target, Target) or not is_asked(session, attach, target, terms):
+    if place is None or not isinstance(target, Target) or not is_asked(session, attach, target, terms, settings):
         return False
     if place.exchange:
         return place.exchange not in session.access.vhost.segments

@@ -14,11 +14,12 @@ from clusterbroker.broker.access.readers import RangeReader
 from clusterbroker.broker.fronts.amqp10.delivery import LinkConsumer
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
 from clusterbroker.broker.fronts.amqp10.positions import BEGINNING, resumed_at
-from clusterbroker.broker.fronts.amqp10.resuming import ReceiverResumption
+from clusterbroker.broker.fronts.amqp10.resuming import WITHDRAWN, ReceiverResumption
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.wire.amqp10.performatives import Composite, Received
 from clusterbroker.journal.record import Message
 
+NOTHING: Final[Mapping[bytes, int]] = {}
 AHEAD: Final = 64
 """Messages that are read at once."""
 
@@ -160,9 +161,11 @@ def begin_again(link: Resumed) -> None:
     link.backlog = Redelivery(link, (), (), is_partial=True)
 
 
-def resume(link: Resumed, seqs: Mapping[bytes, int], found: ReceiverResumption) -> list[tuple[int, Composite]]:
-    """The link goes on with what it holds, by tag. What the client has said meanwhile of its credit counts. Returns
-    what its deliveries come to: that is to be carried out."""
+def resume(
+    link: Resumed, seqs: Mapping[bytes, int], found: ReceiverResumption, withdrawn: Mapping[bytes, int] = NOTHING
+) -> list[tuple[int, Composite]]:
+    """The link goes on with what it holds, by tag; `withdrawn`: what it held, by tag. What the client has said
+    meanwhile of its credit counts. Returns what its deliveries come to: that is to be carried out."""
     left = link.backlog.left if link.backlog is not None else 0
     rest = dict(seqs)
     items = [Item(rest.pop(tag), is_new=True) for tag in found.first]
@@ -171,6 +174,7 @@ def resume(link: Resumed, seqs: Mapping[bytes, int], found: ReceiverResumption) 
         (rest.pop(tag), outcome if link.takes(outcome) else link.default_outcome) for tag, outcome in found.outcomes
     ]
     items += [Item(seq, outcome=outcome) for seq, outcome in outcomes]
+    items += [Item(withdrawn[tag], outcome=WITHDRAWN) for tag in found.withdrawn]
     link.backlog = Redelivery(link, items, tuple(rest.values()), found.is_partial)
     link.backlog.left = left
     return outcomes

@@ -16,9 +16,12 @@ A receiver link (the client receives), by the client's state of a tag that the l
     an outcome          carried out, and settled by a resumed transfer without a payload
     absent              sent first, as a new delivery, in the order in which it was handed out
 
-What the client alone has was settled before. A map that is incomplete says nothing of what is absent from it: only what
-both have is decided, the rest with a later attach (2.6.13). A map of the node's that does not fit the peer's frames is
-incomplete too; it has what the client asked for first.
+What the link held for too long while it was suspended has returned to its queue: whatever the client says of it, the
+answer is *modified*, and so is the resumed transfer that settles it. The answering map is incomplete then.
+
+What else the client alone has was settled before. A map that is incomplete says nothing of what is absent from it:
+only what both have is decided, the rest with a later attach (2.6.13). A map of the node's that does not fit the peer's
+frames is incomplete too; it has what the client asked for first.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     Accepted,
     Attach,
     Composite,
+    Modified,
     Received,
     TransactionalState,
     composed,
@@ -180,14 +184,26 @@ class ReceiverResumption(NamedTuple):
     """Carried out, and settled."""
     is_partial: bool
     """One of the maps is incomplete: nothing new is sent until the client has attached with the rest."""
+    withdrawn: tuple[bytes, ...] = ()
+    """Settled with the outcome WITHDRAWN."""
 
 
-def resume_receiver(client: Told, held: Iterable[bytes], size_max: int) -> ReceiverResumption:
-    """`held`: what the link holds, in the order in which it was handed out."""
+WITHDRAWN: Final = Modified(delivery_failed=True)
+"""Outcome of what a suspended link held for too long."""
+
+
+def resume_receiver(
+    client: Told, held: Iterable[bytes], size_max: int, withdrawn: Collection[bytes] = ()
+) -> ReceiverResumption:
+    """`held`: what the link holds, in the order in which it was handed out. `withdrawn`: what it held for too long."""
     tags = tuple(held)
     both = [tag for tag in tags if tag in client.states]
     ours = tuple(tag for tag in tags if tag not in client.states)
-    answering = fitting(((tag, None) for tag in (*both, *ours)), size_max)
+    past = [tag for tag in withdrawn if tag in client.states]
+    states: list[tuple[bytes, State]] = [(tag, WITHDRAWN) for tag in past]
+    answering = fitting((*states, *((tag, None) for tag in (*both, *ours))), size_max)
+    if past:
+        answering = answering._replace(incomplete=True)  # the client's next map proves that it has heard so
     resumed: list[tuple[bytes, Received | None]] = []
     outcomes = []
     for tag in both:
@@ -200,4 +216,5 @@ def resume_receiver(client: Told, held: Iterable[bytes], size_max: int) -> Recei
         else:
             resumed.append((tag, state if isinstance(state, Received) else None))
     is_partial = answering.incomplete or client.incomplete
-    return ReceiverResumption(answering, () if is_partial else ours, tuple(resumed), tuple(outcomes), is_partial)
+    over = tuple(tag for tag in past if tag in answering.states)
+    return ReceiverResumption(answering, () if is_partial else ours, tuple(resumed), tuple(outcomes), is_partial, over)

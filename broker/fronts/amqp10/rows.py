@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from clusterbroker.broker.content.sections import to_field
 from clusterbroker.broker.fronts.amqp10.attaching import HANDLE_MAX
+from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT
 from clusterbroker.broker.fronts.amqp10.links import Link
 from clusterbroker.broker.fronts.amqp10.ports import ConnectionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
 from clusterbroker.broker.fronts.amqp10.sender_link import SETTLED, SenderLink
 from clusterbroker.broker.fronts.amqp10.session import Session
-from clusterbroker.broker.stats.links import ClientLink, SessionWindows
+from clusterbroker.broker.stats.links import ClientLink, Level, SessionWindows
 from clusterbroker.broker.stats.rows import AnyRow, ChannelRow, ConnectionRow, ConsumerRow, free
 
 PROTOCOL: Final = "AMQP 1.0"
@@ -103,6 +104,12 @@ def link_row(session: Session, link: Link) -> ClientLink:
             "settles_second": not link.settles_first,
             "message_bytes_max": session.access.node.options.message_bytes_max,
         }
+    terms = link.terms
+    if isinstance(link, ReceiverLink | SenderLink):
+        level: Level = "none" if terms is NOTHING_KEPT else "node" if terms.outlives_connection else "session"
+        told["attached_at_ms"] = 0 if link.store is None else link.store.attachment.since_ms
+        told |= {"level": level if link.store is None else "log", "expiry_policy": terms.policy}
+        told["timeout_s"] = terms.timeout_s
     return ClientLink(
         name=link.name,
         handle=link.handle,

@@ -28,6 +28,7 @@ from clusterbroker.broker.fronts.amqp10.positions import offset_of
 from clusterbroker.broker.fronts.amqp10.reply_link import KEY
 from clusterbroker.broker.fronts.amqp10.resuming import TAG_BYTES_MAX
 from clusterbroker.broker.fronts.amqp10.sender_memory import Memory, Proof
+from clusterbroker.broker.node.link_recovery import Attachment
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.link_deliveries import Tagged
 from clusterbroker.broker.routing.router import Route
@@ -75,6 +76,7 @@ class Store(Protocol):
     """What a link has besides whose queues know its deliveries (`recoverable_sender.RecoverableSender`)."""
 
     again: frozenset[bytes]
+    attachment: Attachment
 
     def tagged(self, tags: Collection[bytes], route: Route[QueueHandle]) -> Tagged: ...
 

@@ -26,6 +26,7 @@ from clusterbroker.broker.fronts.amqp10.expiry import Event, Terms
 from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
 from clusterbroker.broker.fronts.amqp10.sender_memory import Memory
 from clusterbroker.broker.node.links import Identity
+from clusterbroker.broker.stats.links import SuspendedRow
 from clusterbroker.broker.wire.amqp091.codec import OutBuffer
 from clusterbroker.broker.wire.amqp10.errors import Amqp10Error
 from clusterbroker.broker.wire.amqp10.performatives import Source, Target
@@ -46,12 +47,15 @@ LOOKS_AT_ONCE: Final = 100_000
 class _Suspended:
     """Of either role."""
 
-    __slots__ = ("_runs", "access", "identity", "terms")
+    __slots__ = ("_runs", "access", "expires_ms", "identity", "since_ms", "terms")
 
     def __init__(self, identity: Identity, access: Authorization, terms: Terms) -> None:
         self.identity = identity
         self.access = access
         self.terms = terms
+        self.since_ms = access.node.now_ms
+        self.expires_ms = 0
+        """0: its time does not run."""
         self._runs = False
 
     @property
@@ -72,8 +76,35 @@ class _Suspended:
             return False
         if self.terms.timeout_s and not self._runs and self.terms.runs_from(event):
             self._runs = True
-            node.links.expires(self, node.now_ms + self.terms.timeout_s * 1000)
+            self.expires_ms = node.now_ms + self.terms.timeout_s * 1000
+            node.links.expires(self, self.expires_ms)
         return True
+
+    @property
+    def _held(self) -> tuple[str | None, int, int]:
+        """(address, queue id, unsettled)."""
+        raise NotImplementedError
+
+    @property
+    def row(self) -> SuspendedRow:
+        """For operators."""
+        name, user = self.identity
+        address, queue_id, unsettled = self._held
+        return SuspendedRow(
+            vhost=name.vhost,
+            container=name.container,
+            name=name.link,
+            receives=name.role,
+            user=user,
+            level="node" if self.terms.outlives_connection else "session",
+            address=address,
+            queue_id=queue_id,
+            unsettled=unsettled,
+            since_ms=self.since_ms,
+            expires_ms=self.expires_ms,
+            expiry_policy=self.terms.policy,
+            timeout_s=self.terms.timeout_s,
+        )
 
     def end(self) -> None:
         """It is not suspended any more, and nothing of it is kept."""
@@ -114,6 +145,11 @@ class SuspendedSender(_Suspended):
     def bytes_kept(self) -> int:
         return 0 if self.part is None else len(self.part[1])
 
+    @property
+    def _held(self) -> tuple[str | None, int, int]:
+        address = self.target.address
+        return address if isinstance(address, str) else None, 0, len(self.memory.stored) + max(0, self.memory.undecided)
+
     def is_of(self, terminus: Any) -> bool:
         """Whether a client comes back to the same place."""
         return isinstance(terminus, Target) and terminus.address == self.target and not terminus.dynamic
@@ -135,6 +171,12 @@ class SuspendedReceiver(_Suspended):
         self.link = link
         self.ledger = SessionLedger(0, OutBuffer(ROOM_BYTES))
         self.ledger.flowing = False
+
+    @property
+    def _held(self) -> tuple[str | None, int, int]:
+        address = self.link.source.address
+        shown = address if isinstance(address, str) else None
+        return shown, self.link.queue.entity.queue_id, self.ledger.unacked
 
     def is_of(self, terminus: Any) -> bool:
         """Whether a client comes back to the same place, for the same messages."""

@@ -2,8 +2,8 @@
 
     rows      this node's census and those of all linked members; a member without an answer within ANSWER_S is left out
     order     a command for the wiring log, of those that an operator may give
-    call      an operation (`calls`); also `connection.close`, wherever the connection is; `messages`: to look at single
-              messages of a queue, wherever its owner is, to delete, move or replay them;
+    call      an operation (`calls`); also `connection.close` and `link.end`, wherever that is; `messages`: to look at
+              single messages of a queue, wherever its owner is, to delete, move or replay them;
     as_user   declare, bind, delete, publish and get with the rights of a user (`control.as_user`)
 
 Orders and calls need a lease: without one the wiring that they would be carried out on may be of the past. The process
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from clusterbroker.broker.fronts.amqp10.ending import end_link
 from clusterbroker.broker.server.control import protocol as m
 from clusterbroker.broker.server.control.as_user import TIMEOUT_S, carried_out
 from clusterbroker.broker.server.control.calls import Calls
@@ -31,10 +32,12 @@ from clusterbroker.broker.stats.as_user import Outcome
 from clusterbroker.broker.stats.batches import split
 from clusterbroker.broker.stats.inspection import decode_request
 from clusterbroker.broker.stats.inspection import encode as encode_result
+from clusterbroker.broker.stats.peer_messages import EndLink
 from clusterbroker.broker.stats.rows import Batch, encode
 from clusterbroker.cluster.errors import Unavailable, WiringError
-from clusterbroker.cluster.ids import Incarnation, NodeId
+from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.levels import LINK_POLICIES
 from clusterbroker.cluster.wiring.map import Applied
 
 if TYPE_CHECKING:
@@ -160,6 +163,9 @@ class Service:
             return Unavailable(f"{type(command).__name__} is no command of an operator")
         if isinstance(command, c.ImportDefinitions) and self._peers is not None:
             command = replace(command, commands=tuple(map(self._at_home, command.commands)))
+        return await self._proposed(command)
+
+    async def _proposed(self, command: c.AnyCommand) -> Applied | Unavailable:
         applied: asyncio.Future[Applied] = self._shell.loop.create_future()
 
         def told(outcome: Applied) -> None:
@@ -199,6 +205,8 @@ class Service:
             )
         if operation == "messages":
             return await self._inspected(arguments)
+        if operation == "link.end":
+            return await self._end_link(arguments)
         return await self._calls.perform(operation, arguments)
 
     async def _inspected(self, arguments: Facts) -> Facts:
@@ -211,6 +219,32 @@ class Service:
             return {"result": encode_result(await self._shell.inspect(request))}
         except Unanswered as why:
             return {"unavailable": str(why)}
+
+    async def _end_link(self, arguments: Facts) -> Facts:
+        """`link` and `attach` of a recoverable one that is suspended; of others `node` and identity, and `force` if it
+        may be attached."""
+        if "link" in arguments:
+            command = c.ExpireLink(link=LogIndex(arguments["link"]), attach=int(arguments["attach"]))
+            outcome = await self._proposed(command)
+            if isinstance(outcome, Unavailable):
+                raise Refused(outcome.text)
+            if outcome.error is not None or not outcome.result:
+                raise Refused("the link is not suspended any more: it was attached, or has ended")
+            return {}
+        said = {name: str(arguments[name]) for name in ("vhost", "container", "name", "user")}
+        by, force = str(arguments.get("by"))[:200], bool(arguments.get("force"))
+        reason = f"link '{said['name']}' was ended by user '{by}'"
+        asked = EndLink(**said, receives=bool(arguments["receives"]), force=force, reason=reason[:1024])
+        where, node = str(arguments["node"]), self._shell.node
+        if where == self._shell.options.node.name:
+            if not end_link(node, asked):
+                raise Refused("the link is not as it was any more: look again")
+            self._shell.schedule()
+        elif node.map.level < LINK_POLICIES:
+            raise Refused(f"links at other members are ended from feature level {LINK_POLICIES} on: ask '{where}'")
+        elif self._peers is None or not self._peers.end_link(where, asked):
+            raise Refused(f"there is no node '{where}', or it is not linked")
+        return {}
 
     def _close_connection(self, connection_id: str, reason: str) -> Facts:
         connection = self._shell.node.clients.get(connection_id)

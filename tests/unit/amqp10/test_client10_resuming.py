@@ -14,7 +14,7 @@ from clusterbroker.amqp10.client.resuming import (
     plan_receiver,
     plan_sender,
 )
-from clusterbroker.broker.wire.amqp10.performatives import Accepted, Received, Released
+from clusterbroker.broker.wire.amqp10.performatives import Accepted, Modified, Received, Released
 from clusterbroker.broker.wire.amqp10.types import Described
 from clusterbroker.broker.wire.numbers import UInt64
 
@@ -41,14 +41,21 @@ def test_of_an_incomplete_map_nothing_is_concluded_that_it_does_not_say() -> Non
     assert (plan.forget, plan.again, plan.is_partial) == ((), (), True)
     assert plan_sender(OwnMap(HERE, True), PeerMap(THERE, False)).is_partial
     waits = plan_receiver(OwnMap(HERE, False), PeerMap(THERE, True))
-    assert (waits.settled, waits.lost, waits.is_partial) == ((), (), True)
+    assert (waits.settled, waits.lost, waits.is_partial) == ((), (b"decided",), True)
 
 
 def test_a_receiver_waits_for_what_both_have() -> None:
     plan = plan_receiver(OwnMap(HERE, False), PeerMap(THERE, False))
-    assert plan.awaited == {b"decided", b"part", b"begun", b"over"}
+    assert plan.awaited == {b"part", b"begun", b"over"}
     assert plan.settled == (b"settled",)
-    assert plan.lost == (b"absent",)
+    assert plan.lost == (b"decided", b"absent")
+
+
+def test_an_outcome_that_the_peer_did_not_take_is_lost() -> None:
+    own: dict[bytes, State] = {b"1": Accepted(), b"2": Modified(delivery_failed=True), b"3": Accepted()}
+    peer: dict[bytes, State] = {b"1": Modified(delivery_failed=True), b"2": Modified(delivery_failed=True), b"3": None}
+    plan = plan_receiver(OwnMap(own, False), PeerMap(peer, True))
+    assert (plan.awaited, plan.settled, plan.lost, plan.is_partial) == ({b"2", b"3"}, (), (b"1",), True)
 
 
 def test_a_map_fits_its_frame() -> None:

@@ -4,6 +4,7 @@ import { bytes, number, span } from "../format";
 import { link, useLive, usePlace } from "../live";
 import { Empty, Filter, Pager, Panel, Pill, Sure, Table, Waiting } from "../ui";
 import { changer } from "../vhosts";
+import { SuspendedLinks } from "./suspended";
 
 const SIZE = 50;
 
@@ -70,6 +71,7 @@ export function Connections({ me }: { me: Me }) {
           <Pager page={page} pages={found.page_count} found={found.filtered_count} total={found.total_count} what="connections" />
         </Panel>
       )}
+      <SuspendedLinks me={me} />
     </>
   );
 }

@@ -190,7 +190,11 @@ ROWS = (
     Row("consumers list --vhost /", "tag-{way}"),
     Row("links list --json", "[]"),  # of clients of AMQP 1.0: tests/conformance/amqp10/test_operators.py
     Row("links list --vhost / --json", "[]"),
+    Row("links list --state suspended --json", "[]"),
     Row("links show nobody nothing", "there is nothing of this name", code=1),
+    Row("links show nobody nothing --vhost /", "there is nothing of this name", code=1),
+    Row("links expire nobody nothing --role sender --force", "there is nothing of this name", code=1),
+    Row("links expire nobody nothing --vhost /", "there is nothing of this name", code=1),
     Row("producers list", "epoch"),
     Row("producers list --vhost /", "epoch"),
     Row("producers show nobody", "there is nothing of this name", code=1),

@@ -97,7 +97,8 @@ class Asked(dict[str, Any]):
 def planned(place: tuple[str, str], fields: dict[str, Any]) -> None:
     entry = TABLES[place]
     path = {"vhost": "/", "name": "busy", "user": "mon", "source": "events", "destination": "busy", "component": "c",
-            "node": "n1", "properties_key": "order.%23", "exchange": "events"}  # fmt: skip
+            "node": "n1", "properties_key": "order.%23", "exchange": "events",
+            "container": "busy"}  # fmt: skip
     if "limits" in place[1]:
         path["name"] = "max-connections"
     elif "/exchanges/" in place[1] or "/e/{destination}" in place[1]:

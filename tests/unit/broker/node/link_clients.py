@@ -148,7 +148,7 @@ class Receiver(Client):
         return answer
 
     def seqs(self) -> list[int]:
-        return [seq for first, last, _ in self.held() for seq in range(first, last + 1)]
+        return [seq for held in self.held() for seq in held.seqs]
 
     def resumed_by(self) -> Any:
         """A consumer that has what was resumed."""
@@ -162,7 +162,7 @@ class Receiver(Client):
     def leave_to_link(self, answer: Any) -> None:
         """What the queue says that it holds is of no use here any more."""
         if not isinstance(answer, str):
-            self.handle.leave_to_link([seq for first, last, _ in answer for seq in range(first, last + 1)])
+            self.handle.leave_to_link([seq for held in answer for seq in held.seqs])
 
     def part(self) -> None:
         """Nothing of it is at its node any more."""

@@ -21,6 +21,7 @@ NAMES: list[tuple[Any, Any, bytes]] = [
     (a.MOVED, 7, b"t\0\0\0\0\0\0\0\7"),
     (a.LINK_DELIVERY, (7, b"tag"), b"s\0\0\0\0\0\0\0\7tag"),
     (a.LINK_HELD, (7, 1), b"k\0\0\0\0\0\0\0\7\0\0\0\0\0\0\0\1"),
+    (a.LINK_WITHDRAWN, (7, 1), b"w\0\0\0\0\0\0\0\7\0\0\0\0\0\0\0\1"),
     (a.LINK_ATTACH, 7, b"v\0\0\0\0\0\0\0\7"),
     (a.EXCLUDED, (b"0123456789abcdef", 1), b"x0123456789abcdef\0\0\0\0\0\0\0\1"),
     (a.BOOKMARK, "reader", b"oreader"),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterbroker.broker.stats import rows
+from clusterbroker.broker.stats.links import RecoverableRow, SuspendedRow
 
 COUNT = st.integers(0, 2**63 - 1)
 TOTALS = st.builds(rows.MessageTotals, **dict.fromkeys(rows.MessageTotals.__struct_fields__, COUNT))
@@ -36,6 +37,8 @@ EACH = (
     rows.ExchangeRow(vhost="/", name=""),
     rows.QueueFlowRow(vhost="/", exchange="amq.topic", queue_id=7, publish=4),
     rows.LoginSourceRow("amqp", "192.0.2.1", "ann", 3, 1),
+    SuspendedRow(vhost="/", container="c", name="l", receives=True, user="ann", level="node", since_ms=5),
+    RecoverableRow(link=7, queue_id=3, unsettled=2),
 )
 
 

@@ -60,5 +60,7 @@ def test_a_new_leader_begins_anew() -> None:
 
 def test_links_for_ever_and_attached_ones_do_not_end() -> None:
     world, expiry = ClusterWorld(), LinkExpiry()
-    suspended(world, timeout_ms=None)
+    link = suspended(world, timeout_ms=None)
     assert expiry.look(True, world.map, 10**12) == ([], None)
+    assert expiry.look(True, world.map, 2 * 10**12) == ([], None)
+    assert expiry.seen == {link.link: (1, 10**12)}, "operators are told since when it is suspended"
