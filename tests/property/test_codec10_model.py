@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from clusterbroker.broker.wire.amqp10 import codec as codec_compiled
 from clusterbroker.broker.wire.amqp10 import sections
-from clusterbroker.broker.wire.amqp10.errors import Amqp10Error
 from clusterbroker.broker.wire.amqp10.performatives import (
     Accepted,
     Begin,
@@ -28,6 +27,7 @@ from tests.budget import examples
 from tests.model import codec10 as codec_model
 from tests.model import sections10
 from tests.support.amqp10 import frame
+from tests.support.decoded10 import fields, told
 
 BOTH = (codec_model, codec_compiled)
 FRAME_MAX = 700
@@ -184,33 +184,6 @@ def conversations(draw: st.DrawFn) -> bytes:
         mixed.append(item.pop(0))
         waiting = [each for each in waiting if each]
     return b"".join(mixed)
-
-
-def fields(message: Any) -> tuple[Any, ...]:
-    names = ("address", "payload", "header_length", "flags", "priority", "time_ms", "ttl_ms", "format")
-    return tuple(getattr(message, name) for name in names)
-
-
-def told(event: Any) -> tuple[Any, ...]:
-    if isinstance(event, Amqp10Error):
-        return (type(event), event.condition, event.text)
-    if hasattr(event, "messages"):
-        refusal = event.refusal and told(event.refusal)
-        marks = (
-            event.link.channel,
-            event.link.handle,
-            event.first_id,
-            event.settled,
-            event.frames,
-            event.flags,
-            event.size,
-        )
-        return (*marks, refusal, list(event.tags), [fields(message) for message in event.messages])
-    if hasattr(event, "ranges"):
-        return ("disposed", event.channel, event.outcome, event.settled, event.ranges)
-    if hasattr(event, "sasl"):
-        return ("frame", event.channel, event.sasl, event.payload)
-    return ("header", event.data)
 
 
 def heard(module: Any, data: bytes, cuts: list[int]) -> list[Any]:

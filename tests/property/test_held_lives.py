@@ -6,6 +6,7 @@ from itertools import chain
 
 import pytest
 
+from tests.budget import campaign
 from tests.property.held_bugs import BUGS
 from tests.property.held_lives import live
 
@@ -17,6 +18,11 @@ TRIES = 120
 @pytest.mark.parametrize("seed", range(12))
 def test_what_links_hold_over_faults(seed: int) -> None:
     live(seed)
+
+
+@pytest.mark.campaign
+def test_fresh_seeds() -> None:
+    campaign("receiver_links", live, "scripts/simulate links --role receiver --count 1 --seed")
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.budget import examples
+from tests.budget import campaign, examples
 from tests.property.link_lives import Broken, life
 from tests.property.link_mutations import MUTATIONS, put_in
 
@@ -14,6 +14,11 @@ SEEDS_MAX = 60
 @pytest.mark.parametrize("seed", range(1, 1 + examples(20)))
 def test_every_delivery_is_there_once(seed: int) -> None:
     life(seed)
+
+
+@pytest.mark.campaign
+def test_fresh_seeds() -> None:
+    campaign("sender_links", life, "scripts/simulate links --role sender --count 1 --seed")
 
 
 @pytest.mark.parametrize("bug", sorted(MUTATIONS))
