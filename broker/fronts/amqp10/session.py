@@ -18,11 +18,11 @@ from clusterbroker.broker.access.receiver import give_back
 from clusterbroker.broker.access.timeouts import check_timeouts
 from clusterbroker.broker.fronts.amqp10 import attaching
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
+from clusterbroker.broker.fronts.amqp10.changing import modify, reject
 from clusterbroker.broker.fronts.amqp10.conditions import described
 from clusterbroker.broker.fronts.amqp10.delivery import SessionLedger
 from clusterbroker.broker.fronts.amqp10.expiry import Event
 from clusterbroker.broker.fronts.amqp10.links import Link, Links
-from clusterbroker.broker.fronts.amqp10.modified import modify
 from clusterbroker.broker.fronts.amqp10.outcomes import IDS, Outcomes
 from clusterbroker.broker.fronts.amqp10.ports import ConnectionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
@@ -288,7 +288,7 @@ class Session:
             self._accept(entries, outcome, told)
             return
         if kind is Rejected:
-            give_back(node, entries, requeue=False, counted=False)
+            reject(node, entries, outcome)
         elif isinstance(outcome, Modified):
             modify(node, entries, outcome)
         else:
