@@ -137,7 +137,10 @@ OF_MEMBERS: Final = {
     changes.CopyLost: "copy_lost",
 }
 """What concerns nodes in a cluster, and the method of theirs."""
-WITHOUT: Final = {changes.ParameterChanged, changes.ImportChanged, changes.ProducerChanged, changes.LevelRaised}
+WITHOUT: Final = {
+    changes.ParameterChanged, changes.ImportChanged, changes.ProducerChanged, changes.LevelRaised,
+    changes.ContainerHeld,
+}  # fmt: skip
 """What changes nothing of a node."""
 REACTIONS: Final[dict[type, Callable[[ReactingNode, Any], None]]] = {
     changes.QueueDeclared: queue_declared,
@@ -156,6 +159,7 @@ REACTIONS: Final[dict[type, Callable[[ReactingNode, Any], None]]] = {
     changes.LinkAttached: lambda node, change: node.recovery.attached(change),
     changes.LinkSuspended: lambda node, change: node.recovery.suspended(change),
     changes.LinkEnded: lambda node, change: node.recovery.ended(change),
+    changes.ContainerLost: lambda node, change: node.sole_connections.lost(change),
     changes.SegmentOpened: segment_known,
     changes.SegmentCommitted: segment_known,
     changes.SegmentEnded: segment_ended,

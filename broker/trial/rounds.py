@@ -21,7 +21,7 @@ from clusterbroker.broker.trial.load import Load
 from clusterbroker.broker.trial.nodes import TrialError
 from clusterbroker.broker.trial.recoverable_load import RecoverableLoad
 
-SETTLE_TIMEOUT_S: Final = 90.0
+SETTLE_TIMEOUT_S: Final = 180.0
 AFTER_S: Final = 0.5
 """load goes on for so long after the last fault of a round"""
 

@@ -25,18 +25,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.authorization import Authorization
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.rights import AccountRights
 from clusterbroker.broker.access.sign_in import Outcome, by_identity, check_session, leave, session_began, session_ended
-from clusterbroker.broker.fronts.amqp10 import opening, sasl
-from clusterbroker.broker.fronts.amqp10.attaching import HANDLE_MAX
+from clusterbroker.broker.fronts.amqp10 import opening, sasl, sole
 from clusterbroker.broker.fronts.amqp10.conditions import described
 from clusterbroker.broker.fronts.amqp10.expiry import Event
 from clusterbroker.broker.fronts.amqp10.portions import Portions
-from clusterbroker.broker.fronts.amqp10.session import OUTGOING_WINDOW, WINDOW, Session
+from clusterbroker.broker.fronts.amqp10.session import Session
 from clusterbroker.broker.fronts.amqp10.suspended import Suspended
 from clusterbroker.broker.node.backpressure import MINORITY, Backpressure
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
@@ -316,7 +316,10 @@ class Connection:
             self.out.raw(frames.HEADER)
             self.state = State.OPENING
         self.node.sending[self] = None
-        held, self._held = self._held, []
+        self._go_on()
+
+    def _go_on(self) -> None:
+        held, self._held = self._held, []  # what came meanwhile
         self.portions.take(held)
         self.review_reading()
 
@@ -331,14 +334,26 @@ class Connection:
         self.idle_ms = int(performative.idle_time_out or 0)
         self.out.frame_max = min(performative.max_frame_size, options.frame_max_bytes)
         opening.enter_vhost(self.access, performative.hostname or "", self.trusted)
-        self.state = State.OPENED
-        self.decoder.frame_max = options.frame_max_bytes
-        self._say_open()
-        node.sending[self] = None
+        if sole.is_asked(node, performative):
+            self.state = State.CHECKING
+            self.review_reading()
+            sole.hold(self, performative, lambda: self.state is State.CHECKING, self._enter)
+        else:
+            self._enter(performative)
 
-    def _say_open(self) -> None:
+    def _enter(self, told: Open, fault: ConnectionFault10 | None = None) -> None:
+        """`fault`: another connection is the sole one of its container."""
+        self.state = State.OPENED
+        self._say_open(told, fault)
+        if fault is not None:
+            self.fail(fault)
+            return
+        self.decoder.frame_max = self.node.options.frame_max_bytes
+        self._go_on()
+
+    def _say_open(self, told: Open | None = None, fault: ConnectionFault10 | None = None) -> None:
         self._opened = True
-        self.send(0, opening.own(self.node))
+        self.send(0, opening.own(self.node, told, fault))
 
     def in_turns(self, step: Callable[[], bool]) -> None:
         """Calls `step` now and in later turns until it returns True; nothing else is taken up meanwhile."""
@@ -396,11 +411,7 @@ class Connection:
             self._end("flush")
 
     def _leave(self) -> None:
-        """The client closes: its exclusive queues are gone, for clients of all nodes, when it reads our close."""
-        if not self.exclusive_queues:
-            self._release()
-            self._left()
-            return
+        """The client closes. When it reads our close, its exclusive queues are gone everywhere, its container free."""
         self.state = State.CLOSE_SENT  # nothing is taken up any more
         self._closed_at_ms = self.node.now_ms
         self.reading = True
@@ -431,8 +442,7 @@ class Connection:
         self.backpressure.leave()
 
     def _release(self, then: Callable[[], None] = lambda: None) -> None:
-        """All that the connection held goes back: unsettled deliveries, links, exclusive queues. `then` is called when
-        the queues are gone, if it had any."""
+        """All that the connection held goes back: deliveries, links, exclusive queues. `then()` when all nodes know."""
         until = self.node.labour.done + STEPS_AT_ONCE
         for session in tuple(self.sessions.values()):
             try:
@@ -443,9 +453,9 @@ class Connection:
             self.session_gone(session)
         for left in self.suspended:
             left.went(Event.CLOSE)
-        if self.exclusive_queues:
-            self.exclusive_queues = False
-            self.node.remove_connection(self.id, then)
+        had, self.exclusive_queues = self.exclusive_queues, False
+        free = partial(self.node.sole_connections.release, self.id, then)
+        (partial(self.node.remove_connection, self.id, free) if had else free)()
 
     # -- sessions ---------------------------------------------------------------------------------------------
 
@@ -459,13 +469,7 @@ class Connection:
         if number > self.peer_channel_max:
             raise not_allowed(f"more sessions than the channel-max of {self.peer_channel_max} has channels for")
         session = Session(self, channel, number, begin)
-        answer = Begin(
-            remote_channel=channel,
-            next_outgoing_id=session.ledger.next_outgoing_id,
-            incoming_window=WINDOW,
-            outgoing_window=OUTGOING_WINDOW,
-            handle_max=min(HANDLE_MAX, begin.handle_max),
-        )
+        answer = session.begun(begin)
         try:
             check_session(self.access)
         except Refusal as refusal:

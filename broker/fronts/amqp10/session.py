@@ -110,6 +110,16 @@ class Session:
 
     # -- performatives in
 
+    def begun(self, begin: Begin) -> Begin:
+        """The answer to the client's begin."""
+        return Begin(
+            remote_channel=self.number,
+            next_outgoing_id=self.ledger.next_outgoing_id,
+            incoming_window=WINDOW,
+            outgoing_window=OUTGOING_WINDOW,
+            handle_max=min(attaching.HANDLE_MAX, begin.handle_max),
+        )
+
     def receive(self, performative: Composite, payload: bytes) -> None:
         """Raises ConnectionFault10 and SessionError; a LinkError ends its link here."""
         kind = type(performative)
