@@ -20,6 +20,7 @@ from clusterbroker.amqp10.client.resuming import (
     OwnMap,
     PeerMap,
     State,
+    Turns,
     is_outcome,
     own_map,
     plan_receiver,
@@ -98,6 +99,7 @@ class SenderLink:
         self.resuming: deque[Outgoing] = deque()
         self.queue: deque[Outgoing] = deque()
         self.own = OwnMap({}, False)
+        self.turns = Turns()
         self.partial: set[bytes] | None = None
         """Deliveries to be decided before the link is attached again, for the rest; None: nothing is missing."""
 
@@ -186,8 +188,8 @@ class SenderLink:
         return lost
 
     def map(self, size_max: int) -> OwnMap:
-        known = ((each.tag, each.state) for each in self.unsettled.values() if each.doubt)
-        self.own = own_map(known, size_max)
+        known = [(each.tag, each.state) for each in self.unsettled.values() if each.doubt]
+        self.own = own_map(self.turns.in_order(known), size_max)
         return self.own
 
     def resume(self, peer: PeerMap) -> list[LinkEvent]:
@@ -216,8 +218,7 @@ class SenderLink:
             self._resume(delivery, place, settles=False)
         if plan.is_partial:
             self.partial = {*plan.outcomes, *plan.settle, *(tag for tag, _ in plan.resume)}
-            if not (self.partial or plan.forget or plan.again):
-                raise ProtocolError("the peer's incomplete unsettled map has none of the deliveries in doubt")
+            self.turns.took(self.own, bool(self.partial or plan.forget or plan.again))
         return []
 
     def _resume(self, delivery: Outgoing, state: State, settles: bool) -> None:
@@ -266,6 +267,7 @@ class ReceiverLink:
         self.unsettled: dict[bytes, Incoming] = {}
         self.current: Incoming | None = None
         self.own = OwnMap({}, False)
+        self.turns = Turns()
         self.partial: set[bytes] | None = None
 
     def restore(self, tag: bytes, state: State) -> None:
@@ -363,7 +365,8 @@ class ReceiverLink:
         return lost
 
     def map(self, size_max: int) -> OwnMap:
-        self.own = own_map(((each.tag, each.state) for each in self.unsettled.values()), size_max)
+        known = [(each.tag, each.state) for each in self.unsettled.values()]
+        self.own = own_map(self.turns.in_order(known), size_max)
         return self.own
 
     def resume(self, peer: PeerMap) -> list[LinkEvent]:
@@ -378,8 +381,7 @@ class ReceiverLink:
                 events.append(Lost(self, delivery))
         if plan.is_partial:
             self.partial = set(plan.awaited)
-            if not (plan.awaited or events):
-                raise ProtocolError("the peer's incomplete unsettled map has none of the deliveries in doubt")
+            self.turns.took(self.own, bool(plan.awaited or events))
         return events
 
     @property

@@ -18,7 +18,8 @@ A receiver link (the client receives), by the client's state of a tag that the l
 
 What the client alone has was settled before. A map that is incomplete says nothing of what is absent from it: only what
 both have is decided, the rest with a later attach (2.6.13). A map of the node's that does not fit the peer's frames is
-incomplete too; it has what the client asked for first.
+incomplete too; it has what the client asked for first. To a receiver whose map is complete, what the node alone has are
+new deliveries, as if they had never been sent: they are in the node's map if they fit, and make it incomplete never.
 """
 
 from __future__ import annotations
@@ -188,6 +189,8 @@ def resume_receiver(client: Told, held: Iterable[bytes], size_max: int) -> Recei
     both = [tag for tag in tags if tag in client.states]
     ours = tuple(tag for tag in tags if tag not in client.states)
     answering = fitting(((tag, None) for tag in (*both, *ours)), size_max)
+    if answering.incomplete and not client.incomplete:
+        answering = fitting(((tag, None) for tag in both), size_max)
     resumed: list[tuple[bytes, Received | None]] = []
     outcomes = []
     for tag in both:

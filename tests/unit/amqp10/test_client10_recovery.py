@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Literal
 
 import pika
 import pytest
 
 from clusterbroker import Broker
-from clusterbroker.amqp10.client import Backoff, ClientConnection, Message, NotRecoverable, connect
+from clusterbroker.amqp10.client import Backoff, ClientConnection, FileStore, Message, Receiver, connect
 from tests.support.cutting import Cutter
 
 QUICK = Backoff(first=0.001, longest=0.02)
@@ -31,15 +33,6 @@ async def open_client(cutter: Cutter, name: str) -> ClientConnection:
     return await connect(cutter.url, container_id=name, backoff=QUICK)
 
 
-async def recoverable_links(connection: ClientConnection) -> None:
-    """Skips where the node does not keep links."""
-    try:
-        probe = await connection.sender("/queues/q", name="probe", recoverable="node")
-    except NotRecoverable as error:
-        pytest.skip(str(error))
-    await probe.close()
-
-
 def losses(cutter: Cutter, chance: random.Random) -> None:
     """The connection is lost now, and the next ones somewhere: in a handshake, a map, a message, or an answer."""
     cutter.limits.extend((chance.randrange(300, 9000), chance.randrange(300, 9000)) for _ in range(CUTS))
@@ -50,7 +43,6 @@ def losses(cutter: Cutter, chance: random.Random) -> None:
 async def test_a_sender_loses_and_doubles_nothing(cutter: Cutter, seed: int) -> None:
     chance = random.Random(seed)
     async with await open_client(cutter, "c") as connection:
-        await recoverable_links(connection)
         sender = await connection.sender("/queues/q", name="out", recoverable="node")
         losses(cutter, chance)
         futures = []
@@ -74,7 +66,6 @@ async def test_a_sender_loses_and_doubles_nothing(cutter: Cutter, seed: int) -> 
 async def test_a_receiver_sees_each_delivery_once(cutter: Cutter, seed: int) -> None:
     chance = random.Random(seed)
     async with await open_client(cutter, "c") as connection:
-        await recoverable_links(connection)
         sender = await connection.sender("/queues/q")
         await asyncio.gather(
             *(sender.submit(Message(body=b"%06d" % number + bytes(chance.choice((0, 3000)))))
@@ -94,3 +85,71 @@ async def test_a_receiver_sees_each_delivery_once(cutter: Cutter, seed: int) -> 
         await receiver.close()
         other = await connection.receiver("/queues/q")
         assert await other.receive(0.1) is None, "nothing is left, and nothing came back"
+
+
+HELD = 2000
+SMALL = 512
+"""max-frame-size: some thirty deliveries of an unsettled map."""
+
+
+@pytest.fixture
+async def durable(tmp_path: Path) -> AsyncIterator[Cutter]:
+    """At a node with a disk: its queues' logs keep links."""
+    with Broker(tmp_path / "node") as broker:
+        wire = pika.BlockingConnection(pika.URLParameters(broker.url))
+        wire.channel().queue_declare("q", durable=True)
+        wire.close()
+        async with Cutter(broker.port) as made:
+            yield made
+
+
+async def held(connection: ClientConnection, kind: bool | Literal["node"]) -> Receiver:
+    """A link that holds HELD deliveries without an outcome."""
+    sender = await connection.sender("/queues/q")
+    await asyncio.gather(*(sender.submit(Message(body=b"%d" % number)) for number in range(HELD)))
+    receiver = await connection.receiver("/queues/q", name="in", credit=HELD, recoverable=kind)
+    while len(receiver.link.unsettled) < HELD:  # noqa: ASYNC110 - a dict has no event
+        await asyncio.sleep(0.01)
+    return receiver
+
+
+@pytest.mark.parametrize("kind", ["node", True])
+async def test_thousands_that_a_client_never_saw_come_through_small_frames(
+    durable: Cutter, tmp_path: Path, kind: bool | Literal["node"]
+) -> None:
+    """The program was killed: its map is empty, and complete; what the link holds are new deliveries to it."""
+
+    async def life() -> ClientConnection:
+        store = FileStore(tmp_path / "unsettled")
+        return await connect(durable.url, container_id="c", frame_max=SMALL, store=store)
+
+    first = await life()
+    await held(first, kind)
+    await first.close()
+    async with await life() as connection:
+        receiver = await connection.receiver("/queues/q", name="in", credit=100, recoverable=kind)
+        found, answers = [], []
+        while len(found) < HELD:
+            delivery = await receiver.receive(5)
+            assert delivery is not None, f"{len(found)} of {HELD}"
+            found.append(int(delivery.body))
+            answers.append(asyncio.ensure_future(delivery.accept()))
+        await asyncio.wait_for(asyncio.gather(*answers), 20)
+        assert found == list(range(HELD))
+        assert connection.error is None
+
+
+@pytest.mark.parametrize("kind", ["node", True])
+async def test_thousands_of_outcomes_come_through_small_frames(durable: Cutter, kind: bool | Literal["node"]) -> None:
+    """The client's map fits its frame, and the answer does not: some thirty are decided by each attach."""
+    async with await connect(durable.url, container_id="c", frame_max=SMALL, backoff=QUICK) as connection:
+        receiver = await held(connection, kind)
+        deliveries = [await anext(receiver) for _ in range(HELD)]
+        durable.cut()
+        await asyncio.wait_for(asyncio.gather(*(delivery.accept() for delivery in deliveries)), 60)
+        sender = await connection.sender("/queues/q")
+        await sender.send(Message(body=b"new"))
+        delivery = await receiver.receive(10)
+        assert delivery is not None
+        assert delivery.body == b"new"
+        assert connection.reconnects == 1
