@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 import sys
 from pathlib import Path
 from typing import Final
@@ -97,6 +98,7 @@ class Program:
         """Until the trial is over."""
         plan = self.plan
         self.note("began")
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._describe)
         commands = asyncio.create_task(self._commands())
         async with await connect(
             plan.urls, container_id=plan.name, store=FileStore(Path(plan.directory) / f"{plan.name}.unsettled"),
@@ -121,6 +123,16 @@ class Program:
             if word == "pause":
                 self.note(f"paused {round_}")
         self.over.set()
+
+    def _describe(self) -> None:
+        """Where it stands, on stderr: for whoever looks into a round that did not settle."""
+        connection = self._connection
+        session = connection.session
+        print(f"at {connection.address}, session {session is not None and session.begun}", file=sys.stderr)
+        for link in self._links:
+            state = f"attached {link.attached}, credit {link.credit}, {len(link.unsettled)} unsettled"
+            line = f", {len(link.queue)} and {len(link.resuming)} to send" if isinstance(link, SenderLink) else ""
+            print(f"  {link.terms.name}: {state}{line}, partial {link.partial}", file=sys.stderr, flush=True)
 
     def _failed(self, error: BaseException) -> None:
         self.note(f"error {error}".replace("\n", " "))

@@ -169,6 +169,8 @@ class RecoverableLoad:
             if ended:
                 return f"programs have ended: {', '.join(ended)}; {missing}"
             if time.monotonic() > deadline_s:
+                for program in self._programs.values():
+                    program.send_signal(signal.SIGUSR1)
                 return f"after {timeout_s:g} s {missing}"
             await asyncio.sleep(POLL_S)
 

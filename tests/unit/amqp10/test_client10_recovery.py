@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +14,8 @@ import pika
 import pytest
 
 from clusterbroker import Broker
-from clusterbroker.amqp10.client import Backoff, ClientConnection, FileStore, Message, Receiver, connect
+from clusterbroker.amqp10.client import Accepted, Backoff, ClientConnection, FileStore, Message, Receiver, connect
+from clusterbroker.amqp10.client.store import LinkId
 from tests.support.cutting import Cutter
 
 QUICK = Backoff(first=0.001, longest=0.02)
@@ -85,6 +88,39 @@ async def test_a_receiver_sees_each_delivery_once(cutter: Cutter, seed: int) -> 
         await receiver.close()
         other = await connection.receiver("/queues/q")
         assert await other.receive(0.1) is None, "nothing is left, and nothing came back"
+
+
+async def test_what_the_store_was_given_is_written_though_the_connection_goes(cutter: Cutter, tmp_path: Path) -> None:
+    """The work waits for a thread when the connection is lost: it is done all the same, before any that comes later."""
+    loop, gate, path = asyncio.get_running_loop(), threading.Event(), tmp_path / "unsettled"
+    executor = ThreadPoolExecutor(1)
+    loop.set_default_executor(executor)
+    store = FileStore(path)
+    async with await connect(cutter.url, container_id="c", backoff=QUICK, store=store) as connection:
+        sender = await connection.sender("/queues/q", name="out", recoverable="node", settle="manual")
+        await sender.send(Message(body=b"first"), tag=b"1")
+        sender.settle(b"1")
+        while store._pending:  # noqa: ASYNC110 - until the work is taken
+            await asyncio.sleep(0.001)
+        await loop.run_in_executor(None, int)  # and done
+        busy = loop.run_in_executor(None, gate.wait)
+        second = sender.submit(Message(body=b"second"), tag=b"2")
+        before = connection.reconnects
+        while not executor._work_queue.qsize():  # noqa: ASYNC110 - a queue has no event
+            await asyncio.sleep(0.001)
+        cutter.cut()
+        while connection.reconnects == before:  # noqa: ASYNC110 - a number has no event
+            await asyncio.sleep(0.001)
+        third = sender.submit(Message(body=b"third"), tag=b"3")
+        gate.set()
+        await busy
+        assert await asyncio.wait_for(asyncio.gather(second, third), 20) == [Accepted(), Accepted()]
+    kept = FileStore(path).load(LinkId("c", "out", False))
+    assert kept is not None
+    assert [(tag, b"second" in one.payload, b"third" in one.payload) for tag, one in kept.items()] == [
+        (b"2", True, False),
+        (b"3", False, True),
+    ]
 
 
 HELD = 2000
