@@ -292,9 +292,13 @@ class ClientConnection:
     async def _save(self) -> None:
         """Makes safe what was given to the store. Cancelled, because the connection is lost, the work goes on: what it
         has is nowhere else, and the next one waits for it. Raises StoreError."""
-        while (saving := self._saving) is not None or (work := self.store.take()) is not None:
-            if saving is None:
-                saving = self._saving = asyncio.ensure_future(asyncio.to_thread(work))
+        while True:
+            if self._saving is None:
+                work = self.store.take()
+                if work is None:
+                    return
+                self._saving = asyncio.ensure_future(asyncio.to_thread(work))
+            saving = self._saving
             await asyncio.shield(saving)
             if self._saving is saving:
                 self._saving = None

@@ -15,6 +15,7 @@ import os
 import random
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -157,7 +158,7 @@ class Program:
             future = recovered.pop(_tag(number), None) or sender.submit(_content(link.name, number), _tag(number))
             self._watch(sender, link.name, number, future)
         for tag, future in recovered.items():  # outcomes that are in the log
-            future.add_done_callback(lambda _, tag=tag: sender.settle(tag))
+            future.add_done_callback(partial(_settle, sender, tag))
         number = self._sent.get(link.name, 0)
         loop = asyncio.get_running_loop()
         due_s = loop.time()
@@ -218,6 +219,10 @@ class Program:
             delivery.dispose(Accepted()).add_done_callback(settled)
         except ClientError as error:
             self._failed(error)
+
+
+def _settle(sender: Sender, tag: bytes, _: asyncio.Future[Composite]) -> None:
+    sender.settle(tag)
 
 
 def _tag(number: int) -> bytes:

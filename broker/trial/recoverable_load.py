@@ -29,6 +29,7 @@ from clusterbroker.broker.trial.judge import Verdict
 from clusterbroker.broker.trial.recoverable_client import ClientPlan, LinkPlan
 from clusterbroker.broker.trial.recoverable_judge import RecoverableJudge
 from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091.fields import Table
 
 QUEUES: Final = 4
 RATE_PER_S: Final = 40.0
@@ -86,7 +87,7 @@ class RecoverableLoad:
         try:
             await client.call(m.ExchangeDeclare(exchange=self._exchange, type="fanout", durable=True))
             for number, queue in enumerate(self._queues):
-                arguments = {"x-queue-type": "quorum"}
+                arguments: Table = {"x-queue-type": "quorum"}
                 await client.call(m.QueueDeclare(queue=queue, durable=True, arguments=arguments))
                 if number >= 2:
                     await client.call(m.QueueBind(queue=queue, exchange=self._exchange))
