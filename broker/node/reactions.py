@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.log_clock import LogClock
     from clusterbroker.broker.node.member import MemberNode, MemberRole
     from clusterbroker.broker.node.postponed import Postponed
+    from clusterbroker.broker.node.sole_connections import SoleConnections
     from clusterbroker.broker.node.watching import Watching
     from clusterbroker.broker.queues.ring import Ring
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         log_clock: LogClock
         postponed: Postponed
         set_aside: dict[int, Ring]
+        sole_connections: SoleConnections
         watching: Watching
 
         @property

@@ -91,9 +91,9 @@ class SenderLink:
     """As the client says it: it sends."""
 
     __slots__ = (
-        "again", "answered", "begun", "credit", "delivery_count", "handle", "identity", "ignores", "incoming", "is_partial",
-        "kept", "memory", "mode", "name", "part", "place", "posting", "proof", "session", "settles_first", "store", "tags",
-        "target", "terminus", "terms", "unsettled", "withheld",
+        "again", "answered", "begun", "credit", "delivery_count", "handle", "identity", "ignores", "incoming",
+        "is_partial", "kept", "memory", "mode", "name", "part", "place", "posting", "proof", "session",
+        "settles_first", "store", "tags", "target", "terminus", "terms", "unsettled", "withheld",
     )  # fmt: skip
 
     def __init__(self, session: SessionCore, attach: Attach, place: Place | None) -> None:

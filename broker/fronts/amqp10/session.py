@@ -297,7 +297,7 @@ class Session:
             self.counts.ack += len(entries)
             self._accept(entries, outcome, told)
             return
-        if kind is Rejected:
+        if isinstance(outcome, Rejected):
             reject(node, entries, outcome)
         elif isinstance(outcome, Modified):
             modify(node, entries, outcome)
