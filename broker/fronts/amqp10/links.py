@@ -94,7 +94,7 @@ class Links:
         """It is attached, or about to be; whoever has its name is detached."""
         self.by_handle[link.handle] = link
         if isinstance(link, SenderLink):
-            link.answered = True
+            link.has_answer = True
         registry = self._session.access.node.links
         other = registry.attached(link.identity)
         if other is not None and other is not link:

@@ -12,7 +12,7 @@ The older connection's policy counts. A container is of one vhost and one user.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.wire.amqp10.errors import (
     INVALID_FIELD,
@@ -28,7 +28,7 @@ from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.wiring.commands import HoldContainer
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.fronts.amqp10.connection import Connection
+    from clusterbroker.broker.access.authorization import Authorization
     from clusterbroker.broker.node.core import Node
     from clusterbroker.cluster.wiring.map import Applied
 
@@ -39,6 +39,18 @@ FAILED: Final = "amqp:connection-establishment-failed"
 ENFORCED: Final = "sole-connection-enforcement"
 REFUSE_CONNECTION, CLOSE_EXISTING = 0, 1
 WEAK: Final = 1
+
+
+class Opening(Protocol):
+    """A connection whose client has said open."""
+
+    id: str
+    node: Node
+    access: Authorization
+
+    def fail(self, fault: ConnectionFault10) -> None: ...
+
+    def crashed(self, error: Exception) -> None: ...
 
 
 class Refused(ConnectionFault10):
@@ -59,7 +71,7 @@ def is_asked(node: Node, told: Open) -> bool:
 
 
 def hold(
-    connection: Connection, told: Open, awaits: Callable[[], bool],
+    connection: Opening, told: Open, awaits: Callable[[], bool],
     then: Callable[[Open, ConnectionFault10 | None], None],
 ) -> None:  # fmt: skip
     """Asks the cluster; `then(told, None)`: the connection is the sole one of its container. `awaits`: whether it waits
