@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "amqp10": {"broker"},  # of it only the codec of its protocol: FLOORS
 }
 ALLOWED = {
+    "broker/trial/recoverable_client.py": {"amqp10"},  # a program that uses the client
     "pipeline/journal.py": {"cluster", "journal"},  # reads a node's disk, whose format is written down there
 }
 """Files that may import more than their floor."""
@@ -66,6 +67,8 @@ SHELLS = {
     "broker/trial/faults.py": "what is done to processes and disks",
     "broker/trial/load.py": "clients at work",
     "broker/trial/nodes.py": "processes of nodes",
+    "broker/trial/recoverable_client.py": "a program of a client",
+    "broker/trial/recoverable_load.py": "processes of clients",
     "broker/trial/relay.py": "the wires between them",
     "broker/trial/rounds.py": "a trial takes its time",
     "broker/boot_definitions.py": "reads a file, and waits until its definitions are there",

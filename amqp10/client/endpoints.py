@@ -120,8 +120,8 @@ class Endpoint:
         """Why the peer does not keep the link's state as it should; empty: it does."""
         if not self._link.terms.recoverable:
             return ""
-        if self._needs_recovery and LINK_RECOVERY not in (*attach.offered_capabilities, *self._host.offered):
-            text = f"the peer does not offer {LINK_RECOVERY}: its links end with their node"
+        if self._needs_recovery and LINK_RECOVERY not in attach.offered_capabilities:
+            text = f"the peer does not offer {LINK_RECOVERY} for '{self.name}': the link would end with its node"
             return f"{text}; ask for recoverable='node', or for a link that is not recoverable"
         terminus = attach.source if self._link.role else attach.target
         if not isinstance(terminus, (Source, Target)) or not (terminus.timeout or terminus.expiry_policy == "never"):

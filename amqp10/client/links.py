@@ -20,6 +20,7 @@ from clusterbroker.amqp10.client.resuming import (
     OwnMap,
     PeerMap,
     State,
+    Turns,
     is_outcome,
     own_map,
     plan_receiver,
@@ -97,6 +98,7 @@ class LinkEnd(Generic[D]):
         self.unsettled: dict[bytes, D] = {}
         """In the order in which they came about."""
         self.own = OwnMap({}, False)
+        self.turns = Turns()
         self.partial: set[bytes] | None = None
         """Deliveries to be decided before the link is attached again, for the rest; None: nothing is missing."""
 
@@ -108,8 +110,7 @@ class LinkEnd(Generic[D]):
     def _wait_for(self, tags: set[bytes], progress: bool) -> None:
         """The peer's map is incomplete. Raises ProtocolError where nothing can come of it."""
         self.partial = tags
-        if not (tags or progress):
-            raise ProtocolError("the peer's incomplete unsettled map has none of the deliveries in doubt")
+        self.turns.took(self.own, bool(tags) or progress)
 
     def _unattached(self) -> None:
         self.attached, self.credit, self.partial = False, 0, None
@@ -210,8 +211,8 @@ class SenderLink(LinkEnd[Outgoing]):
         return lost
 
     def map(self, size_max: int) -> OwnMap:
-        known = ((each.tag, each.state) for each in self.unsettled.values() if each.doubt)
-        self.own = own_map(known, size_max)
+        known = [(each.tag, each.state) for each in self.unsettled.values() if each.doubt]
+        self.own = own_map(self.turns.in_order(known), size_max)
         return self.own
 
     def resume(self, peer: PeerMap) -> list[LinkEvent]:
@@ -374,7 +375,8 @@ class ReceiverLink(LinkEnd[Incoming]):
         return lost
 
     def map(self, size_max: int) -> OwnMap:
-        self.own = own_map(((each.tag, each.state) for each in self.unsettled.values()), size_max)
+        known = [(each.tag, each.state) for each in self.unsettled.values()]
+        self.own = own_map(self.turns.in_order(known), size_max)
         return self.own
 
     def resume(self, peer: PeerMap) -> list[LinkEvent]:

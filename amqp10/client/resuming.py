@@ -89,6 +89,27 @@ def own_map(states: Iterable[tuple[bytes, State]], size_max: int) -> OwnMap:
     return OwnMap(found, False)
 
 
+class Turns:
+    """Which deliveries an attach names whose frame holds not all of them: those that were named in vain come last."""
+
+    def __init__(self) -> None:
+        self._named: set[bytes] = set()
+
+    def in_order(self, states: list[tuple[bytes, State]]) -> list[tuple[bytes, State]]:
+        """Otherwise in their own order."""
+        return sorted(states, key=lambda one: one[0] in self._named) if self._named else states
+
+    def took(self, own: OwnMap, decided: bool) -> None:
+        """A map was told, and said to be incomplete by one of both sides; whether anything is decided. Raises
+        ProtocolError when nothing ever will be."""
+        if decided:
+            self._named.clear()
+            return
+        if not own.incomplete or own.states.keys() <= self._named:
+            raise ProtocolError("the peer's incomplete unsettled map has none of the deliveries in doubt")
+        self._named.update(own.states)
+
+
 class SenderPlan(NamedTuple):
     outcomes: dict[bytes, Outcome]
     """Decided by the peer's map; to be settled by resumed transfers."""

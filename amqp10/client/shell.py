@@ -133,6 +133,8 @@ class ClientConnection:
         self._over: ClientError | None = None
         """Why the present connection ended."""
         self._late: set[asyncio.TimerHandle] = set()
+        self._saving: asyncio.Future[None] | None = None
+        """The store's work that is under way, one at a time."""
         self.error: ClientError | None = None
         """Why no other connection comes."""
         self.peer: Open | None = None
@@ -277,9 +279,8 @@ class ClientConnection:
             except TimeoutError:
                 self._take(core.tick(self._now()))
             self._woken.clear()
-            data, work = core.take_bytes(), self.store.take()
-            if work is not None:
-                await asyncio.to_thread(work)
+            data = core.take_bytes()
+            await self._save()
             if data:
                 try:
                     writer.write(data)
@@ -287,6 +288,20 @@ class ClientConnection:
                     await writer.drain()
                 except OSError as error:
                     self._take(core.lost(f"the connection broke: {error.strerror or error}"))
+
+    async def _save(self) -> None:
+        """Makes safe what was given to the store. Cancelled, because the connection is lost, the work goes on: what it
+        has is nowhere else, and the next one waits for it. Raises StoreError."""
+        while True:
+            if self._saving is None:
+                work = self.store.take()
+                if work is None:
+                    return
+                self._saving = asyncio.ensure_future(asyncio.to_thread(work))
+            saving = self._saving
+            await asyncio.shield(saving)
+            if self._saving is saving:
+                self._saving = None
 
     # -- events
 
@@ -471,7 +486,10 @@ class ClientConnection:
             life.cancel()
             await asyncio.gather(life, return_exceptions=True)
         self._fail(ClosedHere("the connection is closed"))
-        self.store.close()
+        try:
+            await self._save()
+        finally:
+            self.store.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -190,7 +190,7 @@ class RangeReader:
         self.ring.settle(seq, held)
         self.ring.mark()
 
-    def reject(self, seq: int) -> None:
+    def reject(self, seq: int, change: bytes = b"") -> None:
         self.settle(seq)
 
     def requeue(self, seq: int, counted: bool) -> None:

@@ -225,10 +225,11 @@ def detach_replies(session: Replying) -> None:
 
 def give_back(
     node: Node, entries: Sequence[tuple[Any, Any, int]], *, requeue: bool, counted: bool, until: int | None = None,
-    modification: Modification | None = None,
+    modification: Modification | None = None, change: bytes = b"",
 ) -> None:  # fmt: skip
     """Deliveries of a ledger return to their queues, or are rejected; of very many some in later turns, and all of them
-    when the node has done what is to be done at once (`until`, of `Labour.done`). `modification`: how they return."""
+    when the node has done what is to be done at once (`until`, of `Labour.done`). `modification`: how they return.
+    `change`: annotations of the dead letters of those that are rejected."""
     at_once = RETURNS_AT_ONCE if until is None or node.labour.done < until else 0
     for _, consumer, seq in entries[:at_once]:
         queue = consumer.ring.owner
@@ -237,13 +238,15 @@ def give_back(
         elif requeue:
             node.setting_aside.work(queue, queue.requeue, seq, counted)
         else:
-            node.setting_aside.work(queue, queue.reject, seq)
+            node.setting_aside.work(queue, queue.reject, seq, change)
         consumer.ring.mark()
     node.labour.done += RETURN_STEPS * len(entries[:at_once])
     rest = entries[at_once:]
     if rest:
         node.labour.done += STEPS_AT_ONCE
-        node.soon(lambda: give_back(node, rest, requeue=requeue, counted=counted, modification=modification))
+        node.soon(
+            lambda: give_back(node, rest, requeue=requeue, counted=counted, modification=modification, change=change)
+        )
 
 
 def let_go(node: Node, consumers: Sequence[Consumer], until: int) -> None:

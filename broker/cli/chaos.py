@@ -25,6 +25,7 @@ from clusterbroker.broker.trial.clocks import Clocks, build
 from clusterbroker.broker.trial.faults import Nemesis, mount_small_disk, unmount
 from clusterbroker.broker.trial.load import PUBLISHER_KINDS, QUEUE_KINDS, Load, LoadPlan
 from clusterbroker.broker.trial.nodes import LocalCluster, TrialError
+from clusterbroker.broker.trial.recoverable_load import RecoverableLoad
 from clusterbroker.broker.trial.rounds import Round, Trial, run_rounds
 
 app = typer.Typer(invoke_without_command=True)
@@ -37,6 +38,10 @@ def chaos(
     seed: Annotated[int | None, typer.Option(help="Repeats the plan of a run; none: a new plan.")] = None,
     nodes: Annotated[int, typer.Option(help="3 or 5.")] = 3,
     rate: Annotated[float, typer.Option(min=1, help="Messages a second.")] = 600.0,
+    links: Annotated[
+        bool,
+        typer.Option(help="Clients of AMQP 1.0 with recoverable links beside the others; they are killed as well."),
+    ] = True,
 ) -> None:
     """Inject faults into a cluster on this machine, and check the clients' results."""
     if nodes not in (3, 5):
@@ -49,7 +54,7 @@ def chaos(
     console.print(f"seed {chosen}, {nodes} nodes, {counted(rounds, 'round')}")
     failure, result = "", Trial()
     try:
-        result = asyncio.run(_torment(console, directory, rounds, chosen, nodes, rate))
+        result = asyncio.run(_torment(console, directory, rounds, chosen, nodes, rate, links))
         failure = "; ".join([result.trouble, *map(str, result.verdict.findings.values())]).strip("; ")
     except (TrialError, ClientLost) as error:
         failure = str(error)
@@ -63,7 +68,9 @@ def chaos(
     typer.echo(f"chaos passed: {told}, seed {chosen}")
 
 
-async def _torment(console: Console, directory: Path, rounds: int, seed: int, count: int, rate: float) -> Trial:
+async def _torment(
+    console: Console, directory: Path, rounds: int, seed: int, count: int, rate: float, linked: bool
+) -> Trial:
     cluster = LocalCluster(directory, count, wired=True)
     small = cluster.names[-1]
     refused = mount_small_disk(cluster.nodes[small].directory / "data", SMALL_DISK_MIB)
@@ -75,6 +82,7 @@ async def _torment(console: Console, directory: Path, rounds: int, seed: int, co
     else:
         cluster.clocks = {name: Clocks(directory, library, name) for name in cluster.names}
     load: Load | None = None
+    links: RecoverableLoad | None = None
     try:
         await cluster.begin()
         plan = LoadPlan(
@@ -90,6 +98,9 @@ async def _torment(console: Console, directory: Path, rounds: int, seed: int, co
         )
         load = Load(plan, seed)
         await load.start()
+        if linked:
+            links = RecoverableLoad(directory, plan.targets, plan.prefix)
+            await links.start()
         nemesis = Nemesis(cluster, plan.queue(0), () if refused else (small,))
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         with Progress(*columns, console=console, transient=True) as bar:
@@ -103,8 +114,10 @@ async def _torment(console: Console, directory: Path, rounds: int, seed: int, co
                     soft_wrap=True,
                 )
 
-            return await run_rounds(nemesis, load, seed, rounds, tell, evidence=directory)
+            return await run_rounds(nemesis, load, seed, rounds, tell, evidence=directory, links=links)
     finally:
+        if links is not None:
+            await links.stop()
         if load is not None:
             await load.stop()
         await cluster.end()

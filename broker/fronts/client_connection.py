@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from clusterbroker.broker.access.authorization import Authorization
@@ -254,13 +255,9 @@ class ClientConnection(ABC):
         self.review_reading()
 
     def leave(self) -> None:
-        """The client closes: its exclusive queues are gone, for clients of all nodes, when it reads the answer."""
-        if self.exclusive_queues:
-            self.begin_closing()
-            self.release(self._left)
-        else:
-            self.release()
-            self._left()
+        """The client closes: what was its alone is gone, for clients of all nodes, when it reads the answer."""
+        self.begin_closing()
+        self.release(self._left)
 
     def _left(self) -> None:
         if self.ending is None and self.id in self.node.clients:
@@ -295,7 +292,7 @@ class ClientConnection(ABC):
 
     def release(self, then: Callable[[], None] = lambda: None) -> None:
         """All that the connection held goes back: deliveries, consumers or links, exclusive queues. `then` is called
-        when the queues are gone, if it had any."""
+        when all nodes know."""
         until = self.node.labour.done + STEPS_AT_ONCE
         for channel in tuple(self.channels.values()):
             try:
@@ -304,9 +301,16 @@ class ClientConnection(ABC):
                 self.node.log.crashed(self.peer, error)
             self.channel_gone(channel)
         self.released()
-        if self.exclusive_queues:
-            self.exclusive_queues = False
-            self.node.remove_connection(self.id, then)
+        had, self.exclusive_queues = self.exclusive_queues, False
+        forget = partial(self.forget_everywhere, then)
+        if had:
+            self.node.remove_connection(self.id, forget)
+        else:
+            forget()
+
+    def forget_everywhere(self, then: Callable[[], None]) -> None:
+        """What else all nodes know of it is forgotten, then `then` is called."""
+        then()
 
     def channel_gone(self, channel: Any) -> None:
         """A channel or session is over, and so is what it counted for."""

@@ -38,6 +38,7 @@ from clusterbroker.broker.node.mistakes import SettingAside
 from clusterbroker.broker.node.occupancy import Occupancy
 from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.node.postponed import Postponed
+from clusterbroker.broker.node.sole_connections import SoleConnections
 from clusterbroker.broker.node.verdicts import SharedVerdicts
 from clusterbroker.broker.node.vhost import VirtualHost
 from clusterbroker.broker.node.wakes import Wakes
@@ -166,6 +167,7 @@ class Node:
         self.longest_ns = 0
         self.moving = Moving(self)
         self.recovery = LinkRecovery(self)
+        self.sole_connections = SoleConnections(self)
         self.urgent = False  # somebody waits for the next group; otherwise it holds acknowledgements only
         self._rate_since_ms = 0
         self._rate_bytes = 0

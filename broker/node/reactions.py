@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.log_clock import LogClock
     from clusterbroker.broker.node.member import MemberNode, MemberRole
     from clusterbroker.broker.node.postponed import Postponed
+    from clusterbroker.broker.node.sole_connections import SoleConnections
     from clusterbroker.broker.node.watching import Watching
     from clusterbroker.broker.queues.ring import Ring
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         log_clock: LogClock
         postponed: Postponed
         set_aside: dict[int, Ring]
+        sole_connections: SoleConnections
         watching: Watching
 
         @property
@@ -137,7 +139,10 @@ OF_MEMBERS: Final = {
     changes.CopyLost: "copy_lost",
 }
 """What concerns nodes in a cluster, and the method of theirs."""
-WITHOUT: Final = {changes.ParameterChanged, changes.ImportChanged, changes.ProducerChanged, changes.LevelRaised}
+WITHOUT: Final = {
+    changes.ParameterChanged, changes.ImportChanged, changes.ProducerChanged, changes.LevelRaised,
+    changes.ContainerHeld,
+}  # fmt: skip
 """What changes nothing of a node."""
 REACTIONS: Final[dict[type, Callable[[ReactingNode, Any], None]]] = {
     changes.QueueDeclared: queue_declared,
@@ -156,6 +161,7 @@ REACTIONS: Final[dict[type, Callable[[ReactingNode, Any], None]]] = {
     changes.LinkAttached: lambda node, change: node.recovery.attached(change),
     changes.LinkSuspended: lambda node, change: node.recovery.suspended(change),
     changes.LinkEnded: lambda node, change: node.recovery.ended(change),
+    changes.ContainerLost: lambda node, change: node.sole_connections.lost(change),
     changes.SegmentOpened: segment_known,
     changes.SegmentCommitted: segment_known,
     changes.SegmentEnded: segment_ended,

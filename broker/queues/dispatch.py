@@ -303,20 +303,37 @@ class Dispatch:
         if not modification.change:
             self.requeue(seq, modification.counted)
             return
+        self._change(seq, modification.change, lambda: self.requeue(seq, modification.counted))
+
+    def reject(self, seq: int, change: bytes) -> None:
+        """Leaves the queue; a dead letter of it is annotated. The log has the annotations before: the next owner may be
+        the one that publishes the letter."""
+
+        def die() -> None:
+            self._dead_letters.give_up(seq, self._queue.ring.message(seq), "rejected")
+
+        if self._queue.settings.dead_letter_exchange is None:
+            die()
+        else:
+            self._change(seq, change, die)
+
+    def _change(self, seq: int, change: bytes, then: Callable[[], None]) -> None:
+        """Annotates an unacknowledged message in its place, if it can be read."""
+        queue = self._queue
         message, epoch = queue.ring.message(seq), queue.ring.epoch
 
-        def change(found: Sequence[Message]) -> None:
+        def found(messages: Sequence[Message]) -> None:
             if queue.ring.epoch != epoch or not queue.ring.living(seq, seq, 1):
                 return  # another epoch gave it to others
-            changed = with_change(found[0], modification.change) if found else None
+            changed = with_change(messages[0], change) if messages else None
             if changed is not None:
                 queue.ring.replace(seq, changed)
-            self.requeue(seq, modification.counted)
+            then()
 
         if message is not None:
-            change((message,))
+            found((message,))
         else:
-            queue.host.fetch(queue, [queue.ring.location(seq)], change, lambda: change(()))
+            queue.host.fetch(queue, [queue.ring.location(seq)], found, lambda: found(()))
 
     def end_delays(self, now_ms: int) -> None:
         """What was to return by now returns."""

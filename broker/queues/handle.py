@@ -146,8 +146,8 @@ class QueueHandle(Source, Protocol):
     def settle(self, seq: int, held: bool = False) -> None:
         """Acknowledged; `held`: together with other things of a transaction."""
 
-    def reject(self, seq: int) -> None:
-        """Leaves the queue, to its dead-letter exchange."""
+    def reject(self, seq: int, change: bytes = b"") -> None:
+        """Leaves the queue, to its dead-letter exchange; `change`: what its letter is annotated with."""
 
     def requeue(self, seq: int, counted: bool) -> None:
         """Returns to its place; `counted`: the consumer failed at it."""

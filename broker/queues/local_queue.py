@@ -491,7 +491,7 @@ class LocalQueue(QueueHandle):
             self.ring.mark()
 
     @abstractmethod
-    def reject(self, seq: int, at_once: bool = False) -> None:
+    def reject(self, seq: int, change: bytes = b"", *, at_once: bool = False) -> None:
         """basic.reject or basic.nack without requeue; `at_once`: in a transaction."""
 
     # -- as a whole -------------------------------------------------------------------------------------------

@@ -256,8 +256,12 @@ class Queue(LocalQueue):
     def watch(self, watch: Watch | None) -> None:
         self.dispatch.watch(watch)
 
-    def reject(self, seq: int, at_once: bool = False) -> None:
-        if not self.deleted:
+    def reject(self, seq: int, change: bytes = b"", *, at_once: bool = False) -> None:
+        if self.deleted:
+            return
+        if change:
+            self.dispatch.reject(seq, change)
+        else:
             self.dead_letters.give_up(seq, self.ring.message(seq), "rejected", at_once)
 
     def requeue(self, seq: int, counted: bool) -> None:

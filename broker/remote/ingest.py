@@ -369,7 +369,7 @@ class Ingest:
                 counted = outcome == SETTLE_REQUEUE_COUNTED and ring.delivery_count(seq) <= settlement.count
                 changed += outcome == SETTLE_REJECT or counted or bool(change)
                 if outcome == SETTLE_REJECT:
-                    queue.reject(seq)
+                    queue.reject(seq, change)
                 elif link or change:
                     queue.modify(seq, Modification(counted, link, change))
                 else:

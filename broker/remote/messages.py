@@ -77,7 +77,7 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
     link: Annotated[str, msgspec.Meta(max_length=100)] = ""
     """SETTLE_REQUEUE and SETTLE_REQUEUE_COUNTED: this link never gets them again; empty: it may."""
     change: Annotated[bytes, msgspec.Meta(max_length=4096)] = b""
-    """Likewise: annotations that they have from now on (`content.changes`)."""
+    """Likewise, and of SETTLE_REJECT: annotations that they have from now on (`content.changes`)."""
 
     def __post_init__(self) -> None:
         check_ranges(self.ranges)

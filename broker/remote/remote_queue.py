@@ -246,8 +246,8 @@ class RemoteQueue(LinkSide):
             self.ring.settle(seq, held)
             self.ring.mark()
 
-    def reject(self, seq: int) -> None:
-        self._give_back(seq, SETTLE_REJECT)
+    def reject(self, seq: int, change: bytes = b"") -> None:
+        self._give_back(seq, SETTLE_REJECT, change=change)
 
     def requeue(self, seq: int, counted: bool) -> None:
         self._give_back(seq, SETTLE_REQUEUE_COUNTED if counted else SETTLE_REQUEUE)

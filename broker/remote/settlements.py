@@ -54,7 +54,7 @@ class Settlements:
 
     def add(self, seq: int, outcome: int, count: int = 0, link: str = "", change: bytes = b"") -> None:
         """A delivery that is not acknowledged but rejected or returned; `count`: for how often it had been before;
-        `link` and `change` as in `Modification`."""
+        `link` and `change` as in `Modification`, and `change` of a dead letter."""
         self._gathered.setdefault((outcome, count, link, change), []).append(seq)
 
     def gather(self, acknowledged: Sequence[Range]) -> None:

@@ -27,7 +27,7 @@ from clusterbroker.broker.trial.clocks import Clocks
 from clusterbroker.broker.trial.event_log import OWNER_BEGAN, Line, read_log
 from clusterbroker.broker.trial.relay import LOOPBACK, Wires
 
-START_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 180.0
 STOP_TIMEOUT_S: Final = 30.0
 FIRST_PORT: Final = 15_000
 LAST_PORT: Final = 32_000

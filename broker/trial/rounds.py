@@ -19,8 +19,9 @@ from clusterbroker.broker.trial.faults import Kind, Nemesis, Step, plan
 from clusterbroker.broker.trial.judge import Verdict, judge, judge_maps, judge_owners
 from clusterbroker.broker.trial.load import Load
 from clusterbroker.broker.trial.nodes import TrialError
+from clusterbroker.broker.trial.recoverable_load import RecoverableLoad
 
-SETTLE_TIMEOUT_S: Final = 90.0
+SETTLE_TIMEOUT_S: Final = 180.0
 AFTER_S: Final = 0.5
 """load goes on for so long after the last fault of a round"""
 
@@ -70,10 +71,12 @@ async def run_rounds(
     living: bool = True,
     evidence: Path | None = None,
     planned: Sequence[Step] = (),
+    links: RecoverableLoad | None = None,
 ) -> Trial:
     """Runs all rounds; `told` hears of each when it is over. Histories of failed rounds are kept in `evidence`.
 
     `planned` gives the rounds one step each instead of chance, the first to the first.
+    `links`: clients of AMQP 1.0 beside the load, which are killed and stopped as well.
     """
     trial = Trial()
     settled_below: dict[int, int] = {}
@@ -82,6 +85,10 @@ async def run_rounds(
         trial.rounds.append(round_)
         chance = random.Random(f"{seed}/{number}")  # noqa: S311 - a seed replays it
         load.resume()
+        tormented = None
+        if links is not None:
+            links.resume()
+            tormented = asyncio.create_task(links.torment(random.Random(f"{seed}/{number}/clients")))  # noqa: S311
         doubtful = False  # what a machine that stood still hands out at first may be with somebody else (decision 023)
         try:
             drawn = plan(chance, nemesis.cluster.names, nemesis.kinds())
@@ -93,15 +100,21 @@ async def run_rounds(
         except (TrialError, ClientLost) as error:
             round_.trouble = str(error)
             await _quietly(nemesis)
+        if tormented is not None:
+            round_.done += await tormented
         began_s = time.monotonic()
         unsettled = await load.settle(SETTLE_TIMEOUT_S)
         round_.settle_s = time.monotonic() - began_s
+        if links is not None:
+            unsettled = unsettled or await links.settle(SETTLE_TIMEOUT_S)
         round_.trouble = round_.trouble or unsettled
         if load.mistakes:
             round_.trouble = f"the trial itself failed: {load.mistakes[0]!r}"
         history, next_below = load.new_history()
         round_.verdict = judge(history.events, settled_below, True, living and not doubtful, load.plan.numbered)
         settled_below = next_below
+        if links is not None:
+            round_.verdict.add(links.verdict())
         maps = await nemesis.cluster.maps()
         round_.verdict.add(judge_maps(maps))
         trial.maps += len(maps)

@@ -169,6 +169,15 @@ class Standing:
     """This node dialled it."""
 
 
+BOTH_DIALLED: Final = "dialled each other: the connection of the lower name stays"
+
+
+def passes(why: str) -> bool:
+    """Whether this refusal is about two connections of the same processes, of which one stays: the peer, or this node,
+    wants the link."""
+    return BOTH_DIALLED in why
+
+
 def rival(own: str, standing: Standing, hello: Hello, dialled: bool) -> str | None:
     """Why the standing link of the same peer and channel stays; None: the new one takes its place.
 
@@ -181,7 +190,7 @@ def rival(own: str, standing: Standing, hello: Hello, dialled: bool) -> str | No
     if hello.process == known.process:
         if dialled != standing.dialled:
             by_lower = (own < other) == dialled
-            return None if by_lower else f"{other} and {own} dialled each other: the connection of the lower name stays"
+            return None if by_lower else f"{other} and {own} {BOTH_DIALLED}"
         if dialled or hello.number > known.number:
             return None
         return f"{other} has dialled connection {known.number} already, this is its connection {hello.number}"

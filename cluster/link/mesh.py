@@ -25,7 +25,7 @@ from typing import Final, Literal, Protocol
 
 from .acceptor import TLS_TIMEOUT_S, Acceptor
 from .certificates import Credentials
-from .hello import CHANNELS, Hello, Identity, Standing, objection, rival
+from .hello import CHANNELS, Hello, Identity, Standing, objection, passes, rival
 from .link import Link, lost_line
 from .refusals import Refusals
 
@@ -277,17 +277,19 @@ class Mesh:
         except TimeoutError:
             link.end(f"no connection within {CONNECT_TIMEOUT_S:g} s")
         except ConnectionAbortedError:
-            self._spurned(link, f"no TLS handshake within {TLS_TIMEOUT_S:g} s")
+            self._spurned(link, f"no TLS handshake within {TLS_TIMEOUT_S:g} s", answered=False)
         except (ssl.SSLError, ValueError) as error:
             self._spurned(link, lost_line(error))
         except OSError as error:
             link.end(lost_line(error))
         return link.linked
 
-    def _spurned(self, link: Link, why: str) -> None:
+    def _spurned(self, link: Link, why: str, answered: bool = True) -> None:
+        """`answered`: so the peer has said, or shown; else it may stand still."""
         assert link.dialled is not None, "it was dialled"
         link.end(why)
-        self._objections[link.dialled[0]] = why
+        if answered:
+            self._objections[link.dialled[0]] = why
         self._refused(f"{link.dialled[0]} at {link.where}", why)
 
     # events of links (LinkOwner)
@@ -368,7 +370,7 @@ class Mesh:
             return
         self._unlinked.pop(link, None)
         peer = link.dialled[0] if link.dialled is not None else link.certified
-        if peer in self._peers and link.refused:
+        if peer in self._peers and link.refused and not passes(why):
             self._objections[peer] = why
         elif link.dialled is not None:
             self._objections.pop(link.dialled[0], None)

@@ -10,7 +10,7 @@ import msgspec
 
 from clusterbroker.cluster.ids import Epoch, NodeId
 
-from .entities import Binding, Exchange, LogTime, Member, Queue, RecoverableLink, Segment
+from .entities import Binding, Exchange, LogTime, Member, Queue, RecoverableLink, Segment, SoleConnection
 
 
 class QueueDeclared(msgspec.Struct, frozen=True, tag=True):
@@ -199,6 +199,18 @@ class LinkEnded(msgspec.Struct, frozen=True, tag=True):
     link: RecoverableLink
 
 
+class ContainerHeld(msgspec.Struct, frozen=True, tag=True):
+    """A connection is its container's sole one."""
+
+    sole: SoleConnection
+
+
+class ContainerLost(msgspec.Struct, frozen=True, tag=True):
+    """A connection is not its container's sole one any more."""
+
+    sole: SoleConnection
+
+
 class TimePassed(msgspec.Struct, frozen=True, tag=True):
     """The log is older."""
 
@@ -210,5 +222,5 @@ Change = (
     | VhostChanged | VhostDeleted | PolicyChanged | UserChanged | PermissionChanged | ParameterChanged | MemberChanged
     | MemberForgotten | OwnerChanged | InSyncChanged | ReplicasChanged | CopyLost | ImportChanged | SegmentOpened
     | SegmentCommitted | SegmentEnded | ProducerChanged | LevelRaised | TimePassed | LinkAttached
-    | LinkSuspended | LinkEnded
+    | LinkSuspended | LinkEnded | ContainerHeld | ContainerLost
 )  # fmt: skip

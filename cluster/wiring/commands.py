@@ -25,6 +25,8 @@ from clusterbroker.journal.values import restored
 from .arguments import ENCODER, NESTING_MAX, VERSION, decoded, too_deep
 from .command import Command as Command
 from .command import OfProcess
+from .container_commands import HoldContainer as HoldContainer
+from .container_commands import ReleaseContainer as ReleaseContainer
 from .entities import ApplyTo, DestinationKind, UserLimits
 from .link_commands import AttachLink as AttachLink
 from .link_commands import ExpireLink as ExpireLink
@@ -488,7 +490,7 @@ AnyCommand = (
     | RegisterNode | FailNode | DrainNode | ForgetNode | SetVoters | ChangeInSync | TransferOwner | GiveUpCopy
     | ForceOwner | MoveReplica | ImportDefinitions | ApplyImport | DropImport | CommitTransaction | AbortTransaction
     | ExpireTransactions | ForgetProducers | FinishSegments | PassTime | RaiseLevel
-    | AttachLink | SuspendLink | ExpireLink | ForgetLink
+    | AttachLink | SuspendLink | ExpireLink | ForgetLink | HoldContainer | ReleaseContainer
 )  # fmt: skip
 
 _FREE_FORM: Final = ("arguments", "definition", "metadata", "value")

@@ -328,6 +328,20 @@ class RecoverableLink(msgspec.Struct, frozen=True, array_like=True):
     """The last attach that did not resume it: what was sent before it is over."""
 
 
+class SoleConnection(msgspec.Struct, frozen=True, array_like=True):
+    """A client's connection that is the only one of its container (containers.py). Vhost, container and user are the
+    container's identity."""
+
+    vhost: str
+    container: str
+    user: str
+    connection: str
+    """Its id."""
+    node: NodeId
+    gives_way: bool
+    """The next connection that asks ends this one; else that one is refused."""
+
+
 class Deserted(msgspec.Struct, frozen=True, array_like=True):
     """There were users, and all of them were deleted: a first user is made of a new broker only."""
 

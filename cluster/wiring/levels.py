@@ -41,6 +41,7 @@ FIRST: Final = 1
 """Of the releases before there were levels."""
 LINK_RECOVERY: Final = 3
 LINK_POLICIES: Final = 4
+SOLE_CONNECTIONS: Final = 4
 MEMBERS_MAX: Final = 253
 """From LINK_RECOVERY on: a message's holder is one byte, of which two values are no member's."""
 LEVELS: Final = (
@@ -53,7 +54,8 @@ LEVELS: Final = (
     ),
     Level(
         LINK_POLICIES,
-        "policies about links of AMQP 1.0, consumer timeouts of suspended ones, and what operators see of these",
+        "AMQP 1.0: policies about links, consumer timeouts of suspended ones, sole connections of containers",
+        (c.HoldContainer, c.ReleaseContainer),
         settings=LINK_SETTINGS,
     ),
 )

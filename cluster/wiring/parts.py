@@ -17,10 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from clusterbroker.cluster.ids import NodeId
+
 from . import commands as c
 from .authorization import Accounts
 from .cascade import Cascades
 from .changes import Change, VhostDeleted
+from .containers import Containers
 from .entities import Exchange, Member
 from .exchange_rules import STAGING
 from .levels import Levels
@@ -55,7 +58,7 @@ class MapParts:
     """All parts of a map but the import that is under way; without any vhost at first."""
 
     __slots__ = (
-        "_stored", "accounts", "cascades", "clock", "handlers", "index", "levels", "links", "members",
+        "_stored", "accounts", "cascades", "clock", "containers", "handlers", "index", "levels", "links", "members",
         "membership", "parameters", "policies", "queues", "replicas", "transactions", "vhosts",
     )  # fmt: skip
 
@@ -77,9 +80,10 @@ class MapParts:
         self.parameters: Final = Parameters(self.vhosts)
         self.transactions: Final = Transactions(self.clock, self.vhosts, self.index, self.replicas)
         self.links: Final = Links(self.clock, self.members, self.vhosts)
+        self.containers: Final = Containers(self.members, self.vhosts)
         self._stored: Final[tuple[Stored, ...]] = (
             self.clock, self.members, self.index, self.vhosts, self.accounts, self.parameters,
-            self.levels, self.links,
+            self.levels, self.links, self.containers,
         )  # fmt: skip
         self.handlers: Final[dict[type, Handler]] = {
             c.AddVhost: self.vhosts.add,
@@ -131,6 +135,8 @@ class MapParts:
             c.SuspendLink: self.links.suspend,
             c.ExpireLink: self.links.expire,
             c.ForgetLink: self.links.forget,
+            c.HoldContainer: self.containers.hold,
+            c.ReleaseContainer: self.containers.release,
         }
 
     def fold(self, command: c.AnyCommand, changes: list[Change]) -> Any:
@@ -153,6 +159,7 @@ class MapParts:
         self.accounts.delete_vhost(command.name, changes)
         self.parameters.delete_vhost(command.name, changes)
         self.links.end_of_vhost(command.name, changes)
+        self.containers.end_of_vhost(command.name, changes)
         changes.append(VhostDeleted(command.name))
         return True
 
@@ -160,33 +167,40 @@ class MapParts:
         deleted = self.accounts.delete_user(command, changes)
         if deleted:
             self.links.end_of_user(command.name, changes)
+            self.containers.end_of_user(command.name, changes)
         return deleted
 
     def _forget_transient(self, command: c.ForgetTransient, changes: list[Change]) -> None:
         self.queues.forget_transient(command, changes)
-        self.links.suspend_of(command.node, changes)
+        self._end_process(command.node, changes)
 
     def _add_member(self, command: c.AddMember, changes: list[Change]) -> Member:
         first = not self.members
         member = self.membership.add(command, changes)
         if first:
             self.links.suspend_all(changes)
+            self.containers.end_of_all(changes)
         return member
 
     def _register_node(self, command: c.RegisterNode, changes: list[Change]) -> Member:
         member = self.membership.register(command, changes)
-        self.links.suspend_of(member.name, changes)
+        self._end_process(member.name, changes)
         return member
 
     def _fail_node(self, command: c.FailNode, changes: list[Change]) -> bool:
         failed = self.membership.fail(command, changes)
         if failed:
-            self.links.suspend_of(command.node, changes)
+            self._end_process(command.node, changes)
         return failed
 
     def _forget_node(self, command: c.ForgetNode, changes: list[Change]) -> None:
         self.membership.forget(command, changes)
-        self.links.suspend_of(command.node, changes)
+        self._end_process(command.node, changes)
+
+    def _end_process(self, node: NodeId, changes: list[Change]) -> None:
+        """What clients had of a process of the node, which is over."""
+        self.links.suspend_of(node, changes)
+        self.containers.end_of_node(node, changes)
 
     def _declare_exchange(self, command: c.DeclareExchange, changes: list[Change]) -> Exchange:
         if command.type == STAGING:

@@ -66,6 +66,7 @@ class Snapshot(msgspec.Struct):
     levels: list[int] = []
     """One, of a cluster above the first feature level."""
     links: list[e.RecoverableLink] = []
+    containers: list[e.SoleConnection] = []
 
     def sections(self) -> Iterator[tuple[str, list[Any]]]:
         """(kind, entities) in the stored order. Of kinds that came with a feature level those that there are: below it
@@ -83,9 +84,10 @@ class Snapshot(msgspec.Struct):
 _KINDS: Final = """
     vhost limits exchange queue binding policy operator_policy user permission topic_permission parameter member
     forgotten_disk import import_command producer segment time deleted_queue deserted level link
+    container
 """
 """Of the fields of a snapshot behind its index, in their order, which is the stored one."""
-_OF_LEVELS: Final = frozenset(("level", "link"))
+_OF_LEVELS: Final = frozenset(("level", "link", "container"))
 _FIELDS: Final = dict(zip(_KINDS.split(), Snapshot.__struct_fields__[1:], strict=True))
 _LISTS: Final[dict[str, Any]] = {
     kind: msgspec.msgpack.Decoder(entities.type, ext_hook=restored)

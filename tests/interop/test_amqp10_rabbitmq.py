@@ -1,7 +1,8 @@
-"""RabbitMQ's own client of AMQP 1.0 for Java, which refuses what says to be older than RabbitMQ 4.0."""
+"""RabbitMQ's own clients of AMQP 1.0 for Java and Python, which refuse what does not say to be RabbitMQ 4 or newer."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 
 from tests.faults.node import NodeProcess
 
-from .toolchains import called, java_program
+from .toolchains import HERE, built, called, java_program, require, tool
 
+PYTHON = "1.0.1"
 LIBRARY = "com.rabbitmq.client:amqp-client"
 
 
@@ -29,6 +31,21 @@ def test_rabbitmqs_java_client(posing: NodeProcess) -> None:
     code, said = called(command, place, 100, AMQP_URL=posing.url + "%2F")
     assert code == 0, said
     print(said)
+
+
+@pytest.mark.long
+def test_rabbitmqs_python_client(posing: NodeProcess) -> None:
+    def build(place: Path) -> None:
+        tool("cc")
+        require(called([sys.executable, "-m", "venv", "venv"], place), "venv makes no environment")
+        pip = [str(place / "venv/bin/python"), "-m", "pip", "install", "-q", f"rabbitmq-amqp-python-client=={PYTHON}"]
+        require(called(pip, place, 240), "pip cannot install rabbitmq-amqp-python-client")
+
+    place = built(f"rabbitmq-python-{PYTHON}-{sys.version_info[0]}.{sys.version_info[1]}", (), build)
+    command = [str(place / "venv/bin/python"), str(HERE / "rabbitmq/client.py")]
+    code, said = called(command, place, 100, AMQP_URL=posing.url)
+    assert code == 0, said
+    assert "8 checks held" in said
 
 
 @pytest.mark.long

@@ -4,6 +4,8 @@
     amqp:sql-filter                         an SQL filter expression
     amqp:properties-filter                  a map: each property is equal to this, or begins or ends with it
     amqp:application-properties-filter      the same of application properties
+    rabbitmq:stream-filter                  texts: the annotation x-stream-filter-value is one of them
+    rabbitmq:stream-match-unfiltered        true, beside the one before: so are messages without that annotation
 
 All filters of a link hold together. In the two maps a text `&p:x` is what begins with x, `&s:x` what ends with it, and
 `&&x` is the text `&x` (RabbitMQ 4.1). A filter travels from node to node as the client sent it (`Filter.wire`), and
@@ -31,6 +33,11 @@ ENTRIES_MAX: Final = 16
 WIRE_BYTES_MAX: Final = 16 << 10
 """Of all filters of a link."""
 
+STREAM_FILTER: Final = "rabbitmq:stream-filter"
+MATCH_UNFILTERED: Final = "rabbitmq:stream-match-unfiltered"
+FILTER_VALUE: Final = "x-stream-filter-value"
+_VALUE_FILTERS: Final = frozenset((STREAM_FILTER, MATCH_UNFILTERED))
+VALUES_MAX: Final = 64
 WORK_LEAST: Final = 20
 WORK_WIRE_BYTES: Final = 4
 """Of a filter: the shortest part of a selector, `a=1`, is judged in less than 1 us."""
@@ -79,6 +86,10 @@ def filter_of(filters: Mapping[Any, Any]) -> tuple[Filter | None, dict[Symbol, D
             holds.append(made(told.value))
             said.append(encode([_CODES[told.descriptor], told.value]))
             taken[Symbol(name)] = told
+    by_value = _by_value(filters)
+    if by_value is not None:
+        holds.append(by_value)
+        taken.update({Symbol(name): told for name, told in filters.items() if _descriptor(told) in _VALUE_FILTERS})
     if not holds:
         return None, {}
     wire = encode(taken)
@@ -117,6 +128,30 @@ def filter_on_wire(wire: bytes) -> Filter | None:
     if made is None or len(made.wire) != len(wire):
         raise BadFilter("a filter that this release does not know")
     return made
+
+
+def _descriptor(told: Any) -> Any:
+    return told.descriptor if isinstance(told, Described) and _is_name(told.descriptor) else None
+
+
+def _by_value(filters: Mapping[Any, Any]) -> Holds | None:
+    """RabbitMQ's filter of streams, which passes over whole chunks there and single messages here."""
+    told = {_descriptor(entry): entry.value for entry in filters.values() if _descriptor(entry) in _VALUE_FILTERS}
+    if STREAM_FILTER not in told:
+        return None
+    given = told[STREAM_FILTER]
+    values = given if isinstance(given, list) else [given]
+    if not 1 <= len(values) <= VALUES_MAX or not all(isinstance(value, str) for value in values):
+        raise BadFilter(f"{STREAM_FILTER} is a text, or a list of 1 to {VALUES_MAX} of them")
+    wanted, unfiltered = frozenset(map(str, values)), told.get(MATCH_UNFILTERED, False)
+    if not isinstance(unfiltered, bool):
+        raise BadFilter(f"{MATCH_UNFILTERED} is a boolean")
+
+    def holds(subject: Subject) -> bool:
+        value = (subject.parts.annotations or {}).get(FILTER_VALUE)
+        return unfiltered if value is None else value in wanted
+
+    return holds
 
 
 def _is_name(descriptor: Any) -> bool:

@@ -30,13 +30,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.sign_in import Outcome, by_identity, check_session, session_began
-from clusterbroker.broker.fronts.amqp10 import opening, sasl
-from clusterbroker.broker.fronts.amqp10.attaching import HANDLE_MAX
+from clusterbroker.broker.fronts.amqp10 import opening, sasl, sole
 from clusterbroker.broker.fronts.amqp10.conditions import described
 from clusterbroker.broker.fronts.amqp10.expiry import Event
 from clusterbroker.broker.fronts.amqp10.portions import Portions
 from clusterbroker.broker.fronts.amqp10.ports import NOTHING
-from clusterbroker.broker.fronts.amqp10.session import OUTGOING_WINDOW, WINDOW, Session
+from clusterbroker.broker.fronts.amqp10.session import Session
 from clusterbroker.broker.fronts.amqp10.suspended import Suspended
 from clusterbroker.broker.fronts.client_connection import Cause, ClientConnection
 from clusterbroker.broker.wire.amqp091.codec import OutBuffer
@@ -259,7 +258,10 @@ class Connection(ClientConnection):
             self.out.raw(frames.HEADER)
             self.state = State.OPENING
         self.node.sending[self] = None
-        held, self._held = self._held, None
+        self._go_on()
+
+    def _go_on(self) -> None:
+        held, self._held = self._held, None  # what came meanwhile
         self.portions.take(held or ())
         self.review_reading()
 
@@ -274,14 +276,26 @@ class Connection(ClientConnection):
         self.idle_ms = int(performative.idle_time_out or 0)
         self.out.frame_max = min(performative.max_frame_size, options.frame_max_bytes)
         opening.enter_vhost(self.access, performative.hostname or "", self.trusted)
-        self.state = State.OPENED
-        self.decoder.frame_max = options.frame_max_bytes
-        self._say_open()
-        node.sending[self] = None
+        if sole.is_asked(node, performative):
+            self.state = State.CHECKING
+            self.review_reading()
+            sole.hold(self, performative, lambda: self.state is State.CHECKING, self._enter)
+        else:
+            self._enter(performative)
 
-    def _say_open(self) -> None:
+    def _enter(self, told: Open, fault: ConnectionFault10 | None = None) -> None:
+        """`fault`: another connection is the sole one of its container."""
+        self.state = State.OPENED
+        self._say_open(told, fault)
+        if fault is not None:
+            self.fail(fault)
+            return
+        self.decoder.frame_max = self.node.options.frame_max_bytes
+        self._go_on()
+
+    def _say_open(self, told: Open | None = None, fault: ConnectionFault10 | None = None) -> None:
         self._opened = True
-        self.send(0, opening.own(self.node))
+        self.send(0, opening.own(self.node, told, fault))
 
     def in_turns(self, step: Callable[[], bool]) -> None:
         """Calls `step` now and in later turns until it returns True; nothing else is taken up meanwhile."""
@@ -327,6 +341,10 @@ class Connection(ClientConnection):
         for left in self.suspended:
             left.went(Event.CLOSE)
 
+    def forget_everywhere(self, then: Callable[[], None]) -> None:
+        """Its container is free."""
+        self.node.sole_connections.release(self.id, then)
+
     # -- sessions ---------------------------------------------------------------------------------------------
 
     def _begin(self, channel: int, begin: Begin) -> None:
@@ -339,13 +357,7 @@ class Connection(ClientConnection):
         if number > self.peer_channel_max:
             raise not_allowed(f"more sessions than the channel-max of {self.peer_channel_max} has channels for")
         session = Session(self, channel, number, begin)
-        answer = Begin(
-            remote_channel=channel,
-            next_outgoing_id=session.ledger.next_outgoing_id,
-            incoming_window=WINDOW,
-            outgoing_window=OUTGOING_WINDOW,
-            handle_max=min(HANDLE_MAX, begin.handle_max),
-        )
+        answer = session.begun(begin)
         try:
             check_session(self.access)
         except Refusal as refusal:

@@ -97,6 +97,8 @@ class Links:
     def add(self, link: Link) -> None:
         """It is attached, or about to be; whoever has its name is detached."""
         self.by_handle[link.handle] = link
+        if isinstance(link, SenderLink):
+            link.has_answer = True
         registry = self._session.access.node.links
         other = registry.attached(link.identity)
         if other is not None and other is not link:

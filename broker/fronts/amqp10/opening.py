@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.sign_in import enter
+from clusterbroker.broker.fronts.amqp10 import sole
 from clusterbroker.broker.fronts.amqp10.conditions import CONDITIONS
 from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY
 from clusterbroker.broker.node.failover import addresses
@@ -65,8 +66,8 @@ def enter_vhost(access: Authorization, hostname: str, trusted: bool) -> None:
         raise ConnectionFault10(condition, refusal.text) from None
 
 
-def own(node: Node) -> Open:
-    """Ours. In a cluster a client is told where else it may connect."""
+def own(node: Node, told: Open | None, fault: ConnectionFault10 | None) -> Open:
+    """Ours. In a cluster a client is told where else it may connect. `fault`: the connection is refused by it."""
     options = node.options
     properties: dict[Any, Any] = {
         Symbol("product"): options.amqp10_product,
@@ -75,6 +76,10 @@ def own(node: Node) -> Open:
         Symbol("cluster_name"): node.cluster_name,
         Symbol("node"): options.name,
     }
+    offered = (*CAPABILITIES, RECOVERY) if node.recovery.possible else CAPABILITIES
+    if node.sole_connections.possible:
+        offered = (*offered, sole.CAPABILITY)
+        properties.update(sole.properties(told, fault))
     if node.role is not None:
         properties[Symbol(FAILOVER)] = [_server(url) for url in addresses(node.map, options.name)]
     return Open(
@@ -82,7 +87,7 @@ def own(node: Node) -> Open:
         max_frame_size=options.frame_max_bytes,
         channel_max=SESSIONS_MAX - 1,
         idle_time_out=options.heartbeat_s * 1000 or None,
-        offered_capabilities=(*CAPABILITIES, RECOVERY) if node.recovery.possible else CAPABILITIES,
+        offered_capabilities=offered,
         properties=properties,
     )
 

@@ -21,7 +21,9 @@ answer is *modified*, and so is the resumed transfer that settles it. The answer
 
 What else the client alone has was settled before. A map that is incomplete says nothing of what is absent from it:
 only what both have is decided, the rest with a later attach (2.6.13). A map of the node's that does not fit the peer's
-frames is incomplete too; it has what the client asked for first.
+frames is incomplete too; it has what the client asked for first. To a receiver whose map is complete, what the node
+alone has are new deliveries, as if they had never been sent: they are in the node's map if they fit, and make it
+incomplete never.
 """
 
 from __future__ import annotations
@@ -201,7 +203,10 @@ def resume_receiver(
     ours = tuple(tag for tag in tags if tag not in client.states)
     past = [tag for tag in withdrawn if tag in client.states]
     states: list[tuple[bytes, State]] = [(tag, WITHDRAWN) for tag in past]
-    answering = fitting((*states, *((tag, None) for tag in (*both, *ours))), size_max)
+    asked = (*states, *((tag, None) for tag in both))
+    answering = fitting((*asked, *((tag, None) for tag in ours)), size_max)
+    if answering.incomplete and not client.incomplete:
+        answering = fitting(asked, size_max)
     if past:
         answering = answering._replace(incomplete=True)  # the client's next map proves that it has heard so
     resumed: list[tuple[bytes, Received | None]] = []

@@ -96,9 +96,9 @@ class SenderLink:
     """As the client says it: it sends."""
 
     __slots__ = (
-        "again", "begun", "credit", "delivery_count", "handle", "identity", "ignores", "incoming", "is_partial", "kept",
-        "memory", "mode", "name", "part", "place", "posting", "proof", "session", "settles_first", "store", "tags",
-        "target", "terminus", "terms", "unsettled", "withheld",
+        "again", "begun", "credit", "delivery_count", "handle", "has_answer", "identity", "ignores", "incoming",
+        "is_partial", "kept", "memory", "mode", "name", "part", "place", "posting", "proof", "session",
+        "settles_first", "store", "tags", "target", "terminus", "terms", "unsettled", "withheld",
     )  # fmt: skip
 
     def __init__(self, session: SessionCore, attach: Attach, place: Place | None) -> None:
@@ -127,6 +127,8 @@ class SenderLink:
         self.place = place
         self.mode = attach.snd_settle_mode
         self.settles_first = attach.rcv_settle_mode == 0
+        self.has_answer = False
+        """The client has our attach: before it a flow would be of no link that it knows."""
         self.credit = 0
         self.delivery_count = attach.initial_delivery_count or 0
         self.tags = _NO_TAGS
@@ -155,8 +157,8 @@ class SenderLink:
 
     def review_credit(self) -> None:
         """Grants what is due."""
-        if self.incoming.owner is None:
-            return  # detached: its handle may be another link's
+        if self.incoming.owner is None or not self.has_answer:
+            return  # detached: its handle may be another link's; or not attached yet
         if (self.credit > CREDIT // 2 and not self.withheld) or self.unsettled > UNSETTLED_MAX:
             return
         if self.session.holds_publishers:

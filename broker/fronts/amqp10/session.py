@@ -18,11 +18,11 @@ from clusterbroker.broker.access.receiver import give_back
 from clusterbroker.broker.access.timeouts import check_timeouts
 from clusterbroker.broker.fronts.amqp10 import attaching
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
+from clusterbroker.broker.fronts.amqp10.changing import modify, reject
 from clusterbroker.broker.fronts.amqp10.conditions import described
 from clusterbroker.broker.fronts.amqp10.delivery import SessionLedger
 from clusterbroker.broker.fronts.amqp10.expiry import Event
 from clusterbroker.broker.fronts.amqp10.links import Link, Links
-from clusterbroker.broker.fronts.amqp10.modified import modify
 from clusterbroker.broker.fronts.amqp10.outcomes import Outcomes
 from clusterbroker.broker.fronts.amqp10.ports import ConnectionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
@@ -111,6 +111,16 @@ class Session:
         self.traced: Traced | None = None
 
     # -- performatives in
+
+    def begun(self, begin: Begin) -> Begin:
+        """The answer to the client's begin."""
+        return Begin(
+            remote_channel=self.number,
+            next_outgoing_id=self.ledger.next_outgoing_id,
+            incoming_window=WINDOW,
+            outgoing_window=OUTGOING_WINDOW,
+            handle_max=min(attaching.HANDLE_MAX, begin.handle_max),
+        )
 
     def receive(self, performative: Composite, payload: bytes) -> None:
         """Raises ConnectionFault10 and SessionError; a LinkError ends its link here."""
@@ -292,8 +302,8 @@ class Session:
             self.counts.ack += len(entries)
             self._accept(entries, outcome, told)
             return
-        if kind is Rejected:
-            give_back(node, entries, requeue=False, counted=False)
+        if isinstance(outcome, Rejected):
+            reject(node, entries, outcome)
         elif isinstance(outcome, Modified):
             modify(node, entries, outcome)
         else:

@@ -21,8 +21,8 @@ from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.publisher import Named
 from clusterbroker.broker.access.receiver import give_back
 from clusterbroker.broker.access.transaction import Transaction
+from clusterbroker.broker.fronts.amqp10.changing import modify
 from clusterbroker.broker.fronts.amqp10.conditions import described, link_error
-from clusterbroker.broker.fronts.amqp10.modified import modify
 from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink

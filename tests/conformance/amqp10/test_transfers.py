@@ -14,6 +14,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     Rejected,
     Released,
 )
+from clusterbroker.broker.wire.amqp10.types import Symbol
 from tests.support.amqp10 import message, read
 
 from ..marks import rule
@@ -237,19 +238,61 @@ def test_released_returns_to_its_place(session: Session, queue: str) -> None:
     assert (again.message.header.first_acquirer, again.message.header.delivery_count) == (False, 0)
 
 
-@rule("D100")
-def test_rejected_goes_to_the_dead_letter_exchange(session: Session, channel: Channel, name: object) -> None:
+@pytest.fixture
+def dying(channel: Channel, name: object) -> tuple[str, str]:
+    """A queue, and the one of its dead letters."""
     queue, dead = name("q"), name("dead")  # type: ignore[operator]
     channel.queue_declare(dead, durable=True)
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
     channel.queue_declare(queue, durable=True, arguments=arguments)
-    fill(session, queue, 1)
-    receiver = session.receiver(f"/queues/{queue}", credit=1)
-    receiver.dispose(receiver.delivery().id, state=Rejected(error=Error(condition="example:bad", description="no")))
+    return queue, dead
+
+
+@rule("D100")
+def test_rejected_goes_to_the_dead_letter_exchange(session: Session, channel: Channel, dying: tuple[str, str]) -> None:
+    queue, dead = dying
+    fill(session, queue, 2)
+    receiver = session.receiver(f"/queues/{queue}", credit=2)
+    first, second = receiver.deliveries(2)
+    error = Error(condition="example:bad", description="no", info={Symbol("line"): 7})
+    receiver.dispose(first.id, state=Rejected(error=error))
     letter = session.receiver(f"/queues/{dead}", credit=1).delivery().message
     assert letter.body == b"0"
     assert letter.annotations["x-opt-deaths"][0]["reason"] == "rejected"
     assert letter.annotations["x-opt-deaths"][0]["queue"] == queue
+    assert letter.annotations["x-opt-rejected-condition"] == "example:bad"
+    assert type(letter.annotations["x-opt-rejected-condition"]) is Symbol
+    assert letter.annotations["x-opt-rejected-description"] == "no"
+    assert letter.annotations["x-opt-rejected-info"] == {"line": 7}
+    receiver.dispose(second.id, state=Rejected())
+    channel.consume(dead, no_ack=True)
+    headers = channel.delivery().headers
+    assert "x-opt-rejected-condition" not in headers, "it was rejected without an error"
+
+
+@rule("D100")
+def test_the_error_of_a_rejection_is_read_over_0_9_1(
+    session: Session, channel: Channel, name: object, dying: tuple[str, str]
+) -> None:
+    """The later error stands, and nothing of the one before; what is long is cut."""
+    queue, dead = dying
+    dies_first = name("first")  # type: ignore[operator]
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue}
+    channel.queue_declare(dies_first, durable=True, arguments=arguments)
+    fill(session, dies_first, 1)
+    errors = [
+        Error(condition="example:first", description="before", info={Symbol("only"): "here"}),
+        Error(condition="example:long", description="d" * 5000, info={Symbol("big"): "i" * 5000, Symbol("n"): 1}),
+    ]
+    for place, error in zip((dies_first, queue), errors, strict=True):
+        receiver = session.receiver(f"/queues/{place}", credit=1)
+        receiver.dispose(receiver.delivery().id, state=Rejected(error=error))
+    channel.consume(dead, no_ack=True)
+    headers = channel.delivery().headers
+    assert headers["x-opt-rejected-condition"] == "example:long"
+    assert headers["x-opt-rejected-description"] == "d" * 512
+    assert headers["x-opt-rejected-info"] == {"n": 1}
+    assert headers["x-death"][0]["queue"] == queue
 
 
 @rule("D101")

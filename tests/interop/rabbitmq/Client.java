@@ -10,6 +10,7 @@ import com.rabbitmq.client.amqp.Requester;
 import com.rabbitmq.client.amqp.Responder;
 import com.rabbitmq.client.amqp.impl.AmqpEnvironmentBuilder;
 import java.nio.charset.StandardCharsets;
+import java.time.Instant;
 import java.util.Map;
 import java.util.UUID;
 import java.util.concurrent.BlockingQueue;
@@ -146,6 +147,55 @@ public final class Client {
     management.queueDelete(stream);
   }
 
+  private static String read(Connection connection, String stream, int count, java.util.function.Consumer<ConsumerBuilder.StreamOptions> set)
+      throws Exception {
+    ConsumerBuilder builder = connection.consumerBuilder().queue(stream);
+    set.accept(builder.stream());
+    BlockingQueue<Got> got = new LinkedBlockingQueue<>();
+    builder.messageHandler((context, message) ->
+        got.add(new Got(context, new String(message.body(), StandardCharsets.UTF_8), message)));
+    StringBuilder bodies = new StringBuilder();
+    try (Consumer consumer = builder.build()) {
+      for (int n = 0; n < count; n++) {
+        Got one = got.poll(TIMEOUT_S, TimeUnit.SECONDS);
+        if (one == null) {
+          throw new AssertionError("only " + bodies + " came");
+        }
+        one.context().accept();
+        bodies.append(one.body());
+      }
+    }
+    return bodies.toString();
+  }
+
+  private static void streamFilters(Connection connection, Management management) throws Exception {
+    String stream = RUN + "-filters";
+    management.queue(stream).stream().queue().declare();
+    Instant begin = Instant.now();
+    try (Publisher publisher = connection.publisherBuilder().queue(stream).build()) {
+      for (int n = 0; n < 10; n++) {
+        Message message = publisher.message(Integer.toString(n).getBytes(StandardCharsets.UTF_8));
+        message.subject(n % 2 == 0 ? "even" : "odd").messageId((long) n).creationTime(n).property("n", n);
+        message.property("of", "k" + n % 3).annotation("x-stream-filter-value", n < 5 ? "low" : "high");
+        same(publish(publisher, message), Publisher.Status.ACCEPTED);
+      }
+    }
+    ConsumerBuilder.StreamOffsetSpecification first = ConsumerBuilder.StreamOffsetSpecification.FIRST;
+    same(read(connection, stream, 10, s -> s.offset(first)), "0123456789");
+    same(read(connection, stream, 1, s -> s.offset(ConsumerBuilder.StreamOffsetSpecification.LAST)).isEmpty(), false);
+    same(read(connection, stream, 3, s -> s.offset(7)), "789");
+    same(read(connection, stream, 10, s -> s.offset(begin.minusSeconds(60))), "0123456789");
+    same(read(connection, stream, 5, s -> s.offset(first).filter().subject("odd")), "13579");
+    same(read(connection, stream, 5, s -> s.offset(first).filter().subject("&p:ev")), "02468");
+    same(read(connection, stream, 1, s -> s.offset(first).filter().messageId(4L)), "4");
+    same(read(connection, stream, 3, s -> s.offset(first).filter().property("of", "k1")), "147");
+    same(read(connection, stream, 2, s -> s.offset(first).filter().subject("odd").property("of", "k1")), "17");
+    same(read(connection, stream, 3, s -> s.offset(first).filter().sql("p.subject = 'odd' AND a.n > 3")), "579");
+    same(read(connection, stream, 10, s -> s.offset(first).filterValues("low", "high")), "0123456789");
+    same(read(connection, stream, 5, s -> s.offset(first).filterValues("high").filterMatchUnfiltered(true)), "56789");
+    management.queueDelete(stream);
+  }
+
   private static void activity(Connection connection, Management management) throws Exception {
     String queue = RUN + "-active";
     management.queue(queue).singleActiveConsumer(true).declare();
@@ -182,6 +232,7 @@ public final class Client {
       check(environment, "outcomes", Client::outcomes);
       check(environment, "a full queue", Client::full);
       check(environment, "stream", Client::stream);
+      check(environment, "filters of a stream", Client::streamFilters);
       check(environment, "single active consumer", Client::activity);
       check(environment, "request and reply", Client::requestAndReply);
     }

@@ -213,12 +213,17 @@ async def test_a_name_is_used_once(connection: ClientConnection) -> None:
     await connection.receiver("/queues/q", name="n")
 
 
-async def test_a_peer_that_keeps_no_links_is_refused_with_words(connection: ClientConnection) -> None:
-    if connection.offers_link_recovery:
-        pytest.skip("the node offers it")
-    with pytest.raises(NotRecoverable, match="clusterbroker:link-recovery"):
-        await connection.sender("/queues/q", recoverable=True)
-    assert await (await connection.sender("/queues/q")).send(Message()) == Accepted()
+async def test_a_link_that_the_peer_does_not_keep_is_refused_with_words(connection: ClientConnection) -> None:
+    """What a stream's receiver has read is its client's to know: the answering attach does not offer to keep it."""
+    async with await Management.open(connection) as management:
+        await management.declare_queue("stream", arguments={"x-queue-type": "stream"})
+    assert connection.offers_link_recovery
+    with pytest.raises(NotRecoverable, match="clusterbroker:link-recovery for 'r'"):
+        await connection.receiver("/queues/stream", name="r", recoverable=True)
+    sender = await connection.sender("/queues/stream", recoverable=True)
+    assert await sender.send(Message(body=b"m")) == Accepted()
+    receiver = await connection.receiver("/queues/stream", name="r", filter=stream_offset("first"))
+    assert (await anext(receiver)).body == b"m"
 
 
 async def test_what_is_closed_here_ends_its_loops(connection: ClientConnection) -> None:

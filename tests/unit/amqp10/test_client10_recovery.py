@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal
 
 import pika
 import pytest
 
 from clusterbroker import Broker
-from clusterbroker.amqp10.client import Backoff, ClientConnection, Message, NotRecoverable, connect
+from clusterbroker.amqp10.client import Accepted, Backoff, ClientConnection, FileStore, Message, Receiver, connect
+from clusterbroker.amqp10.client.store import LinkId
 from tests.support.cutting import Cutter
 
 QUICK = Backoff(first=0.001, longest=0.02)
@@ -32,15 +37,6 @@ async def open_client(cutter: Cutter, name: str) -> ClientConnection:
     return await connect(cutter.url, container_id=name, backoff=QUICK)
 
 
-async def recoverable_links(connection: ClientConnection) -> None:
-    """Skips where the node does not keep links."""
-    try:
-        probe = await connection.sender("/queues/q", name="probe", recoverable="node")
-    except NotRecoverable as error:
-        pytest.skip(str(error))
-    await probe.close()
-
-
 def losses(cutter: Cutter, chance: random.Random) -> None:
     """The connection is lost now, and the next ones somewhere: in a handshake, a map, a message, or an answer."""
     cutter.limits.extend((chance.randrange(300, 9000), chance.randrange(300, 9000)) for _ in range(CUTS))
@@ -51,7 +47,6 @@ def losses(cutter: Cutter, chance: random.Random) -> None:
 async def test_a_sender_loses_and_doubles_nothing(cutter: Cutter, seed: int) -> None:
     chance = random.Random(seed)
     async with await open_client(cutter, "c") as connection:
-        await recoverable_links(connection)
         sender = await connection.sender("/queues/q", name="out", recoverable="node")
         losses(cutter, chance)
         futures = []
@@ -76,7 +71,6 @@ async def test_a_sender_loses_and_doubles_nothing(cutter: Cutter, seed: int) -> 
 async def test_a_receiver_sees_each_delivery_once(cutter: Cutter, seed: int) -> None:
     chance = random.Random(seed)
     async with await open_client(cutter, "c") as connection:
-        await recoverable_links(connection)
         sender = await connection.sender("/queues/q")
         await asyncio.gather(
             *(sender.submit(Message(body=b"%06d" % number + bytes(chance.choice((0, 3000)))))
@@ -96,3 +90,104 @@ async def test_a_receiver_sees_each_delivery_once(cutter: Cutter, seed: int) -> 
         await receiver.close()
         other = await connection.receiver("/queues/q")
         assert await other.receive(0.1) is None, "nothing is left, and nothing came back"
+
+
+async def test_what_the_store_was_given_is_written_though_the_connection_goes(cutter: Cutter, tmp_path: Path) -> None:
+    """The work waits for a thread when the connection is lost: it is done all the same, before any that comes later."""
+    loop, gate, path = asyncio.get_running_loop(), threading.Event(), tmp_path / "unsettled"
+    executor = ThreadPoolExecutor(1)
+    loop.set_default_executor(executor)
+    store = FileStore(path)
+    async with await connect(cutter.url, container_id="c", backoff=QUICK, store=store) as connection:
+        sender = await connection.sender("/queues/q", name="out", recoverable="node", settle="manual")
+        await sender.send(Message(body=b"first"), tag=b"1")
+        sender.settle(b"1")
+        while store._pending:  # noqa: ASYNC110 - until the work is taken
+            await asyncio.sleep(0.001)
+        await loop.run_in_executor(None, int)  # and done
+        busy = loop.run_in_executor(None, gate.wait)
+        second = sender.submit(Message(body=b"second"), tag=b"2")
+        before = connection.reconnects
+        while not executor._work_queue.qsize():  # noqa: ASYNC110 - a queue has no event
+            await asyncio.sleep(0.001)
+        cutter.cut()
+        while connection.reconnects == before:  # noqa: ASYNC110 - a number has no event
+            await asyncio.sleep(0.001)
+        third = sender.submit(Message(body=b"third"), tag=b"3")
+        gate.set()
+        await busy
+        assert await asyncio.wait_for(asyncio.gather(second, third), 20) == [Accepted(), Accepted()]
+    kept = FileStore(path).load(LinkId("c", "out", False))
+    assert kept is not None
+    assert [(tag, b"second" in one.payload, b"third" in one.payload) for tag, one in kept.items()] == [
+        (b"2", True, False),
+        (b"3", False, True),
+    ]
+
+
+HELD = 2000
+SMALL = 512
+"""max-frame-size: some thirty deliveries of an unsettled map."""
+
+
+@pytest.fixture
+async def durable(tmp_path: Path) -> AsyncIterator[Cutter]:
+    """At a node with a disk: its queues' logs keep links."""
+    with Broker(tmp_path / "node") as broker:
+        wire = pika.BlockingConnection(pika.URLParameters(broker.url))
+        wire.channel().queue_declare("q", durable=True)
+        wire.close()
+        async with Cutter(broker.port) as made:
+            yield made
+
+
+async def held(connection: ClientConnection, kind: bool | Literal["node"]) -> Receiver:
+    """A link that holds HELD deliveries without an outcome."""
+    sender = await connection.sender("/queues/q")
+    await asyncio.gather(*(sender.submit(Message(body=b"%d" % number)) for number in range(HELD)))
+    receiver = await connection.receiver("/queues/q", name="in", credit=HELD, recoverable=kind)
+    while len(receiver.link.unsettled) < HELD:  # noqa: ASYNC110 - a dict has no event
+        await asyncio.sleep(0.01)
+    return receiver
+
+
+@pytest.mark.parametrize("kind", ["node", True])
+async def test_thousands_that_a_client_never_saw_come_through_small_frames(
+    durable: Cutter, tmp_path: Path, kind: bool | Literal["node"]
+) -> None:
+    """The program was killed: its map is empty, and complete; what the link holds are new deliveries to it."""
+
+    async def life() -> ClientConnection:
+        store = FileStore(tmp_path / "unsettled")
+        return await connect(durable.url, container_id="c", frame_max=SMALL, store=store)
+
+    first = await life()
+    await held(first, kind)
+    await first.close()
+    async with await life() as connection:
+        receiver = await connection.receiver("/queues/q", name="in", credit=100, recoverable=kind)
+        found, answers = [], []
+        while len(found) < HELD:
+            delivery = await receiver.receive(5)
+            assert delivery is not None, f"{len(found)} of {HELD}"
+            found.append(int(delivery.body))
+            answers.append(asyncio.ensure_future(delivery.accept()))
+        await asyncio.wait_for(asyncio.gather(*answers), 20)
+        assert found == list(range(HELD))
+        assert connection.error is None
+
+
+@pytest.mark.parametrize("kind", ["node", True])
+async def test_thousands_of_outcomes_come_through_small_frames(durable: Cutter, kind: bool | Literal["node"]) -> None:
+    """The client's map fits its frame, and the answer does not: some thirty are decided by each attach."""
+    async with await connect(durable.url, container_id="c", frame_max=SMALL, backoff=QUICK) as connection:
+        receiver = await held(connection, kind)
+        deliveries = [await anext(receiver) for _ in range(HELD)]
+        durable.cut()
+        await asyncio.wait_for(asyncio.gather(*(delivery.accept() for delivery in deliveries)), 60)
+        sender = await connection.sender("/queues/q")
+        await sender.send(Message(body=b"new"))
+        delivery = await receiver.receive(10)
+        assert delivery is not None
+        assert delivery.body == b"new"
+        assert connection.reconnects == 1

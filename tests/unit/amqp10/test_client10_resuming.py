@@ -9,6 +9,7 @@ from clusterbroker.amqp10.client.resuming import (
     OwnMap,
     PeerMap,
     State,
+    Turns,
     own_map,
     peer_map,
     plan_receiver,
@@ -71,3 +72,22 @@ def test_a_map_fits_its_frame() -> None:
 def test_a_map_of_something_else_is_refused(entries: dict[object, object]) -> None:
     with pytest.raises(ProtocolError):
         peer_map(entries, False)
+
+
+def test_deliveries_take_turns_in_a_map_that_holds_not_all() -> None:
+    """Those that were named in vain come last, until all have been."""
+    turns = Turns()
+    states: list[tuple[bytes, State]] = [(b"%04d" % number, None) for number in range(30)]
+    named: set[bytes] = set()
+    while len(named) < len(states):
+        own = own_map(turns.in_order(states), 200)
+        assert own.incomplete
+        assert not named or own.states.keys() - named
+        named |= own.states.keys()
+        turns.took(own, decided=False)
+    with pytest.raises(ProtocolError, match="none of the deliveries in doubt"):
+        turns.took(own_map(turns.in_order(states), 200), decided=False)
+    turns.took(own, decided=True)
+    assert turns.in_order(states) == states
+    with pytest.raises(ProtocolError):
+        turns.took(own_map(states, 1 << 20), decided=False)

@@ -23,6 +23,7 @@ from clusterbroker.cluster.link.hello import (
     Welcome,
     late,
     objection,
+    passes,
     refusal,
     rival,
     valid_name,
@@ -172,6 +173,8 @@ def test_of_two_connections_one_wins() -> None:
     assert "each other" in str(beaten(False, True, own="0"))
     # another process
     assert beaten(False, False, process="p2", incarnation=6) is None
+    copied = str(beaten(False, False, process="p2", incarnation=5))
+    assert [passes(f"it refused the link: {why}") for why in (str(beaten(True, False)), copied)] == [True, False]
     assert "do not copy data directories" in str(beaten(False, False, process="p2", incarnation=5))
     assert "two nodes call themselves a" in str(beaten(False, False, process="p2", incarnation=6, disk_id="d2"))
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from link_support import SECRET, Node, linked, nodes, say
 
-from clusterbroker.cluster.link import acceptor, link
+from clusterbroker.cluster.link import acceptor, link, mesh
 from clusterbroker.cluster.link.certificates import node_credentials
 from clusterbroker.cluster.link.frames import HEADER, FrameReader, encode
 from clusterbroker.cluster.link.hello import LINK_INDEX, Hello, Refused, Welcome, decoder
@@ -104,6 +104,27 @@ async def test_plain_bytes_end_at_once_and_are_refused_once(data: bytes, brief: 
         assert (
             "the cluster's port is for nodes only" in b.told.refused[0][1] or "no TLS handshake" in b.told.refused[0][1]
         )
+
+
+@pytest.mark.parametrize(("words", "objects"), [(b"", False), (b"HTTP/1.1 400 Bad Request\r\n\r\n", True)])
+async def test_a_peer_that_stands_still_in_its_handshake_objects_to_nothing(
+    monkeypatch: pytest.MonkeyPatch, words: bytes, objects: bool
+) -> None:
+    """Its process may have no time for it. What speaks no TLS objects: a node that meets nothing else ends by that."""
+    monkeypatch.setattr(mesh, "TLS_TIMEOUT_S", 0.3)
+
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(words)
+        await all_of(reader)
+        writer.close()
+
+    server = await asyncio.start_server(answers, "127.0.0.1", 0)
+    a = Node("a")
+    async with nodes(a, meet=False):
+        a.mesh.set_peers({"b": f"127.0.0.1:{server.sockets[0].getsockname()[1]}"})
+        await a.told.until(lambda: a.told.refused)
+        assert (a.mesh.objection("b") is not None) is objects
+    server.close()
 
 
 async def test_who_never_finishes_tls_or_never_says_hello_is_ended(brief: None) -> None:

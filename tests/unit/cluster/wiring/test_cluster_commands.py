@@ -121,6 +121,16 @@ EVERY = [
     c.SuspendLink(link=LogIndex(7), attach=2),
     c.ExpireLink(link=LogIndex(7), attach=2),
     c.ForgetLink(link=LogIndex(7), attach=2),
+    c.HoldContainer(
+        node=NodeId("n1"),
+        incarnation=Incarnation(3),
+        vhost="v",
+        container="c",
+        user="u",
+        connection="n1.3.9",
+        gives_way=True,
+    ),
+    c.ReleaseContainer(vhost="v", container="c", user="u", connection="n1.3.9"),
     c.FinishSegments(node=NodeId("n1"), incarnation=Incarnation(3), segments=((QueueId(7), Epoch(2), 1),)),
 ]
 

@@ -200,6 +200,15 @@ def test_what_the_client_alone_has_was_settled() -> None:
     assert (found.map.states, found.first, found.resumed, found.outcomes) == ({}, (), (), ())
 
 
+def test_what_the_node_alone_has_needs_no_room() -> None:
+    tags = [b"%05d" % number for number in range(5000)]
+    found = resume_receiver(Told({}, incomplete=False), tags, 200)
+    assert (found.map, found.first, found.is_partial) == (({}, False), tuple(tags), False)
+    found = resume_receiver(Told({}, incomplete=True), tags, 200)
+    assert found.map.incomplete, "the client may have them"
+    assert found.first == ()
+
+
 def test_an_incomplete_map_of_a_receiver() -> None:
     found = resume_receiver(Told({b"2": None}, incomplete=True), [b"1", b"2", b"3"], ROOM)
     assert (found.first, found.resumed, found.is_partial) == ((), ((b"2", None),), True)
