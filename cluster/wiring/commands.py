@@ -74,6 +74,10 @@ class DeclareExchange(Command, frozen=True, kw_only=True, tag="declare_exchange"
     """The log's age when it was proposed, as the proposer knew it (passing.py); of a staging exchange."""
 
 
+class DeclareDelayedExchange(DeclareExchange, frozen=True, kw_only=True, tag="declare_delayed_exchange"):
+    """exchange.declare of type `x-delayed-message`: the exchange, and the queue in which its messages wait."""
+
+
 class DeclareQueue(Command, frozen=True, kw_only=True, tag="declare_queue"):
     """queue.declare, not passive, with the name filled in by the server when the client left it empty."""
 
@@ -379,7 +383,8 @@ class MoveReplica(Command, frozen=True, kw_only=True, tag="move_replica"):
 
 Defining = (
     AddVhost | PutUser | SetPermission | SetTopicPermission | PutParameter | SetVhostLimits | PutPolicy
-    | PutOperatorPolicy | DeclareQueue | DeclareExchange | Bind
+    | PutOperatorPolicy | DeclareQueue | DeclareExchange | DeclareDelayedExchange
+    | Bind
 )  # fmt: skip
 """What definitions are made of: nothing of it ends anything."""
 
@@ -481,8 +486,8 @@ class FinishSegments(OfProcess, frozen=True, kw_only=True, tag="finish_segments"
 
 
 AnyCommand = (
-    AddVhost | DeleteVhost | DeclareExchange | DeleteExchange | DeclareQueue | DeleteQueue | PauseQueue | Bind
-    | Unbind | RemoveConnection | Loosen | ForgetTransient | PutUser | SetUserLimits | DeleteUser | SetPermission
+    AddVhost | DeleteVhost | DeclareExchange | DeclareDelayedExchange | DeleteExchange | DeclareQueue | DeleteQueue
+    | PauseQueue | Bind | Unbind | RemoveConnection | Loosen | ForgetTransient | PutUser | SetUserLimits | DeleteUser | SetPermission
     | ClearPermission | SetTopicPermission | ClearTopicPermission | PutPolicy | DeletePolicy | PutOperatorPolicy
     | DeleteOperatorPolicy | PutParameter | DeleteParameter | SetVhostLimits | ClearVhostLimits | AddMember
     | RegisterNode | FailNode | DrainNode | ForgetNode | SetVoters | ChangeInSync | TransferOwner | GiveUpCopy

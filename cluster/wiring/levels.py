@@ -37,6 +37,7 @@ class Level(NamedTuple):
 FIRST: Final = 1
 """Of the releases before there were levels."""
 LINK_RECOVERY: Final = 3
+DELAYED_MESSAGES: Final = 4
 MEMBERS_MAX: Final = 253
 """From LINK_RECOVERY on: a message's holder is one byte, of which two values are no member's."""
 LEVELS: Final = (
@@ -47,6 +48,7 @@ LEVELS: Final = (
         "links of AMQP 1.0: filters, browsing, and state that outlives connections and nodes",
         (c.AttachLink, c.SuspendLink, c.ExpireLink, c.ForgetLink),
     ),
+    Level(DELAYED_MESSAGES, "delayed messages", (c.DeclareDelayedExchange,)),
 )
 LEVEL: Final = LEVELS[-1].number
 """The highest that this release knows."""
