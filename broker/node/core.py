@@ -313,7 +313,8 @@ class Node:
             return
         vhost.queues[entity.name] = handle
         self.watching.began(entity.vhost, handle)
-        vhost.router.add_queue(entity.name)
+        if not entity.delays:  # no key of the default exchange leads to what is delayed
+            vhost.router.add_queue(entity.name)
 
     def forget_ring(self, ring: Ring) -> None:
         """What the journal has of it is not wanted any more."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from clusterbroker.broker.node.counts import ExchangeCounts
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.routing.binding import Binding, Destination
@@ -16,10 +18,10 @@ class VirtualHost:
 
     __slots__ = ("exchanges", "name", "queues", "router", "segments", "staging")
 
-    def __init__(self, name: str, labour: Labour | None = None) -> None:
+    def __init__(self, name: str, labour: Labour | None = None, clock: Callable[[], int] = lambda: 0) -> None:
         self.name = name
         self.queues: dict[str, QueueHandle] = {}
-        self.router: Router[QueueHandle] = Router(self.queues.get, labour=labour)
+        self.router: Router[QueueHandle] = Router(self.queues.get, labour=labour, clock=clock)
         self.exchanges: dict[str, ExchangeCounts] = {}
         """Of those that something was published to."""
         self.segments: dict[str, Segment] = {}

@@ -34,7 +34,15 @@ from .changes import (
     SegmentEnded,
     Unbound,
 )
-from .commands import Bind, DeclareDelayedExchange, DeclareExchange, DeclareQueue, DeleteExchange, SetVhostLimits, Unbind
+from .commands import (
+    Bind,
+    DeclareDelayedExchange,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    SetVhostLimits,
+    Unbind,
+)
 from .entities import BINDINGS_MAX, Binding, Exchange, Queue, Vhost, VhostLimits
 from .ledger import Ledger
 from .policies import PolicyTable

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterbroker.journal.due_index import DueIndex
+from tests.budget import examples
 from tests.model.due_index import DueIndex as Model
 
 TIMES = st.one_of(st.integers(0, 20), st.integers(0, 2**62))
@@ -17,7 +18,8 @@ STEPS = st.one_of(
 )
 
 
-@given(st.lists(STEPS, max_size=200))
+@settings(max_examples=examples(50))
+@given(st.lists(STEPS, max_size=100))
 def test_the_compiled_index_is_its_model(steps: list[tuple[str, int, int]]) -> None:
     index, model = DueIndex(), Model()
     for what, first, second in steps:
@@ -35,7 +37,8 @@ def test_the_compiled_index_is_its_model(steps: list[tuple[str, int, int]]) -> N
         assert (len(index), index.first_ms) == (len(model), model.first_ms)
 
 
-@given(st.lists(TIMES, min_size=300, max_size=600))
+@settings(max_examples=examples(20))
+@given(st.lists(TIMES, min_size=100, max_size=300))
 def test_many_rows_come_in_the_order_of_due_times_then_of_seqs(times: list[int]) -> None:
     index = DueIndex()
     for seq, due_ms in enumerate(times, 1):
