@@ -46,10 +46,14 @@ def stamped(message: Message, now_ms: int) -> Message:
     Whoever took it from its publisher set its time."""
     taken_ms = message.time_ms or now_ms
     due = due_ms(routing_headers(message), taken_ms)
-    due = taken_ms if due is None else max(1, min(due, now_ms + DELAY_MS_MAX))
+    return with_due(message, taken_ms if due is None else due, now_ms)
+
+
+def with_due(message: Message, at_ms: int, now_ms: int) -> Message:
+    """The message as one that waits until then, for ten years at most."""
     return Message(
-        message.address, message.payload, message.header_length, message.flags | PERSISTENT, 0, taken_ms, due,
-        message.format,
+        message.address, message.payload, message.header_length, message.flags | PERSISTENT, 0,
+        message.time_ms or now_ms, max(1, min(at_ms, now_ms + DELAY_MS_MAX)), message.format,
     )  # fmt: skip
 
 
@@ -227,13 +231,27 @@ class DelayQueue(Queue):
         self._index = DueIndex()
         self._keys = {}
 
-    def waiting(self, first_ms: int, last_ms: int, most: int) -> list[tuple[int, int]]:
-        """(due time, seq) of what waits and is due in this span, in order; at most so many."""
-        return [
-            (due, seq)
-            for due, seq in self._index.within(first_ms, last_ms, most)
-            if any(state == READY for _, state, *_ in self.ring.living(seq, seq, 1))
-        ]
+    @property
+    def is_read(self) -> bool:
+        """All that waits is known."""
+        return self._read_from >= self._read_end and not self._fetching
+
+    def waiting(self, first_ms: int, last_ms: int, most: int) -> list[int]:
+        """The seqs of what is due in this span, in order; at most so many, and some that left meanwhile."""
+        return [seq for _, seq in self._index.within(first_ms, last_ms, most)]
+
+    def under(self, key: str) -> list[int]:
+        """The message that waits under this key, if there is one."""
+        seq = self._keys.get(key, 0)
+        return [seq] if seq and any(row[1] == READY for row in self.ring.living(seq, seq, 1)) else []
+
+    def reschedule(self, seq: int, message: Message, at_ms: int) -> None:
+        """What is ready waits anew until `at_ms`, in the same group commit: at no time in both places."""
+        self.ring.settle(seq)
+        waiting = with_due(message, at_ms, self.host.now_ms)
+        first = self.ring.next_seq
+        self.ring.append((waiting,))
+        self._note(first, waiting)
 
 
 def _place(location: Location) -> tuple[int, int]:

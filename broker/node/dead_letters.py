@@ -75,8 +75,8 @@ class DeadLetters:
         return True
 
     def _due_copy(self, queue: LocalQueue, message: Message) -> tuple[Message, Sequence[QueueHandle]] | None:
-        """What goes on when a delayed message is due, and to whom: to those behind its exchange now, or nobody. It keeps
-        the address with which it was published; its time to live begins.
+        """What goes on when a delayed message is due, and to whom: to those behind its exchange now, or nobody. It
+        keeps the address with which it was published; its time to live begins.
 
         None: the exchange ends just now.
         """

@@ -128,5 +128,10 @@ LINK_ATTACH: Final[Readable[int]] = Readable(b"v", _NUMBER.pack, lambda raw: int
 not resume it returns."""
 LINK_NAMES_MAX: Final = 16_384
 """Names of links that a queue holds, of LINK_DELIVERY and of LINK_HELD: each checkpoint and each sync tells all."""
+RETRY: Final[Readable[int]] = Readable(b"w", _NUMBER.pack, lambda raw: int(_NUMBER.unpack(raw)[0]))
+"""A message, by its seq, that came back and waits before it is handed out again: when it returns, in ms since 1970, and
+as the lowest bit whether that counts (`dispatch`)."""
+RETRIES_MAX: Final = 16_384
+"""Of a queue; more of them wait, and return at once when another owner begins."""
 HAD_CONSUMERS: Final = _text(b"c").name("")
 """1: the queue has had a consumer (auto-delete survives a failover)."""

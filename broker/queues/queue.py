@@ -364,8 +364,10 @@ class Queue(LocalQueue):
         self.resume_lease(now_ms)
 
     def resume_lease(self, now_ms: int) -> None:
-        """What the ring knows of a lease, and of links, goes on."""
+        """What the ring knows of a lease, of links, and of returns that wait, goes on."""
         self.leasing = resumed(self, now_ms)
+        if self.ring.has_attributes:
+            self.dispatch.resume_delays()
         if self.ring.has_attributes and (self.ring.restore_links() or LINK_ATTACH.of(self.ring.attributes)):
             self.holding = Holding(self)
 

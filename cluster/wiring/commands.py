@@ -487,12 +487,12 @@ class FinishSegments(OfProcess, frozen=True, kw_only=True, tag="finish_segments"
 
 AnyCommand = (
     AddVhost | DeleteVhost | DeclareExchange | DeclareDelayedExchange | DeleteExchange | DeclareQueue | DeleteQueue
-    | PauseQueue | Bind | Unbind | RemoveConnection | Loosen | ForgetTransient | PutUser | SetUserLimits | DeleteUser | SetPermission
-    | ClearPermission | SetTopicPermission | ClearTopicPermission | PutPolicy | DeletePolicy | PutOperatorPolicy
-    | DeleteOperatorPolicy | PutParameter | DeleteParameter | SetVhostLimits | ClearVhostLimits | AddMember
-    | RegisterNode | FailNode | DrainNode | ForgetNode | SetVoters | ChangeInSync | TransferOwner | GiveUpCopy
-    | ForceOwner | MoveReplica | ImportDefinitions | ApplyImport | DropImport | CommitTransaction | AbortTransaction
-    | ExpireTransactions | ForgetProducers | FinishSegments | PassTime | RaiseLevel
+    | PauseQueue | Bind | Unbind | RemoveConnection | Loosen | ForgetTransient | PutUser | SetUserLimits | DeleteUser
+    | SetPermission | ClearPermission | SetTopicPermission | ClearTopicPermission | PutPolicy | DeletePolicy
+    | PutOperatorPolicy | DeleteOperatorPolicy | PutParameter | DeleteParameter | SetVhostLimits | ClearVhostLimits
+    | AddMember | RegisterNode | FailNode | DrainNode | ForgetNode | SetVoters | ChangeInSync | TransferOwner
+    | GiveUpCopy | ForceOwner | MoveReplica | ImportDefinitions | ApplyImport | DropImport | CommitTransaction
+    | AbortTransaction | ExpireTransactions | ForgetProducers | FinishSegments | PassTime | RaiseLevel
     | AttachLink | SuspendLink | ExpireLink | ForgetLink
 )  # fmt: skip
 

@@ -19,9 +19,10 @@ def check_delayed(command: DeclareDelayedExchange) -> None:
     vhost, name, arguments = command.vhost, command.name, command.arguments
     kind = arguments.get(DELAYED_TYPE)
     if kind not in TYPES:
-        known = "missing" if kind is None else f"'{str(kind)[:255]}'"
+        said = "missing" if kind is None else f"'{str(kind)[:255]}'"
+        types = ", ".join(TYPES)
         raise PreconditionFailed(
-            f"invalid arg '{DELAYED_TYPE}' for {exchange_text(vhost, name)}: {known}, expected one of {', '.join(TYPES)}"
+            f"invalid arg '{DELAYED_TYPE}' for {exchange_text(vhost, name)}: {said}, expected one of {types}"
         )
     for limit in DELAY_LIMITS:
         most = arguments.get(limit)

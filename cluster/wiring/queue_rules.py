@@ -76,8 +76,8 @@ def check_kind(command: DeclareQueue) -> None:
 def delay_queue_text(queue: Queue) -> str:
     """Why no client uses the queue of a delayed exchange."""
     return (
-        f"{queue_text(queue.vhost, queue.name)} holds the delayed messages of exchange '{queue.delays}': it is closed to "
-        "clients"
+        f"{queue_text(queue.vhost, queue.name)} holds the delayed messages of exchange '{queue.delays}': it "
+        "is closed to clients"
     )
 
 

@@ -25,6 +25,8 @@ class Delayed:
     exchange: str
     queue: str
     key: str = "k"
+    published: int = 0
+    """With confirms."""
 
     def publish(self, body: bytes, key: str | None = None, **headers: Any) -> float:
         """Publishes with these headers, `-` for `_`; when."""

@@ -1,4 +1,4 @@
-"""The map's part of delayed exchanges: the exchange and its queue begin and end together, and no client uses the queue."""
+"""The map's part of delayed exchanges: exchange and queue begin and end together, and no client uses the queue."""
 
 from __future__ import annotations
 
@@ -44,8 +44,11 @@ def world() -> World:
 
 def test_the_exchange_has_a_queue_of_its_own(world: World) -> None:
     exchange, queue = world.map.exchange("/", "later"), world.map.queue("/", NAME)
-    assert exchange is not None and exchange.type == "x-delayed-message"
-    assert queue is not None and queue.delays == "later" and queue.durable
+    assert exchange is not None
+    assert exchange.type == "x-delayed-message"
+    assert queue is not None
+    assert queue.delays == "later"
+    assert queue.durable
 
 
 def test_a_declaration_again_changes_nothing(world: World) -> None:
@@ -81,12 +84,14 @@ def test_its_limits_are_those_of_the_queue() -> None:
 def test_no_policy_reaches_the_queue(world: World) -> None:
     world.do(c.PutPolicy(vhost="/", name="all", pattern=".*", definition={"message-ttl": 1}, apply_to="queues"))
     queue = world.map.queue("/", NAME)
-    assert queue is not None and world.map.effective(queue).message_ttl_ms is None
+    assert queue is not None
+    assert world.map.effective(queue).message_ttl_ms is None
 
 
 def test_it_ends_with_the_exchange(world: World) -> None:
     world.do(c.DeleteExchange(vhost="/", name="later"))
-    assert world.map.queue("/", NAME) is None and not world.map.queues("/")
+    assert world.map.queue("/", NAME) is None
+    assert not world.map.queues("/")
 
 
 def test_it_ends_with_an_exchange_that_deletes_itself() -> None:
@@ -97,7 +102,8 @@ def test_it_ends_with_an_exchange_that_deletes_itself() -> None:
     world.do(c.DeclareQueue(vhost="/", name="q"))
     world.do(c.Bind(vhost="/", source="later", destination="q"))
     world.do(c.DeleteQueue(vhost="/", name="q", queue_id=world.map.queue("/", "q").queue_id))  # type: ignore[union-attr]
-    assert world.map.exchange("/", "later") is None and not world.map.queues("/")
+    assert world.map.exchange("/", "later") is None
+    assert not world.map.queues("/")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +144,8 @@ def test_a_full_vhost_has_no_room_for_it() -> None:
 
 def test_long_names_have_queues_too() -> None:
     names = {delay_queue("é" * 127), delay_queue("é" * 126 + "e")}
-    assert len(names) == 2 and all(len(name.encode()) <= 255 for name in names)
+    assert len(names) == 2
+    assert all(len(name.encode()) <= 255 for name in names)
 
 
 def test_a_cluster_of_an_older_level_does_not_hear_of_it() -> None:
