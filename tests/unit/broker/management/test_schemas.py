@@ -18,7 +18,13 @@ from tests.unit.broker.management.set_up import recorded_place
 
 TABLES: dict[tuple[str, str], Any] = {
     (entry.method, entry.path): entry
-    for entry in (*writes.WRITES, *amqp_operations.ACTS, *operations.OPERATIONS, *messages.QUESTIONS)
+    for entry in (
+        *writes.WRITES,
+        *amqp_operations.ACTS,
+        *operations.OPERATIONS,
+        *messages.QUESTIONS,
+        *delayed.QUESTIONS,
+    )
 }
 BODIES: dict[tuple[str, str], Schema] = {
     place: body
