@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterbroker.broker.management import amqp_operations, bodies, messages, operations, schemas, writes
+from clusterbroker.broker.management import amqp_operations, bodies, delayed, messages, operations, schemas, writes
 from clusterbroker.broker.management.errors import Refused
 from clusterbroker.broker.management.json_schema import Schema
 from clusterbroker.cluster.wiring.policies import POLICY_RULES
