@@ -116,7 +116,8 @@ def _treated(
     reach: Target, vhost: str, exchange: str, action: str, counted: str, said: str, which: dict[str, Any]
 ) -> str:
     """Does it to all of them: by a filter, in as many requests as it takes, to what waited at the first one."""
-    done, at, last = 0, 1, 0
+    done, last = 0, 0
+    at: int | None = 1
     while at:
         span = {"from": at, "to": last} if "filter" in which else {}
         answer = reach.api.post(_path(action), vhost, exchange, body={**which, **span})

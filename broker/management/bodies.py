@@ -394,7 +394,7 @@ class ImportedExchange(Exchange, kw_only=True):
 
     type: Annotated[str, Meta(extra_json_schema={"enum": list(DECLARABLE)})]
 
-    def command(self, at_ms: int, vhost: str, name: str) -> c.DeclareExchange:
+    def command(self, at_ms: int, vhost: str, name: str) -> c.DeclareExchange | c.DeclareDelayedExchange:
         """Make it."""
         kind = c.DeclareDelayedExchange if self.type == DELAYED else c.DeclareExchange
         return kind(at_ms=at_ms, vhost=vhost, name=name, **asdict(self))

@@ -53,7 +53,7 @@ class AddVhost(Command, frozen=True, kw_only=True, tag="add_vhost"):
     only: tuple[str, ...] = ()
 
 
-class DeclareExchange(Command, frozen=True, kw_only=True, tag="declare_exchange"):
+class ExchangeDeclaration(Command, frozen=True, kw_only=True):
     """exchange.declare, not passive (a passive declare is a question to the map)."""
 
     vhost: str
@@ -74,8 +74,12 @@ class DeclareExchange(Command, frozen=True, kw_only=True, tag="declare_exchange"
     """The log's age when it was proposed, as the proposer knew it (passing.py); of a staging exchange."""
 
 
-class DeclareDelayedExchange(DeclareExchange, frozen=True, kw_only=True, tag="declare_delayed_exchange"):
-    """exchange.declare of type `x-delayed-message`: the exchange, and the queue in which its messages wait."""
+class DeclareExchange(ExchangeDeclaration, frozen=True, kw_only=True, tag="declare_exchange"):
+    """An exchange that routes at once, or stages."""
+
+
+class DeclareDelayedExchange(ExchangeDeclaration, frozen=True, kw_only=True, tag="declare_delayed_exchange"):
+    """One of type `x-delayed-message`: the exchange, and the queue in which its messages wait."""
 
 
 class DeclareQueue(Command, frozen=True, kw_only=True, tag="declare_queue"):

@@ -9,7 +9,7 @@ from typing import Any, Final
 from clusterbroker.cluster.errors import AccessRefused, PreconditionFailed, exchange_text
 
 from .arguments import check_same, type_name
-from .commands import DeclareExchange
+from .commands import ExchangeDeclaration
 from .entities import Exchange
 from .queue_rules import RESERVED_PREFIX
 
@@ -92,7 +92,7 @@ def routing_type(exchange: Exchange) -> str:
     return str(exchange.arguments[DELAYED_TYPE]) if exchange.type == DELAYED else exchange.type
 
 
-def check_equivalent(exchange: Exchange, command: DeclareExchange) -> None:
+def check_equivalent(exchange: Exchange, command: ExchangeDeclaration) -> None:
     """Raise 406 `inequivalent arg '…' for exchange 'x' in vhost '/': …` unless a redeclare says the same.
 
     Compared in RabbitMQ's order: type, durable, auto_delete, internal, alternate-exchange.

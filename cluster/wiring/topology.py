@@ -40,6 +40,7 @@ from .commands import (
     DeclareExchange,
     DeclareQueue,
     DeleteExchange,
+    ExchangeDeclaration,
     SetVhostLimits,
     Unbind,
 )
@@ -49,7 +50,7 @@ from .policies import PolicyTable
 from .queue_index import QueueIndex
 from .queue_rules import RESERVED_PREFIX
 
-Place = Callable[[Queue, DeclareQueue | DeclareExchange], Queue]
+Place = Callable[[Queue, DeclareQueue | ExchangeDeclaration], Queue]
 """Gives a new queue its owner and replicas. Raises WiringError when no member can hold it."""
 
 EXPECTED: Final = (DeclareQueue, Bind, SetVhostLimits)
@@ -146,7 +147,7 @@ class Topology:
         changes.append(QueueDeclared(self.adopt_queue(queue)))
         return exchange
 
-    def _equivalent_exchange(self, command: DeclareExchange) -> Exchange | None:
+    def _equivalent_exchange(self, command: ExchangeDeclaration) -> Exchange | None:
         """None: there is none, and one of this name may be made."""
         exchange_rules.refuse_default_exchange(command.name)
         existing = self.exchanges.get(command.name)
@@ -156,7 +157,7 @@ class Topology:
         queue_rules.check_name("exchange", command.name)
         return None
 
-    def _new_exchange(self, type_: str, command: DeclareExchange, changes: list[Change]) -> Exchange:
+    def _new_exchange(self, type_: str, command: ExchangeDeclaration, changes: list[Change]) -> Exchange:
         exchange = Exchange(
             vhost=self.vhost.name,
             name=command.name,
