@@ -26,6 +26,7 @@ from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.map import ClusterMap
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.management.definitions import Draft
     from clusterbroker.broker.server.ports import ServerPort
 
 FILE_BYTES_MAX: Final = 64 << 20
@@ -43,15 +44,16 @@ class BadDefinitions(ValueError):
 class BootDefinitions:
     """Definitions that a process brings along, once: not when its node begins again in its cluster."""
 
-    def __init__(self, source: str, plan: Sequence[c.Defining], passwords: Sequence[tuple[int, str]]) -> None:
-        """`passwords`: (place in the plan, password) of users whose password stands there in the clear."""
+    def __init__(self, source: str, draft: Draft) -> None:
+        """`draft`: without obstacles."""
         self.source = source
-        self.plan = tuple(plan)
+        self.plan = tuple(draft.commands)
         self.done = False
-        self._passwords = tuple(passwords)
+        self._passwords = tuple(draft.passwords)
+        self._warnings = tuple(draft.warnings)
 
     @classmethod
-    def read(cls, file: Path) -> BootDefinitions:
+    def read(cls, file: Path, *, skip_unsupported: bool = False) -> BootDefinitions:
         """Blocks on the disk. Raises BadDefinitions."""
         try:
             with file.open("rb") as opened:
@@ -64,26 +66,26 @@ class BootDefinitions:
             document = msgspec.json.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadDefinitions(f"{file} is not JSON: {error}") from None
-        return cls.of(document, str(file))
+        return cls.of(document, str(file), skip_unsupported=skip_unsupported)
 
     @classmethod
-    def of(cls, document: Any, source: str) -> BootDefinitions:
+    def of(cls, document: Any, source: str, *, skip_unsupported: bool = False) -> BootDefinitions:
         """What `clusterbroker definitions export` writes, and RabbitMQ. Raises BadDefinitions."""
         # a node without definitions does not pay for it
-        from clusterbroker.broker.management.definitions import planned
+        from clusterbroker.broker.management.definitions import drafted
         from clusterbroker.broker.management.errors import Refused
 
         if not isinstance(document, dict):
             raise BadDefinitions(f"{source} is no JSON object: definitions are what 'definitions export' writes")
         try:
-            plan, passwords = planned(document, Clock().now_ms())
-            for _, password in passwords:
+            draft = drafted(document, Clock().now_ms(), skip=skip_unsupported).ready()
+            for _, password in draft.passwords:
                 hashed(password, cost=1)  # too long ones are refused now
         except Refused as refused:
             raise BadDefinitions(f"{source}: {refused.reason}") from None
         except ValueError as error:
             raise BadDefinitions(f"{source}: users: {error}") from None
-        return cls(source, plan, passwords)
+        return cls(source, draft)
 
     async def bring_in(self, shell: ServerPort) -> None:
         """Returns when all of them are there, or are refused. Raises what ends the node meanwhile."""
@@ -109,6 +111,8 @@ class BootDefinitions:
         from clusterbroker.broker.server.control.protocol import Ordered
 
         wiring = shell.storage.wiring
+        for line in self._warnings:
+            shell.log.emit("warning", "definitions.adapted", file=self.source, what=line)
 
         async def order(command: c.AnyCommand) -> Ordered:
             outcome = await shell.propose(command)

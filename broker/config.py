@@ -124,6 +124,9 @@ class NodeConfig(BaseSettings):
     definitions_file: Path | None = None
     """File with definitions (JSON, as `clusterbroker definitions export` or RabbitMQ writes it) that are imported at
     each start, before clients are accepted; empty: none are."""
+    definitions_skip_unsupported: bool = False
+    """Whether what only RabbitMQ has is left out of `definitions_file`, with warnings in the log; else the node does
+    not start with it."""
     stop_grace_s: float = Field(default=3.0, ge=0, le=600)
     """How long clients may take to say goodbye when the node stops."""
     drain_ends_at_start: bool = False
@@ -210,7 +213,7 @@ class NodeConfig(BaseSettings):
         if self.definitions_file is None:
             return None
         try:
-            return BootDefinitions.read(self.definitions_file)
+            return BootDefinitions.read(self.definitions_file, skip_unsupported=self.definitions_skip_unsupported)
         except BadDefinitions as error:
             raise ConfigError(f"definitions_file: {error}") from None
 

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 SCRYPT: Final = "scrypt"
+MD5: Final = "rabbit_password_hashing_md5"
+"""Of RabbitMQ before 3.6: not verified, only recognised."""
 SHA256: Final = "rabbit_password_hashing_sha256"
 SHA512: Final = "rabbit_password_hashing_sha512"
 

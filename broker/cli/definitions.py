@@ -13,12 +13,13 @@ import typer
 from clusterbroker.broker.cli.commands import operation
 from clusterbroker.broker.cli.exit_codes import FAILED, USAGE, Failed
 from clusterbroker.broker.cli.parameters import OfVhost
+from clusterbroker.broker.cli.readable import visible
 from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Export and import of definitions, also RabbitMQ's.")
 FILE_BYTES_MAX = 64 << 20
-IDLE = {"shovel": "shovel", "federation-upstream": "federation", "federation-upstream-set": "federation"}
-"""Components of RabbitMQ's parameters that its plugins read."""
+NOTES = ("warnings", "unsupported", "obstacles")
+"""What a trial tells beside its sections."""
 
 
 @operation(app, "export")
@@ -58,8 +59,14 @@ def definitions_import(
     file: Annotated[Path, typer.Argument(help="-: standard input.")],
     vhost: Annotated[str | None, typer.Option("--vhost", help="Import everything into this vhost.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list new and changed objects.")] = False,
+    skip_unsupported: Annotated[
+        bool, typer.Option("--skip-unsupported", help="Leave out what this broker does not have.")
+    ] = False,
 ) -> str:
-    """Import a file, all or nothing."""
+    """Import a file of this broker or of RabbitMQ, all or nothing.
+
+    All obstacles are told at once. What has no meaning here, like mirroring, is translated or left out with a warning.
+    """
     try:
         raw = sys.stdin.buffer.read(FILE_BYTES_MAX + 1) if str(file) == "-" else _read(file)
     except OSError as error:
@@ -72,34 +79,43 @@ def definitions_import(
         raise Failed(f"{file} is not JSON: {error}", USAGE) from None
     if not isinstance(document, dict):
         raise Failed(f"{file} is no JSON object: definitions are what 'definitions export' writes", USAGE)
-    for line in _idle(document):
-        typer.echo(f"clusterbroker: {line}", err=True)
     path = "/api/definitions" if vhost is None else "/api/definitions/{}"
     names = () if vhost is None else (vhost,)
+    query = {"skip_unsupported": "true"} if skip_unsupported else {}
+    trial = reach.api.post(path, *names, body=document, query={"dry_run": "true", **query})
+    for line in trial["warnings"]:
+        _say(f"warning: {line}")
+    if trial["unsupported"] or trial["obstacles"]:
+        raise Failed(_obstacles(trial["unsupported"], trial["obstacles"]))
     if dry_run:
-        return _told(reach.api.post(path, *names, body=document, query={"dry_run": "true"}))
-    reach.api.post(path, *names, body=document)
+        return _told(trial)
+    reach.api.post(path, *names, body=document, query=query)
     return "all definitions are there"
 
 
-def _idle(document: dict[str, Any]) -> list[str]:
-    """What is kept as a parameter and does nothing, for nobody here reads it: a line for each component."""
-    found: dict[str, list[str]] = {}
-    parameters = document.get("parameters")
-    for entry in parameters if isinstance(parameters, list) else ():
-        if isinstance(entry, dict) and entry.get("component") in IDLE:
-            found.setdefault(entry["component"], []).append(str(entry.get("name")))
-    return [
-        f"{component} {', '.join(map(repr, names))}: kept, and does nothing: there is no {IDLE[component]} here"
-        for component, names in found.items()
-    ]
+def _say(line: str) -> None:
+    typer.echo(f"clusterbroker: {visible(line)}", err=True)
 
 
-def _told(trial: dict[str, dict[str, Any]]) -> str:
+def _obstacles(unsupported: list[str], others: list[str]) -> str:
+    """Tells all of them, a line for each; the last line is the answer."""
+    lines = [f"unsupported: {line}" for line in unsupported] + others
+    if len(lines) == 1 and not unsupported:
+        return lines[0]
+    for line in lines:
+        _say(line)
+    way = "mend the file"
+    if unsupported:
+        way = "mend the file, or leave out what is unsupported with --skip-unsupported"
+    return f"{len(lines)} obstacle{'' if len(lines) == 1 else 's'}; nothing was done: {way}"
+
+
+def _told(trial: dict[str, Any]) -> str:
     """What an import would do, in a line; below it the names of what would be new or changed, as many as are told."""
     wanted = [
         (f"{what} {section.replace('_', ' ')}", counts[what], counts["names"][what])
         for section, counts in trial.items()
+        if section not in NOTES
         for what in ("new", "changed")
         if counts[what]
     ]

@@ -6,6 +6,7 @@ said in the singular as well (`user add`, `users add`).
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -93,6 +94,19 @@ class Tree(TyperGroup):
             return None
         command = self.commands[cmd_name] = loaded(cmd_name, COMMANDS[name])
         return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As of any group; of a command that is not there, the one that was meant."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            from clusterbroker.broker.cli.rabbitmqctl import hint
+
+            meant = hint(name)
+            if meant is None and (near := difflib.get_close_matches(name, self.list_commands(ctx), 3)):
+                meant = " or ".join(near)
+            if meant is not None:
+                ctx.fail(f"no command '{name}': {meant}")
+        return super().resolve_command(ctx, args)
 
 
 @cache

@@ -6,28 +6,28 @@ itself, no exclusive queue. In, as a list of commands in an order in which each 
     vhosts, users, permissions, topic permissions, parameters, global parameters, limits, policies, operator policies,
     queues, exchanges, bindings
 
-Reading a document finds its mistakes of form, MISTAKES_TOLD at most, and refuses the whole; whether it contradicts what
-exists is found out when the commands are folded, all or none. What is there already and the same is a success.
+Reading a document finds what cannot be imported: what RabbitMQ has and this broker has not (`foreign_definitions`), and
+mistakes of form. Whether it contradicts what exists is found out when the commands are folded, all or none. A trial
+tells all obstacles at once, OBSTACLES_TOLD at most. What is there already and the same is a success.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import asdict
 
 from clusterbroker.broker.version import VERSION
-from clusterbroker.cluster.errors import WiringError
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.entities import Binding, Exchange, Queue, VhostLimits
 from clusterbroker.cluster.wiring.exchange_rules import FAILOVER, PREDECLARED, STAGING
 from clusterbroker.cluster.wiring.map import ClusterMap
 from clusterbroker.cluster.wiring.view import ClusterView
 
-from . import accounts, bodies, settings
+from . import accounts, bodies, foreign_definitions, settings
 from .bodies import Name
-from .errors import Refused, bad_request, of_order
+from .errors import Refused, bad_request
 from .forms import Form, table
 from .json_schema import Schema, list_of
 from .json_schema import table as table_schema
@@ -36,7 +36,7 @@ from .nodes import PRODUCT, RABBITMQ_API
 from .reading import Document, Reading, plain_table, same
 
 NAMES_MAX: Final = 20
-MISTAKES_TOLD: Final = 20
+OBSTACLES_TOLD: Final = 200
 PASSWORDS_MAX: Final = 1000
 """In the clear, of one import: hashing them takes some 50 s."""
 _BY_ITSELF: Final = frozenset(name for name, _, _ in PREDECLARED) | {FAILOVER}
@@ -210,18 +210,45 @@ def document_schema(of_one_vhost: bool) -> Schema:
     return table_schema(entries)
 
 
-def planned(document: Any, at_ms: int, vhost: str | None = None) -> tuple[Plan, list[tuple[int, str]]]:
-    """The commands of a document, and passwords that still have to be hashed: (place of the command, password).
+class Draft(NamedTuple):
+    """What a document asks for. With obstacles: what is left without them."""
 
-    `vhost`: import all into this one, whatever the document names. Refused (400) with all its mistakes in one line.
+    commands: Plan
+    passwords: list[tuple[int, str]]
+    """In the clear, still to be hashed: (place of the command, password)."""
+    warnings: list[str]
+    unsupported: list[str]
+    """Obstacles that `skip` would leave out."""
+    mistakes: list[str]
+    """Of form."""
+
+    def ready(self) -> Draft:
+        """Itself. Refused (400) with all obstacles in one line."""
+        obstacles = [*self.unsupported, *self.mistakes]
+        if obstacles:
+            raise bad_request("; ".join(obstacles))
+        return self
+
+
+def drafted(document: Any, at_ms: int, vhost: str | None = None, *, skip: bool = False) -> Draft:
+    """The commands of a document.
+
+    `vhost`: import all into this one, whatever the document names. `skip`: leave out what is not supported. Refused
+    (400) when the document is no object, or has too many passwords in the clear.
     """
     if not isinstance(document, dict):
         raise bad_request("not_json")
+    passed_over = () if vhost is None else _OF_CLUSTER
+    adapted = foreign_definitions.adapted(document, skip, passed_over)
+    unsupported = adapted.obstacles
+    # what hangs on something unsupported shall not be taken for a mistake
+    rest = foreign_definitions.adapted(document, True, passed_over) if unsupported else adapted
+    document = rest.document
     plan: Plan = []
     passwords: list[tuple[int, str]] = []
     wrong: list[str] = []
     for name, section in SECTIONS.items():
-        if vhost is not None and name in _OF_CLUSTER:
+        if name in passed_over:
             continue
         for number, entry in enumerate(_entries(document, name)):
             try:
@@ -236,11 +263,10 @@ def planned(document: Any, at_ms: int, vhost: str | None = None) -> tuple[Plan, 
             if len(passwords) > PASSWORDS_MAX:
                 too_many = f"more than {PASSWORDS_MAX} passwords in the clear: divide it, or give hashes"
                 raise bad_request(f"{name}[{number}]: {too_many}")
-            if len(wrong) > MISTAKES_TOLD:
-                raise bad_request(f"{'; '.join(wrong[:-1])}; and perhaps more")
-    if wrong:
-        raise bad_request("; ".join(wrong))
-    return plan, passwords
+            if len(wrong) > OBSTACLES_TOLD:
+                wrong[-1] = "and perhaps more"
+                return Draft(plan, passwords, adapted.warnings, unsupported, wrong)
+    return Draft(plan, passwords, adapted.warnings, unsupported, wrong)
 
 
 def _command(section: Section, entry: Any, at_ms: int, vhost: str | None) -> c.Defining | tuple[c.PutUser, str | None]:
@@ -262,15 +288,18 @@ def _entries(document: Mapping[str, Any], section: str) -> list[Any]:
     return entries
 
 
-def trial(map_: ClusterMap, commands: Sequence[c.Defining]) -> Document:
-    """What an import would do: `{section: {"new": n, "changed": n, "same": n, "names": {"new": [name], "changed":
-    [name]}}}` with the first NAMES_MAX names of each. Refused as the import would be."""
-    try:
-        changing = {id(command) for command in map_.tried(commands)}
-    except WiringError as error:
-        raise of_order(error.kind, error.text) from None
-    answer: Document = {}
-    for command in commands:
+def trial(map_: ClusterMap, draft: Draft) -> Document:
+    """What an import would do: `{"warnings": [line], "unsupported": [line], "obstacles": [line], section: {"new": n,
+    "changed": n, "same": n, "names": {"new": [name], "changed": [name]}}}`, with the first NAMES_MAX names of each.
+    With something in `unsupported` or `obstacles` nothing would be done, and no section is told."""
+    obstacles = draft.mistakes
+    if not obstacles:
+        obstacles = [error.text for error in map_.contradictions(draft.commands, OBSTACLES_TOLD)]
+    answer: Document = {"warnings": draft.warnings, "unsupported": draft.unsupported, "obstacles": obstacles}
+    if draft.unsupported or obstacles:
+        return answer
+    changing = {id(command) for command in map_.tried(draft.commands)}
+    for command in draft.commands:
         section, there = _OF[type(command)]
         existed = bool(there(map_, command))
         if isinstance(command, c.PutParameter) and not command.vhost:

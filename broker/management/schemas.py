@@ -49,7 +49,7 @@ _COLUMNS: Final = {"columns": text("Dotted paths of the fields to answer, with c
 _QUERIES: Final[dict[Place, dict[str, Schema]]] = {
     ("GET", "/api/moves"): {"grouped": _TRUE},
     ("GET", _MESSAGES): Browse.schema()["properties"],
-    **{("POST", path): {"dry_run": _TRUE} for path in _DEFINITIONS},
+    **{("POST", path): {"dry_run": _TRUE, "skip_unsupported": _TRUE} for path in _DEFINITIONS},
     ("DELETE", "/api/queues/{vhost}/{name}"): {"if-unused": _TRUE, "if-empty": _TRUE},
     ("DELETE", "/api/exchanges/{vhost}/{name}"): {"if-unused": _TRUE},
     ("DELETE", "/api/queues/{vhost}/{name}/lease"): {"name": text("Only if this reader has it", maxLength=200)},

@@ -214,11 +214,11 @@ def _put_user_limit(r: Reading, p: Path, said: Said) -> Planned:
 
 
 def _import(r: Reading, p: Path, said: Said) -> Planned:
-    commands, passwords = definitions.planned(said, r.now_ms, p.get("vhost"))
-    planned = Planned(list(commands), passwords=passwords, whole=True)
+    draft = definitions.drafted(said, r.now_ms, p.get("vhost"), skip=r.query.get("skip_unsupported") == "true")
     if r.query.get("dry_run") == "true":
-        planned.answer = definitions.trial(r.replica.map, commands)
-    return planned
+        return Planned([], whole=True, answer=definitions.trial(r.replica.map, draft))
+    draft.ready()
+    return Planned(list(draft.commands), passwords=draft.passwords, whole=True)
 
 
 def _pause_queue(paused: bool) -> Plan:

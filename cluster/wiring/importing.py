@@ -42,10 +42,37 @@ class Imports:
     def tried(self, commands: Iterable[Defining]) -> list[Defining]:
         """Those of the commands that would change something if they were imported now; nothing happens. Raises the
         WiringError with which they would be refused."""
-        trial = Import("", MapParts())
-        self._stage(trial, commands)
-        self._check_acceptance(trial)
+        trial, refused = self._trial(commands, 1)
+        if refused:
+            raise refused[0]
         return trial.changing
+
+    def contradictions(self, commands: Iterable[Defining], most: int) -> list[WiringError]:
+        """Why they would be refused if they were imported now: the first `most` reasons, without those that follow from
+        another of them. Nothing happens."""
+        return self._trial(commands, most)[1]
+
+    def _trial(self, commands: Iterable[Defining], most: int) -> tuple[Import, list[WiringError]]:
+        """A staged import of which nobody knows, and why it would be refused. It goes on after a refusal: the fold of a
+        command that is refused changes nothing."""
+        trial, refused = Import("", MapParts()), list[WiringError]()
+        missing: set[Key | None] = set()
+        for command in commands:
+            if missing and not missing.isdisjoint(keys_of(command)):
+                continue
+            try:
+                self._stage(trial, (command,))
+            except WiringError as error:
+                refused.append(error)
+                if len(refused) == most:
+                    break
+                missing.add(key_of(command))
+        if not refused:
+            try:
+                self._check_acceptance(trial)
+            except WiringError as error:
+                refused.append(error)
+        return trial, refused
 
     def import_definitions(self, command: c.ImportDefinitions, changes: list[Change]) -> bool:
         """Fold ImportDefinitions: whether all of it is done."""

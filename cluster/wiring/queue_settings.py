@@ -175,17 +175,20 @@ def _one_of(*allowed: str) -> Legal:
     return Legal(problem, {"type": "string", "enum": list(allowed)})
 
 
+QUEUE_TYPES: Final = ("classic", "quorum", STREAM)
+
+
 def _queue_type(value: Any) -> str | None:
     if not isinstance(value, str):
         return _of_type(value, "a string")
-    return None if value in {"classic", "quorum", STREAM} else f"unknown queue type '{value[:255]}'"
+    return None if value in QUEUE_TYPES else f"unknown queue type '{value[:255]}'"
 
 
 TEXT: Final = Legal(_text, {"type": "string"})
 NAME: Final = _text_up_to(255)
 """A name or routing key, which travels as a short string."""
 FLAG: Final = Legal(_flag, {"type": "boolean"})
-QUEUE_TYPE: Final = Legal(_queue_type, {"type": "string", "enum": ["classic", "quorum", STREAM]})
+QUEUE_TYPE: Final = Legal(_queue_type, {"type": "string", "enum": list(QUEUE_TYPES)})
 AGE: Final = Legal(check_age, {"type": "string", "pattern": "^[0-9]{1,12}[YMDhms]$"})
 COUNT: Final = _integer(0, 2**63 - 1)
 MILLISECONDS: Final = _integer(0, MILLISECONDS_MAX)

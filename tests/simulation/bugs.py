@@ -55,8 +55,13 @@ def mutation(row: str, **more: Any) -> Callable[[Callable[[], None]], Callable[[
     return add
 
 
-def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+def patched(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     setattr(owner, name, make(getattr(owner, name)))
+
+
+def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Puts `make(what is there)` in the place of `owner.name`. Every bug does it here, so that `fitting` can look."""
+    patched(owner, name, make)
 
 
 # -- leases and maps
@@ -273,7 +278,7 @@ def never_atomic() -> None:
     """A copy may be elected with publishes whose numbers it has not counted, and their proxies send them again."""
     from clusterbroker.replication.following import Following
 
-    Following.atomic = property(lambda self: False, lambda self, value: None)  # type: ignore[assignment]
+    patch(Following, "atomic", lambda _: property(lambda self: False, lambda self, value: None))
 
 
 # -- proxies and owners
@@ -331,17 +336,15 @@ def no_generation() -> None:
 def no_barrier() -> None:
     from clusterbroker.broker.remote.owned_queue import OwnedQueue
 
-    OwnedQueue.open = property(  # type: ignore[assignment,method-assign]
-        lambda self: self._synced and self.leased and not self.frozen
-    )
+    patch(OwnedQueue, "open", lambda _: property(lambda self: self._synced and self.leased and not self.frozen))
 
 
 @mutation("settle accepted from a former holder", only=("stall_settler",))
 def anybody_settles() -> None:
     """Two layers keep a former holder out: its attachment has ended, and the message is held by another number. The
     bug leaves out both. Its one chance is a frame that a process had sent before it heard that it has been failed."""
+    from clusterbroker.broker.queues.states import HOLDER_MAX
     from clusterbroker.broker.remote.messages import SETTLE_ACK
-    from clusterbroker.broker.remote.owned_queue import HOLDERS_MAX
     from clusterbroker.broker.remote.owned_queues import OwnedQueues
 
     def make(settle: Any) -> Any:
@@ -352,7 +355,7 @@ def anybody_settles() -> None:
             for settlement in message.settlements if known else ():
                 if settlement.outcome == SETTLE_ACK:
                     for first, last in settlement.ranges:
-                        for holder in range(1, HOLDERS_MAX + 1):
+                        for holder in range(1, HOLDER_MAX + 1):
                             owned.queue.ring.settle_held(first, last, holder)
 
         return lax

@@ -65,7 +65,7 @@ def empty_raft_votes() -> None:
     patch(identity, "join", make)
 
 
-@mutation("a machine that was paused wakes with its lease (C7)", only=("pause_machine", "kill", "heal"))
+@mutation("a machine that was paused wakes with its lease (C7)", only=("pause_machine",))
 def wakes_with_its_lease() -> None:
     from tests.simulation.pulse import Pulse
 
@@ -104,9 +104,12 @@ def back_in_sync() -> None:
 
 
 @mutation(
-    "a copy that is made anew counts as what it was (its owner does not hear of it)", only=("damage", "kill", "heal")
+    "a copy that is made anew counts as what it was (its owner does not hear of it)",
+    only=("damage", "hand_over_damaged", "kill", "heal"),
 )
 def copy_lost_unheard() -> None:
+    """A copy is lost as such only where its node owned the queue when it found the damage: of what an owner gives up
+    the next owner believes nothing anyway, for it begins with that very command."""
     from clusterbroker.replication.primary import Primary
 
     patch(Primary, "copy_lost", lambda _: lambda self, queue_id, node, now_ms: None)

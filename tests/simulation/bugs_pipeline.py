@@ -162,15 +162,15 @@ def wall_clock_age() -> None:
     def lived_ms(self: Any, monotonic_ms: int) -> int:
         return 0 if self._base is None else monotonic_ms + self._offset_ms
 
-    def make(word: Any) -> Any:
+    def make(proposal: Any) -> Any:
         def by_wall(self: Any, monotonic_ms: int, wall_ms: int, *more: Any, **named: Any) -> Any:
-            said = word(self, monotonic_ms, wall_ms, *more, **named)
+            said = proposal(self, monotonic_ms, wall_ms, *more, **named)
             return None if said is None else msgspec.structs.replace(said, lived_ms=max(said.lived_ms, wall_ms))
 
         return by_wall
 
     patch(Passing, "lived_ms", lambda _: lived_ms)
-    patch(Passing, "word", make)
+    patch(Passing, "proposal", make)
 
 
 @mutation("what is too old is judged by the owner's clock alone", pipeline=CLOCKS)

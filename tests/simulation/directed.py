@@ -7,6 +7,7 @@
                                            kill_at_election    who dies at once
                                            late_owner          who is the last to know, and all links to it are new
     a hand-over                            kill_in_hand_over   one of the two dies
+    a damaged copy is given up             hand_over_damaged   its node hands the queue over first, and has a copy
     frames are about to leave              drop_attach, drop_attached, drop_delivery    they are lost, with their link
                                            late_attached       they are slow, with all that comes after
                                            kill_settler        who settles dies
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 DIRECTED: Final = (
     "cut_after_in_sync", "wipe_newcomer", "slow_at_election", "kill_in_hand_over", "kill_settler", "drop_attached",
     "kill_at_election", "unrelated_entry", "kill_in_sync", "drop_attach", "drop_delivery", "late_owner", "half_sync",
-    "stall_settler", "late_attached", "late_read",
+    "stall_settler", "late_attached", "late_read", "hand_over_damaged",
 )  # fmt: skip
 LOST: Final[dict[type, tuple[str, float]]] = {
     Attach: ("drop_attach", 0.2),
@@ -141,7 +142,19 @@ class Directed:
             if site is not None:
                 self._kill_if_up(site)
             return self.rng.random() < 0.5
-        return False
+        return isinstance(command, c.GiveUpCopy) and command.damaged and self._hand_over_damaged(command)
+
+    def _hand_over_damaged(self, command: c.GiveUpCopy) -> bool:
+        """The command comes too late for its epoch. Its node gives up the copy that it has by then."""
+        queue = self.world.newest_map.queue_by_id(command.queue_id)
+        site = self.world.sites.get(command.node)
+        if queue is None or queue.owner != command.node or site is None or site.node is None:
+            return False
+        others = [name for name in queue.in_sync if name != command.node]
+        if not others or not self._aimed("hand_over_damaged"):
+            return False
+        site.do(site.life, site.role.hand_over, command.queue_id, self.rng.choice(others))
+        return True
 
     def _newcomers(self, command: c.ChangeInSync) -> tuple[str, ...]:
         """Those whom the command would add, remembered for the time when it has."""

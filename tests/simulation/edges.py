@@ -10,7 +10,8 @@
 
 the first three each alone, or with every process killed before; and what happens to its machine:
 
-    pause_machine   it stands still, and its clocks with it: a snapshot, a live migration
+    pause_machine   it stands still, and its clocks with it: a snapshot, a live migration. Also when a queue is
+                    declared, of which its node does not hear when it wakes
     slew            its clocks go faster or slower by 8 %, as chrony may have them, but for the raw one
 
 and what operators do meanwhile:
@@ -32,7 +33,9 @@ from typing import TYPE_CHECKING, Final
 from clusterbroker.cluster.ids import NodeId, QueueId
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.map import Applied
+from tests.simulation.clients import Pioneer
 from tests.simulation.network import DATA
+from tests.simulation.publishers import Publisher
 from tests.simulation.site import Site
 from tests.simulation.workload import LOSSY, TARGETS
 
@@ -46,6 +49,7 @@ EDGES: Final = (
 )  # fmt: skip
 BEHIND_S: Final = 4.0
 """So long a copy may take to fall behind, before its operator thinks better of it."""
+MOMENT_S: Final = 0.001
 IN_BETWEEN: Final = "in_between"
 RARE_S: Final = 6.0
 """Between two of them, on average; a run that is restricted to some of them has more."""
@@ -66,6 +70,8 @@ class Edges:
         self.every_s = AIMED_S if only else RARE_S
         if not only or IN_BETWEEN in only:
             self.world.reviews.append(self._reviewed)
+        if "pause_machine" in self.names:
+            self.world.reviews.append(self._declared)
 
     def begin(self) -> None:
         if self.names:
@@ -196,6 +202,28 @@ class Edges:
             self.schedule.after(span_s + self.rng.uniform(0.1, 2), self.faults.heal)
         site.pause(span_s, machine=True)
         return True
+
+    def _declared(self, applied: Applied) -> None:
+        """A queue is in the log, and no node knows it yet: a machine stands still until it has been failed, and wakes
+        cut off, so that its node does not hear of the queue. Publishers come to it then."""
+        if not self.faults.active or not isinstance(applied.command, c.DeclareQueue) or not applied.changes:
+            return
+        declares = {actor.socket.site for actor in self.world.actors if isinstance(actor, Pioneer) and actor.socket}
+        up = [site for site in self.world.sites.values() if site.accepting and site not in declares]
+        if not declares or not up or self.rng.random() > (0.7 if self.every_s == AIMED_S else 0.05):
+            return
+        site, span_s = self.rng.choice(up), self.rng.uniform(2.2, 3)
+        self.schedule.counts["fault pause_machine"] += 1
+        for moment_s in (0.0, span_s - MOMENT_S):  # others may heal the network meanwhile
+            self.schedule.after(moment_s, self.world.control.cut_off, site.name)
+        self.schedule.after(span_s, self._publishers_leave)
+        self.schedule.after(span_s + 1.5, self.faults.heal)
+        site.pause(span_s, machine=True)
+
+    def _publishers_leave(self) -> None:
+        for actor in self.world.actors:
+            if isinstance(actor, Publisher):
+                actor.leave()
 
     def slew(self) -> bool:
         site = self.rng.choice(list(self.world.sites.values()))

@@ -18,13 +18,14 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tests import model
 from tests.simulation import bugs_edges, bugs_pipeline
-from tests.simulation.bugs import MUTATIONS
+from tests.simulation.bugs import MUTATIONS, Mutation
 
 FOUND_BY: Final = Path(__file__).parent / "found_by.json"
 SEEDS_MAX: Final = 300
@@ -59,7 +60,7 @@ def find(name: str, seeds: int) -> tuple[int, str] | None:
     if chosen.in_model:
         model.stand_in()
     from tests.simulation.checkers import Violation
-    from tests.simulation.run import Failure, run
+    from tests.simulation.run import Failure
 
     chosen.put_in()
     known = found_by().get(name, chosen.first)
@@ -68,15 +69,22 @@ def find(name: str, seeds: int) -> tuple[int, str] | None:
         if time.process_time() > CPU_S_MAX:
             return None
         try:
-            run(
-                seed, seconds=20.0, only=chosen.only, nodes=chosen.nodes, pipeline=chosen.pipeline,
-                edges=bool(chosen.only), journal=chosen.journal,
-            )  # fmt: skip
+            run_of(chosen, seed)
         except Failure as failure:
             if not isinstance(failure.__cause__, (Violation, AssertionError)):
                 raise
             return seed, str(failure)
     return None
+
+
+def run_of(chosen: Mutation, seed: int, tamper: Callable[[Any], object] | None = None) -> None:
+    """A run of the kind in which this bug is looked for. Raises Failure."""
+    from tests.simulation.run import run
+
+    run(
+        seed, seconds=20.0, only=chosen.only, nodes=chosen.nodes, pipeline=chosen.pipeline, tamper=tamper,
+        edges=bool(chosen.only), journal=chosen.journal,
+    )  # fmt: skip
 
 
 def found_by() -> dict[str, int]:

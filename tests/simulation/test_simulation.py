@@ -54,5 +54,14 @@ def test_a_bug_is_found(name: str) -> None:
     assert found.ok, found.says
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("which", [(), ("--in-model",)], ids=["all others", "in the model of the ring"])
+def test_every_bug_still_fits_the_code(which: tuple[str, ...]) -> None:
+    """Each can be put in, and what it patches is called: a commit that moves a name hears of it at once."""
+    command = [sys.executable, "-m", "tests.simulation.fitting", *which]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_every_planned_bug_can_be_put_in() -> None:
     assert set(PLANNED) <= {mutation.row for mutation in MUTATIONS.values()}

@@ -13,13 +13,22 @@ interface Counts {
   names: { new: string[]; changed: string[] };
 }
 
+/** What is told beside the sections: what was adapted, and why nothing would be done. */
+interface Notes {
+  warnings: string[];
+  /** What this broker does not have. */
+  unsupported: string[];
+  obstacles: string[];
+}
+
 /** A document that was looked at, where it is to go ("": the cluster), and what it would do there; or why it would not. */
 interface Looked {
   text: string;
   into: string;
+  skip: boolean;
+  notes: Notes;
   trial: Record<string, Counts>;
   passed: string[];
-  refused?: string;
 }
 
 const at = (vhost: string) => (vhost ? `definitions/${path(vhost)}` : "definitions");
@@ -30,22 +39,22 @@ export function Definitions() {
   const [looked, setLooked] = useState<Looked | null>(null);
   const [answer, setAnswer] = useState<{ text: string; bad: boolean } | null>(null);
   const places: [string, string][] = [["", "the whole cluster"], ...vhosts.map((vhost): [string, string] => [vhost, `vhost ${vhost}, without its users`])];
-  const look = (text: string, into: string) =>
+  const look = (text: string, into: string, skip: boolean) =>
     attempt(async () => {
       setLooked(null);
       setAnswer(null);
       const given = json(text, '{"queues": []}');
       try {
-        const trial = await post<Record<string, Counts>>(`${at(into)}?dry_run=true`, text);
-        setLooked({ text, into, trial, passed: sections(given).filter((name) => !(name in trial)) });
+        const { warnings, unsupported, obstacles, ...trial } = await post<Notes & Record<string, unknown>>(`${at(into)}?dry_run=true${skip ? "&skip_unsupported=true" : ""}`, text);
+        setLooked({ text, into, skip, notes: { warnings, unsupported, obstacles }, trial: trial as Record<string, Counts>, passed: sections(given).filter((name) => !(name in trial)) });
       } catch (error) {
         if (!(error instanceof Refused) || error.status !== 400) throw error;
-        setLooked({ text, into, trial: {}, passed: [], refused: error.reason });
+        setLooked({ text, into, skip, notes: { warnings: [], unsupported: [], obstacles: [error.reason] }, trial: {}, passed: [] });
       }
     }, "");
-  const bring = async ({ text, into }: Looked) => {
+  const bring = async ({ text, into, skip }: Looked) => {
     try {
-      await post(at(into), text);
+      await post(`${at(into)}${skip ? "?skip_unsupported=true" : ""}`, text);
       setAnswer({ text: "The node has taken all of it.", bad: false });
     } catch (error) {
       setAnswer({ text: `The node's answer: ${error instanceof Error ? error.message : String(error)}`, bad: true });
@@ -75,8 +84,9 @@ export function Definitions() {
           fields={[
             { name: "file", label: "File", kind: "file", required: true, hint: "a download, or what RabbitMQ exports" },
             { name: "into", label: "Into", options: places, hint: "nothing is changed before you have seen what would be" },
+            { name: "skip", label: "Leave out what is unsupported", kind: "check", hint: "what RabbitMQ has and this broker does not" },
           ]}
-          submit={(values) => look(values["file"]!, values["into"]!)}
+          submit={(values) => look(values["file"]!, values["into"]!, values["skip"] === "yes")}
         />
         <div aria-live="polite">
           {looked && <Preview looked={looked} deed={() => bring(looked)} then={() => setLooked(null)} />}
@@ -112,13 +122,38 @@ function Which({ counts }: { counts: Counts }) {
   return <small>{[listed("changed"), listed("new")]}</small>;
 }
 
+function Lines({ title, kind, lines }: { title: string; kind: string; lines: string[] }) {
+  if (lines.length === 0) return null;
+  if (lines.length === 1) return <p class={kind}>{`${title}: ${lines[0]}`}</p>;
+  return (
+    <div class={kind}>
+      {`${title}:`}
+      <ul>
+        {lines.map((line) => (
+          <li key={line}>{line}</li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
 function Preview({ looked, deed, then }: { looked: Looked; deed: () => Promise<unknown>; then: () => void }) {
   const found = Object.entries(looked.trial);
   const sum = (of: (counts: Counts) => number) => found.reduce((total, [, counts]) => total + of(counts), 0);
-  if (looked.refused !== undefined) return <p class="note bad">{`The node would refuse it: ${looked.refused}`}</p>;
+  const { warnings, unsupported, obstacles } = looked.notes;
+  const told = <Lines title="Adapted" kind="note" lines={warnings} />;
+  if (unsupported.length + obstacles.length > 0)
+    return (
+      <>
+        <Lines title="Unsupported here" kind="note bad" lines={unsupported} />
+        <Lines title="The node would refuse it" kind="note bad" lines={obstacles} />
+        {told}
+      </>
+    );
   if (!found.length && !looked.passed.length) return <Empty title="Nothing is defined in this file">It has none of the sections of a download.</Empty>;
   return (
     <>
+      {told}
       <Table
         label="What an import would do"
         items={found}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.cli import rabbitmqctl
 from clusterbroker.broker.cli.commands import COLUMNS, JSON, LIST, REACH
 from clusterbroker.broker.cli.parameters import SECONDS
 from clusterbroker.broker.cli.tree import COMMANDS, SINGULARS
@@ -73,6 +74,33 @@ def test_a_noun_in_the_singular(served: Any, invoke: Any) -> None:
     at = ("--data-dir", str(served.directory), "--json")
     assert invoke("queue", "list", *at).stdout == invoke("queues", "list", *at).stdout
     assert " queue " not in invoke("--help").stdout, "one name is shown"
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("list_queues", "no command 'list_queues': clusterbroker queues list"),
+        ("list-users", "clusterbroker users list"),
+        ("stop_app", "SIGTERM"),
+        ("quues", "no command 'quues': queues"),
+    ],
+)
+def test_a_command_of_rabbitmq_or_a_misspelt_one_is_understood(said: str, meant: str, invoke: Any) -> None:
+    done = invoke(said, "-p", "/")
+    assert done.exit_code == 2
+    assert meant in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_all_hints_name_commands() -> None:
+    known = dict(reference.commands())
+    for verb, meant in rabbitmqctl.COMMANDS.items():
+        words = tuple(word for word in meant.split() if word == word.lower() and not word.startswith(("-", "user=")))
+        assert words in known, verb
+        for word in meant.split():
+            if word.startswith("--"):
+                assert any(word in parameter.opts for parameter in known[words].params), verb
+    assert not rabbitmqctl.COMMANDS.keys() & rabbitmqctl.INSTEAD.keys()
+    assert len(rabbitmqctl.COMMANDS) > 40
 
 
 @pytest.mark.parametrize("group", ["journal", "users", "checks"])
