@@ -23,7 +23,6 @@ from clusterbroker.cluster.wiring.commands import (
     DeclareQueue,
     DeleteExchange,
     DeleteQueue,
-    ExchangeDeclaration,
     Unbind,
 )
 from clusterbroker.cluster.wiring.entities import Binding, DestinationKind
@@ -63,7 +62,7 @@ class Admin:
 
     def declare_exchange(
         self, name: str, kind: str, arguments: Mapping[str, Any], *, durable: bool, auto_delete: bool, internal: bool
-    ) -> ExchangeDeclaration:
+    ) -> DeclareExchange | DeclareDelayedExchange:
         _check_exchange(name)
         access, node = self._access, self._access.node
         access.check("configure", "exchange", name)
