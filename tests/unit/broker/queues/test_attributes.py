@@ -22,6 +22,7 @@ NAMES: list[tuple[Any, Any, bytes]] = [
     (a.LINK_DELIVERY, (7, b"tag"), b"s\0\0\0\0\0\0\0\7tag"),
     (a.LINK_HELD, (7, 1), b"k\0\0\0\0\0\0\0\7\0\0\0\0\0\0\0\1"),
     (a.LINK_ATTACH, 7, b"v\0\0\0\0\0\0\0\7"),
+    (a.RETRY, 7, b"w\0\0\0\0\0\0\0\7"),
     (a.BOOKMARK, "reader", b"oreader"),
 ]
 
