@@ -141,7 +141,7 @@ ROWS = (
     Row("exchanges declare later --type x-delayed-message -a x-delayed-type=fanout --vhost {v}", "is declared"),
     Row("queues bind q2 later --vhost {v}", "is bound"),
     Row("exchanges publish later soon -H x-delay=3600000 -H x-delay-key=k --vhost {v}", "published, and confirmed"),
-    Row("exchanges show later --vhost {v}", "messages_delayed"),
+    Row("exchanges show later --vhost {v}", "x-delayed-type=fanout"),
     Row("delayed list later --vhost {v}", "soon"),
     Row("delayed show later k --vhost {v}", "soon"),
     Row("delayed show later none --vhost {v}", "no message waits under key 'none'", 1),
