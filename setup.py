@@ -25,6 +25,7 @@ COMPILED = (  # the longest first
     "clusterbroker.broker.wire.amqp091.codec",
     "clusterbroker.broker.wire.amqp10.codec",
     "clusterbroker.broker.wire.amqp10.sections",
+    "clusterbroker.broker.wire.amqp10.tags",
     "clusterbroker.broker.fronts.amqp091.delivery",
     "clusterbroker.broker.fronts.amqp10.delivery",
     "clusterbroker.broker.content.translation",

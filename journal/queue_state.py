@@ -38,7 +38,7 @@ class QueueState:
         """Writes itself into a meta, as `of_meta` reads it."""
         for name, value in (
             ("epochs", [list(entry) for entry in self.epochs]),
-            ("producers", [list(entry) for entry in self.attributes.items()]),
+            ("producers", list(self.attributes.items())),
             ("dead", [list(entry) for entry in self.dead.items()]),
         ):
             if value:

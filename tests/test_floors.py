@@ -28,6 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("broker.server",),
     ("broker.fronts",),
     ("broker.fronts.amqp091", "broker.fronts.amqp10"),
+    ("broker.fronts.client_connection",),  # what each of them stands on
     ("broker.access",),
     ("broker.node",),
     ("broker.remote",),

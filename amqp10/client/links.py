@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from clusterbroker.amqp10.client.errors import ClientError, DeliveryLost, LinkDetached, ProtocolError
 from clusterbroker.amqp10.client.message import place_of
@@ -34,9 +34,9 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     TransactionalState,
     Transfer,
 )
+from clusterbroker.broker.wire.amqp10.serials import SERIALS
 from clusterbroker.broker.wire.amqp10.types import DecodeError
 
-SERIALS: Final = 1 << 32
 TAG_BYTES_MAX: Final = 32
 LINK_RECOVERY: Final = "clusterbroker:link-recovery"
 """Capability: links survive their connection, node and queue's owner."""
@@ -81,10 +81,11 @@ class Outgoing:
     """The transfer settles it: what was sent settled, and resumed deliveries that are decided."""
 
 
-class SenderLink:
-    """This client sends."""
+D = TypeVar("D", "Outgoing", "Incoming")
 
-    role: Final = False
+
+class LinkEnd(Generic[D]):
+    """What the ends of both roles know of an attach, of its credit, and of what is unsettled."""
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
@@ -93,13 +94,41 @@ class SenderLink:
         """The next attach says what is unsettled, even if that is nothing."""
         self.credit = 0
         self.delivery_count = 0
-        self.unsettled: dict[bytes, Outgoing] = {}
-        """In the order in which they were given."""
-        self.resuming: deque[Outgoing] = deque()
-        self.queue: deque[Outgoing] = deque()
+        self.unsettled: dict[bytes, D] = {}
+        """In the order in which they came about."""
         self.own = OwnMap({}, False)
         self.partial: set[bytes] | None = None
         """Deliveries to be decided before the link is attached again, for the rest; None: nothing is missing."""
+
+    def _forget(self, delivery: D) -> None:
+        self.unsettled.pop(delivery.tag, None)
+        if self.partial is not None:
+            self.partial.discard(delivery.tag)
+
+    def _wait_for(self, tags: set[bytes], progress: bool) -> None:
+        """The peer's map is incomplete. Raises ProtocolError where nothing can come of it."""
+        self.partial = tags
+        if not (tags or progress):
+            raise ProtocolError("the peer's incomplete unsettled map has none of the deliveries in doubt")
+
+    def _unattached(self) -> None:
+        self.attached, self.credit, self.partial = False, 0, None
+
+    @property
+    def wants_reattach(self) -> bool:
+        """For the rest of an incomplete map."""
+        return self.attached and self.partial is not None and not self.partial
+
+
+class SenderLink(LinkEnd[Outgoing]):
+    """This client sends."""
+
+    role: Final = False
+
+    def __init__(self, terms: Terms) -> None:
+        super().__init__(terms)
+        self.resuming: deque[Outgoing] = deque()
+        self.queue: deque[Outgoing] = deque()
 
     def send(self, payload: bytes, tag: bytes, settled: bool = False, posting: State = None) -> Outgoing:
         """Takes a message, to be sent when there is credit. Raises ClientError."""
@@ -159,17 +188,12 @@ class SenderLink:
         self._forget(delivery)
         return delivery if delivery.number is not None else None
 
-    def _forget(self, delivery: Outgoing) -> None:
-        self.unsettled.pop(delivery.tag, None)
-        if self.partial is not None:
-            self.partial.discard(delivery.tag)
-
     def in_doubt(self) -> list[Outgoing]:
         return [known for known in self.unsettled.values() if known.doubt and not is_outcome(known.state)]
 
     def lost(self) -> None:
         """The session is gone. What was begun is in doubt, the rest waits."""
-        self.attached, self.credit, self.partial = False, 0, None
+        self._unattached()
         self.resuming.clear()
         if self.queue and self.queue[0].begun:
             self.queue.popleft()
@@ -215,9 +239,8 @@ class SenderLink:
                     raise ProtocolError(str(error)) from None
             self._resume(delivery, place, settles=False)
         if plan.is_partial:
-            self.partial = {*plan.outcomes, *plan.settle, *(tag for tag, _ in plan.resume)}
-            if not (self.partial or plan.forget or plan.again):
-                raise ProtocolError("the peer's incomplete unsettled map has none of the deliveries in doubt")
+            tags = {*plan.outcomes, *plan.settle, *(tag for tag, _ in plan.resume)}
+            self._wait_for(tags, bool(plan.forget or plan.again))
         return []
 
     def _resume(self, delivery: Outgoing, state: State, settles: bool) -> None:
@@ -228,7 +251,7 @@ class SenderLink:
 
     @property
     def wants_reattach(self) -> bool:
-        return self.attached and self.partial is not None and not self.partial and not self.resuming
+        return super().wants_reattach and not self.resuming
 
 
 @dataclass(slots=True, eq=False)
@@ -252,21 +275,14 @@ class Incoming:
         return b"".join(self.parts)
 
 
-class ReceiverLink:
+class ReceiverLink(LinkEnd[Incoming]):
     """This client receives."""
 
     role: Final = True
 
     def __init__(self, terms: Terms) -> None:
-        self.terms = terms
-        self.attached = False
-        self.resumes = False
-        self.credit = 0
-        self.delivery_count = 0
-        self.unsettled: dict[bytes, Incoming] = {}
+        super().__init__(terms)
         self.current: Incoming | None = None
-        self.own = OwnMap({}, False)
-        self.partial: set[bytes] | None = None
 
     def restore(self, tag: bytes, state: State) -> None:
         """A delivery of an earlier life of this client, which has its outcome here."""
@@ -343,14 +359,9 @@ class ReceiverLink:
         self._forget(delivery)
         return [Settled(self, delivery)]
 
-    def _forget(self, delivery: Incoming) -> None:
-        self.unsettled.pop(delivery.tag, None)
-        if self.partial is not None:
-            self.partial.discard(delivery.tag)
-
     def lost(self) -> None:
         """The session is gone. A delivery that was not whole comes again from its start."""
-        self.attached, self.credit, self.partial = False, 0, None
+        self._unattached()
         if self.current is not None and not self.current.told:
             self.unsettled.pop(self.current.tag, None)
         self.current = None
@@ -377,14 +388,8 @@ class ReceiverLink:
             else:
                 events.append(Lost(self, delivery))
         if plan.is_partial:
-            self.partial = set(plan.awaited)
-            if not (plan.awaited or events):
-                raise ProtocolError("the peer's incomplete unsettled map has none of the deliveries in doubt")
+            self._wait_for(set(plan.awaited), bool(events))
         return events
-
-    @property
-    def wants_reattach(self) -> bool:
-        return self.attached and self.partial is not None and not self.partial
 
 
 Link: TypeAlias = SenderLink | ReceiverLink

@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from clusterbroker.amqp10.client.errors import LinkDetached, PeerError, ProtocolError, SessionEnded
 from clusterbroker.amqp10.client.links import (
     SECOND,
-    SERIALS,
     Attached,
     Detached,
     Drained,
@@ -35,6 +34,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     TransactionalState,
     Transfer,
 )
+from clusterbroker.broker.wire.amqp10.serials import SERIALS, distance, room
 
 WINDOW: Final = 8192
 """Transfer frames that the peer may send before it hears of the session again."""
@@ -205,12 +205,12 @@ class Session:
 
     def _flow(self, flow: Flow) -> list[SessionEvent]:
         base = 0 if flow.next_incoming_id is None else flow.next_incoming_id
-        self._remote_window = _signed(base + flow.incoming_window - self._next_outgoing)
+        self._remote_window = distance(self._next_outgoing, base + flow.incoming_window)
         events: list[SessionEvent] = []
         link = None if flow.handle is None else self._theirs.get(flow.handle)
         if isinstance(link, SenderLink):
             limit = (flow.delivery_count or 0) + (flow.link_credit or 0)
-            link.credit = max(0, _signed(limit - link.delivery_count))
+            link.credit = room(link.delivery_count, limit)
             events = self.pump()
             if flow.drain and link.credit:
                 link.delivery_count = (link.delivery_count + link.credit) % SERIALS
@@ -218,7 +218,7 @@ class Session:
                 self._tell(link, drain=True)
         elif isinstance(link, ReceiverLink):
             if flow.delivery_count is not None:
-                passed = _signed(flow.delivery_count - link.delivery_count)
+                passed = distance(link.delivery_count, flow.delivery_count)
                 if passed > 0:
                     link.delivery_count = flow.delivery_count
                     link.credit = max(0, link.credit - passed)
@@ -373,12 +373,6 @@ class Session:
             last = known.last if known.last != known.first else None
             said = Disposition(role=known.role, first=known.first, last=last, settled=known.settled, state=known.state)
             self._write(self.channel, said, b"")
-
-
-def _signed(difference: int) -> int:
-    """Of serial numbers (RFC 1982)."""
-    difference %= SERIALS
-    return difference - SERIALS if difference >= SERIALS // 2 else difference
 
 
 # -- events

@@ -93,9 +93,8 @@ def addressed(
         topic = exchange if segment is None else segment.target  # where its rows go when they are committed
         for each in (*copies, *blind):
             access.check_topic("write", topic, each)
-    route = affordable(
-        vhost.router.route, exchange, key, lambda: properties.headers, (*copies, *blind),
-        lambda name: getattr(properties, name, None),
+    route = session.publisher.route(
+        exchange, key, lambda: properties.headers, (*copies, *blind), lambda name: getattr(properties, name, None)
     )  # fmt: skip
     if route.leads_on is not None:
         _check_delay(properties.headers, access.node.now_ms)

@@ -1,15 +1,16 @@
 """A client that has signed in: its user, what that may do in its virtual host, and which queues are its own.
 
-Verdicts are remembered until a permission of any user changes (`Node.authorization_generation`), or another token takes
-the place of the last one.
+Verdicts are remembered (`node.verdicts`) until a permission of any user changes, or another token takes the place of
+the last one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from clusterbroker.broker.access.errors import Refusal, access_refused, not_found, precondition_failed, resource_locked
+from clusterbroker.broker.access.rights import AccountRights
+from clusterbroker.broker.node.verdicts import Verdicts
 from clusterbroker.cluster.wiring.authorization import PermissionKind, TopicPermissionKind, principal
 from clusterbroker.cluster.wiring.queue_rules import delay_queue_text
 
@@ -19,17 +20,11 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.vhost import VirtualHost
     from clusterbroker.broker.queues.handle import QueueHandle
 
-Verdicts = dict[tuple[str, ...], tuple[int, bool]]
-"""Arguments of the question -> generation of the permissions, and the verdict."""
-VERDICTS_MAX: Final = 4096
-TOPIC_VERDICTS_MAX: Final = 1024
-"""Remembered verdicts of one connection: on resources, and on routing keys."""
-
 
 class Authorization:
     """Of one connection. Every check raises Refusal. `vhost` is set when the client has entered one."""
 
-    __slots__ = ("_topics", "_verdicts", "connection_id", "node", "renewing", "rights", "until_ms", "user", "vhost")
+    __slots__ = ("_verdicts", "connection_id", "node", "renewing", "rights", "until_ms", "user", "vhost")
 
     vhost: VirtualHost
 
@@ -42,8 +37,7 @@ class Authorization:
         self.until_ms = until_ms
         self.renewing = False
         """Another token is verified (`sign_in.renew`)."""
-        self._verdicts: Verdicts = {}
-        self._topics: Verdicts = {}
+        self._verdicts: Verdicts | None = None
 
     @property
     def entered(self) -> VirtualHost | None:
@@ -51,11 +45,14 @@ class Authorization:
         vhost: VirtualHost | None = getattr(self, "vhost", None)
         return vhost
 
+    def enter(self, vhost: VirtualHost) -> None:
+        """The client enters a virtual host."""
+        self.vhost, self._verdicts = vhost, None
+
     def renew(self, rights: Rights, until_ms: int) -> None:
         """Another token has come for the same user: nothing that the old one allowed is remembered."""
         self.rights, self.until_ms = rights, until_ms
-        self._verdicts.clear()
-        self._topics.clear()
+        self._verdicts = None
 
     @property
     def by_token(self) -> bool:
@@ -73,9 +70,10 @@ class Authorization:
 
     def check(self, kind: PermissionKind, sort: Literal["queue", "exchange"], resource: str) -> None:
         """Refuses unless the user may (amqp-rules 5.3). The default exchange is ""."""
-        if not self._remembered(self._verdicts, VERDICTS_MAX, self.rights.allowed, kind, resource):
+        node, vhost = self.node, self.vhost.name
+        if not self.verdicts.on_resource(node.authorization_generation, self.rights.allowed, vhost, kind, resource):
             raise access_refused(
-                f"{kind} access to {sort} '{resource or 'amq.default'}' in vhost '{self.vhost.name}' refused for user "
+                f"{kind} access to {sort} '{resource or 'amq.default'}' in vhost '{vhost}' refused for user "
                 f"'{self.user}'"
             )
 
@@ -85,21 +83,22 @@ class Authorization:
         vhost = self.vhost
         if vhost.router.exchange_type(exchange) != "topic":
             return
-        if not self._remembered(self._topics, TOPIC_VERDICTS_MAX, self.rights.topic_allowed, kind, exchange, key):
+        asked = vhost.name, kind, exchange, key
+        if not self.verdicts.on_topic(self.node.authorization_generation, self.rights.topic_allowed, *asked):
             raise access_refused(
                 f"{kind} access to topic '{key}' in exchange '{exchange}' in vhost '{vhost.name}' refused for user "
                 f"'{self.user}'"
             )
 
-    def _remembered(self, verdicts: Verdicts, most: int, find: Callable[..., bool], *asked: str) -> bool:
-        generation = self.node.authorization_generation
-        known = verdicts.get(asked)
-        if known is None or known[0] != generation:
-            known = (generation, find(self.vhost.name, *asked))
-            if len(verdicts) >= most:
-                verdicts.clear()
-            verdicts[asked] = known
-        return known[1]
+    @property
+    def verdicts(self) -> Verdicts:
+        """What its rights have said in its virtual host."""
+        known = self._verdicts
+        if known is None:
+            shares = isinstance(self.rights, AccountRights)
+            known = self.node.verdicts.of(self.user, self.vhost.name) if shares else Verdicts()
+            self._verdicts = known
+        return known
 
     def queue(self, name: str) -> QueueHandle:
         """Refuses when there is none, or when it is exclusive to another connection."""

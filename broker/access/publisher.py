@@ -8,6 +8,9 @@ The outcome of a publish is its ticket's (`Ticket.outcome`): accepted by all que
 released, for there is no queue to go to; with the reason, and the queue that refused. A queue that may refuse
 (`QueueHandle.rejects`) decides for each message, so each needs a ticket of its own.
 
+A queue may want nothing of what a container publishes (no-local of a JMS subscription): it is left out of the routes of
+that container's sessions when they are found, which costs a message nothing.
+
 A producer that numbers its messages (`Named`: a name, and a number rising from 1) may publish one again, over another
 connection, node or day: each queue stores a number once, and confirms the repeat when the original is safe. A message
 that a queue refused may come again too, also behind later ones.
@@ -85,10 +88,12 @@ def affordable(find: Callable[..., Route[QueueHandle]], *asked: Any) -> Route[Qu
 class Publisher:
     """Of one session. `routes`: address -> generations of the wiring and of permissions, and the route."""
 
-    __slots__ = ("_access", "_session", "node", "routes")
+    __slots__ = ("_access", "_session", "container", "node", "routes")
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, container: str = "") -> None:
         self._session = session
+        self.container = container
+        """The container-id of its client; empty: it has none."""
         self._access = session.access
         self.node = session.access.node
         self.routes: dict[bytes, tuple[int, int, Route[QueueHandle]]] = {}
@@ -118,13 +123,22 @@ class Publisher:
         access.check("write", "exchange", exchange)
         if not exchange and key.startswith(REPLY_TO + "."):
             return Route(uncacheable=True)
-        route = affordable(vhost.router.route, exchange, key, lambda: None)
+        route = self.route(exchange, key, lambda: None)
         if not route.found_exchange:
             raise not_found(f"no exchange '{exchange}' in vhost '{vhost.name}'")
         if route.internal:
             raise access_refused(f"cannot publish to internal exchange '{exchange}' in vhost '{vhost.name}'")
         access.check_topic("write", exchange, key)
         return route
+
+    def route(self, exchange: str, key: str, *asked: Any) -> Route[QueueHandle]:
+        """As `Router.route`, without queues that want nothing of this container. Refuses one that costs too much."""
+        vhost = self._access.vhost
+        route = affordable(vhost.router.route, exchange, key, *asked)
+        if not self.container or not vhost.no_local:
+            return route
+        wanted = {name for name in route.queues if vhost.no_local.get(name) != self.container}
+        return route if len(wanted) == len(route.queues) else route.without(wanted)
 
     def _staging(self, segment: Segment, key: str) -> Route[QueueHandle]:
         """To the queue that keeps rows until they are committed, if their target may be published to; or nowhere."""

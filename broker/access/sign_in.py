@@ -189,7 +189,7 @@ def enter(access: Authorization, name: str, trusted: bool) -> None:
     if limit is not None and 0 <= limit <= node.occupancy.of_user(user):
         raise not_allowed(f"Connection refused for user '{user}': user connection limit ({limit}) is reached")
     node.occupancy.entered(name, user)
-    access.vhost = vhost
+    access.enter(vhost)
 
 
 def leave(access: Authorization) -> None:

@@ -13,6 +13,7 @@ cdef class Translation:
     cdef uint64_t size
     cdef uint64_t capacity
 
+    cdef bint knows(self, Message message) noexcept
     cdef Message of(self, Message message)
     cdef Message with_header(self, Message message)
     cdef bytes in_sections(self, const uint8_t *p, uint64_t length)

@@ -9,9 +9,11 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp
 
 from clusterbroker.broker.wire.amqp10.sections cimport descriptor_of, skip_value, walk
+from clusterbroker.broker.wire.amqp10.values cimport one_data, put_text, put_uint
+from clusterbroker.broker.wire.big_endian cimport get16, get32, get64, put8, put32, put64, put_all
 from clusterbroker.journal.record cimport Message, make_message, payload_size, payload_start
 
 from clusterbroker.broker.content.formats import translate
@@ -62,49 +64,6 @@ cdef struct name_list:
     int count
 
 
-cdef inline uint16_t get16(const uint8_t *p) noexcept nogil:
-    return <uint16_t>(<uint16_t>p[0] << 8 | p[1])
-
-
-cdef inline uint32_t get32(const uint8_t *p) noexcept nogil:
-    return <uint32_t>p[0] << 24 | <uint32_t>p[1] << 16 | <uint32_t>p[2] << 8 | p[3]
-
-
-cdef inline uint64_t get64(const uint8_t *p) noexcept nogil:
-    return <uint64_t>get32(p) << 32 | get32(p + 4)
-
-
-cdef inline uint8_t *put8(uint8_t *p, uint8_t value) noexcept nogil:
-    p[0] = value
-    return p + 1
-
-
-cdef inline uint8_t *put32(uint8_t *p, uint32_t value) noexcept nogil:
-    p[0] = <uint8_t>(value >> 24)
-    p[1] = <uint8_t>(value >> 16)
-    p[2] = <uint8_t>(value >> 8)
-    p[3] = <uint8_t>value
-    return p + 4
-
-
-cdef inline uint8_t *put64(uint8_t *p, uint64_t value) noexcept nogil:
-    return put32(put32(p, <uint32_t>(value >> 32)), <uint32_t>value)
-
-
-cdef inline uint8_t *put_all(uint8_t *p, const void *data, uint64_t length) noexcept nogil:
-    memcpy(p, data, length)
-    return p + length
-
-
-cdef inline uint8_t *put_text(uint8_t *p, uint8_t short_code, const uint8_t *text, uint64_t length) noexcept nogil:
-    # a string, symbol or binary of AMQP 1.0
-    if length < 256:
-        p = put8(put8(p, short_code), <uint8_t>length)
-    else:
-        p = put32(put8(p, short_code | 0x10), <uint32_t>length)
-    return put_all(p, text, length)
-
-
 cdef inline uint8_t *put_short(uint8_t *p, const uint8_t *text, uint64_t length) noexcept nogil:
     # a short string of AMQP 0-9-1
     return put_all(put8(p, <uint8_t>length), text, length)
@@ -113,14 +72,6 @@ cdef inline uint8_t *put_short(uint8_t *p, const uint8_t *text, uint64_t length)
 cdef inline uint8_t *put_long(uint8_t *p, uint8_t tag, const uint8_t *text, uint64_t length) noexcept nogil:
     # a field that is a long string
     return put_all(put32(put8(p, tag), <uint32_t>length), text, length)
-
-
-cdef inline uint8_t *put_uint(uint8_t *p, uint32_t value) noexcept nogil:
-    if value == 0:
-        return put8(p, 0x43)
-    if value < 256:
-        return put8(put8(p, 0x52), <uint8_t>value)
-    return put32(put8(p, 0x70), value)
 
 
 cdef inline uint8_t *put_digits(uint8_t *p, uint64_t value) noexcept nogil:
@@ -193,16 +144,6 @@ cdef inline bint is_special(const uint8_t *name, uint64_t length) noexcept nogil
     return is_name(name, length, b"timestamp_in_ms", 15)
 
 
-cdef inline uint64_t one_data(const uint8_t *body, uint64_t length) noexcept nogil:
-    # where the bytes of a body begin that is one section of data; 0: it is not
-    if length >= 5 and body[0] == 0 and body[1] == 0x53 and body[2] == 0x75:
-        if body[3] == 0xA0 and body[4] == length - 5:
-            return 5
-        if body[3] == 0xB0 and length >= 8 and get32(body + 4) == length - 8:
-            return 8
-    return 0
-
-
 @cython.final
 cdef class Translation:
     """Messages in the format of one consumer, as `content.formats.translate` makes them."""
@@ -230,14 +171,20 @@ cdef class Translation:
             self.capacity = wanted
         return self.data + self.size
 
+    cdef bint knows(self, Message message) noexcept:
+        # whether its header is the one that is remembered
+        cdef uint64_t length = min(<uint64_t>message.header_length, payload_size(message))
+        return self.header is not None and message.format == self.source and (
+            <uint64_t>PyBytes_GET_SIZE(self.before) == length
+            and memcmp(PyBytes_AS_STRING(self.before), payload_start(message), length) == 0
+        )
+
     cdef Message of(self, Message message):
         cdef uint64_t length = min(<uint64_t>message.header_length, payload_size(message))
         cdef const uint8_t *p = payload_start(message)
         cdef bytes header = None
         cdef Message made
-        if self.header is not None and message.format == self.source and (
-            <uint64_t>PyBytes_GET_SIZE(self.before) == length and memcmp(PyBytes_AS_STRING(self.before), p, length) == 0
-        ):
+        if self.knows(message):
             made = self.with_header(message)
             if made is not None:
                 return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from clusterbroker.broker.fronts.amqp091.connection import HEADER_0_9, HEADER_0_9_1, open_connection
+from clusterbroker.broker.fronts.amqp091.connection import HEADER_0_9, HEADER_0_9_1, Connection
 from clusterbroker.broker.node.clients import Accepted, ClientCore
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.wire.amqp091.codec import OutBuffer
@@ -46,12 +46,12 @@ def open_amqp10(node: Node, accepted: Accepted) -> ClientCore:
 
 FRONTS: Final = Fronts(
     {
-        HEADER_0_9_1: open_connection,
-        HEADER_0_9: open_connection,
+        HEADER_0_9_1: Connection,
+        HEADER_0_9: Connection,
         HEADER_1_0: open_amqp10,
         HEADER_1_0_SASL: open_amqp10,
     },
-    otherwise=open_connection,
+    otherwise=Connection,
 )
 
 

@@ -38,6 +38,7 @@ from clusterbroker.broker.node.mistakes import SettingAside
 from clusterbroker.broker.node.occupancy import Occupancy
 from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.node.postponed import Postponed
+from clusterbroker.broker.node.verdicts import SharedVerdicts
 from clusterbroker.broker.node.vhost import VirtualHost
 from clusterbroker.broker.node.wakes import Wakes
 from clusterbroker.broker.node.watching import Watching
@@ -128,6 +129,7 @@ class Node:
         self.role: MemberRole | None = None
         """What the node is to others; None: it is alone."""
         self.authorization_generation = 0
+        self.verdicts = SharedVerdicts()
         self.exchange_count = 0
         self.unwritten_bytes = 0
         self.partial_bytes = 0
@@ -312,10 +314,8 @@ class Node:
         if entity.staging:
             vhost.staging[entity.name] = handle
             return
-        vhost.queues[entity.name] = handle
         self.watching.began(entity.vhost, handle)
-        if not entity.delays:  # no key of the default exchange leads to what is delayed
-            vhost.router.add_queue(entity.name)
+        vhost.add_queue(entity.name, handle)
 
     def forget_ring(self, ring: Ring) -> None:
         """What the journal has of it is not wanted any more."""

@@ -31,13 +31,17 @@ class Ledger(Protocol):
     def redelivered(self) -> int: ...
 
 
+_NONE: Final[dict[bytes, int]] = {}
+"""Of each channel of which nobody has asked. It stays empty."""
+
+
 @dataclass(slots=True, eq=False)
 class ChannelCounts:
     """Of one channel. `got`: what basic.get found, to be acknowledged; `redelivered`: of what it found; other names as
     in `MessageTotals`."""
 
     publish: int = 0
-    publishes: dict[bytes, int] = field(default_factory=dict)
+    publishes: dict[bytes, int] = field(default_factory=lambda: _NONE)
     """By exchange, counted while somebody asks (`Flows`)."""
     confirm: int = 0
     return_unroutable: int = 0
@@ -126,6 +130,8 @@ class Flows:
             self.counting = False
             self.totals.clear()
             return
+        if not channel.publishes:
+            channel.publishes = {}
         publishes = channel.publishes
         if exchange in publishes or len(publishes) < EXCHANGES_MAX:
             publishes[exchange] = publishes.get(exchange, 0) + count

@@ -54,7 +54,7 @@ def queue_deleted(node: ReactingNode, change: changes.QueueDeleted) -> None:
     if (vhost.staging if entity.staging else vhost.queues).pop(entity.name, None) is None:
         return
     if not entity.staging:
-        vhost.router.remove_queue(entity.name)
+        vhost.remove_queue(entity.name)
     node.streams.deleted(entity.queue_id)
     if node.role is not None:
         node.role.deleted(entity)

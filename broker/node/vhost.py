@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from clusterbroker.broker.node.counts import ExchangeCounts
 from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.sweeping import NO_LOCAL
 from clusterbroker.broker.routing.binding import Binding, Destination
 from clusterbroker.broker.routing.labour import Labour
 from clusterbroker.broker.routing.router import Router
@@ -16,11 +17,13 @@ from clusterbroker.cluster.wiring.entities import Segment
 class VirtualHost:
     """What a channel needs of its virtual host."""
 
-    __slots__ = ("exchanges", "name", "queues", "router", "segments", "staging")
+    __slots__ = ("exchanges", "name", "no_local", "queues", "router", "segments", "staging")
 
     def __init__(self, name: str, labour: Labour | None = None, clock: Callable[[], int] = lambda: 0) -> None:
         self.name = name
         self.queues: dict[str, QueueHandle] = {}
+        self.no_local: dict[str, str] = {}
+        """Queues that do not take what a container publishes (`queues.sweeping.NO_LOCAL`): name -> container-id."""
         self.router: Router[QueueHandle] = Router(self.queues.get, labour=labour, clock=clock)
         self.exchanges: dict[str, ExchangeCounts] = {}
         """Of those that something was published to."""
@@ -37,6 +40,20 @@ class VirtualHost:
             if self.router.exchange_type(exchange) is not None:
                 self.exchanges[exchange] = counts
         return counts
+
+    def add_queue(self, name: str, queue: QueueHandle) -> None:
+        """A queue was declared."""
+        self.queues[name] = queue
+        not_of = queue.entity.arguments.get(NO_LOCAL)
+        if isinstance(not_of, str) and not_of:
+            self.no_local[name] = not_of
+        if not queue.entity.delays:  # no key of the default exchange leads to what is delayed
+            self.router.add_queue(name)
+
+    def remove_queue(self, name: str) -> None:
+        """It is deleted."""
+        self.no_local.pop(name, None)
+        self.router.remove_queue(name)
 
     def stage(self, segment: Segment) -> None:
         """A staging exchange was declared, or committed."""

@@ -126,12 +126,24 @@ LINK_HELD: Final[Readable[tuple[int, int]]] = Readable(
 LINK_ATTACH: Final[Readable[int]] = Readable(b"v", _NUMBER.pack, lambda raw: int(_NUMBER.unpack(raw)[0]))
 """A recoverable receiver link: its last attach that held messages here. What it holds of an attach before one that did
 not resume it returns."""
-LINK_NAMES_MAX: Final = 16_384
-"""Names of links that a queue holds, of LINK_DELIVERY and of LINK_HELD: each checkpoint and each sync tells all."""
 RETRY: Final[Readable[int]] = Readable(b"w", _NUMBER.pack, lambda raw: int(_NUMBER.unpack(raw)[0]))
 """A message, by its seq, that came back and waits before it is handed out again: when it returns, in ms since 1970, and
 as the lowest bit whether that counts (`dispatch`)."""
 RETRIES_MAX: Final = 16_384
 """Of a queue; more of them wait, and return at once when another owner begins."""
+LINK_NAME_BYTES: Final = 256
+"""What a name of LINK_DELIVERY takes in memory, besides its tag, which stands there twice."""
+LINK_NAMES_BYTES_MAX: Final = 64 << 20
+"""Of all names of LINK_DELIVERY of a queue: some 240,000 deliveries with short tags. Each checkpoint and each sync
+tells all of them."""
+EXCLUDED: Final[Readable[tuple[bytes, int]]] = Readable(
+    b"x",
+    lambda key: key[0] + _NUMBER.pack(key[1]),
+    lambda raw: (raw[: -_NUMBER.size], _NUMBER.unpack(raw[-_NUMBER.size :])[0]),
+)
+"""(link, bucket): messages that a recoverable receiver link has returned and never wants again. The link is a digest of
+its container-id and name (`selecting`). Bit i stands for seq 62 * bucket + i."""
+SWEPT: Final = _text(b"g").name("")
+"""A queue with a selector of its own has let go of all below it that this does not take (`sweeping`)."""
 HAD_CONSUMERS: Final = _text(b"c").name("")
 """1: the queue has had a consumer (auto-delete survives a failover)."""

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from clusterbroker.broker.content.changes import with_change
 from clusterbroker.broker.queues import ring as rings
 from clusterbroker.broker.queues.annotation import Annotation
-from clusterbroker.broker.queues.attributes import RETRIES_MAX, RETRY
+from clusterbroker.broker.queues.attributes import EXCLUDED, RETRIES_MAX, RETRY
 from clusterbroker.broker.queues.dead_lettering.dead_lettering import DeadLettering
 from clusterbroker.broker.queues.handle import Modification, Taken
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.patience import Patience
 from clusterbroker.broker.queues.retries import retry_delay_ms
-from clusterbroker.broker.queues.selecting import LOOK_MAX, Selecting
+from clusterbroker.broker.queues.selecting import LOAD_BYTES, LOAD_COUNT, LOOK_MAX, Selecting
 from clusterbroker.broker.queues.states import (
     HEAD_EXPIRED,
     HEAD_NONE,
@@ -34,6 +34,7 @@ from clusterbroker.broker.queues.states import (
 )
 from clusterbroker.broker.queues.stumble import Stumble, Unfit
 from clusterbroker.broker.queues.subscription import Member
+from clusterbroker.broker.queues.sweeping import Sweeping, sweeping_of
 from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.journal.layout import HAS_BCC, Location
 from clusterbroker.journal.record import Message
@@ -57,6 +58,7 @@ class Dispatch:
 
     __slots__ = (
         "_ahead", "_annotation", "_dead_letters", "_getters", "_patience", "_queue", "came_ms", "delayed", "selecting",
+        "sweeping",
     )  # fmt: skip
 
     def __init__(self, queue: LocalQueue, dead_letters: DeadLettering, now_ms: int) -> None:
@@ -69,6 +71,7 @@ class Dispatch:
         self._annotation = Annotation(queue.ring)
         self._patience = Patience(now_ms)
         self.selecting: Selecting | None = None
+        self.sweeping = sweeping_of(queue.entity, queue.ring)
         queue.ring.annotate = self._annotation.annotate
 
     # -- out --------------------------------------------------------------------------------------------------
@@ -92,6 +95,8 @@ class Dispatch:
     def hand_out(self, now_ms: int) -> None:
         """Consumers with credit have what is ready."""
         queue = self._queue
+        if self.sweeping is not None:
+            self._sweep(self.sweeping)
         credits = queue.subscriptions.credits
         if not credits or queue.paused or queue.halted:
             return
@@ -116,6 +121,15 @@ class Dispatch:
                 queue.ring.reserve()
                 return
 
+    def _sweep(self, sweeping: Sweeping) -> None:
+        """What the queue does not keep leaves it."""
+        queue = self._queue
+        absent, waits = sweeping.turn()
+        if absent and not queue.ring.loading:
+            self._load(queue.ring.missing_from(absent, LOAD_COUNT, LOAD_BYTES))
+        if waits:
+            queue.host.later(queue)
+
     def _select(self, credits: list[Any], now_ms: int) -> tuple[int, int]:
         """As `dispatch`, of consumers some of whom pass messages over."""
         queue, selecting = self._queue, self.selecting
@@ -133,7 +147,7 @@ class Dispatch:
     def consumer_came(self, member: Member) -> None:
         """A consumer is about to stand in the line."""
         if member.filter is not None and self.selecting is None:
-            self.selecting = Selecting(self._queue)
+            self.selecting = Selecting(self._queue, self.sweeping)
         if self.selecting is not None:
             self.selecting.came(member)
 
@@ -267,12 +281,24 @@ class Dispatch:
         else:
             queue.ring.requeue(seq, counted)
 
+    def exclude(self, seqs: Iterable[int], link: str, lasting: bool = False) -> None:
+        """The link never gets these messages again; `lasting`: another owner knows it as well."""
+        self.selecting = self.selecting or Selecting(self._queue, self.sweeping)
+        self.selecting.exclude(seqs, link, lasting)
+
+    def restore(self) -> None:
+        """What the log knows of who passes messages over goes on."""
+        if self.sweeping is not None:
+            self.sweeping.begin()
+        if self._queue.ring.has_attributes and EXCLUDED.names(self._queue.ring.attributes):
+            self.selecting = Selecting(self._queue, self.sweeping)
+            self.selecting.restore()
+
     def modify(self, seq: int, modification: Modification) -> None:
         """See `QueueHandle.modify`."""
         queue = self._queue
         if modification.link:
-            self.selecting = self.selecting or Selecting(queue)
-            self.selecting.exclude(seq, modification.link)
+            self.exclude((seq,), modification.link)
         if not modification.change:
             self.requeue(seq, modification.counted)
             return

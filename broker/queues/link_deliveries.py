@@ -20,14 +20,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
-from clusterbroker.broker.queues.attributes import LINK_DELIVERY, LINK_NAMES_MAX
+from clusterbroker.broker.queues.attributes import LINK_DELIVERY, LINK_NAME_BYTES, LINK_NAMES_BYTES_MAX
 from clusterbroker.broker.queues.ring import Ring
 
 NUMBER_BITS: Final = 40
 NUMBER_MAX: Final = (1 << NUMBER_BITS) - 2
 ATTACH_MAX: Final = (1 << 22) - 1
 STALE: Final = "the link is attached elsewhere, or has ended"
-NO_ROOM: Final = f"the queue remembers {LINK_NAMES_MAX} unsettled deliveries of recoverable links, the most there are"
+NO_ROOM: Final = (
+    f"the queue remembers unsettled deliveries of recoverable links that take {LINK_NAMES_BYTES_MAX >> 20} MiB, the "
+    "most there may be: their clients have to settle some"
+)
 
 
 def value_of(attach: int, number: int) -> int:
@@ -62,13 +65,15 @@ class AskedTags(NamedTuple):
 class LinkDeliveries:
     """Those of one queue."""
 
-    __slots__ = ("_by_link", "_count", "_ring")
+    __slots__ = ("_by_link", "_count", "_ring", "_tag_bytes")
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
         self._by_link: dict[int, dict[int, bytes]] = {}  # link -> value -> tag
+        self._tag_bytes = 0
         for (link, tag), value in LINK_DELIVERY.of(ring.attributes):
             self._by_link.setdefault(link, {})[value] = tag
+            self._tag_bytes += len(tag)
         self._count = sum(map(len, self._by_link.values()))
 
     def __len__(self) -> int:
@@ -79,8 +84,15 @@ class LinkDeliveries:
         """Of which something is known."""
         return list(self._by_link)
 
-    def has_room(self, count: int) -> bool:
-        return self._count + count <= LINK_NAMES_MAX
+    @property
+    def bytes_held(self) -> int:
+        """Memory that the names take, about."""
+        return self._count * LINK_NAME_BYTES + 2 * self._tag_bytes
+
+    def has_room(self, tags: Collection[bytes]) -> bool:
+        """For deliveries with these tags."""
+        more = len(tags) * LINK_NAME_BYTES + 2 * sum(map(len, tags))
+        return self.bytes_held + more <= LINK_NAMES_BYTES_MAX
 
     def known(self, link: int, since: int, tags: Collection[bytes]) -> list[bytes]:
         """Those of the tags whose deliveries are here; only what attach `since` or a later one has sent counts."""
@@ -112,10 +124,10 @@ class LinkDeliveries:
         index = self._by_link.setdefault(tagged.link, {})
         before = len(index)
         if places is None:
-            self._ring.note_deliveries(prefix, first, tagged.tags, index)
+            self._tag_bytes += self._ring.note_deliveries(prefix, first, tagged.tags, index)
         else:
             for place in places:
-                self._ring.note_deliveries(prefix, first + place, [tagged.tags[place]], index)
+                self._tag_bytes += self._ring.note_deliveries(prefix, first + place, [tagged.tags[place]], index)
         self._changed(tagged.link, before)
 
     def forget(self, link: int, upto: int, tags: list[bytes]) -> None:
@@ -123,7 +135,7 @@ class LinkDeliveries:
         index = self._by_link.get(link)
         if index is not None:
             before = len(index)
-            self._ring.forget_deliveries(LINK_DELIVERY.name((link, b"")), upto, tags, index)
+            self._tag_bytes -= self._ring.forget_deliveries(LINK_DELIVERY.name((link, b"")), upto, tags, index)
             self._changed(link, before)
 
     def keep(self, link: int, attach: int, tags: Collection[bytes]) -> None:

@@ -237,6 +237,8 @@ class Holding:
     def give_back(self, seqs: list[int], modification: Modification) -> None:
         """These were taken from their links, and return when that is committed."""
         if seqs:
+            if modification.link:
+                self._queue.dispatch.exclude(seqs, modification.link, lasting=True)
             self._returning.append((committed_with(self._queue.ring), seqs, modification))
             self._queue.ring.mark()
 

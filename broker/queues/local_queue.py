@@ -244,7 +244,7 @@ class LocalQueue(QueueHandle):
         """Why nothing of this link is taken now; empty: it is."""
         if not self.host.recovery.since(self, tagged.link, tagged.attach):
             return STALE
-        return "" if self.log.deliveries.has_room(len(tagged.tags)) else NO_ROOM
+        return "" if self.log.deliveries.has_room(tagged.tags) else NO_ROOM
 
     def publish_tagged(self, tagged: Tagged, messages: Sequence[Message], ticket: Ticket, now_ms: int) -> None:
         if why := self.refuses_tagged(tagged):

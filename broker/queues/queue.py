@@ -4,7 +4,7 @@ The queue gives the messages of its log their meaning. Its parts, of which each 
 
     log             ring, commits, tickets (`log`)
     dead_letters    what leaves unconsumed (`dead_lettering`)
-    dispatch        what is handed out, expires and returns (`dispatch`)
+    dispatch        what is handed out, expires and returns (`dispatch`), or is not kept (`sweeping`)
     limits          how long it may be (`limits`)
     leasing         one reader that has all of it (`leasing`)
     browsing        those who look and take nothing (`browsing`)
@@ -364,8 +364,9 @@ class Queue(LocalQueue):
         self.resume_lease(now_ms)
 
     def resume_lease(self, now_ms: int) -> None:
-        """What the ring knows of a lease, of links, and of returns that wait, goes on."""
+        """What the ring knows of a lease, of links, of who passes messages over and of returns that wait goes on."""
         self.leasing = resumed(self, now_ms)
+        self.dispatch.restore()
         if self.ring.has_attributes:
             self.dispatch.resume_delays()
         if self.ring.has_attributes and (self.ring.restore_links() or LINK_ATTACH.of(self.ring.attributes)):

@@ -32,9 +32,10 @@ cdef class Ring(LinkedRing):
         if marks:
             self.set_mark()
 
-    def note_deliveries(self, bytes prefix not None, uint64_t first, list tags not None, dict index not None) -> None:
-        """Sets the attributes prefix + tag to first, first + 1 ...; `index` has the tag of each value."""
-        cdef uint64_t value = first
+    def note_deliveries(self, bytes prefix not None, uint64_t first, list tags not None, dict index not None) -> int:
+        """Sets the attributes prefix + tag to first, first + 1 ...; `index` has the tag of each value. Returns the bytes
+        of the tags that are new."""
+        cdef uint64_t value = first, added = 0
         cdef bytes tag, name
         cdef dict attributes = self.made_state().attributes
         for tag in tags:
@@ -42,15 +43,20 @@ cdef class Ring(LinkedRing):
             before = attributes.pop(name, 0)
             if before:
                 index.pop(before, None)
+            else:
+                added += len(tag)
             self.unsaid[name] = self.unsaid.pop(name, before)
             attributes[name] = value
             index[value] = tag
             value += 1
         self.set_mark()
+        return added
 
-    def forget_deliveries(self, bytes prefix not None, uint64_t upto, list tags not None, dict index not None) -> None:
-        """Takes out those of the attributes prefix + tag whose value is not above `upto`, and their values."""
+    def forget_deliveries(self, bytes prefix not None, uint64_t upto, list tags not None, dict index not None) -> int:
+        """Takes out those of the attributes prefix + tag whose value is not above `upto`, and their values. Returns the
+        bytes of their tags."""
         cdef bytes tag, name
+        cdef uint64_t taken = 0
         cdef dict attributes = self.made_state().attributes
         for tag in tags:
             name = prefix + tag
@@ -59,7 +65,9 @@ cdef class Ring(LinkedRing):
                 index.pop(before, None)
                 self.unsaid[name] = self.unsaid.pop(name, before)
                 del attributes[name]
+                taken += len(tag)
         self.set_mark()
+        return taken
 
     def append_records(self, data, int64_t now_ms) -> tuple:
         """Appends the messages of ENQ records that `verify_records` has passed."""
@@ -275,11 +283,18 @@ cdef class Ring(LinkedRing):
         if known is not None:
             state.epochs = list(known.epochs if self.epochs_before is None else self.epochs_before)
             state.attributes = dict(known.attributes)
-            state.dead = {seq: mark for seq, mark in known.dead.items() if seq not in self.dying}
-            state.dead.update(self.buried)
+            state.dead = self.emitted_marks()
         for name, upto in self.unsaid.items():
             state.set_attribute(name, upto)
         return state
+
+    cdef dict emitted_marks(self):
+        # the dead of the emitted state: a bucket is asked for them, and there may be very many attributes
+        cdef dict dead = {}
+        if self.known_state is not None:
+            dead = {seq: mark for seq, mark in self.known_state.dead.items() if seq not in self.dying}
+            dead.update(self.buried)
+        return dead
 
     cdef inline bint is_emitted(self, slot *s, uint64_t seq) noexcept:
         cdef uint8_t state = s.bits & STATE
@@ -300,7 +315,7 @@ cdef class Ring(LinkedRing):
     cdef list emitted_of(self, uint64_t bucket):
         # (seq, delivery count, mark) of what lives in the bucket
         cdef list found = []
-        cdef dict before = self.emitted_before(), dead = self.emitted_state().dead
+        cdef dict before = self.emitted_before(), dead = self.emitted_marks()
         cdef uint64_t seq = bucket * BUCKET_SEQS, end = seq + BUCKET_SEQS, stop
         cdef block *place
         cdef slot *s
@@ -321,7 +336,7 @@ cdef class Ring(LinkedRing):
     def emitted_buckets(self) -> list:
         """(number, digest) of every bucket in which something lives, ascending."""
         cdef list found = []
-        cdef dict before = self.emitted_before(), dead = self.emitted_state().dead
+        cdef dict before = self.emitted_before(), dead = self.emitted_marks()
         cdef bint plain = not before and not dead
         cdef size_t i, k
         cdef uint64_t number = NONE, digest = 0, seq

@@ -5,17 +5,39 @@
 cdef class Selection:
     """What a consumer takes of a queue."""
 
-    cdef public uint64_t cursor
+    cdef words cursors  # of each priority, the highest first: the next seq that is looked at
     cdef readonly object judge
 
     def __init__(self, judge not None):
         self.judge = judge
 
+    def __dealloc__(self):
+        drop(&self.cursors)
 
-cdef uint64_t next_ready(Ring ring, uint64_t seq) noexcept:
-    # the first ready message from `seq` on, 0 without
+    @property
+    def cursor(self) -> int:
+        cdef uint64_t least = NONE
+        cdef size_t i
+        for i in range(self.cursors.n):
+            least = min(least, self.cursors.at[i])
+        return least if self.cursors.n else 0
+
+
+cdef int set_back(Selection selection, Ring ring) except -1:
+    # what has returned is looked at again
+    cdef size_t i
+    while selection.cursors.n <= ring.max_priority:
+        push(&selection.cursors, 0)
+    for i in range(selection.cursors.n):
+        selection.cursors.at[i] = min(selection.cursors.at[i], ring.returned)
+    return 0
+
+
+cdef uint64_t next_ready(Ring ring, uint64_t seq, int priority) noexcept:
+    # the first ready message of that priority from `seq` on (-1: of any), 0 without
     cdef uint64_t end = ring.next_seq, stop
     cdef block *place
+    cdef slot *s
     while seq < end:
         place = ring.find_block(seq >> 8)
         if place == NULL:
@@ -23,9 +45,23 @@ cdef uint64_t next_ready(Ring ring, uint64_t seq) noexcept:
             continue
         stop = min((seq | 255) + 1, end)
         while seq < stop:
-            if place.slots[seq & 255].bits & STATE == READY:
+            s = &place.slots[seq & 255]
+            if s.bits & STATE == READY and (priority < 0 or s.priority == priority):
                 return seq
             seq += 1
+    return 0
+
+
+cdef uint64_t next_selected(Ring ring, Selection selection, size_t *level) noexcept:
+    # the next ready message by priority and seq, 0 without; its level among the cursors
+    cdef size_t i
+    cdef uint64_t seq
+    for i in range(selection.cursors.n):
+        seq = next_ready(ring, selection.cursors.at[i], <int>ring.max_priority - <int>i)
+        selection.cursors.at[i] = seq if seq else ring.next_seq
+        if seq:
+            level[0] = i
+            return seq
     return 0
 
 
@@ -33,12 +69,12 @@ cdef int give_next(Ring ring, Taker taker, int64_t now_ms, int64_t *left, uint64
     # gives the taker the next message that it takes: HEAD_OK; otherwise why not, and at which message
     cdef Selection selection = <Selection?>taker.selection
     cdef uint64_t seq
+    cdef size_t level = 0
     cdef slot *s
     cdef int head
     cdef Message message
     while True:
-        seq = next_ready(ring, selection.cursor)
-        selection.cursor = seq if seq else ring.next_seq
+        seq = next_selected(ring, selection, &level)
         if not seq:
             return HEAD_NONE
         at[0] = seq
@@ -48,9 +84,9 @@ cdef int give_next(Ring ring, Taker taker, int64_t now_ms, int64_t *left, uint64
         s = ring.find(seq)
         head = ring.head_at(seq, s, now_ms)
         if head == HEAD_EXPIRED:  # it is given up when it is the head
-            selection.cursor = seq + 1
+            selection.cursors.at[level] = seq + 1
             continue
-        if head != HEAD_OK:
+        if head != HEAD_OK and not waits_for_group(taker, head):
             if head != HEAD_NOT_LOADED and ring.logged() and seq + ring.reserve_step // 2 > ring.reserved:
                 ring.reserve_past(seq)
                 ring.set_mark()
@@ -59,7 +95,7 @@ cdef int give_next(Ring ring, Taker taker, int64_t now_ms, int64_t *left, uint64
         answer = selection.judge(seq, message)
         if answer is None:  # not in this turn
             return LIMIT
-        selection.cursor = seq + 1
+        selection.cursors.at[level] = seq + 1
         if answer:
             deliver(ring, taker, seq, ring.find(seq), now_ms)
             return HEAD_OK
@@ -74,9 +110,10 @@ cdef int give_head(Ring ring, Taker taker, int64_t now_ms, uint64_t *at) except 
         return HEAD_NONE
     at[0] = seq
     head = ring.head_at(seq, s, now_ms)
-    if head == HEAD_OK:
+    if head == HEAD_OK or waits_for_group(taker, head):
         deliver(ring, taker, seq, s, now_ms)
-    elif head == HEAD_NOT_COMMITTED:
+        return HEAD_OK
+    if head == HEAD_NOT_COMMITTED:
         ring.ask_reserve()
     return head
 
@@ -95,8 +132,8 @@ def dispatch_selected(Ring ring not None, consumers, int64_t now_ms, int64_t loo
     cdef int told = HEAD_NONE, why = HEAD_NONE
     cdef Taker taker
     for taker in members:
-        if taker.selection is not None and ring.returned < (<Selection?>taker.selection).cursor:
-            (<Selection>taker.selection).cursor = ring.returned
+        if taker.selection is not None:
+            set_back(<Selection?>taker.selection, ring)
     ring.returned = NONE
     if ring.paused or ring.replica:
         return 0, HEAD_NOT_COMMITTED if ring.ready else HEAD_NONE, 0
@@ -130,3 +167,41 @@ def dispatch_selected(Ring ring not None, consumers, int64_t now_ms, int64_t loo
         start = end
     ring.handed += count
     return count, why, absent
+
+
+def sweep(Ring ring not None, uint64_t seq, judge not None, int64_t look_max) -> tuple:
+    """Settles the ready messages from `seq` on that nobody is to have: `judge(message)` is False of them.
+
+    Returns (the seq at which it stopped, how many have left, why it stopped): HEAD_NONE, all were looked at; LIMIT, for
+    `judge` said None, or `look_max` were; HEAD_NOT_LOADED; HEAD_NOT_COMMITTED, for the queue is paused.
+    """
+    cdef uint64_t count = 0, at = seq
+    cdef int why = HEAD_NONE
+    cdef slot *s
+    if ring.paused or ring.replica:
+        return seq, 0, HEAD_NOT_COMMITTED
+    while True:
+        at = next_ready(ring, at, -1)
+        if not at:
+            at = ring.next_seq
+            break
+        s = ring.find(at)
+        if not in_memory(s):
+            why = HEAD_NOT_LOADED
+            break
+        answer = None if look_max <= 0 else judge(<Message><PyObject *>s.message)
+        if answer is None:
+            why = LIMIT
+            break
+        look_max -= 1
+        if answer:
+            ring.relieve(at, ring.find(at))
+        else:
+            ring.settle_seq(at, False)
+            count += 1
+        at += 1
+    if count:
+        if ring.heap.n > 2 * ring.ready + HEAP_SLACK:
+            tidy_heap(ring)
+        ring.set_mark()
+    return at, count, why

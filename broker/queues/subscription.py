@@ -118,6 +118,7 @@ class LocalConsumer(Member, Protocol):
 
 ENDED_AT_ONCE: Final = 5_000
 NOBODY: Final[frozenset[Member]] = frozenset()
+NO_NODES: Final[frozenset[str]] = frozenset()
 NOTHING: Final[list[Any]] = []
 """Of every queue that has no consumers: such a queue is small. It stays empty."""
 
@@ -137,7 +138,7 @@ class Subscriptions:
 
     def __init__(self, single_active: bool) -> None:
         self.single_active = single_active
-        self.waiting: frozenset[str] = frozenset()
+        self.waiting = NO_NODES
         self._credits: list[Any] | None = NOTHING  # None: to be listed anew
         self.selects = False
         """One of those in `credits` passes messages over."""

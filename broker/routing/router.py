@@ -32,7 +32,7 @@ before it asks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from clusterbroker.broker.routing.binding import NO_ARGUMENTS, Binding, Destination
@@ -87,6 +87,12 @@ class Route(Generic[Q]):
 
         self.counts: Any = None
         """Of its exchange, for whoever counts what takes this way."""
+
+    def without(self, kept: Collection[str]) -> Route[Q]:
+        """The same way to these of its queues only."""
+        pairs = [pair for pair in zip(self.queues, self.targets, strict=True) if pair[0] in kept]
+        queues, targets = tuple(name for name, _ in pairs), tuple(target for _, target in pairs)
+        return Route(queues, targets, self.found_exchange, self.internal, self.uncacheable)
 
     def __repr__(self) -> str:
         return (

@@ -12,7 +12,7 @@ from clusterbroker.broker.access.questions import Pending
 from clusterbroker.broker.access.receiver import attach, give_back
 from clusterbroker.broker.content.changes import change_of
 from clusterbroker.broker.content.selector.filters import Filter, filter_of
-from clusterbroker.broker.fronts.amqp091.connection import open_connection
+from clusterbroker.broker.fronts.amqp091.connection import Connection
 from clusterbroker.broker.fronts.amqp091.subscription import Subscription
 from clusterbroker.broker.fronts.opening import Fronts, Opening
 from clusterbroker.broker.node.clients import Accepted
@@ -65,7 +65,7 @@ class Fussy(Toy):
         attach(self, source, consumer, Pending(self), attached)
 
 
-FRONTS = Fronts({FIRST: Fussy}, otherwise=open_connection)
+FRONTS = Fronts({FIRST: Fussy}, otherwise=Connection)
 
 
 class FussySocket(ToySocket):

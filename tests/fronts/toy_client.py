@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterbroker.broker.fronts.amqp091.connection import HEADER_0_9, HEADER_0_9_1, open_connection
+from clusterbroker.broker.fronts.amqp091.connection import HEADER_0_9, HEADER_0_9_1, Connection
 from clusterbroker.broker.fronts.opening import Fronts, Opening
 from clusterbroker.broker.node.clients import Accepted
 from tests.fronts.toy import FIRST, Toy
 
-FRONTS = Fronts({HEADER_0_9_1: open_connection, HEADER_0_9: open_connection, FIRST: Toy}, otherwise=open_connection)
+FRONTS = Fronts({HEADER_0_9_1: Connection, HEADER_0_9: Connection, FIRST: Toy}, otherwise=Connection)
 
 
 class ToyClient:

@@ -15,6 +15,7 @@ MODELS: Final = {
     "clusterbroker.broker.access.ledger": "ledger",
     "clusterbroker.broker.fronts.amqp091.delivery": "delivery",
     "clusterbroker.broker.wire.amqp10.sections": "sections10",
+    "clusterbroker.broker.wire.amqp10.tags": "tags10",
     "clusterbroker.broker.wire.amqp10.codec": "codec10",
     "clusterbroker.broker.fronts.amqp10.delivery": "delivery10",
     "clusterbroker.broker.content.headers": "headers",

@@ -31,6 +31,7 @@ from clusterbroker.broker.wire.amqp10.performatives import decode as decode_perf
 from clusterbroker.broker.wire.amqp10.types import DecodeError
 from tests.model.record import Message
 from tests.model.sections10 import make_message
+from tests.model.tags10 import Tags
 
 FRAME_HEAD: Final = 8
 TAG_MAX: Final = 32
@@ -95,7 +96,7 @@ class Transferred:
         self.first_id = first_id
         self.settled = settled
         self.messages: list[Message] = []
-        self.tags: list[bytes] = []
+        self.tags = Tags()
         self.frames = self.flags = self.size = 0
         self.refusal: Amqp10Error | None = None
 

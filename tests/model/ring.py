@@ -36,7 +36,7 @@ from __future__ import annotations
 from tests.model.ring_cluster import Ring, digest_of
 from tests.model.ring_dispatch import RemoteConsumer, dispatch
 from tests.model.ring_local import LOAD_AHEAD, LOAD_BYTES, RESERVE_FIRST, RESERVE_MAX
-from tests.model.ring_selection import Selection, dispatch_selected
+from tests.model.ring_selection import Selection, dispatch_selected, sweep
 from tests.model.ring_taker import Taker
 
 __all__ = [
@@ -51,4 +51,5 @@ __all__ = [
     "digest_of",
     "dispatch",
     "dispatch_selected",
+    "sweep",
 ]

@@ -82,21 +82,29 @@ class Ring(LinkedRing):
         if marks:
             self.mark()
 
-    def note_deliveries(self, prefix: bytes, first: int, tags: list[bytes], index: dict[int, bytes]) -> None:
-        """Sets the attributes prefix + tag to first, first + 1 ...; `index` has the tag of each value."""
+    def note_deliveries(self, prefix: bytes, first: int, tags: list[bytes], index: dict[int, bytes]) -> int:
+        """Sets the attributes prefix + tag to first, first + 1 ...; `index` has the tag of each value. Returns the
+        bytes of the tags that are new."""
+        added = 0
         for value, tag in enumerate(tags, first):
+            added += 0 if prefix + tag in self.attributes else len(tag)
             index.pop(self.attributes.get(prefix + tag, 0), None)
             self.set_attribute(prefix + tag, value)
             index[value] = tag
         self.mark()
+        return added
 
-    def forget_deliveries(self, prefix: bytes, upto: int, tags: list[bytes], index: dict[int, bytes]) -> None:
-        """Takes out those of the attributes prefix + tag whose value is not above `upto`, and their values."""
+    def forget_deliveries(self, prefix: bytes, upto: int, tags: list[bytes], index: dict[int, bytes]) -> int:
+        """Takes out those of the attributes prefix + tag whose value is not above `upto`, and their values. Returns the
+        bytes of their tags."""
+        taken = 0
         for tag in tags:
             if 0 < self.attributes.get(prefix + tag, 0) <= upto:
                 index.pop(self.attributes[prefix + tag], None)
                 self.set_attribute(prefix + tag, 0)
+                taken += len(tag)
         self.mark()
+        return taken
 
     def append_records(self, data: Bytes, now_ms: int) -> tuple[int, int]:
         """Appends the messages of ENQ records that `verify_records` has passed (`messages=True`); returns `next_seq`

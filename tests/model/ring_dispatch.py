@@ -88,7 +88,7 @@ def _hand_out(ring: Ring, consumers: Sequence[Taker], now_ms: int, limit: int) -
         if consumer is None:
             return count, NO_CREDIT if ring.ready else HEAD_NONE
         head = ring.head(now_ms)
-        if head != HEAD_OK and not _waits_for_group(consumer, head):
+        if head != HEAD_OK and not waits_for_group(consumer, head):
             if head == HEAD_NOT_COMMITTED and not ring.paused and not ring.replica:
                 ring.reserve()
             return count, head
@@ -108,7 +108,7 @@ def _hand_out(ring: Ring, consumers: Sequence[Taker], now_ms: int, limit: int) -
         count += 1
 
 
-def _waits_for_group(consumer: Taker, head: int) -> bool:
+def waits_for_group(consumer: Taker, head: int) -> bool:
     """Whether it may be assigned what nobody may be shown before the next group is committed: it is sent after that."""
     if consumer.ring.paused or consumer.ring.replica:
         return False

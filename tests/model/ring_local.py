@@ -413,9 +413,13 @@ class LocalRing:
         if slot is not None and written and self.resident_bytes > self.resident_bytes_max:
             self._page_out(seq, slot)
 
-    def next_ready(self, seq: int) -> int:
-        """The first ready message from `seq` on, 0 without."""
-        return min((at for at, slot in self._slots.items() if at >= seq and slot.state == READY), default=0)
+    def next_ready(self, seq: int, priority: int | None = None) -> int:
+        """The first ready message of that priority, or of any, from `seq` on; 0 without."""
+        found = (
+            at for at, slot in self._slots.items()
+            if at >= seq and slot.state == READY and priority in (None, slot.priority)
+        )  # fmt: skip
+        return min(found, default=0)
 
     def missing_from(self, seq: int, count_max: int, bytes_max: int) -> list[Location]:
         """Places of the next ready messages from `seq` on that are on disk only, without one in memory between them."""

@@ -1,8 +1,12 @@
 """The hand-out of a queue with consumers that pass messages over: as `ring` explains it.
 
-Each consumer with a selection walks the queue by itself. `cursor` is the next seq that it looks at: all that is ready
-before it was refused by its `judge`, which gives the same answer for a message as long as that stays in its place. What
-returns may have changed, so the cursors go back to it.
+Each consumer with a selection walks the queue by itself, in the order of a hand-out: by priority, then by seq.
+`cursors` says of each priority the next seq that it looks at: all that is ready before it was refused by its `judge`,
+which gives the same answer for a message as long as that stays in its place. What returns may have changed, so the
+cursors go back to it.
+
+A queue that keeps only what its own selection takes is swept (`sweep`): the others leave it, unwritten if they came
+since the last group.
 """
 
 from __future__ import annotations
@@ -22,17 +26,23 @@ from clusterbroker.broker.queues.states import (
 from clusterbroker.journal.layout import HAS_BCC
 from tests.model.record import Message
 from tests.model.ring_cluster import Ring
+from tests.model.ring_dispatch import waits_for_group
 from tests.model.ring_taker import Taker
 
 
 class Selection:
     """What a consumer takes of a queue. `judge(seq, message)`: whether it takes that; None: not in this turn."""
 
-    __slots__ = ("cursor", "judge")
+    __slots__ = ("cursors", "judge")
 
     def __init__(self, judge: Callable[[int, Message], Any]) -> None:
-        self.cursor = 0
+        self.cursors: dict[int, int] = {}
         self.judge = judge
+
+    @property
+    def cursor(self) -> int:
+        """Before the least of them it has looked at everything."""
+        return min(self.cursors.values(), default=0)
 
 
 def dispatch_selected(
@@ -44,11 +54,13 @@ def dispatch_selected(
     Returns (how many, why it stopped, the message over which a selection waits to be loaded, 0: none): HEAD_EXPIRED;
     LIMIT, for `look_max` messages were looked at; or else what `dispatch` says of the consumer that was asked last.
     """
-    if ring.returned is not None:
-        for taker in consumers:
-            if taker.selection is not None:
-                taker.selection.cursor = min(taker.selection.cursor, ring.returned)
-        ring.returned = None
+    for taker in consumers:
+        if taker.selection is not None:
+            cursors = taker.selection.cursors
+            for priority in range(ring.max_priority + 1):
+                before = cursors.get(priority, 0)
+                cursors[priority] = before if ring.returned is None else min(before, ring.returned)
+    ring.returned = None
     if ring.paused or ring.replica:
         return 0, HEAD_NOT_COMMITTED if ring.ready else HEAD_NONE, 0
     count, why, absent, left = 0, HEAD_NONE, 0, [look_max]
@@ -83,31 +95,37 @@ def _give(ring: Ring, taker: Taker, now_ms: int, left: list[int]) -> tuple[int, 
     selection = taker.selection
     if selection is None:
         told = ring.head(now_ms)
-        if told == HEAD_OK:
+        if told == HEAD_OK or waits_for_group(taker, told):
             _deliver(ring, taker, ring.head_seq(), now_ms)
-        elif told == HEAD_NOT_COMMITTED:
+            return HEAD_OK, 0
+        if told == HEAD_NOT_COMMITTED:
             ring.reserve()
         return told, 0
+    cursors = selection.cursors
     while True:
-        seq = ring.next_ready(selection.cursor)
-        selection.cursor = seq or ring.next_seq
+        seq = 0
+        for priority in range(ring.max_priority, -1, -1):
+            seq = ring.next_ready(cursors[priority], priority)
+            cursors[priority] = seq or ring.next_seq
+            if seq:
+                break
         if not seq:
             return HEAD_NONE, 0
         if left[0] <= 0:
             return LIMIT, seq
         left[0] -= 1
         told = ring.head_at(seq, now_ms)
-        if told not in (HEAD_OK, HEAD_EXPIRED):
+        if told not in (HEAD_OK, HEAD_EXPIRED) and not waits_for_group(taker, told):
             if told != HEAD_NOT_LOADED and ring.logged:
                 ring.reserve_ahead(seq)
             return told, seq
         if told == HEAD_EXPIRED:
-            selection.cursor = seq + 1
+            cursors[priority] = seq + 1
             continue  # it is given up when it is the head
         answer = selection.judge(seq, ring.message(seq))
         if answer is None:
             return LIMIT, seq
-        selection.cursor = seq + 1
+        cursors[priority] = seq + 1
         if answer:
             _deliver(ring, taker, seq, now_ms)
             return HEAD_OK, seq
@@ -127,3 +145,37 @@ def _deliver(ring: Ring, taker: Taker, seq: int, now_ms: int) -> None:
         ring.handed_no_ack += 1
         ring.settle(seq)
     taker.delivered += 1
+
+
+def sweep(ring: Ring, seq: int, judge: Callable[[Message], Any], look_max: int) -> tuple[int, int, int]:
+    """Settles the ready messages from `seq` on that nobody is to have: `judge(message)` is False of them.
+
+    Returns (the seq at which it stopped, how many have left, why it stopped): HEAD_NONE, all were looked at; LIMIT, for
+    `judge` said None, or `look_max` were; HEAD_NOT_LOADED; HEAD_NOT_COMMITTED, for the queue is paused.
+    """
+    if ring.paused or ring.replica:
+        return seq, 0, HEAD_NOT_COMMITTED
+    count, why = 0, HEAD_NONE
+    while True:
+        at = ring.next_ready(seq)
+        if not at:
+            seq = ring.next_seq
+            break
+        seq, message = at, ring.message(at)
+        if message is None:
+            why = HEAD_NOT_LOADED
+            break
+        answer = None if look_max <= 0 else judge(message)
+        if answer is None:
+            why = LIMIT
+            break
+        look_max -= 1
+        if answer:
+            ring.relieve(seq)
+        else:
+            ring.settle(seq)
+            count += 1
+        seq += 1
+    if count:
+        ring.mark()
+    return seq, count, why

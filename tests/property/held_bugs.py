@@ -12,6 +12,8 @@ from clusterbroker.broker.node.link_recovery import LinkRecovery
 from clusterbroker.broker.queues.link_holding import Assigned, Holding
 from clusterbroker.broker.queues.modification import Modification
 from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.selecting import Selecting
+from clusterbroker.broker.remote import attachment
 from clusterbroker.broker.remote.attachment import Attachment
 from clusterbroker.broker.remote.owned_queue import OwnedQueue
 
@@ -76,12 +78,21 @@ def _a_lost_consumer_gives_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OwnedQueue, "_suspend", suspend)
 
 
+def _excluded_in_memory_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Selecting, "_note", lambda *_: None)
+
+
+def _filters_of_others_are_lost(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(attachment, "filter_of_head", lambda _: None)
+
+
 class Bug(NamedTuple):
-    """One of them. `seed`: of a life that finds it."""
+    """One of them. `seed`: of a life that finds it; `choosy`: a choosy one does."""
 
     what: str
     seed: int
     put_in: Patch
+    choosy: bool = False
 
 
 BUGS: Final = {
@@ -92,5 +103,9 @@ BUGS: Final = {
     "ended_links_hold_on": Bug("an ended link keeps what it held", 0, _ended_links_hold_on),
     "returns_without_a_flag": Bug("what returns is not marked", 0, _returns_without_a_flag),
     "answered_before_the_log": Bug("a settlement is answered before it is committed", 73, _answered_before_the_log),
+    "excluded_in_memory_alone": Bug("the next owner has no exclusions", 10, _excluded_in_memory_alone, choosy=True),
+    "filters_of_others_are_lost": Bug(
+        "a link at another node has no filter", 1, _filters_of_others_are_lost, choosy=True
+    ),
     "a_lost_consumer_gives_up": Bug("what a link holds returns with its consumer", 0, _a_lost_consumer_gives_up),
 }

@@ -9,22 +9,28 @@ a node that is cut off go on there. Nodes are killed, cut off and started again,
     L9   after any fault a live link holds what its client has read and not settled
     L11  without the flag means: nobody was ever handed it
     L12  an ended link holds nothing
+    E1   a link is handed what its filter takes, and nothing else (choosy lives)
+    E2   what a link has excluded, and that was committed, is never handed to it again (choosy lives)
     end  each message that was confirmed was settled, or comes to the last consumer
 """
 
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
+from clusterbroker.broker.content.selector.filters import Filter, selector_of
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.record import read_records
-from tests.unit.broker.node.link_clients import Client, Receiver, message
+from tests.unit.broker.node.link_clients import Choosy, Client, Receiver, message
 from tests.unit.broker.node.node_cluster import Cluster
 
 NAMES = ("l1", "l2")
+SELECTOR = "JMSPriority >= 2"
+PRIORITIES = 4
 NODES = ("a", "b", "c")
 
 
@@ -37,14 +43,26 @@ class Link:
         self.receiver: Receiver | None = None
         self.number = 0
         self.attach = 0
+        self.wanted: Filter | None = None
+        self.excluded: set[bytes] = set()
+
+    @property
+    def id(self) -> str:
+        """As its queue knows it (`ReceiverLink.link`)."""
+        return f"c\0{self.name}"
 
 
 class Life:
-    def __init__(self, seed: int) -> None:
+    """`choosy`: the first link has a filter, and both exclude some of what they give back."""
+
+    def __init__(self, seed: int, choosy: bool = False) -> None:
         self.rng = random.Random(seed)
+        self.choice = random.Random(seed) if choosy else None  # others' lives stay as they are
         self.cluster = Cluster(*NODES)
         self.cluster["a"].client().declare("q")
         self.links = [Link(name) for name in NAMES]
+        if choosy:
+            self.links[0].wanted = selector_of(SELECTOR)
         self.plain: list[Client] = []
         self.late: list[Receiver] = []
         self.seen: set[bytes] = set()
@@ -61,6 +79,11 @@ class Life:
         for link in self.links:
             if link is not to and body in link.map and not link.map[body]:
                 raise AssertionError(f"L5: {body!r}, which {link.name} holds, is handed to somebody else")
+            if link is to:
+                assert link.wanted is None or number_of(body) % PRIORITIES >= 2, (
+                    f"E1: {link.name} does not take {body!r}"
+                )
+                assert body not in link.excluded, f"E2: {body!r} comes again to {link.name}, which excluded it"
         self.seen.add(body)
 
     def check_holds(self) -> None:
@@ -130,9 +153,10 @@ class Life:
     def publish(self, count: int) -> None:
         site = self.rng.choice(self.cluster.running)
         bodies = [b"m%d" % (self.published + n) for n in range(count)]
+        messages = [message(body, priority=self.choice and number_of(body) % PRIORITIES) for body in bodies]
         self.published += count
         ticket = Ticket(1, 1, lambda done: None if done.rejected else self.sure.update(bodies))
-        site.node.vhosts["/"].queues["q"].publish([message(body) for body in bodies], ticket, site.now_ms)
+        site.node.vhosts["/"].queues["q"].publish(messages, ticket, site.now_ms)
         ticket.pass_()
 
     def use(self, link: Link) -> None:
@@ -154,7 +178,13 @@ class Life:
                     self.gone.add(body)  # the owner has answered
             else:
                 del link.map[body]
-                receiver.give_back(body, self.rng.random() < 0.5)
+                counted = self.rng.random() < 0.5
+                if self.choice and self.choice.random() < 0.5:
+                    receiver.exclude(body, link.id)
+                    if not receiver.lost and not receiver.handle._settlements:
+                        link.excluded.add(body)  # the owner has answered
+                else:
+                    receiver.give_back(body, counted)
 
     def move(self, link: Link) -> None:
         """It is attached at some node, resumed with its map, or anew."""
@@ -210,6 +240,8 @@ class Life:
                 link.map[body] = False
             if not link.map[body]:
                 receiver.hands[body] = receiver.ledger.add(receiver.resumed_by(), seq, receiver.site.now_ms)
+        if self.choice:
+            receiver.kind = partial(Choosy, link.id, link.wanted)
         if not receiver.lost:
             receiver.consume(prefetch=self.rng.choice((1, 3, 0)))
         link.receiver = receiver
@@ -325,5 +357,9 @@ class Life:
         assert not lost, f"confirmed, not settled, and nowhere: {sorted(lost)}"
 
 
-def live(seed: int, steps: int = 120) -> None:
-    Life(seed).run(steps)
+def number_of(body: bytes) -> int:
+    return int(body[1:])
+
+
+def live(seed: int, steps: int = 120, choosy: bool = False) -> None:
+    Life(seed, choosy).run(steps)

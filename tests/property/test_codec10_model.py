@@ -205,7 +205,7 @@ def told(event: Any) -> tuple[Any, ...]:
             event.flags,
             event.size,
         )
-        return (*marks, refusal, event.tags, [fields(message) for message in event.messages])
+        return (*marks, refusal, list(event.tags), [fields(message) for message in event.messages])
     if hasattr(event, "ranges"):
         return ("disposed", event.channel, event.outcome, event.settled, event.ranges)
     if hasattr(event, "sasl"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import pytest
@@ -36,6 +37,18 @@ def outcome(read: Any, raw: bytes) -> Any:
         return "malformed"
 
 
+def widened(raw: bytes) -> bytes:
+    """The same flow as a list with a wide head, as many clients write it."""
+    return raw[:3] + struct.pack(">BII", 0xD0, raw[4] + 3, raw[5]) + raw[6:]
+
+
+@given(flows, st.binary(max_size=3))
+def test_flows_with_a_wide_head_are_read_the_quick_way(flow: Flow, behind: bytes) -> None:
+    if flow.properties is None:
+        raw = widened(flow.encoded())
+        assert generally(raw + behind) == performatives._quick_flow(raw + behind, 0) == (flow, len(raw))
+
+
 @given(flows)
 def test_flows_are_written_as_in_general(flow: Flow) -> None:
     assert flow.encoded() == Composite.encoded(flow)
@@ -43,10 +56,12 @@ def test_flows_are_written_as_in_general(flow: Flow) -> None:
 
 
 @given(
-    flows, st.lists(st.tuples(st.integers(0, 80), st.sampled_from((0x40, 0x41, 0x43, 0x45, 0x52, 0x56, 0x70, 0, 255))))
+    flows,
+    st.lists(st.tuples(st.integers(0, 80), st.sampled_from((0x40, 0x41, 0x43, 0x45, 0x52, 0x56, 0x70, 0, 255)))),
+    st.booleans(),
 )
-def test_damaged_flows_are_read_as_in_general(flow: Flow, damage: list[tuple[int, int]]) -> None:
-    raw = bytearray(flow.encoded() + b"behind")
+def test_damaged_flows_are_read_as_in_general(flow: Flow, damage: list[tuple[int, int]], wide: bool) -> None:
+    raw = bytearray((widened(flow.encoded()) if wide and flow.properties is None else flow.encoded()) + b"behind")
     for place, octet in damage[:4]:
         if 4 <= place < len(raw):
             raw[place] = octet

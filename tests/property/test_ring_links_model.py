@@ -11,17 +11,11 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import invariant, precondition, rule
 
-from clusterbroker.broker.queues import ring as ring_compiled
 from clusterbroker.broker.queues.states import LINK, UNACKED
-from clusterbroker.broker.wire.amqp091 import codec as codec_compiled
-from clusterbroker.journal import record as record_compiled
 from tests.budget import examples
-from tests.model import codec as codec_model
-from tests.model import record as record_model
-from tests.model import ring as ring_model
-from tests.property.test_ring_cluster_model import Half
+from tests.property.ring_life import Half, RingLife
 
 SAME = (
     "ready", "unacked", "ready_bytes", "committed", "next_seq", "reserved", "needs_write", "urgent", "unwritten_bytes",
@@ -43,43 +37,22 @@ class LinkHalf(Half):
             taker.limit = 1 << 40
 
 
-class RingLinks(RuleBasedStateMachine):
+class RingLinks(RingLife):
     """holders    seq -> the link that holds it, or 0: the node's consumer
     returning  what links gave back: seq -> the group in which the log hears of it
     logged     what the last committed group says of links, seq -> link
     sent       seqs that some client has seen
     """
 
-    @initialize(
-        max_priority=st.sampled_from([0, 0, 3]),
-        resident_bytes_max=st.sampled_from([0, 300, 8 << 20]),
-        volatile=st.sampled_from([False, False, False, True]),
-    )
-    def start(self, **config: Any) -> None:
-        self.halves = [
-            LinkHalf(record_model, codec_model, ring_model, config),
-            LinkHalf(record_compiled, codec_compiled, ring_compiled, config),
-        ]
-        self.owner, self.epoch, self.published = 0, 1, 0
+    HALF = LinkHalf
+
+    def begin(self) -> None:
         self.holders: dict[int, int] = {}
         self.returning: dict[int, int] = {}
         self.waiting: list[tuple[int, int, bool]] = []  # (group, seq, redelivered) of what is to be sent to a link
         self.written: dict[int, int] | None = None
         self.logged: dict[int, int] = {}
         self.sent: set[int] = set()
-        self.inflight: tuple[int, bytes] | None = None
-        for half in self.halves:
-            half.nodes[0].ring.take_over(1)
-            half.nodes[0].ring.paused = False
-            half.meet(0)
-
-    def both(self, act: Any) -> Any:
-        answers = [act(half) for half in self.halves]
-        assert answers[0] == answers[1]
-        return answers[1]
-
-    def owners(self, act: Any) -> Any:
-        return self.both(lambda half: act(half.nodes[self.owner].ring))
 
     @rule(count=st.sampled_from([1, 2, 7, 70]), priority=st.integers(0, 4))
     def publish(self, count: int, priority: int) -> None:
@@ -96,12 +69,25 @@ class RingLinks(RuleBasedStateMachine):
 
         self.both(grant)
 
+    @rule(which=st.integers(0, 2), rest=st.integers(0, 3))
+    def select(self, which: int, rest: int) -> None:
+        """It takes odd messages, or even ones; otherwise all."""
+
+        def choose(half: Half) -> None:
+            selection = half.module.Selection(lambda seq, _: seq % 2 == rest) if rest < 2 else None
+            half.takers[which].selection = selection
+
+        self.both(choose)
+
     @rule(limit=st.sampled_from([1, 5, 1 << 20]))
     def dispatch(self, limit: int) -> None:
         def act(half: Half) -> Any:
             half.load(self.owner)
             ring = half.nodes[self.owner].ring
-            count, why = half.module.dispatch(ring, half.takers, 0, limit)
+            if any(taker.selection is not None for taker in half.takers):
+                count, why, _ = half.module.dispatch_selected(ring, half.takers, 0, limit)
+            else:
+                count, why = half.module.dispatch(ring, half.takers, 0, limit)
             ring.reserve()
             sent = [half.record.read_records(taker.out.take()) for taker in half.takers]
             return count, why, ring.groups, [[(seq, again, m.payload) for seq, m, _, again in one] for one in sent]
@@ -209,19 +195,7 @@ class RingLinks(RuleBasedStateMachine):
     def group(self, late: bool) -> None:
         if not self.owners(lambda ring: ring.needs_write):
             return
-        bound = self.owners(lambda ring: ring.unwritten_bytes)
-
-        def act(half: Half) -> Any:
-            node = half.nodes[self.owner]
-            writer = node.writer()
-            start = writer.size
-            upto = node.ring.write(writer)
-            span = writer.span(start, writer.size)
-            assert len(span) <= bound, "unwritten_bytes is a bound"
-            node.submit(writer)
-            return upto, span
-
-        self.inflight = self.both(act)
+        self.inflight = self.write()
         self.written = {seq: link for seq, link in self.holders.items() if link}
         for at in range(3):
             if at != self.owner:

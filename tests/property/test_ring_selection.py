@@ -7,6 +7,7 @@ lying while it has credit.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from clusterbroker.broker.queues.states import HEAD_NONE, NO_CREDIT
 from tests.budget import examples
+from tests.model import codec as codec_model
 from tests.property.test_ring_model import TOKEN, Half, RingHalves, deliveries
 
 ENOUGH = 1 << 30
@@ -29,6 +31,20 @@ def judge(modulus: int, rest: int, tired: Callable[[], bool]) -> Any:
         return seq % modulus == rest
 
     return takes
+
+
+def handed(data: bytes) -> list[tuple[bytes, int]]:
+    """(consumer's tag, token) of each basic.deliver."""
+    found, at, consumer = [], 0, b""
+    while at < len(data):
+        kind, _, size = struct.unpack_from(">BHI", data, at)
+        payload = data[at + 7 : at + 7 + size]
+        at += size + 8
+        if kind == codec_model.FRAME_METHOD:
+            consumer = payload[5 : 5 + payload[4]]
+        elif kind == codec_model.FRAME_BODY and (token := TOKEN.match(payload)):
+            found.append((consumer, int(token[1])))
+    return found
 
 
 class SelectingHalves(RingHalves):
@@ -78,6 +94,7 @@ class SelectingHalves(RingHalves):
         creditors = [consumer.has_credit for consumer in self.halves[1].consumers]  # while its connection is as full
         sent = [self.both(lambda half, at=at: half.outs[at].take()) for at in range(2)]
         delivered = sorted((d for data in sent for d in deliveries(data)), key=lambda d: d[1])
+        self.in_order(sent)
         assert len(delivered) == count
         wanted = {seq for seq in ready for taken in self.takes.values() if seq % taken[0] == taken[1]}
         unfussy = len(self.takes) < len(before)
@@ -100,6 +117,44 @@ class SelectingHalves(RingHalves):
                 left = [seq for seq in self.ready if seq % modulus == rest]
                 expired = self.halves[0].config["ttl_ms"] >= 0 or self.expires
                 assert not left or expired, "what a consumer with credit takes is not left lying"
+
+    def in_order(self, sent: list[bytes]) -> None:
+        """Each consumer has what it takes by priority, and messages of one priority in the order of publishing: nothing
+        returns while messages are handed out."""
+        taken: dict[bytes, list[tuple[int, int]]] = {}
+        for consumer, token in [one for data in sent for one in handed(data)]:
+            seq = self.tokens[token]
+            taken.setdefault(consumer, []).append((-self.priorities[seq], seq))
+        for consumer, keys in taken.items():
+            assert keys == sorted(keys), f"consumer {consumer!r} is handed messages out of order"
+
+    @precondition(lambda self: self.ready)
+    @rule(
+        pick=st.integers(0, 300), modulus=st.integers(1, 3), look_max=st.sampled_from([ENOUGH, ENOUGH, 0, 3]),
+        patience=st.sampled_from([ENOUGH, 2]),
+    )  # fmt: skip
+    def sweep(self, pick: int, modulus: int, look_max: int, patience: int) -> None:
+        """What nobody is to have leaves, and nothing else."""
+        first = sorted(self.ready)[pick % len(self.ready)] if pick % 2 else 0
+
+        def swept(half: Half) -> Any:
+            asked = []
+
+            def judge(message: Any) -> bool | None:
+                asked.append(self.tokens[int(TOKEN.search(message.payload)[1])])
+                return None if len(asked) > patience else asked[-1] % modulus == 0
+
+            return *half.module.sweep(half.ring, first, judge, look_max), asked
+
+        stopped, count, why, asked = self.both(swept)
+        judged = asked[:patience] if patience < ENOUGH else asked
+        assert judged == [seq for seq in sorted(self.ready) if first <= seq < stopped]
+        gone = [seq for seq in judged if seq % modulus]
+        assert len(gone) == count
+        assert why != HEAD_NONE or not [seq for seq in self.ready if seq >= stopped]
+        for seq in gone:
+            self.ready.discard(seq)
+            self.leave(seq)
 
     @property
     def expires(self) -> bool:

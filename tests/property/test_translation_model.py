@@ -20,6 +20,7 @@ from clusterbroker.broker.wire.amqp10.types import Char, Described, Milliseconds
 from clusterbroker.broker.wire.numbers import Float32, Int8, Int16, Int32, Int64L, UInt8, UInt16, UInt32, UInt64
 from clusterbroker.journal.record import Message
 from clusterbroker.journal.values import LongBytes, Timestamp
+from tests.budget import examples
 from tests.model.translation import Translation as Model
 
 NAMES = (
@@ -133,14 +134,14 @@ def agree(to: int, messages: list[Message]) -> None:
         assert (made.priority, made.time_ms, made.ttl_ms) == (one.priority, one.time_ms, one.ttl_ms)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.lists(st.tuples(basics, bodies), min_size=1, max_size=3), st.lists(st.integers(0, 2), max_size=6))
 def test_messages_of_0_9_1_for_consumers_of_1_0(given_ones: list[tuple[Basic, bytes]], again: list[int]) -> None:
     messages = [message(BASIC, basic.encode(properties), body) for properties, body in given_ones]
     agree(SECTIONS, messages + [messages[place % len(messages)] for place in again])
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.lists(in_sections(), min_size=1, max_size=3), st.lists(st.integers(0, 2), max_size=6))
 def test_messages_of_1_0_for_consumers_of_0_9_1(given_ones: list[tuple[bytes, bytes]], again: list[int]) -> None:
     messages = [message(SECTIONS, header, body) for header, body in given_ones]

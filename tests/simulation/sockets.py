@@ -10,6 +10,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from clusterbroker.broker.fronts.amqp091.connection import Connection
+from clusterbroker.broker.node.clients import Accepted
 from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.broker.wire.amqp091 import properties as codec
 from clusterbroker.broker.wire.amqp091.codec import OutBuffer
@@ -48,7 +49,7 @@ class Socket:
 
     def open(self, node: Node) -> Any:
         """The core of the node's end."""
-        return Connection(node, f"{self.actor.name}:1", True, self.site.now_ms())
+        return Connection(node, Accepted(f"{self.actor.name}:1", True, self.site.now_ms()))
 
     # -- the client's end
 

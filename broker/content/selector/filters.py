@@ -13,6 +13,7 @@ whoever judges by it makes it anew.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.content.selector.evaluation import compiled, kind_of
@@ -24,6 +25,7 @@ from clusterbroker.broker.wire.numbers import UInt64
 if TYPE_CHECKING:
     from clusterbroker.journal.record import Message
 
+JMS_SELECTOR: Final = "apache.org:selector-filter:string"
 ENTRIES_MAX: Final = 16
 """Properties in one map."""
 WIRE_BYTES_MAX: Final = 16 << 10
@@ -45,12 +47,14 @@ class BadFilter(ValueError):
 class Filter:
     """What is in force of a source's filters."""
 
-    __slots__ = ("_holds", "_weight", "wire")
+    __slots__ = ("_holds", "_weight", "digest", "wire")
 
-    def __init__(self, holds: tuple[Holds, ...], wire: bytes) -> None:
+    def __init__(self, holds: tuple[Holds, ...], wire: bytes, digest: bytes = b"") -> None:
         self._holds = holds
         self._weight = WORK_LEAST + len(wire) // WORK_WIRE_BYTES
         self.wire = wire
+        self.digest = digest
+        """The same for filters that say the same, in whatever order and under whatever names."""
 
     def work(self, message: Message) -> int:
         """About how long it takes to judge the message, in us."""
@@ -68,18 +72,35 @@ def filter_of(filters: Mapping[Any, Any]) -> tuple[Filter | None, dict[Symbol, D
     """The filter that a source's filter map asks for, and those of its entries that are in force: what is not known
     here is left out (3.5.8). Raises BadFilter."""
     taken: dict[Symbol, Described] = {}
-    holds = []
+    holds, said = [], []
     for name, told in filters.items():
         made = _KINDS.get(told.descriptor) if isinstance(told, Described) and _is_name(told.descriptor) else None
         if made is not None:
             holds.append(made(told.value))
+            said.append(encode([_CODES[told.descriptor], told.value]))
             taken[Symbol(name)] = told
     if not holds:
         return None, {}
     wire = encode(taken)
     if len(wire) > WIRE_BYTES_MAX:
         raise BadFilter(f"filters have at most {WIRE_BYTES_MAX} bytes")
-    return Filter(tuple(holds), wire), taken
+    return Filter(tuple(holds), wire, blake2b(b"".join(sorted(said)), digest_size=16).digest()), taken
+
+
+def selects_as(filters: Mapping[Any, Any], wanted: Filter | None) -> bool:
+    """Whether a source's filter map asks for this filter."""
+    try:
+        found, _ = filter_of(filters)
+    except BadFilter:
+        return False
+    return (found and found.digest) == (wanted and wanted.digest)
+
+
+def selector_of(text: str) -> Filter:
+    """The filter that a JMS selector is. Raises BadFilter."""
+    made, _ = filter_of({Symbol(JMS_SELECTOR): Described(Symbol(JMS_SELECTOR), text)})
+    assert made is not None, "it is known"
+    return made
 
 
 def filter_on_wire(wire: bytes) -> Filter | None:
@@ -160,10 +181,14 @@ def _kind(value: Any) -> str:
 
 
 _BY_NAME: Final[dict[str, tuple[int, Callable[[Any], Holds]]]] = {
-    "apache.org:selector-filter:string": (0x468C00000004, _selector(jms_name, orders_texts=False)),
+    JMS_SELECTOR: (0x468C00000004, _selector(jms_name, orders_texts=False)),
     "amqp:sql-filter": (0x120, _selector(sql_name, orders_texts=True)),
     "amqp:properties-filter": (0x173, _matching(_property)),
     "amqp:application-properties-filter": (0x174, _matching(_application_property)),
+}
+_CODES: Final[dict[Any, UInt64]] = {
+    **{name: UInt64(code) for name, (code, _) in _BY_NAME.items()},
+    **{UInt64(code): UInt64(code) for code, _ in _BY_NAME.values()},
 }
 _KINDS: Final[dict[Any, Callable[[Any], Holds]]] = {
     **{name: made for name, (_, made) in _BY_NAME.items()},

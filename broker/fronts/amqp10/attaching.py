@@ -7,9 +7,11 @@ node does not know is left out of the answer, which says what is in force (3.5.8
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from clusterbroker.broker.access import receiver
 from clusterbroker.broker.access.browser import BrowseReader
@@ -34,7 +36,8 @@ from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.attach_answer import answer, answering
 from clusterbroker.broker.fronts.amqp10.conditions import link_error
 from clusterbroker.broker.fronts.amqp10.dynamic import DynamicNode
-from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT, Terms, in_force
+from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT, Terms
+from clusterbroker.broker.fronts.amqp10.expiry import in_force as terms_in_force
 from clusterbroker.broker.fronts.amqp10.parked import guarded
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore, Terminus
 from clusterbroker.broker.fronts.amqp10.receiver_link import Attaching, Queue, ReceiverLink
@@ -71,6 +74,7 @@ from clusterbroker.journal.record import Message
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
 
+NO_FILTERS: Final[Mapping[Any, Any]] = MappingProxyType({})
 FILTERS_LEVEL: Final = 3
 """Feature level of members that judge messages for consumers elsewhere."""
 HANDLE_MAX: Final = 1023
@@ -84,6 +88,7 @@ PRIORITY: Final = "rabbitmq:priority"
 STREAM_OFFSET: Final = b"\xa3\x0fx-stream-offset"
 """The annotation with a message's offset, as a symbol on the wire."""
 PRIORITY_MAX: Final = 2**31 - 1
+SOURCES_SHARED: Final = 1024
 
 
 def attach(session: SessionCore, performative: Attach) -> None:
@@ -158,7 +163,7 @@ def _send(session: SessionCore, performative: Attach, left: Suspended | None) ->
         return
     is_topic = subscriptions.is_topic(target.capabilities)
     found = None if target.address is None else place(session.access, target.address, is_topic)
-    terms = in_force(target, kept=True, administers=session.access.is_administrator)
+    terms = terms_in_force(target, kept=True, administers=session.access.is_administrator)
     known = Target(
         address=target.address,
         durable=min(target.durable, 1),
@@ -292,10 +297,11 @@ def _make_source(session: SessionCore, performative: Attach, source: Source) -> 
 def _consume(
     session: SessionCore, performative: Attach, source: Source, name: str, *, exclusive: bool = False,
     terminus: Terminus | None = None, left: Suspended | None = None, keeps: bool = False,
+    in_force: Mapping[Any, Any] = NO_FILTERS,
 ) -> ReceiverLink:  # fmt: skip
     """`source`: as asked, but address, dynamic-node-properties and capabilities as they are in force. `name`: the
     queue's. `exclusive`: nobody else may consume from it. `keeps`: what the link holds may survive its client, and
-    `left` has."""
+    `left` has. `in_force`: filters that the queue sees to."""
     access = session.access
     access.check("read", "queue", name)
     limit = access.node.options.consumers_per_channel_max
@@ -306,19 +312,24 @@ def _consume(
     wanted, judged = _filter(access, source.filter or {})
     browses = source.distribution_mode == "copy"
     reader, filters = _reader(access, queue, source.filter or {}, wanted, browses)
-    known = replace(
-        source,
-        filter=filters | judged or None,
-        outcomes=tuple(one for one in OUTCOMES if not source.outcomes or one in source.outcomes),
-        distribution_mode=("copy" if browses else "move") if source.distribution_mode else None,
-        durable=min(source.durable, 1),
-    )
     terms = NOTHING_KEPT
+    said: dict[str, Any] = {}
     if keeps:
-        terms = in_force(source, kept=_keeps(access, reader), administers=access.is_administrator)
-        known.expiry_policy, known.timeout = terms.policy, terms.timeout_s
+        terms = terms_in_force(source, kept=_keeps(access, reader), administers=access.is_administrator)
+        said = {"expiry_policy": terms.policy, "timeout": terms.timeout_s}
+    known = shared(
+        replace(
+            source,
+            filter={**filters, **judged, **in_force} or None,
+            outcomes=tuple(one for one in OUTCOMES if not source.outcomes or one in source.outcomes),
+            distribution_mode=("copy" if browses else "move") if source.distribution_mode else None,
+            durable=min(source.durable, 1),
+            **said,
+        )
+    )
+    if keeps:
         if reader is queue and recoverable_receiver.is_wanted(session, performative, queue, terms):
-            return _receive_lasting(session, performative, left, known, terms, queue)
+            return _receive_lasting(session, performative, left, known, terms, queue, wanted)
         client = returning.resumed(performative, left)
         if client is not None:
             assert isinstance(left, SuspendedReceiver), "a link of this role is resumed"
@@ -353,18 +364,31 @@ def _consume(
     return link
 
 
+def shared(source: Source) -> Source:
+    """The one source of many links that have the same in force, as most links to a queue do. Nobody changes it."""
+    if source.filter or source.dynamic_node_properties or source.default_outcome is not None:
+        return source
+    return _shared(*astuple(source))
+
+
+@lru_cache(maxsize=SOURCES_SHARED)
+def _shared(*fields: Any) -> Source:
+    return Source(*fields)
+
+
 def _receive_lasting(
-    session: SessionCore, performative: Attach, left: Suspended | None, known: Source, asked: Terms, queue: QueueHandle
-) -> ReceiverLink:
+    session: SessionCore, performative: Attach, left: Suspended | None, known: Source, asked: Terms, queue: QueueHandle,
+    wanted: Filter | None,
+) -> ReceiverLink:  # fmt: skip
     """What the link holds survives its node."""
     told, terms = resuming.told(performative), recoverable.in_force(asked)
     if left is not None:
         left.end()
     lasting = replace(known, durable=recoverable.DURABLE, expiry_policy=terms.policy)
-    link = ReceiverLink(session, performative, lasting, queue, _priority(performative.properties or {}))
+    link = ReceiverLink(session, performative, lasting, queue, _priority(performative.properties or {}), wanted)
     session.links[link.handle] = link
     attach = recoverable_receiver.AttachingReceiver(session, performative, link, told, terms, lasting, queue)
-    attach.begin(str(lasting.address))
+    attach.begin(recoverable_receiver.terminus_of(str(lasting.address), wanted))
     return link
 
 

@@ -4,9 +4,10 @@
 # its ledger's: delivery n has tag n there, and the id n - 1, modulo 2^32, on the wire (2.6.12: serial numbers).
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.ref cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy
-
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcmp, memcpy
 
 from clusterbroker.broker.access.ledger cimport DeliveryLedger, Holder, delivery
 from clusterbroker.broker.content.translation cimport Translation
@@ -14,59 +15,52 @@ from clusterbroker.broker.queues.ring cimport Taker, row_from
 from clusterbroker.broker.wire.amqp091.codec cimport OutBuffer
 from clusterbroker.broker.wire.amqp10.codec cimport Disposed
 from clusterbroker.broker.wire.amqp10.sections cimport header_parts, split_header
+from clusterbroker.broker.wire.amqp10.values cimport put_uint
+from clusterbroker.broker.wire.big_endian cimport put8, put16, put32, put_all
 from clusterbroker.journal.record cimport Message, address_size, address_start, payload_size, payload_start
 
 from clusterbroker.broker.queues.stumble import Stumble
 
 cdef enum:
-    SECTIONS = 1  # broker/content/formats.py
+    BASIC = 0  # broker/content/formats.py
+    SECTIONS = 1
     FRAME_HEAD = 8
     TRANSFER_MAX = 64  # bytes of a transfer performative with nine fields
     TAG_BYTES = 10
     HEADER_MAX = 24  # of a header section
     PERSISTENT = 1
-    ACCEPTED = 0x24
+    ANNOTATIONS = 0x72
+    ID_AT = 16  # where a frame has its delivery-id, when its handle is 0
+    WIDE_ID = 256  # from here on a delivery-id takes as many bytes as any
 
 cdef bytes EXCHANGE = b"\xa3\x0ax-exchange"
 cdef bytes ROUTING_KEY = b"\xa3\x0dx-routing-key"
 cdef uint64_t ID_MASK = 0xFFFFFFFF
 
 
-cdef inline uint8_t *put8(uint8_t *p, uint8_t value) noexcept nogil:
-    p[0] = value
-    return p + 1
-
-
-cdef inline uint8_t *put16(uint8_t *p, uint16_t value) noexcept nogil:
-    p[0] = <uint8_t>(value >> 8)
-    p[1] = <uint8_t>value
-    return p + 2
-
-
-cdef inline uint8_t *put32(uint8_t *p, uint32_t value) noexcept nogil:
-    p[0] = <uint8_t>(value >> 24)
-    p[1] = <uint8_t>(value >> 16)
-    p[2] = <uint8_t>(value >> 8)
-    p[3] = <uint8_t>value
-    return p + 4
-
-
-cdef inline uint8_t *put_all(uint8_t *p, const void *data, uint64_t length) noexcept nogil:
-    memcpy(p, data, length)
-    return p + length
-
-
-cdef inline uint8_t *put_uint(uint8_t *p, uint32_t value) noexcept nogil:
-    if value == 0:
-        return put8(p, 0x43)
-    if value < 256:
-        return put8(put8(p, 0x52), <uint8_t>value)
-    return put32(put8(p, 0x70), value)
-
-
 cdef inline uint8_t *put_tag(uint8_t *p, uint64_t seq, uint16_t gap) noexcept:
     # a delivery's tag: unique on its link, over sessions and connections
     return put16(put32(put32(p, <uint32_t>(seq >> 32)), <uint32_t>seq), gap)
+
+
+cdef inline uint8_t *put_data_head(uint8_t *p, uint64_t length) noexcept nogil:
+    # of a section of data
+    p = put8(put8(put8(p, 0), 0x53), 0x75)
+    return put8(put8(p, 0xA0), <uint8_t>length) if length < 256 else put32(put8(p, 0xB0), <uint32_t>length)
+
+
+# The frame of a link's last usual delivery, up to where the bytes of its message follow as they are, and what it was made
+# of: most deliveries begin alike but for their numbers. `size` bytes of the frame stand behind this, and behind them the
+# first `source` bytes of the message's payload.
+cdef struct prefix:
+    uint64_t room
+    uint64_t size
+    uint64_t id_at
+    uint64_t content_at
+    uint64_t source
+    uint8_t format
+    uint8_t priority
+    uint8_t persistent
 
 
 cdef inline bint split(Message message, header_parts *parts) noexcept:
@@ -84,18 +78,17 @@ cdef class SessionLedger(DeliveryLedger):
     cdef readonly uint64_t own
     # deliveries that wait for the window: (content, handle, number, settled, delivery-tag, state when it is resumed);
     # of the first, `sent` bytes are gone
-    cdef list waiting
+    cdef list waiting  # None until there is one: there may be very many sessions
     cdef uint64_t sent
 
     def __init__(self, uint16_t channel, OutBuffer out not None):
         DeliveryLedger.__init__(self)
         self.channel = channel
         self.out = out
-        self.waiting = []
 
     @property
     def is_cut(self) -> bool:
-        return len(self.waiting) > 0
+        return bool(self.waiting)
 
     cdef uint64_t tag_of(self, uint32_t delivery_id) noexcept:
         # the tag that is nearest to the newest one; ids wrap at 2^32 (RFC 1982), and one that was not given has none
@@ -157,6 +150,12 @@ cdef class SessionLedger(DeliveryLedger):
         self.next_outgoing_id += 1
         return p
 
+    cdef int wait(self, tuple waiting) except -1:
+        if self.waiting is None:
+            self.waiting = []
+        self.waiting.append(waiting)
+        return 0
+
     def send(self, uint32_t handle, bytes content not None) -> None:
         """A delivery that comes from no queue, settled."""
         cdef uint64_t tag = self.next_tag
@@ -165,7 +164,7 @@ cdef class SessionLedger(DeliveryLedger):
         self.skipped += 1
         self.own += 1
         put32(name, <uint32_t>((tag - 1) & ID_MASK))
-        self.waiting.append((content, handle, tag, True, (<const char *>name)[:4], None))
+        self.wait((content, handle, tag, True, (<const char *>name)[:4], None))
         self.go_on()
 
     def resend(self, LinkConsumer consumer not None, uint64_t seq, bytes content not None, bytes state, bint settled,
@@ -182,7 +181,7 @@ cdef class SessionLedger(DeliveryLedger):
             tag = self.put(consumer, seq, now_ms)
             self.redelivered += 1
         put_tag(name, seq, consumer.gap)
-        self.waiting.append((content, consumer.handle, tag, settled, (<const char *>name)[:TAG_BYTES], state))
+        self.wait((content, consumer.handle, tag, settled, (<const char *>name)[:TAG_BYTES], state))
         consumer.delivered += 1
         self.go_on()
 
@@ -228,6 +227,11 @@ cdef class LinkConsumer(Holder):
     cdef public bytes numbered
     cdef public int64_t shift
     cdef Translation translation  # made for the first message that needs it
+    cdef prefix *known
+    cdef bytes known_address
+
+    def __dealloc__(self):
+        free(self.known)
 
     def __init__(self, ring, SessionLedger ledger not None, uint32_t handle, bint settled, int64_t priority=0,
                  owner=None):
@@ -246,6 +250,8 @@ cdef class LinkConsumer(Holder):
         self.ledger = ledger
         self.handle = handle
         self.settled = settled
+        free(self.known)
+        self.known = NULL
 
     def tag_of(self, uint64_t seq) -> bytes:
         """The delivery-tag of a message of the queue."""
@@ -254,10 +260,11 @@ cdef class LinkConsumer(Holder):
         return (<const char *>name)[:TAG_BYTES]
 
     cdef bint credit(self) noexcept:
-        cdef SessionLedger session = self.session
+        # no name for the session: that would count references of it
         return (
-            self.active and session.flowing and self.delivered < self.limit and session.window != 0
-            and not session.waiting and not session.out.paused and session.out.size < session.out.size_max
+            self.active and self.session.flowing and self.delivered < self.limit and self.session.window != 0
+            and not self.session.waiting and not self.session.out.paused
+            and self.session.out.size < self.session.out.size_max
         )
 
     cdef bint flows(self) noexcept:
@@ -288,20 +295,111 @@ cdef class LinkConsumer(Holder):
                   int64_t now_ms) except -1:
         cdef SessionLedger session = self.session
         cdef uint64_t tag
+        cdef bint alike = not redelivered and not delivery_count and self.begins_alike(message)
+        cdef Message readable = message
         cdef header_parts parts
-        if message.format != SECTIONS or not split(message, &parts):
-            message = in_sections(self, seq, message)
-            split(message, &parts)
+        cdef uint64_t before, begins
+        if not alike and (message.format != SECTIONS or not split(message, &parts)):
+            readable = in_sections(self, seq, message)
+            split(readable, &parts)
         if self.settled:
             tag = session.next_tag
             session.next_tag = tag + 1
             session.skipped += 1
         else:
             tag = session.put(self, seq, now_ms)
-        self.write(message, &parts, tag, seq, redelivered, delivery_count, now_ms)
+        if alike:
+            self.repeat(message, tag, seq)
+            return self.settled
+        before = session.out.size
+        begins = self.write(readable, &parts, tag, seq, redelivered, delivery_count, now_ms)
+        if begins and not redelivered and not delivery_count and ((tag - 1) & ID_MASK) >= WIDE_ID:
+            self.remember(message, readable, &parts, session.out.data + before, begins)
         if redelivered:
             session.redelivered += 1
         return self.settled
+
+    cdef bint begins_alike(self, Message message) noexcept:
+        # whether its delivery differs in nothing but its numbers from the last usual one, up to the message's own bytes
+        cdef prefix *known = self.known
+        cdef uint64_t size, tail
+        cdef const uint8_t *payload
+        cdef const uint8_t *rest
+        if known == NULL or message.format != known.format or message.ttl_ms >= 0 or (
+            message.priority != known.priority or message.flags & PERSISTENT != known.persistent
+            or (self.session.next_tag - 1) & ID_MASK < WIDE_ID or PyBytes_GET_SIZE(self.numbered)
+            or not self.session.window or self.session.waiting
+        ):
+            return False
+        if <PyObject *>message.address != <PyObject *>self.known_address and (
+            address_size(message) != <size_t>PyBytes_GET_SIZE(self.known_address)
+            or memcmp(address_start(message), PyBytes_AS_STRING(self.known_address), address_size(message)) != 0
+        ):
+            return False
+        payload = payload_start(message)
+        size = payload_size(message)
+        if size < known.source or memcmp(payload, <uint8_t *>(known + 1) + known.size, known.source) != 0:
+            return False
+        tail = size - known.source
+        if known.format == BASIC:
+            if message.header_length != known.source:
+                return False
+            tail += 8
+        elif tail:
+            # a section that stands behind annotations: those that the prefix has are all that there are
+            rest = payload + known.source
+            if tail < 3 or rest[0] != 0 or rest[1] != 0x53 or rest[2] <= ANNOTATIONS:
+                return False
+        return known.size - known.content_at + tail + FRAME_HEAD + TRANSFER_MAX <= self.session.out.frame_max
+
+    cdef int repeat(self, Message message, uint64_t tag, uint64_t seq) except -1:
+        # writes a delivery that `begins_alike`
+        cdef prefix *known = self.known
+        cdef uint64_t tail = payload_size(message) - known.source
+        cdef uint8_t *start = self.session.out.room(known.size + 8 + tail)
+        cdef uint8_t *p = put_all(start, known + 1, known.size)
+        put_tag(put32(start + known.id_at, <uint32_t>((tag - 1) & ID_MASK)) + 2, seq, self.gap)
+        if known.format == BASIC:
+            p = put_data_head(p, tail)
+        p = put_all(p, payload_start(message) + known.source, tail)
+        put32(start, <uint32_t>(p - start))
+        self.session.out.size = p - self.session.out.data
+        self.session.window -= 1
+        self.session.next_outgoing_id += 1
+        return 0
+
+    cdef int remember(self, Message message, Message readable, const header_parts *parts, const uint8_t *frame,
+                      uint64_t begins) except -1:
+        # `readable`: the message as its client reads it, whose own bytes begin at frame[begins]
+        cdef uint64_t source = parts.rest, translated = 0, needed
+        cdef prefix *known = self.known
+        cdef uint8_t *to
+        if message.ttl_ms >= 0 or PyBytes_GET_SIZE(self.numbered):
+            return 0
+        if message is not readable:
+            if message.format != BASIC or not self.translation.knows(message):
+                return 0
+            source = message.header_length
+            translated = readable.header_length - parts.rest  # sections behind the annotations
+        needed = begins + translated + source
+        if known == NULL or known.room < needed:
+            known = <prefix *>realloc(known, sizeof(prefix) + needed)
+            if known == NULL:
+                raise MemoryError
+            self.known = known
+            known.room = needed
+        to = put_all(<uint8_t *>(known + 1), frame, begins)
+        to = put_all(to, payload_start(readable) + parts.rest, translated)
+        put_all(to, payload_start(message), source)
+        known.size = begins + translated
+        known.source = source
+        known.id_at = ID_AT + (0 if self.handle == 0 else 1 if self.handle < 256 else 4)
+        known.content_at = FRAME_HEAD + 5 + <uint64_t>frame[FRAME_HEAD + 4]
+        known.format = message.format
+        known.priority = message.priority
+        known.persistent = message.flags & PERSISTENT
+        self.known_address = message.address
+        return 0
 
     def deliver(self, uint64_t seq, Message message not None, int64_t now_ms) -> None:
         """A message of a reader that stands in a queue's place."""
@@ -343,12 +441,13 @@ cdef class LinkConsumer(Holder):
             added += PyBytes_GET_SIZE(self.numbered) + 9
         return added
 
-    cdef int write(self, Message message, const header_parts *parts, uint64_t tag, uint64_t seq, bint redelivered, uint16_t delivery_count,
-                   int64_t now_ms) except -1:
-        # all frames of a delivery, as far as the session's window reaches
+    cdef int64_t write(self, Message message, const header_parts *parts, uint64_t tag, uint64_t seq, bint redelivered,
+                       uint16_t delivery_count, int64_t now_ms) except -1:
+        # all frames of a delivery, as far as the session's window reaches. Returns where its only frame has the message's
+        # own bytes, or 0.
         cdef SessionLedger session = self.session
         cdef OutBuffer out = session.out
-        cdef uint64_t added, tail, annotations, most
+        cdef uint64_t added, tail, annotations, most, begins
         cdef const uint8_t *payload = payload_start(message)
         cdef uint8_t *p
         cdef uint8_t *start
@@ -364,15 +463,16 @@ cdef class LinkConsumer(Holder):
             start = out.room(FRAME_HEAD + TRANSFER_MAX + HEADER_MAX + annotations + tail)
             p = session.put_transfer(start, 0, self.handle, tag, name, TAG_BYTES, self.settled, True, False, None)
             p = self.put_sections(p, message, parts, added, seq, redelivered, delivery_count, now_ms)
+            begins = p - start
             p = put_all(p, payload + parts.rest, tail)
             put32(start, <uint32_t>(p - start))
             out.size = p - out.data
-            return 0
+            return begins
         content = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(HEADER_MAX + annotations + tail))
         p = start = <uint8_t *>PyBytes_AS_STRING(content)
         p = self.put_sections(p, message, parts, added, seq, redelivered, delivery_count, now_ms)
         p = put_all(p, payload + parts.rest, tail)
-        session.waiting.append(
+        session.wait(
             (content[: p - start], self.handle, tag, self.settled, (<const char *>name)[:TAG_BYTES], None)
         )
         session.go_on()

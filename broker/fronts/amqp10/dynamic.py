@@ -181,8 +181,10 @@ def make(
     policy: type[Composite],
     then: Callable[[DynamicNode], None],
     bind: Callable[[str], Bind] | None = None,
+    arguments: dict[str, Any] | None = None,
 ) -> None:
-    """Makes the queue of a dynamic terminus, and its binding: `bind` has its name. Raises LinkError and Refusal."""
+    """Makes the queue of a dynamic terminus, with these arguments, and its binding: `bind` has its name. Raises
+    LinkError and Refusal."""
     access, connection = session.access, session.connection
     name = f"amq.gen-{access.node.secret_name()}"
     if attach.role:
@@ -190,13 +192,17 @@ def make(
     else:
         access.check("write", "exchange", "")
     admin = Admin(access)
-    command = admin.declare_queue(name, {}, durable=False, auto_delete=False, exclusive=True, server_named=True)
+    command = admin.declare_queue(
+        name, arguments or {}, durable=False, auto_delete=False, exclusive=True, server_named=True
+    )
     binding = None if bind is None else bind(name)
     connection.exclusive_queues = True  # before it is there: a connection that is lost meanwhile ends it as well
     waiting = ParkedLink(session, attach)
 
     def made(*_: Any) -> None:
         node = DynamicNode(session, name, policy)
+        if not connection.dynamic_nodes:
+            connection.dynamic_nodes = {}
         connection.dynamic_nodes[name] = node
         waiting.go_on(lambda: then(node))
         node.review()  # nobody lives for it, if its link was refused

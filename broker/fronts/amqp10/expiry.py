@@ -12,6 +12,7 @@ With a timeout of 0 the state ends with the policy's event. The answer says what
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from clusterbroker.broker.wire.amqp10.errors import INVALID_FIELD, LinkError
@@ -55,6 +56,12 @@ class Terms(NamedTuple):
 NOTHING_KEPT: Final = Terms("link-detach", 0)
 
 
+@lru_cache(maxsize=256)
+def _terms(policy: str, timeout_s: int) -> Terms:
+    """Most links have the same: they share them."""
+    return Terms(policy, timeout_s)
+
+
 def in_force(asked: Source | Target, *, kept: bool, administers: bool) -> Terms:
     """`kept`: the node can keep the state of such a link at all. Raises LinkError."""
     if asked.expiry_policy not in _BEGINS:
@@ -63,7 +70,7 @@ def in_force(asked: Source | Target, *, kept: bool, administers: bool) -> Terms:
         return NOTHING_KEPT
     policy, timeout_s = str(asked.expiry_policy), int(asked.timeout)
     if administers:
-        return Terms(policy, timeout_s)
+        return _terms(policy, timeout_s)
     if policy == NEVER:
-        return Terms("connection-close", TIMEOUT_S_MAX)
-    return Terms(policy, min(timeout_s, TIMEOUT_S_MAX))
+        return _terms("connection-close", TIMEOUT_S_MAX)
+    return _terms(policy, min(timeout_s, TIMEOUT_S_MAX))

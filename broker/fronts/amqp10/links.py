@@ -12,7 +12,7 @@ over.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.receiver import give_back, let_go
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from clusterbroker.broker.wire.amqp10.errors import Amqp10Error
 
 Link = SenderLink | ReceiverLink | ResponseLink | ReplyLink | ParkedLink
+
+
+_NONE: Final[dict[SenderLink, None]] = {}
+"""Of a session without such links: there may be very many. It stays empty."""
 
 
 class ByHandle(dict[int, Link]):
@@ -78,9 +82,9 @@ class Links:
         self.detaching: tuple[int, ...] = ()
         self.receivers: dict[str, ReceiverLink] = {}
         """Those that are attached, by name."""
-        self.proving: dict[SenderLink, None] = {}
+        self.proving: dict[SenderLink, None] = _NONE
         """Those whose clients prove what they have read (`sender_memory.Proof`)."""
-        self.suspended: list[Suspended] = []
+        self.suspended: tuple[Suspended, ...] = ()
         """Of this session; what has gone on or ended since is in it too."""
 
     def find(self, handle: int) -> Link | None:
@@ -98,6 +102,12 @@ class Links:
         if other is not None and other is not link:
             other.session.table.steal(other)  # type: ignore[attr-defined]
         registry.enter(link)
+
+    def proves(self, link: SenderLink) -> None:
+        """Its client proves what it has read."""
+        if not self.proving:
+            self.proving = {}
+        self.proving[link] = None
 
     # -- the client goes
 
@@ -132,14 +142,14 @@ class Links:
         node = self._session.access.node
         for link in tuple(self.by_handle.values()):
             self._suspend(link, event)
-        self._session.connection.suspended += [before for before in self.suspended if before.went(event)]
+        self._session.connection.suspended += tuple(before for before in self.suspended if before.went(event))
         receivers = tuple(link for link in self.by_handle.values() if isinstance(link, ReceiverLink))
         for link in self.by_handle.values():
             link.interrupted()
             node.links.leave(link)
         self.by_handle.clear()
         self.receivers.clear()
-        self.proving.clear()
+        self.proving = _NONE
         let_go(node, receivers, until)
 
     def _suspend(self, link: Link, event: Event) -> bool:
@@ -160,8 +170,7 @@ class Links:
         node.links.leave(link)
         node.links.suspend(left, node.now_ms)
         if left.went(event):
-            self.suspended = [one for one in self.suspended if node.links.find(one.identity) is one]
-            self.suspended.append(left)
+            self.suspended = (*(one for one in self.suspended if node.links.find(one.identity) is one), left)
         return True
 
     def _leave_recoverable(self, link: Link) -> bool:

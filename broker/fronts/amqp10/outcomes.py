@@ -17,8 +17,8 @@ from clusterbroker.broker.wire.amqp10.errors import RESOURCE_LIMIT
 from clusterbroker.broker.wire.amqp10.fitting import fitted
 from clusterbroker.broker.wire.amqp10.frames import accepted
 from clusterbroker.broker.wire.amqp10.performatives import Accepted, Composite, Disposition, Error, Rejected, Released
+from clusterbroker.broker.wire.amqp10.serials import SERIALS
 
-IDS: Final = 1 << 32
 RECEIVER: Final = True
 """Role of who answers transfers (2.8.1)."""
 
@@ -41,7 +41,7 @@ class Unsettled(Ticket):
 
     __slots__ = ("link", "state", "tags")
 
-    def __init__(self, link: Sender, first: int, tags: list[bytes], on_done: Callable[[Ticket], None]) -> None:
+    def __init__(self, link: Sender, first: int, tags: Collection[bytes], on_done: Callable[[Ticket], None]) -> None:
         super().__init__(first, first + len(tags) - 1, on_done)
         self.link = link
         self.tags = tags
@@ -67,7 +67,7 @@ class Outcomes:
         self.waiting = 0
         """Deliveries without an outcome."""
 
-    def ticket(self, link: Sender, first: int, tags: list[bytes]) -> Unsettled:
+    def ticket(self, link: Sender, first: int, tags: Collection[bytes]) -> Unsettled:
         """For neighbouring deliveries of a link."""
         self.waiting += len(tags)
         return Unsettled(link, first, tags, self._ready)
@@ -129,12 +129,14 @@ class Outcomes:
             place = behind
             if type(state) is Accepted:
                 taken += last - first + 1
-                frames.append(accepted(channel, RECEIVER, first % IDS, last % IDS, settled))
+                frames.append(accepted(channel, RECEIVER, first % SERIALS, last % SERIALS, settled))
             else:
                 frames.append(
                     fitted(
                         channel,
-                        Disposition(role=RECEIVER, first=first % IDS, last=last % IDS, settled=settled, state=state),
+                        Disposition(
+                            role=RECEIVER, first=first % SERIALS, last=last % SERIALS, settled=settled, state=state
+                        ),
                         size_max,
                     )
                 )
@@ -150,14 +152,14 @@ class Outcomes:
             link.settled(ticket.tags, is_accepted)
         else:
             for place, tag in enumerate(ticket.tags):
-                self.answered[(ticket.first + place) % IDS] = (link, tag, is_accepted)
+                self.answered[(ticket.first + place) % SERIALS] = (link, tag, is_accepted)
 
     def settle(self, first: int, last: int) -> None:
         """The client settles these ids; those that it may not, or not yet, mean nothing."""
-        count = (last - first) % IDS
-        ids = ((first + place) % IDS for place in range(count + 1))
+        count = (last - first) % SERIALS
+        ids = ((first + place) % SERIALS for place in range(count + 1))
         if count >= len(self.answered):
-            ids = (one for one in tuple(self.answered) if (one - first) % IDS <= count)
+            ids = (one for one in tuple(self.answered) if (one - first) % SERIALS <= count)
         for one in ids:
             if (known := self.answered.pop(one, None)) is not None:
                 known[0].settled((known[1],), False)

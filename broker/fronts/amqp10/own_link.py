@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT
 from clusterbroker.broker.fronts.amqp10.ports import Detached, SessionCore
 from clusterbroker.broker.wire.amqp10.performatives import Attach, Flow
-
-COUNTS: Final = 1 << 32
+from clusterbroker.broker.wire.amqp10.serials import SERIALS, room
 
 
 class OwnLink:
@@ -35,18 +32,17 @@ class OwnLink:
     def _send(self, content: bytes) -> None:
         """There is credit for it."""
         self.credit -= 1
-        self.delivery_count = (self.delivery_count + 1) % COUNTS
+        self.delivery_count = (self.delivery_count + 1) % SERIALS
         self.session.ledger.send(self.handle, content)
         self.session.want_send()
 
     def flow(self, flow: Flow) -> None:
         """The client says how many more it takes (2.6.7); what waits goes first, so a drain ends at once."""
         if flow.link_credit is not None:
-            left = ((flow.delivery_count or 0) + flow.link_credit - self.delivery_count) % COUNTS
-            self.credit = left if left < COUNTS // 2 else 0
+            self.credit = room(self.delivery_count, (flow.delivery_count or 0) + flow.link_credit)
             self._credited()
         if flow.drain:
-            self.delivery_count = (self.delivery_count + self.credit) % COUNTS
+            self.delivery_count = (self.delivery_count + self.credit) % SERIALS
             self.credit = 0
         if flow.drain or flow.echo:
             session = self.session

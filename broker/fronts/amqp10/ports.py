@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from clusterbroker.broker.access.authorization import Authorization
 from clusterbroker.broker.access.publisher import Publisher
@@ -23,6 +23,9 @@ from clusterbroker.broker.wire.amqp10.errors import Amqp10Error, LinkError
 from clusterbroker.broker.wire.amqp10.performatives import Attach, Composite, Flow
 from clusterbroker.journal.record import Message
 
+NOTHING: Final[dict[str, Any]] = {}
+"""Of a connection that has no such things: there may be very many. It stays empty."""
+
 
 class ConnectionCore(ClientCore, Protocol):
     """`connection.Connection`, which explains its attributes."""
@@ -41,7 +44,7 @@ class ConnectionCore(ClientCore, Protocol):
     peer_identity: str | None
     properties: dict[str, Any]
     sessions: dict[int, Any]
-    suspended: list[Any]
+    suspended: tuple[Any, ...]
 
     @property
     def heartbeat_s(self) -> int: ...
@@ -51,7 +54,7 @@ class ConnectionCore(ClientCore, Protocol):
 
     def send(self, channel: int, performative: Composite) -> None: ...
 
-    def session_gone(self, session: Any) -> None: ...
+    def channel_gone(self, channel: Any) -> None: ...
 
     def in_turns(self, step: Callable[[], bool]) -> None: ...
 

@@ -25,7 +25,8 @@ from clusterbroker.broker.fronts.amqp10.redelivery import Redelivery
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.watch import Delivery, Watch
 from clusterbroker.broker.wire.amqp10.errors import RESOURCE_DELETED, RESOURCE_LOCKED, UNAUTHORIZED, LinkError
-from clusterbroker.broker.wire.amqp10.performatives import OUTCOMES, Attach, Composite, Flow, Released, Source
+from clusterbroker.broker.wire.amqp10.performatives import OUTCOMES, UINT_MAX, Attach, Composite, Flow, Released, Source
+from clusterbroker.broker.wire.amqp10.serials import SERIALS, room
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ Queue = QueueHandle | BrowseReader | StreamReader
 LINK_MAX: Final = 100
 """Characters of a container's id and a link's name together; of longer ones a digest is known."""
 ACTIVE: Final = "rabbitmq:active"
-COUNTS: Final = 1 << 32
-ROOM_MAX: Final = 1 << 31
 GAPS: Final = 1 << 16
 """Gap epochs in a delivery-tag."""
 QUIET: Final = 2
@@ -106,7 +105,7 @@ class ReceiverLink:
 
     @property
     def delivery_count(self) -> int:
-        return (self.credit.delivered + self.drained) % COUNTS
+        return (self.credit.delivered + self.drained) % SERIALS
 
     @property
     def state(self) -> LinkState:
@@ -118,8 +117,7 @@ class ReceiverLink:
         """The client says how many more it takes."""
         if flow.link_credit is not None:
             seen = 0 if flow.delivery_count is None else flow.delivery_count
-            left = (seen + flow.link_credit - self.delivery_count) % COUNTS
-            left = left if left < ROOM_MAX else 0
+            left = room(self.delivery_count, seen + flow.link_credit)
             self.draining = flow.drain
             if self.backlog is not None:
                 self.backlog.left = left
@@ -162,7 +160,7 @@ class ReceiverLink:
         """The client hears where the link is, and of properties of its state."""
         left = max(0, self.credit.limit - self.credit.delivered) if self.backlog is None else self.backlog.left
         flow = self.session.flow(self.handle, self.delivery_count, left, drain=self.draining)
-        flow.available = min(self.available, COUNTS - 1)
+        flow.available = min(self.available, UINT_MAX)
         flow.properties = properties
         self.session.send(flow)
 

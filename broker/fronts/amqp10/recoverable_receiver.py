@@ -3,6 +3,9 @@
 The queue's log says what each such link holds, before it is sent (`queues.link_holding`). So whoever owns the queue
 keeps it from others, and a client that comes back, at whichever node, gets it again or says what becomes of it. While
 the link is suspended nobody of this node has its messages: they stay with the link (`QueueHandle.leave_to_link`).
+
+A filter is told at each attach, as all of a source is (2.6.3). It is part of the terminus by which the wiring knows the
+link: a map for another filter is refused, and without a map another filter makes another link.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from clusterbroker.broker.wire.amqp10.errors import (
 from clusterbroker.broker.wire.amqp10.performatives import Attach, Source
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.content.selector.filters import Filter
     from clusterbroker.broker.fronts.amqp10.expiry import Terms
     from clusterbroker.broker.fronts.amqp10.ports import SessionCore
     from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
@@ -62,9 +66,14 @@ class RecoverableReceiver:
 def is_wanted(session: SessionCore, attach: Attach, queue: QueueHandle, terms: Terms) -> bool:
     """Whether the client asks for such a link, and it can be one: its deliveries are unsettled, its queue has a log."""
     source = attach.source
-    if not isinstance(source, Source) or source.filter or attach.snd_settle_mode == 1:
+    if not isinstance(source, Source) or attach.snd_settle_mode == 1:
         return False
     return is_asked(session, attach, source, terms) and queue.settings.durability != "memory"
+
+
+def terminus_of(address: str, wanted: Filter | None) -> str:
+    """What a link of this address and filter is known again by: with another filter it is another link's messages."""
+    return address if wanted is None else f"{address} filter:{wanted.digest.hex()}"
 
 
 class AttachingReceiver(Attaching):

@@ -12,7 +12,7 @@ A queue forgets a tag when its client has settled the delivery, or has proven th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.fronts.amqp10 import resuming
 from clusterbroker.broker.fronts.amqp10.attach_answer import NO_MAP, answering
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from clusterbroker.broker.routing.router import Route
 
 
+OVER_MAX: Final = 1024
+"""Deliveries that queues hear of in a later turn; of more at once."""
+
+
 class RecoverableSender:
     """What an attached link of this kind has besides."""
 
@@ -45,25 +49,28 @@ class RecoverableSender:
         """Those of the next deliveries that may be known already."""
         self._number = 0
         self._queues: dict[QueueHandle, None] = {}
-        self._over: list[bytes] = []
+        self._over: dict[bytes, None] = {}
 
-    def tagged(self, tags: list[bytes], route: Route[QueueHandle]) -> Tagged:
+    def tagged(self, tags: Collection[bytes], route: Route[QueueHandle]) -> Tagged:
         """The next deliveries, on their way to these queues."""
-        self.flush()
+        if not self._over.keys().isdisjoint(tags):
+            self.flush()  # a tag is used again: its queues forget the delivery before, not the next one
         self._queues.update(dict.fromkeys(route.targets))
         link, number = self.attachment.link, self._number
         self._number += len(tags)
-        return Tagged(int(link.link), link.attach, number, tags, self.again.intersection(tags))
+        return Tagged(int(link.link), link.attach, number, list(tags), self.again.intersection(tags))
 
     def over(self, tags: Collection[bytes]) -> None:
         """Nobody asks for these any more."""
-        self._over += tags
+        self._over.update(dict.fromkeys(tags))
+        if len(self._over) > OVER_MAX:
+            self.flush()
 
     def flush(self) -> None:
-        """Their queues forget them."""
+        """Their queues forget them: once a turn, when outcomes are told."""
         if not self._over:
             return
-        tags, self._over = self._over, []
+        tags, self._over = list(self._over), {}
         link = self.attachment.link
         for queue in tuple(self._queues):
             if queue.deleted:

@@ -13,7 +13,7 @@ are held by credit alone, and the consumers of their connection go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from clusterbroker.broker.access.addressing import LOOKED_INTO, addressed, as_row, looks_into
 from clusterbroker.broker.access.errors import Refusal
@@ -53,6 +53,8 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     TransactionalState,
     Transfer,
 )
+from clusterbroker.broker.wire.amqp10.serials import SERIALS, distance
+from clusterbroker.broker.wire.amqp10.tags import TagSet
 from clusterbroker.journal.record import Message
 
 CREDIT: Final = 1000
@@ -61,11 +63,12 @@ LASTING_MAX: Final = 4096
 """Deliveries that the node remembers of a link whose state survives its connection."""
 UNSETTLED, SETTLED, MIXED = 0, 1, 2
 """snd-settle-mode (2.8.2)."""
-COUNTS: Final = 1 << 32
 _ACCEPTED: Final = Accepted()
 _RELEASED: Final = Released()
-_NO_TAGS: Final[set[bytes]] = set()
+_NO_TAGS: Final = TagSet()
 """Of each link that has nothing unsettled: there may be very many. It stays empty."""
+_NO_NAMES: Final[frozenset[bytes]] = frozenset()
+"""Each ``frozenset()`` is another 216 bytes."""
 
 
 class Store(Protocol):
@@ -73,7 +76,7 @@ class Store(Protocol):
 
     again: frozenset[bytes]
 
-    def tagged(self, tags: list[bytes], route: Route[QueueHandle]) -> Tagged: ...
+    def tagged(self, tags: Collection[bytes], route: Route[QueueHandle]) -> Tagged: ...
 
     def over(self, tags: Collection[bytes]) -> None: ...
 
@@ -101,16 +104,16 @@ class SenderLink:
         self.name = attach.name
         self.identity = session.identity(attach.name, self.role)
         self.terms = NOTHING_KEPT
-        self.target = Target()
-        """As it is in force."""
+        self.target: Any = None
+        """The address of its target, as the client says it."""
         self.memory: Memory | None = None
         """While the link is suspended."""
         self.proof: Proof | None = None
         self.store: Store | None = None
         """Of a link whose queues know its deliveries."""
-        self.again: frozenset[bytes] = frozenset()
+        self.again: frozenset[bytes] = _NO_NAMES
         """Deliveries that the client has named as it attached, and that are not here: they may come again."""
-        self.kept: frozenset[bytes] = frozenset()
+        self.kept: frozenset[bytes] = _NO_NAMES
         """Deliveries whose acceptance the client has not read for certain, of before it attached."""
         self.is_partial = False
         """An unsettled map was incomplete: nothing new may come."""
@@ -124,7 +127,7 @@ class SenderLink:
         self.settles_first = attach.rcv_settle_mode == 0
         self.credit = 0
         self.delivery_count = attach.initial_delivery_count or 0
-        self.tags: set[bytes] = _NO_TAGS
+        self.tags = _NO_TAGS
         self.unsettled = 0
         """Deliveries without a settlement."""
         self.withheld = False
@@ -183,8 +186,8 @@ class SenderLink:
         if proof is None or not proof.is_due(now_ms) or self.withheld or self.session.holds_publishers:
             return
         wanted = max(self.credit, min(CREDIT, LASTING_MAX - self.held))
-        total = proof.next_sum((self.delivery_count + wanted) % COUNTS)
-        self.credit = (total - self.delivery_count) % COUNTS
+        total = proof.next_sum((self.delivery_count + wanted) % SERIALS)
+        self.credit = (total - self.delivery_count) % SERIALS
         self.tell(echo=True)
         proof.ask(total, now_ms)
 
@@ -197,7 +200,7 @@ class SenderLink:
     def tell(self, echo: bool = False) -> None:
         """The client hears where the link is."""
         if self.proof is not None:
-            self.proof.said((self.delivery_count + self.credit) % COUNTS)
+            self.proof.said((self.delivery_count + self.credit) % SERIALS)
         self.session.send(self.session.flow(self.handle, self.delivery_count, self.credit, echo=echo))
 
     def flow(self, flow: Flow) -> None:
@@ -206,17 +209,17 @@ class SenderLink:
         """
         if self.proof is not None:
             count, credit = flow.delivery_count or 0, flow.link_credit
-            proven = self.proof.heard(None if credit is None else (count + credit) % COUNTS)
+            proven = self.proof.heard(None if credit is None else (count + credit) % SERIALS)
             if proven and self.store is not None:
-                again = self.tags.union(self.proof.tags())
-                self.store.over([tag for tag in proven if tag not in again])
+                again = set(self.proof.tags())
+                self.store.over([tag for tag in proven if tag not in again and tag not in self.tags])
             self.review_credit()
         if flow.delivery_count is not None:
             if self.incoming.partial and not self.begun and self.credit:
                 self._count(1)
                 self.begun = True
-            passed = (flow.delivery_count - self.delivery_count) % COUNTS
-            if passed < COUNTS // 2:  # it gave up credit
+            passed = distance(self.delivery_count, flow.delivery_count)
+            if passed >= 0:  # it gave up credit
                 self.delivery_count = int(flow.delivery_count)
                 self.credit = max(0, self.credit - passed)
                 self.review_credit()
@@ -244,7 +247,7 @@ class SenderLink:
         if count > self.credit:
             raise LinkError(TRANSFER_LIMIT, f"{count} deliveries, but the link-credit is {self.credit}")
         self.credit -= count
-        self.delivery_count = (self.delivery_count + count) % COUNTS
+        self.delivery_count = (self.delivery_count + count) % SERIALS
 
     def transferred(self, batch: Transferred, txn_id: bytes = b"") -> None:
         """Takes a batch; `txn_id`: it is staged in that transaction. Raises LinkError, for which the link ends."""
@@ -273,26 +276,23 @@ class SenderLink:
 
     def _hold(self, batch: Transferred) -> None:
         """Their tags are in use until they are settled (2.6.12)."""
-        if not self.tags:
-            self.tags = set()
-        tags, count = self.tags, len(batch.tags)
-        known = len(tags)
-        tags.update(batch.tags)
-        if len(tags) != known + count:
+        if self.tags is _NO_TAGS:
+            self.tags = TagSet()
+        if not self.tags.hold(batch.tags):
             raise LinkError(INVALID_FIELD, "a delivery-tag is in use by another unsettled delivery of the link")
-        self.unsettled += count
+        self.unsettled += len(batch.tags)
 
     def keep(self, terms: Terms, target: Target) -> None:
         """It is attached on these terms."""
-        self.terms, self.target = terms, target
+        self.terms, self.target = terms, target.address
         if self.is_lasting and self.settles_first:
             self.proof = Proof()
         if self.proof is not None or self.store is not None:
-            self.session.table.proving[self] = None
+            self.session.table.proves(self)
 
     # -- resumed
 
-    def _resumed(self, tags: Sequence[bytes]) -> None:
+    def _resumed(self, tags: Collection[bytes]) -> None:
         """Deliveries come after the link was resumed. Raises LinkError."""
         if self.is_partial:
             if any(tag not in self.again for tag in tags):
@@ -300,7 +300,7 @@ class SenderLink:
         else:
             if self.store is not None:
                 self.store.over(self.kept)
-            self.kept = frozenset()  # who sends with this attach's credit has read its map
+            self.kept = _NO_NAMES  # who sends with this attach's credit has read its map
         if self.store is not None:
             self.store.again = self.again.intersection(tags)
         self.again = self.again.difference(tags)
@@ -329,7 +329,9 @@ class SenderLink:
                     Disposition(role=RECEIVER, first=number, settled=self.settles_first, state=Accepted())
                 )
                 if not self.settles_first:
-                    self.tags = self.tags | {tag}
+                    if self.tags is _NO_TAGS:
+                        self.tags = TagSet()
+                    self.tags.add(tag)
                     self.unsettled += 1
                     self.kept = self.kept.difference((tag,))
                     self.session.outcomes.answered[number] = (self, tag, True)
@@ -338,14 +340,14 @@ class SenderLink:
     def returned(self) -> None:
         """A delivery that came to nothing: its credit is given back."""
         if not self.begun:
-            self.delivery_count = (self.delivery_count + 1) % COUNTS
+            self.delivery_count = (self.delivery_count + 1) % SERIALS
             self.credit = max(0, self.credit - 1)
         self.begun = False
         self.review_credit()
 
     def settled(self, tags: Collection[bytes], accepted: bool) -> None:
         """These deliveries are over. `accepted`: and the client is told so with that."""
-        self.tags.difference_update(tags)
+        self.tags.release(tags)
         self.unsettled -= len(tags)
         if accepted and self.proof is not None:
             self.proof.told(tags)

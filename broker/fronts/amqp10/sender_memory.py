@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from clusterbroker.broker.wire.amqp10.errors import LinkError
+from clusterbroker.broker.wire.amqp10.serials import SERIALS, distance
 
 ECHO_MS: Final = 100
 PRESSING: Final = 512
 """So many deliveries without a proof are asked about at once: they hold credit back."""
-COUNTS: Final = 1 << 32
 
 
 class Proof:
@@ -43,7 +43,7 @@ class Proof:
 
     def said(self, total: int) -> None:
         """A flow with this sum is on its way."""
-        if self._highest is None or 0 < (total - self._highest) % COUNTS < COUNTS // 2:
+        if self._highest is None or distance(self._highest, total) > 0:
             self._highest = total
 
     def is_due(self, now_ms: int) -> bool:
@@ -53,9 +53,9 @@ class Proof:
 
     def next_sum(self, total: int) -> int:
         """The sum of the flow that asks: `total`, or more if that was said before."""
-        if self._highest is None or 0 < (total - self._highest) % COUNTS < COUNTS // 2:
+        if self._highest is None or distance(self._highest, total) > 0:
             return total
-        return (self._highest + 1) % COUNTS
+        return (self._highest + 1) % SERIALS
 
     def ask(self, total: int, now_ms: int) -> None:
         """A flow with this sum asks."""

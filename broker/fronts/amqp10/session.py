@@ -23,7 +23,7 @@ from clusterbroker.broker.fronts.amqp10.delivery import SessionLedger
 from clusterbroker.broker.fronts.amqp10.expiry import Event
 from clusterbroker.broker.fronts.amqp10.links import Link, Links
 from clusterbroker.broker.fronts.amqp10.modified import modify
-from clusterbroker.broker.fronts.amqp10.outcomes import IDS, Outcomes
+from clusterbroker.broker.fronts.amqp10.outcomes import Outcomes
 from clusterbroker.broker.fronts.amqp10.ports import ConnectionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink
@@ -51,6 +51,7 @@ from clusterbroker.broker.wire.amqp10.errors import (
 from clusterbroker.broker.wire.amqp10.frames import accepted
 from clusterbroker.broker.wire.amqp10.performatives import (
     OUTCOMES,
+    UINT_MAX,
     Accepted,
     Attach,
     Begin,
@@ -66,6 +67,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     TransactionalState,
     Transfer,
 )
+from clusterbroker.broker.wire.amqp10.serials import SERIALS, distance, room
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
@@ -93,7 +95,7 @@ class Session:
         """The client's channel; ours is `outgoing_number`."""
         self.outgoing_number = outgoing_number
         self.ledger = SessionLedger(outgoing_number, connection.out)
-        self.ledger.window = min(begin.incoming_window, IDS - 1)
+        self.ledger.window = min(begin.incoming_window, UINT_MAX)
         self.next_incoming_id = int(begin.next_outgoing_id)
         self.incoming_window = WINDOW
         self.table = Links(self)
@@ -103,7 +105,7 @@ class Session:
         self.deadlines: list[Callable[[int], bool]] = []
         self.closing = False
         self.reply_key = ""
-        self.publisher = Publisher(self)
+        self.publisher = Publisher(self, connection.container_id)
         self.outcomes = Outcomes(self._want_flush)
         self.transactions = Transactions(self)
         self.traced: Traced | None = None
@@ -115,7 +117,7 @@ class Session:
         kind = type(performative)
         if self.closing:
             if kind is End:
-                self.connection.session_gone(self)
+                self.connection.channel_gone(self)
             return
         handler = _HANDLERS.get(kind)
         if handler is None:
@@ -126,9 +128,8 @@ class Session:
         ledger = self.ledger
         self.next_incoming_id = int(flow.next_outgoing_id)
         taken = 0 if flow.next_incoming_id is None else flow.next_incoming_id
-        left = (taken + flow.incoming_window - ledger.next_outgoing_id) % IDS
         opens = not ledger.window
-        ledger.window = left if left < IDS // 2 else 0
+        ledger.window = room(ledger.next_outgoing_id, taken + flow.incoming_window)
         if ledger.is_cut:
             ledger.go_on()
             self.want_send()
@@ -151,7 +152,7 @@ class Session:
         self.end(counted=False, event=Event.END)
         self.send(End())
         self.closing = True
-        self.connection.session_gone(self)
+        self.connection.channel_gone(self)
 
     # -- deliveries that come
 
@@ -159,20 +160,22 @@ class Session:
         """Transfers of one link, as the decoder reads them."""
         self._count_frames(batch.frames)
         link: SenderLink | None = batch.link.owner
-        if link is None:
-            return  # an event before this one has detached it
-        try:
-            link.transferred(batch)
-        except LinkError as error:
-            self.cut(link, error)
+        if link is not None:  # an event before this one may have detached it
+            try:
+                link.transferred(batch)
+            except LinkError as error:
+                self.cut(link, error)
+        self._review_window()
 
     def _count_frames(self, count: int) -> None:
-        self.next_incoming_id = (self.next_incoming_id + count) % IDS
+        self.next_incoming_id = (self.next_incoming_id + count) % SERIALS
         self.incoming_window -= count
         if self.incoming_window < 0:
             raise SessionError(WINDOW_VIOLATION, "more transfers than the incoming-window")
-        if self.incoming_window <= WINDOW // 2:
-            self.incoming_window = WINDOW
+
+    def _review_window(self) -> None:
+        """The client hears of a full window when half of it is used, unless a link's flow has said so."""
+        if self.incoming_window <= WINDOW // 2 and not self.closing:
             self.send(self.flow())
 
     def _transfer(self, transfer: Transfer, payload: bytes) -> None:
@@ -180,6 +183,7 @@ class Session:
         self._count_frames(1)
         link = self.table.find(transfer.handle)
         if link is None:
+            self._review_window()
             return
         try:
             if isinstance(link, SenderLink):
@@ -189,6 +193,7 @@ class Session:
             self._gather(link, transfer, payload)
         except LinkError as error:
             self.cut(link, error)
+        self._review_window()
 
     def _gather(self, link: SenderLink, transfer: Transfer, payload: bytes) -> None:
         decoder, incoming = self.connection.decoder, link.incoming
@@ -236,7 +241,7 @@ class Session:
     def _disposition(self, disposition: Disposition, _: bytes) -> None:
         first = int(disposition.first)
         last = first if disposition.last is None else int(disposition.last)
-        if (last - first) % IDS >= IDS // 2:
+        if distance(first, last) < 0:
             raise SessionError(INVALID_FIELD, f"a disposition of {first} to {last}")
         if not disposition.role:
             if disposition.settled:
@@ -319,7 +324,7 @@ class Session:
         """These deliveries are settled here too."""
         if self.closing or self.connection.ending is not None:
             return
-        ids = [(tag - 1) % IDS for tag, _, _ in entries]
+        ids = [(tag - 1) % SERIALS for tag, _, _ in entries]
         place = 0
         while place < len(ids):
             behind = place + 1
@@ -352,7 +357,9 @@ class Session:
         drain: bool = False,
         echo: bool = False,
     ) -> Flow:
-        """Where the session is, and one of its links."""
+        """Where the session is, and one of its links. Half of the incoming window is used: it is full again."""
+        if self.incoming_window <= WINDOW // 2:
+            self.incoming_window = WINDOW
         return Flow(
             next_incoming_id=self.next_incoming_id,
             incoming_window=self.incoming_window,

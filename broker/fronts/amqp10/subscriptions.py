@@ -10,8 +10,10 @@ NAME is the link's, up to the first `|`: clients append numbers to tell sharers 
 container-id; empty with the capability `global`. A link that does not share is exclusive. The queue is bound to the
 exchange and key that the address names: of a plain name the exchange `amq.topic`, with that key.
 
-The queue's arguments x-subscription and x-selector say which topic and selector it is for. An attach that names others
-means another subscription: the queue is deleted and made anew, if nobody is attached.
+The queue's arguments x-subscription, x-selector and x-no-local say which topic and selector it is for, and whose own
+messages it leaves out. An attach that names others means another subscription: the queue is deleted and made anew, if
+nobody is attached. What the selector does not take is never kept (`broker.queues.sweeping`). No-local is by
+container-id, which is a client's identity to JMS, and in force for subscriptions that are one client's.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from msgspec.structs import replace
 from clusterbroker.broker.access.admin import Admin
 from clusterbroker.broker.access.errors import Refusal, precondition_failed
 from clusterbroker.broker.access.questions import Pending
+from clusterbroker.broker.content.selector.filters import JMS_SELECTOR
 from clusterbroker.broker.fronts.amqp10 import dynamic
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.addresses import checked, topic_of
@@ -31,10 +34,12 @@ from clusterbroker.broker.fronts.amqp10.conditions import Refused, link_error
 from clusterbroker.broker.fronts.amqp10.dynamic import DynamicNode, Errand
 from clusterbroker.broker.fronts.amqp10.parked import ParkedLink
 from clusterbroker.broker.fronts.amqp10.ports import Detached, SessionCore, Terminus
+from clusterbroker.broker.queues.sweeping import NO_LOCAL, SELECTOR, SUBSCRIPTION
 from clusterbroker.broker.wire.amqp10.errors import INVALID_FIELD, NOT_FOUND, LinkError
 from clusterbroker.broker.wire.amqp10.performatives import Attach, DeleteOnClose, Source
 from clusterbroker.broker.wire.amqp10.types import Described, Symbol
 from clusterbroker.broker.wire.numbers import UInt64
+from clusterbroker.cluster.wiring.levels import LINK_RECOVERY
 
 if TYPE_CHECKING:
     from clusterbroker.cluster.wiring.commands import Bind
@@ -48,10 +53,10 @@ TOPICS: Final = "amq.topic"
 """The exchange of topics that are plain names."""
 DELIMITER: Final = "|"
 VOLATILE: Final = "volatile"
-SELECTORS: Final = ("apache.org:selector-filter:string", UInt64(0x0000468C00000004))
+SELECTORS: Final = (JMS_SELECTOR, UInt64(0x0000468C00000004))
 """Descriptors of a JMS selector among a source's filters."""
-SUBSCRIPTION: Final = "x-subscription"
-SELECTOR: Final = "x-selector"
+NO_LOCALS: Final = ("apache.org:no-local-filter:list", UInt64(0x0000468C00000003))
+"""... and of no-local."""
 LOOKED_UP: Final = 2
 """Durability of a subscription that a null source has found: unsettled-state, as its client asked for."""
 
@@ -64,24 +69,32 @@ class Asked(NamedTuple):
     is_durable: bool
     is_shared: bool
     selector: str
+    not_of: str
+    """The container-id whose messages it does not want; empty: it wants all."""
 
     @property
     def arguments(self) -> dict[str, Any]:
-        told = {SUBSCRIPTION: self.topic.address, "x-queue-type": "classic"}
-        return told | ({SELECTOR: self.selector} if self.selector else {})
+        return {"x-queue-type": "classic"} | arguments_of(self.topic, self.selector, self.not_of)
 
     def is_for(self, arguments: Mapping[str, Any]) -> bool:
         """Whether a queue with these arguments is this subscription, and not one for another topic or selector."""
         told = self.arguments
-        return all(arguments.get(name) == told.get(name) for name in (SUBSCRIPTION, SELECTOR))
+        return all(arguments.get(name) == told.get(name) for name in (SUBSCRIPTION, SELECTOR, NO_LOCAL))
+
+
+def arguments_of(topic: Place, selector: str, not_of: str) -> dict[str, Any]:
+    """Of a subscription's queue."""
+    told = {SUBSCRIPTION: topic.address, SELECTOR: selector, NO_LOCAL: not_of}
+    return {name: value for name, value in told.items() if value or name == SUBSCRIPTION}
 
 
 class Consume(Protocol):
-    """Attaches a receiver to a queue (`attaching`). `source`: address and capabilities as they are in force."""
+    """Attaches a receiver to a queue (`attaching`). `source`: address and capabilities as they are in force.
+    `in_force`: those of its filters that the queue sees to."""
 
     def __call__(
         self, session: SessionCore, performative: Attach, source: Source, name: str, *, exclusive: bool = False,
-        terminus: Terminus | None = None,
+        terminus: Terminus | None = None, in_force: Mapping[Any, Any] = ...,
     ) -> Any: ...  # fmt: skip
 
 
@@ -150,19 +163,22 @@ def attach(session: SessionCore, performative: Attach, source: Source, consume: 
         policy, topic = DeleteOnClose, topic_of(source.address, TOPICS)
     is_durable = source.durable > 0 or source.expiry_policy == NEVER
     is_shared = SHARED in source.capabilities
+    no_local = {} if is_shared or GLOBAL in source.capabilities else _no_local(session, source)
+    not_of = session.connection.container_id if no_local else ""
     if source.dynamic or not (is_durable or is_shared):
 
         def made(node: DynamicNode) -> None:
-            node.begin(consume(session, performative, known, node.name))
+            node.begin(consume(session, performative, known, node.name, in_force=no_local))
 
-        dynamic.make(session, performative, policy, made, lambda name: _bind(session, name, topic))
+        arguments = arguments_of(topic, _selector(source), not_of)
+        dynamic.make(session, performative, policy, made, lambda name: _bind(session, name, topic), arguments)
         return
     name = queue_name(session, performative.name, GLOBAL in source.capabilities, is_durable)
-    asked = Asked(name, topic, is_durable, is_shared, _selector(source))
+    asked = Asked(name, topic, is_durable, is_shared, _selector(source), not_of)
 
     def there() -> None:
         terminus = Subscription(session, name) if is_durable else None
-        consume(session, performative, known, name, exclusive=not is_shared, terminus=terminus)
+        consume(session, performative, known, name, exclusive=not is_shared, terminus=terminus, in_force=no_local)
 
     _subscribe(session, performative, asked, there)
 
@@ -177,17 +193,22 @@ def look_up(session: SessionCore, performative: Attach, consume: Consume) -> Non
     if queue is None or not isinstance(queue.entity.arguments.get(SUBSCRIPTION), str):
         raise LinkError(NOT_FOUND, f"no durable subscription '{name}' of container '{session.connection.container_id}'")
     arguments = queue.entity.arguments
-    filters: dict[str, Any] | None = None
+    filters: dict[str, Any] = {}
+    no_local: dict[Any, Any] = {}
     if SELECTOR in arguments:
         filters = {Symbol("jms-selector"): Described(Symbol(SELECTORS[0]), arguments[SELECTOR])}
+    if NO_LOCAL in arguments:
+        no_local = {Symbol("no-local"): Described(Symbol(NO_LOCALS[0]), [])}
     source = Source(
         address=arguments[SUBSCRIPTION],
         durable=LOOKED_UP,
         expiry_policy=NEVER,
-        filter=filters,
+        filter=filters or None,
         capabilities=(TOPIC, *((GLOBAL,) if is_global else ())),
     )
-    consume(session, performative, source, queue_named, terminus=Subscription(session, queue_named))
+    consume(
+        session, performative, source, queue_named, terminus=Subscription(session, queue_named), in_force=no_local
+    )  # fmt: skip
 
 
 def queue_name(session: SessionCore, link: str, is_global: bool, is_durable: bool) -> str:
@@ -206,6 +227,18 @@ def _selector(source: Source) -> str:
         if isinstance(told, Described) and told.descriptor in SELECTORS and isinstance(told.value, str):
             return told.value
     return ""
+
+
+def _no_local(session: SessionCore, source: Source) -> dict[Symbol, Described]:
+    """Those of the filters that ask for no messages of this container; none while members may publish that do not know
+    of it."""
+    if session.access.node.map.level < LINK_RECOVERY:
+        return {}
+    return {
+        Symbol(name): told
+        for name, told in (source.filter or {}).items()
+        if isinstance(told, Described) and told.descriptor in NO_LOCALS
+    }
 
 
 def _bind(session: SessionCore, queue: str, topic: Place) -> Bind:

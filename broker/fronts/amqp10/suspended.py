@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.receiver import give_back
 from clusterbroker.broker.access.timeouts import check_timeouts
+from clusterbroker.broker.content.selector.filters import selects_as
 from clusterbroker.broker.fronts.amqp10.delivery import SessionLedger
 from clusterbroker.broker.fronts.amqp10.expiry import Event, Terms
 from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
@@ -97,13 +98,14 @@ class SuspendedSender(_Suspended):
     __slots__ = ("connection_id", "memory", "part", "target")
 
     def __init__(
-        self, identity: Identity, access: Authorization, terms: Terms, target: Target, memory: Memory,
+        self, identity: Identity, access: Authorization, terms: Terms, target: Any, memory: Memory,
         part: tuple[bytes, bytes] | None, connection_id: str,
     ) -> None:  # fmt: skip
         super().__init__(identity, access, terms)
         self.connection_id = connection_id
         """On which its client was told outcomes: whoever attaches on it has read them."""
         self.target = target
+        """The address of its target."""
         self.memory = memory
         self.part = part
         """Of a delivery that is not whole: its tag, and its first bytes."""
@@ -114,7 +116,7 @@ class SuspendedSender(_Suspended):
 
     def is_of(self, terminus: Any) -> bool:
         """Whether a client comes back to the same place."""
-        return isinstance(terminus, Target) and terminus.address == self.target.address and not terminus.dynamic
+        return isinstance(terminus, Target) and terminus.address == self.target and not terminus.dynamic
 
     def expire(self) -> None:
         self.memory.stored.clear()
@@ -138,8 +140,7 @@ class SuspendedReceiver(_Suspended):
         """Whether a client comes back to the same place, for the same messages."""
         if not isinstance(terminus, Source) or terminus.dynamic or self.link.queue.deleted:
             return False
-        source = self.link.source
-        return terminus.address == source.address and (terminus.filter or None) == source.filter
+        return terminus.address == self.link.source.address and selects_as(terminus.filter or {}, self.link.filter)
 
     def hold(self, seqs: Collection[int]) -> list[int]:
         """Takes over what the link holds, in this order; returns what is too much."""

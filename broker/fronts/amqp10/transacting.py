@@ -76,6 +76,10 @@ class Open:
     """Why it can only be rolled back."""
 
 
+_NONE: Final[dict[bytes, Open]] = {}
+"""Of a session without transactions. It stays empty."""
+
+
 class Transactions:
     """Of one session."""
 
@@ -84,13 +88,14 @@ class Transactions:
     def __init__(self, session: SessionCore) -> None:
         self._session = session
         self._next = 0
-        self.open: dict[bytes, Open] = {}
+        self.open: dict[bytes, Open] = _NONE
 
     def declare(self) -> bytes:
         """The id of a new one. Raises LinkError."""
         if len(self.open) >= OPEN_MAX:
             raise LinkError(RESOURCE_LIMIT, f"a session has at most {OPEN_MAX} open transactions")
         if not self.open:
+            self.open = {}
             self._session.deadlines.append(self._overdue)
         self._next += 1
         txn_id = self._next.to_bytes(8, "big")

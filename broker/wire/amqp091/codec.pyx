@@ -17,6 +17,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 from clusterbroker.journal.record cimport Message, address_size, address_start, held_start, payload_size, payload_start
+from clusterbroker.broker.wire.big_endian cimport get16, get32, get64, put16, put32, put64, put_all
 from clusterbroker.journal.record cimport make_message as new_message
 
 from clusterbroker.broker.wire.amqp091.errors import (
@@ -65,41 +66,6 @@ cdef struct Limits:
 cdef Limits PUBLISHED = Limits(DEFAULT_LIMITS.depth_max, DEFAULT_LIMITS.entries_max)
 cdef Limits STORED = Limits(STORED_LIMITS.depth_max, STORED_LIMITS.entries_max)
 cdef uint64_t TAG_MAX = 0x7FFFFFFFFFFFFFFF
-
-
-cdef inline uint16_t get16(const uint8_t *p) noexcept nogil:
-    return <uint16_t>(p[0] << 8 | p[1])
-
-
-cdef inline uint32_t get32(const uint8_t *p) noexcept nogil:
-    return <uint32_t>p[0] << 24 | <uint32_t>p[1] << 16 | <uint32_t>p[2] << 8 | p[3]
-
-
-cdef inline uint64_t get64(const uint8_t *p) noexcept nogil:
-    return <uint64_t>get32(p) << 32 | get32(p + 4)
-
-
-cdef inline uint8_t *put16(uint8_t *p, uint16_t value) noexcept nogil:
-    p[0] = <uint8_t>(value >> 8)
-    p[1] = <uint8_t>value
-    return p + 2
-
-
-cdef inline uint8_t *put32(uint8_t *p, uint32_t value) noexcept nogil:
-    p[0] = <uint8_t>(value >> 24)
-    p[1] = <uint8_t>(value >> 16)
-    p[2] = <uint8_t>(value >> 8)
-    p[3] = <uint8_t>value
-    return p + 4
-
-
-cdef inline uint8_t *put64(uint8_t *p, uint64_t value) noexcept nogil:
-    return put32(put32(p, <uint32_t>(value >> 32)), <uint32_t>value)
-
-
-cdef inline uint8_t *put_all(uint8_t *p, const void *data, uint64_t length) noexcept nogil:
-    memcpy(p, data, length)
-    return p + length
 
 
 cdef inline uint8_t *put_head(uint8_t *p, uint8_t kind, uint16_t channel, uint64_t size) noexcept nogil:

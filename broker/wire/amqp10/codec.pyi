@@ -1,6 +1,7 @@
 from typing import Any
 
 from clusterbroker.broker.wire.amqp10.errors import Amqp10Error
+from clusterbroker.broker.wire.amqp10.tags import Tags
 from clusterbroker.journal.record import Message
 
 class HeaderReceived:
@@ -28,7 +29,7 @@ class IncomingLink:
 class Transferred:
     link: IncomingLink
     messages: list[Message]
-    tags: list[bytes]
+    tags: Tags
     first_id: int
     frames: int
     settled: bool

@@ -13,10 +13,13 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
 from clusterbroker.broker.wire.amqp10.sections cimport find_sections, message_of, sections
+from clusterbroker.broker.wire.amqp10.tags cimport Tags
+from clusterbroker.broker.wire.amqp10.values cimport one_data
+from clusterbroker.broker.wire.big_endian cimport get16, get32
 from clusterbroker.journal.record cimport Message, held_start
 
 from clusterbroker.broker.wire.amqp10.errors import (
@@ -44,17 +47,9 @@ cdef enum:
     DISPOSITION = 0x15
     ACCEPTED = 0x24
     RELEASED = 0x26
-    DATA = 0x75
     NO_HANDLE = 0xFFFFFFFF  # no link has it: handles are below 1024
     REMEMBERED = 128  # sections before the body of at most so many bytes are recognised when they repeat
     TAG_MAX = 32
-
-cdef inline uint16_t get16(const uint8_t *p) noexcept nogil:
-    return <uint16_t>(p[0] << 8 | p[1])
-
-
-cdef inline uint32_t get32(const uint8_t *p) noexcept nogil:
-    return <uint32_t>p[0] << 24 | <uint32_t>p[1] << 16 | <uint32_t>p[2] << 8 | p[3]
 
 
 # -- events
@@ -93,8 +88,9 @@ cdef class Transferred:
 
     cdef public IncomingLink link
     cdef public list messages
-    cdef public list tags
+    cdef public Tags tags
     cdef public uint32_t first_id
+    cdef uint32_t next_id  # of the delivery that may join
     cdef public uint32_t frames
     cdef public bint settled
     cdef public uint8_t flags
@@ -103,19 +99,19 @@ cdef class Transferred:
 
     def __init__(self, IncomingLink link not None, uint32_t first_id, bint settled):
         self.link = link
-        self.first_id = first_id
+        self.first_id = self.next_id = first_id
         self.settled = settled
         self.messages = []
-        self.tags = []
+        self.tags = Tags()
 
 
 cdef Transferred new_transferred(IncomingLink link, uint32_t first_id, bint settled):
     cdef Transferred batch = Transferred.__new__(Transferred)
     batch.link = link
-    batch.first_id = first_id
+    batch.first_id = batch.next_id = first_id
     batch.settled = settled
     batch.messages = []
-    batch.tags = []
+    batch.tags = Tags.__new__(Tags)
     return batch
 
 
@@ -180,7 +176,7 @@ cdef class IncomingLink:
     # the newest sections before a body, which the next message most likely repeats
     cdef sections found
     cdef uint8_t remembered
-    cdef uint8_t[REMEMBERED] prefix
+    cdef uint8_t *prefix  # of REMEMBERED bytes, from the first message on
 
     def __init__(self, uint16_t channel, uint32_t handle, bytes address not None, owner=None):
         self.channel = channel
@@ -190,6 +186,7 @@ cdef class IncomingLink:
 
     def __dealloc__(self):
         Py_CLEAR(self.store)
+        free(self.prefix)
 
     cdef int add(self, const uint8_t *data, uint64_t length) except -1:
         cdef uint64_t needed = self.filled + length
@@ -225,6 +222,10 @@ cdef class IncomingLink:
         if not find_sections(payload, length, &self.found):
             return False
         if 0 < self.found.body <= REMEMBERED:
+            if self.prefix is NULL:
+                self.prefix = <uint8_t *>malloc(REMEMBERED)
+                if self.prefix is NULL:
+                    return True  # nothing is remembered
             memcpy(self.prefix, payload, self.found.body)
             self.remembered = <uint8_t>self.found.body
         return True
@@ -233,13 +234,7 @@ cdef class IncomingLink:
 cdef bint find_body(const uint8_t *payload, uint64_t length) noexcept:
     # whether all of it is a body, and perhaps a footer
     cdef sections found
-    # the usual one: a single data section
-    if length >= 5 and payload[1] == 0x53 and payload[2] == DATA:
-        if payload[3] == 0xA0 and <uint64_t>payload[4] + 5 == length:
-            return True
-        if payload[3] == 0xB0 and length >= 8 and <uint64_t>get32(payload + 4) + 8 == length:
-            return True
-    return find_sections(payload, length, &found) and found.body == 0
+    return one_data(payload, length) > 0 or find_sections(payload, length, &found) and found.body == 0
 
 
 # -- the decoder
@@ -546,7 +541,7 @@ cdef class FrameDecoder:
                 link.settled = True
             return self.go_on(link, p + start, length - start, t.more, now_ms)
         if not t.more:
-            self.deliver(link, t.id, t.settled, (<const char *>t.tag)[:t.tag_length], p + start, length - start, now_ms)
+            self.deliver(link, t.id, t.settled, t.tag, t.tag_length, p + start, length - start, now_ms)
             self.batch.frames += 1
             return True
         link.partial = True
@@ -589,57 +584,64 @@ cdef class FrameDecoder:
         self.partial_bytes -= filled
         if link.too_large:
             link.forget()
-            self.refuse(link, delivery_id, settled, tag, too_large(self.message_bytes_max))
+            self.refuse(link, delivery_id, settled, <const uint8_t *>PyBytes_AS_STRING(tag), PyBytes_GET_SIZE(tag),
+                        too_large(self.message_bytes_max))
             return 0
         # the bytes are the delivery's, whatever becomes of the link while it is read
         link.store = NULL
         link.forget()
         try:
-            self.deliver(link, delivery_id, settled, tag, held_start(store) if store != NULL else <const uint8_t *>b"",
-                         filled, now_ms)
+            self.deliver(link, delivery_id, settled, <const uint8_t *>PyBytes_AS_STRING(tag), PyBytes_GET_SIZE(tag),
+                         held_start(store) if store != NULL else <const uint8_t *>b"", filled, now_ms)
         finally:
             Py_CLEAR(store)
         return 0
 
-    cdef int deliver(self, IncomingLink link, uint32_t delivery_id, bint settled, bytes tag, const uint8_t *payload,
-                     uint64_t length, int64_t now_ms) except -1:
+    cdef int deliver(self, IncomingLink link, uint32_t delivery_id, bint settled, const uint8_t *tag, uint64_t tag_length,
+                     const uint8_t *payload, uint64_t length, int64_t now_ms) except -1:
         cdef Transferred batch
         cdef Message message
         if length > self.message_bytes_max:
-            return self.refuse(link, delivery_id, settled, tag, too_large(self.message_bytes_max))
+            return self.refuse(link, delivery_id, settled, tag, tag_length, too_large(self.message_bytes_max))
         if link.raw:
             message = Message(link.address, PyBytes_FromStringAndSize(<const char *>payload, <Py_ssize_t>length), 0)
         elif link.find(payload, length):
             message = message_of(link.address, payload, length, &link.found, now_ms)
         else:
-            return self.refuse(link, delivery_id, settled, tag, LinkError(DECODE_ERROR, "the sections are no message"))
-        batch = self.join(link, delivery_id, settled)
+            return self.refuse(link, delivery_id, settled, tag, tag_length,
+                               LinkError(DECODE_ERROR, "the sections are no message"))
+        self.join(link, delivery_id, settled)
+        batch = self.batch
         batch.messages.append(message)
-        batch.tags.append(tag)
+        batch.tags.put(tag, tag_length)
+        batch.next_id += 1
         batch.flags |= message.flags
         batch.size += length
         return 0
 
-    cdef int refuse(self, IncomingLink link, uint32_t delivery_id, bint settled, bytes tag, refusal) except -1:
+    cdef int refuse(self, IncomingLink link, uint32_t delivery_id, bint settled, const uint8_t *tag, uint64_t tag_length,
+                    refusal) except -1:
         # stays the last event, so that the frame it came in is counted; nothing joins it
         cdef Transferred refused = new_transferred(link, delivery_id, settled)
         refused.refusal = refusal
-        refused.tags.append(tag)
+        refused.tags.put(tag, tag_length)
         self.tell(refused)
         self.batch = refused
         return 0
 
-    cdef Transferred join(self, IncomingLink link, uint32_t delivery_id, bint settled):
-        # the batch that a delivery, or a part of one, belongs to
-        cdef Transferred batch = self.batch
-        if batch is not None and batch.link is link and batch.settled == settled and batch.refusal is None and (
-            batch.first_id + <uint32_t>len(batch.messages) == delivery_id
+    cdef inline int join(self, IncomingLink link, uint32_t delivery_id, bint settled) except -1:
+        # `batch` is the one that a delivery, or a part of one, belongs to
+        if self.batch is None or self.batch.link is not link or self.batch.settled != settled or (
+            self.batch.next_id != delivery_id or self.batch.refusal is not None
         ):
-            return batch
-        batch = new_transferred(link, delivery_id, settled)
+            self.begin_batch(link, delivery_id, settled)
+        return 0
+
+    cdef int begin_batch(self, IncomingLink link, uint32_t delivery_id, bint settled) except -1:
+        cdef Transferred batch = new_transferred(link, delivery_id, settled)
         self.tell(batch)
         self.batch = batch
-        return batch
+        return 0
 
     cdef bint quick_disposition(self, const uint8_t *p, uint64_t length, uint16_t channel) except -1:
         cdef uint32_t count = 0, first = 0, last = 0

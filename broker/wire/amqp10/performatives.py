@@ -305,16 +305,23 @@ class Flow(Composite, kw_only=True):
 
 _SMALL: Final = (b"\x43", *(bytes((0x52, number)) for number in range(1, 256)))
 _WIDE: Final = struct.Struct(">BI")
-_FLOW: Final = b"\0\x53\x13\xc0"
+_FLOW: Final = b"\0\x53\x13"
+_LIST_HEAD: Final = struct.Struct(">II")
 _FLOW_NUMBERS, _FLOW_FIELDS = 8, 10
 
 
 def _quick_flow(frame: bytes, offset: int) -> tuple[Flow, int] | None:
-    """A flow in its usual form: a short list of numbers and flags. None: it is another, and may be malformed."""
+    """A flow in its usual form: a list of numbers and flags. None: it is another, and may be malformed."""
     at = offset + 6
     if len(frame) < at:
         return None
-    end, count = offset + 5 + frame[offset + 4], frame[offset + 5]
+    if frame[offset + 3] == 0xC0:
+        end, count = offset + 5 + frame[offset + 4], frame[offset + 5]
+    elif frame[offset + 3] == 0xD0 and len(frame) >= offset + 12:
+        size, count = _LIST_HEAD.unpack_from(frame, offset + 4)
+        at, end = offset + 12, offset + 8 + size
+    else:
+        return None
     if end > len(frame) or not 4 <= count <= _FLOW_FIELDS:
         return None
     values: list[Any] = [None] * _FLOW_NUMBERS + [False, False]

@@ -7,6 +7,7 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+from clusterbroker.broker.wire.big_endian cimport get32, get64
 from clusterbroker.journal.record cimport Message
 from clusterbroker.journal.record cimport make_message as new_message
 
@@ -58,14 +59,6 @@ cdef uint32_t[13] PROPERTIES_FIELDS = [
 ]
 cdef int REPLY_TO_PLACE = 4
 cdef int USER_ID_PLACE = 1
-
-
-cdef inline uint32_t get32(const uint8_t *p) noexcept nogil:
-    return <uint32_t>p[0] << 24 | <uint32_t>p[1] << 16 | <uint32_t>p[2] << 8 | p[3]
-
-
-cdef inline uint64_t get64(const uint8_t *p) noexcept nogil:
-    return <uint64_t>get32(p) << 32 | get32(p + 4)
 
 
 # -- values: how long they are, and whether they are values

@@ -28,6 +28,22 @@ def connect10(target: Target) -> Iterator[Connect10]:
 
 
 @pytest.fixture
+def connect_here(target: Target) -> Iterator[Connect10]:
+    """Opens connections to one node."""
+    opened: list[Peer] = []
+    address = target.address
+
+    def open_one(**options: object) -> Peer:
+        peer = Peer(address, **options)  # type: ignore[arg-type]
+        opened.append(peer)
+        return peer
+
+    yield open_one
+    for peer in opened:
+        peer.abandon()
+
+
+@pytest.fixture
 def connect10_as(provisioned: Target, connect10: Connect10) -> Connect10:
     """Open a connection as one of the users of target.py."""
 

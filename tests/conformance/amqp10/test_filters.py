@@ -60,6 +60,22 @@ def in_force(receiver: Receiver) -> dict[Any, Any]:
     return dict(getattr(source, "filter", None) or {})
 
 
+@rule("E143")
+def test_a_selecting_link_has_messages_by_priority(session: Session, channel: Channel) -> None:
+    queue = channel.queue_declare("", arguments={"x-max-priority": 9}).queue
+    for n in (12, 55, 14, 97, 56, 98, 16):
+        channel.basic_publish("", queue, b"%d" % n, priority=n // 10, headers={"n": n})
+    eventually(lambda: channel.message_count(queue) == 7)
+    receiver = selecting(session, queue, (JMS, "n <> 97 AND n <> 14"), credit=3)
+    assert receiver.bodies(3) == [b"98", b"55", b"56"]
+    channel.basic_publish("", queue, b"70", priority=7, headers={"n": 70})
+    eventually(lambda: channel.message_count(queue) == 5)
+    receiver.grant(5)
+    assert receiver.bodies(3) == [b"70", b"12", b"16"]
+    assert receiver.waiting() == 0
+    channel.queue_delete(queue)
+
+
 # -- modified
 
 

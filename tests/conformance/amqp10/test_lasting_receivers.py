@@ -1,19 +1,16 @@
-"""Recoverable receiver links: drained, with messages that are modified, on a queue with a single active consumer, and
-with filters."""
+"""Recoverable receiver links: drained, with messages that are modified, on a queue with a single active consumer."""
 
 from __future__ import annotations
 
-from clusterbroker.broker.wire.amqp10.performatives import Attach, Flow, Modified, Source, Target
-from clusterbroker.broker.wire.amqp10.types import Described, Symbol
+from clusterbroker.broker.wire.amqp10.performatives import Flow, Modified
+from clusterbroker.broker.wire.amqp10.types import Symbol
 
 from ..wire import Channel
 from .conftest import Connect10
+from .recovering import lasting_receiver, ready, suspend, tag_of
 from .test_activity import activity
 from .test_links import fill
-from .test_recovery import KEPT_S, RECOVERY, lasting_receiver, ready, suspend, tag_of
 from .wire import Receiver, Session
-
-SELECTOR = "apache.org:selector-filter:string"
 
 
 def drained(link: Receiver) -> int:
@@ -87,18 +84,3 @@ def test_a_suspended_link_stays_the_single_active_consumer(connect10: Connect10,
     assert activity(waiting) is True
     assert sorted(waiting.bodies(2)) == [b"0", b"1"]
     channel.queue_delete(queue)
-
-
-def test_a_receiver_with_a_filter_is_kept_by_its_node(session: Session, queue: str) -> None:
-    wanted = {Symbol(SELECTOR): Described(Symbol(SELECTOR), "JMSPriority > 4")}
-    source = Source(address=f"/queues/{queue}", timeout=KEPT_S, durable=2, filter=wanted)
-    session.say(
-        Attach(
-            name="r", handle=session.handle(), role=True, source=source, target=Target(),
-            desired_capabilities=(RECOVERY,),
-        )
-    )  # fmt: skip
-    attach = session.wait(Attach, lambda known: known.name == "r")
-    assert RECOVERY not in (attach.offered_capabilities or ())
-    assert isinstance(attach.source, Source)
-    assert (attach.source.durable, attach.source.timeout) == (1, KEPT_S)

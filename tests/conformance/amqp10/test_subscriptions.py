@@ -1,4 +1,4 @@
-"""Subscriptions of JMS topics (rule Z185), and what there is of no-local (E148)."""
+"""Subscriptions of JMS topics (rule Z185)."""
 
 from __future__ import annotations
 
@@ -324,13 +324,3 @@ def test_temporary_topics(connect10: Connect10) -> None:
 @rule("Z185")
 def test_shared_subscriptions_are_offered(peer: Peer) -> None:
     assert "SHARED-SUBS" in peer.opened.offered_capabilities
-
-
-@rule("E148")
-def test_no_local_is_not_in_force_and_so_not_in_the_answer(session: Session, topic: str) -> None:
-    asked = {Symbol("no-local"): Described(UInt64(0x0000468C00000003), [])}
-    receiver = subscribe(session, topic, credit=1, filter=asked)
-    assert isinstance(receiver.attach.source, Source)
-    assert not receiver.attach.source.filter
-    assert publisher(session, topic).send(b"own") == Accepted()
-    assert receiver.bodies(1) == [b"own"]

@@ -4,12 +4,14 @@ import jakarta.jms.JMSException;
 import jakarta.jms.Message;
 import jakarta.jms.MessageConsumer;
 import jakarta.jms.MessageProducer;
+import jakarta.jms.QueueBrowser;
 import jakarta.jms.Session;
 import jakarta.jms.TemporaryQueue;
 import jakarta.jms.TemporaryTopic;
 import jakarta.jms.TextMessage;
 import jakarta.jms.Topic;
 import java.net.URI;
+import java.util.Enumeration;
 import java.util.UUID;
 import org.apache.qpid.jms.JmsConnectionFactory;
 import org.apache.qpid.jms.util.MetaDataSupport;
@@ -203,6 +205,59 @@ public final class Topics {
     }
   }
 
+  private static void keptBySelector() throws Exception {
+    String container = unique("client");
+    try (Connection connection = connect(container)) {
+      Session session = session(connection);
+      Topic topic = session.createTopic(unique("news"));
+      session.createDurableConsumer(topic, "red", "colour = 'red'", false).close();
+      MessageProducer producer = session.createProducer(topic);
+      for (String colour : new String[] {"red", "blue", "green", "red"}) {
+        TextMessage message = session.createTextMessage(colour);
+        message.setStringProperty("colour", colour);
+        producer.send(message);
+      }
+      int kept = 0;
+      try (QueueBrowser browser = session.createBrowser(session.createQueue(container + "|red"))) {
+        for (Enumeration<?> each = browser.getEnumeration(); each.hasMoreElements(); kept++) {
+          must(((TextMessage) each.nextElement()).getText().equals("red"), "it keeps what it does not select");
+        }
+      }
+      must(kept == 2, kept + " messages are kept, not 2");
+      session.unsubscribe("red");
+    }
+  }
+
+  private static void noLocal() throws Exception {
+    String container = unique("client");
+    Topic topic;
+    try (Connection one = connect(container); Connection two = connect(null)) {
+      Session own = session(one);
+      Session other = session(two);
+      topic = own.createTopic(unique("news"));
+      MessageConsumer others = own.createConsumer(topic, null, true);
+      MessageConsumer every = own.createConsumer(topic);
+      MessageConsumer selected = own.createConsumer(topic, "JMSPriority > 4", true);
+      own.createDurableConsumer(topic, "mine", null, true).close();
+      publish(own, topic, "own");
+      publish(other, topic, "other");
+      next(others, "other");
+      next(every, "own");
+      next(every, "other");
+      nothing(others);
+      nothing(selected);
+    }
+    try (Connection again = connect(container)) {
+      Session session = session(again);
+      publish(session, topic, "own again");
+      MessageConsumer mine = session.createDurableConsumer(topic, "mine", null, true);
+      next(mine, "other");
+      nothing(mine);
+      mine.close();
+      session.unsubscribe("mine");
+    }
+  }
+
   private static void temporaryQueue() throws Exception {
     try (Connection one = connect(null); Connection two = connect(null)) {
       Session here = session(one);
@@ -268,6 +323,8 @@ public final class Topics {
     check("shared durable", () -> shared(unique("client"), true));
     check("shared durable, global", () -> shared(null, true));
     check("selectors", Topics::selectors);
+    check("kept by a selector", Topics::keptBySelector);
+    check("no local", Topics::noLocal);
     check("temporary queue", Topics::temporaryQueue);
     check("temporary topic", Topics::temporaryTopic);
     check("request and reply", Topics::requestAndReply);

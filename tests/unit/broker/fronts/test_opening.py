@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.fronts.amqp091.connection import Connection, open_connection
+from clusterbroker.broker.fronts.amqp091.connection import Connection
 from clusterbroker.broker.fronts.opening import FRONTS, Fronts, Opening
 from clusterbroker.broker.node.clients import Accepted
 from tests.unit.broker.fronts.amqp091.harness import HEADER, World
@@ -16,14 +16,14 @@ def other(node: Any, accepted: Accepted) -> Any:
     raise AssertionError("it is chosen, and not opened")
 
 
-BOTH = Fronts({HEADER: open_connection, b"AMQP\0\1\0\0": other, b"\x10": other}, otherwise=open_connection)
+BOTH = Fronts({HEADER: Connection, b"AMQP\0\1\0\0": other, b"\x10": other}, otherwise=Connection)
 
 
 @pytest.mark.parametrize(
     ("data", "front"),
     [
-        (HEADER + b"more", open_connection), (b"AMQP\0\1\0\0", other), (b"AMQP\0\1", other), (b"\x10\x20", other),
-        (b"A", None), (b"AMQP\0", None), (b"GET / HTTP/1.1", open_connection), (b"AMQP\3", open_connection),
+        (HEADER + b"more", Connection), (b"AMQP\0\1\0\0", other), (b"AMQP\0\1", other), (b"\x10\x20", other),
+        (b"A", None), (b"AMQP\0", None), (b"GET / HTTP/1.1", Connection), (b"AMQP\3", Connection),
     ],
 )  # fmt: skip
 def test_first_bytes_choose(data: bytes, front: Any) -> None:

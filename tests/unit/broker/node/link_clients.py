@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
+from clusterbroker.broker.content.selector.filters import Filter
 from clusterbroker.broker.fronts.amqp091.delivery import BasicConsumer, Ledger
 from clusterbroker.broker.fronts.amqp091.subscription import Subscription
 from clusterbroker.broker.node.link_recovery import Attachment
 from clusterbroker.broker.queues.link_held import LinkAttach
+from clusterbroker.broker.queues.modification import Modification
 from clusterbroker.broker.wire.amqp091.codec import OutBuffer
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.wiring import commands as c
@@ -16,8 +19,20 @@ from clusterbroker.journal.layout import PERSISTENT
 from clusterbroker.journal.record import Message
 
 
-def message(body: bytes, ttl_ms: int = -1) -> Message:
-    return Message(b"\0\1q", b"\x10\0\2" + body, 3, PERSISTENT, 0, 0, ttl_ms)
+def message(body: bytes, ttl_ms: int = -1, priority: int | None = None) -> Message:
+    header = b"\x10\0\2" if priority is None else b"\x18\0\2" + bytes((priority,))
+    return Message(b"\0\1q", header + body, len(header), PERSISTENT, priority or 0, 0, ttl_ms)
+
+
+class Choosy(Subscription):
+    """A consumer with a link's name and filter."""
+
+    __slots__ = ("filter", "link")
+
+    def __init__(self, link: str, wanted: Filter | None, *told: Any, **more: Any) -> None:
+        super().__init__(*told, **more)
+        self.link = link
+        self.filter = wanted
 
 
 class Client:
@@ -29,6 +44,7 @@ class Client:
         self.hands: dict[bytes, int] = {}
         self.subscription: Subscription | None = None
         self.answers: list[str] = []
+        self.kind: Callable[..., Subscription] = Subscription
 
     def cancelled(self, _: Subscription) -> None:
         self.subscription = None
@@ -41,7 +57,7 @@ class Client:
         return self.site.node.vhosts["/"].queues["q"]
 
     def consume(self, prefetch: int = 0, priority: int = 0) -> str:
-        self.subscription = Subscription(
+        self.subscription = self.kind(
             self, self.ledger, self.handle, "c", no_ack=False, exclusive=False, prefetch=prefetch, priority=priority,
             arguments={},
         )  # fmt: skip
@@ -79,6 +95,12 @@ class Client:
     def give_back(self, body: bytes, counted: bool = False) -> None:
         ((_, _, seq),) = self.ledger.collect(self.hands.pop(body), False) or []
         self.handle.requeue(seq, counted)
+
+    def exclude(self, body: bytes, link: str) -> None:
+        """It returns, and that link never wants it again."""
+        ((_, _, seq),) = self.ledger.collect(self.hands.pop(body), False) or []
+        self.handle.modify(seq, Modification(False, link))
+        self.cluster.turn()
 
     def reject(self, body: bytes) -> None:
         ((_, _, seq),) = self.ledger.collect(self.hands.pop(body), False) or []

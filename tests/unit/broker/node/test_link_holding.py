@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
+from clusterbroker.broker.queues.attributes import EXCLUDED
 from clusterbroker.broker.queues.link_deliveries import STALE
 from clusterbroker.broker.queues.link_held import HeldMessages
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
 from clusterbroker.cluster.wiring import commands as c
-from tests.unit.broker.node.link_clients import Client, Receiver, message
+from tests.unit.broker.node.link_clients import Choosy, Client, Receiver, message
 from tests.unit.broker.node.node_cluster import Cluster, Site
 
 
@@ -359,3 +361,23 @@ def test_a_rejected_message_and_counted_returns_reach_the_delivery_limit(cluster
     first.give_back(b"2", counted=True)
     assert first.read() == []
     assert (ring(cluster).ready, ring(cluster).links()) == (0, {})
+
+
+@WHERE
+def test_an_exclusion_is_in_the_group_of_its_return(cluster: Cluster, where: str) -> None:
+    receiver = Receiver(cluster, place(cluster, where))
+    receiver.kind = partial(Choosy, "c\0l", None)
+    receiver.consume()
+    publish(cluster, b"m0")
+    assert receiver.bodies() == [b"m0"]
+    for site in cluster.running:
+        site.disk_waits = True
+    receiver.exclude(b"m0", "c\0l")
+    known = ring(cluster)
+    assert known.ready == 0, "it has not returned: no log says so"
+    assert EXCLUDED.names(known.attributes), "and whichever does says what is excluded"
+    for site in cluster.running:
+        site.disk_waits = False
+    cluster.wait(500)
+    assert known.ready == 1
+    assert receiver.bodies() == []

@@ -8,6 +8,7 @@ import pytest
 
 from clusterbroker.broker.node.link_recovery import Attachment
 from clusterbroker.broker.queues import link_deliveries
+from clusterbroker.broker.queues.attributes import LINK_NAME_BYTES
 from clusterbroker.broker.queues.link_deliveries import NO_ROOM, STALE, AskedTags, Tagged, value_of
 from clusterbroker.broker.queues.ticket import Outcome, Ticket
 from clusterbroker.cluster.errors import AccessRefused, NotFound
@@ -232,13 +233,29 @@ def test_an_owner_that_was_away_forgets_what_is_over_when_it_takes_over(cluster:
 
 
 def test_without_room_for_names_deliveries_are_refused(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_deliveries, "LINK_NAMES_MAX", 2)
+    monkeypatch.setattr(link_deliveries, "LINK_NAMES_BYTES_MAX", 2 * LINK_NAME_BYTES + 4)
     sender = Sender(cluster, owner(cluster).name)
     (queue,) = owned(owner(cluster))
     assert queue.refuses_tagged(Tagged(sender.link, 1, 0, [b"1", b"2", b"3"])) == NO_ROOM
     assert sender.publish(b"1", b"2", b"3") == ["queue is full"]
     assert sender.publish(b"1", b"2") == [Outcome.ACCEPTED]
     assert stored(cluster) == [b"1", b"2"]
+
+
+def test_very_many_names_reach_a_copy_that_comes_back_and_the_next_owner(cluster: Cluster) -> None:
+    first = owner(cluster).name
+    away, stays = others(cluster)
+    cluster.kill(away)
+    sender = Sender(cluster, stays)
+    tags = [b"%d" % number for number in range(20_000)]
+    for at in range(0, len(tags), 2_000):
+        assert sender.publish(*tags[at : at + 2_000]) == [Outcome.ACCEPTED]
+    cluster.restart(away)
+    cluster.wait(3_000)
+    cluster.kill(first)
+    cluster.kill(stays)
+    assert owner(cluster).name == away
+    assert names(cluster) == tags
 
 
 def test_a_full_queue_takes_all_of_a_frame_or_nothing(cluster: Cluster) -> None:

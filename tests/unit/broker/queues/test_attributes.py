@@ -23,6 +23,7 @@ NAMES: list[tuple[Any, Any, bytes]] = [
     (a.LINK_HELD, (7, 1), b"k\0\0\0\0\0\0\0\7\0\0\0\0\0\0\0\1"),
     (a.LINK_ATTACH, 7, b"v\0\0\0\0\0\0\0\7"),
     (a.RETRY, 7, b"w\0\0\0\0\0\0\0\7"),
+    (a.EXCLUDED, (b"0123456789abcdef", 1), b"x0123456789abcdef\0\0\0\0\0\0\0\1"),
     (a.BOOKMARK, "reader", b"oreader"),
 ]
 
@@ -30,13 +31,13 @@ NAMES: list[tuple[Any, Any, bytes]] = [
 @pytest.mark.parametrize(("kind", "key", "name"), NAMES)
 def test_a_name_is_its_kinds_byte_and_the_key(kind: Any, key: Any, name: bytes) -> None:
     assert kind.name(key) == name
-    assert kind.names({b"x": 1, name: 2}) == [name]
+    assert kind.names({b"~": 1, name: 2}) == [name]
     if isinstance(kind, a.Readable):
-        assert kind.of({b"x": 1, name: 2}) == [(key, 2)]
+        assert kind.of({b"~": 1, name: 2}) == [(key, 2)]
 
 
 def test_a_byte_stands_for_one_kind() -> None:
-    assert a.HAD_CONSUMERS == b"c"
-    assert {kind.prefix for kind, _, _ in NAMES} | {b"c"} == set(a.KINDS)
+    assert (a.HAD_CONSUMERS, a.SWEPT) == (b"c", b"g")
+    assert {kind.prefix for kind, _, _ in NAMES} | {b"c", b"g"} == set(a.KINDS)
     with pytest.raises(AssertionError, match="one kind"):
         a.Kind(b"t", bytes)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from clusterbroker.broker.queues import link_deliveries
-from clusterbroker.broker.queues.attributes import LINK_DELIVERY
+from clusterbroker.broker.queues.attributes import LINK_DELIVERY, LINK_NAME_BYTES
 from clusterbroker.broker.queues.link_deliveries import AskedTags, LinkDeliveries, Tagged, value_of
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.journal.record import GroupWriter, SegmentUse
@@ -86,11 +87,27 @@ def test_an_answer_has_what_is_asked_for_first(ring: Any) -> None:
     assert deliveries.answer(AskedTags(LINK, 2, (b"c", b"x"), True), 1) == [b"c", b"a", b"b"]
 
 
-def test_there_is_room_for_so_many(ring: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_deliveries, "LINK_NAMES_MAX", 3)
+def test_there_is_room_for_so_many_bytes(ring: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_deliveries, "LINK_NAMES_BYTES_MAX", 3 * LINK_NAME_BYTES + 6)
     deliveries = LinkDeliveries(ring)
     deliveries.note(tagged(0, b"a", b"b"))
-    assert [deliveries.has_room(count) for count in (1, 2)] == [True, False]
-    deliveries.forget(LINK, value_of(1, 0), [b"a"])
-    assert deliveries.has_room(2)
-    assert not LinkDeliveries(ring).has_room(3), "as many as its log says"
+    assert [deliveries.has_room(tags) for tags in ([b"c"], [b"cc"], [b"c", b"d"])] == [True, False, False]
+    deliveries.note(tagged(2, b"a"))  # another delivery of the tag: the name is there already
+    assert deliveries.has_room([b"c"])
+    deliveries.forget(LINK, value_of(1, 1), [b"b"])
+    assert deliveries.has_room([b"c", b"d"])
+    assert LinkDeliveries(ring).bytes_held == deliveries.bytes_held == LINK_NAME_BYTES + 2, "as its log says"
+
+
+def test_names_take_about_the_memory_that_is_counted() -> None:
+    ring, count = Ring(1, True, 0, SegmentUse()), 10_000
+    ring.replicated = True
+    deliveries = LinkDeliveries(ring)
+    tracemalloc.start()
+    try:
+        deliveries.note(tagged(0, *(number.to_bytes(32, "big") for number in range(count))))
+        ring.write(GroupWriter(1, 0))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0.5 * deliveries.bytes_held <= taken <= 1.5 * deliveries.bytes_held

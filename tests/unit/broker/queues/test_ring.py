@@ -357,7 +357,7 @@ def test_a_checkpoint_knows_of_producers_what_the_log_does(half: Any) -> None:
     assert "producers" not in ring.checkpoint_meta()
     half.commit(ring)
     ring.set_attribute(b"px", 6)
-    assert ring.checkpoint_meta()["producers"] == [[b"px", 5]]
+    assert ring.checkpoint_meta()["producers"] == [(b"px", 5)]
 
 
 def test_the_newest_delivery_count_is_told_once(half: Any) -> None:

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from clusterbroker.broker.fronts.amqp091.connection import Connection
+from clusterbroker.broker.node.clients import Accepted
 from clusterbroker.broker.node.core import Entropy, Group, Load, Node
 from clusterbroker.broker.node.driver import Driver, Proposal
 from clusterbroker.broker.node.effects import GOOD, WRONG, Verdict
@@ -332,7 +333,7 @@ class Client:
 
     def __init__(self, world: World, *, loopback: bool = True, identity: str | None = None) -> None:
         self.world = world
-        self.connection = Connection(world.node, "192.0.2.1:5", loopback, world.now_ms, identity)
+        self.connection = Connection(world.node, Accepted("192.0.2.1:5", loopback, world.now_ms, identity))
         self.ended: str | None = None
         self.heartbeats = 0
         self.unsent = b""

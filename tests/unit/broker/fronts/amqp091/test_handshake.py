@@ -8,6 +8,7 @@ import pytest
 
 from clusterbroker.broker.access.sign_in import address_of
 from clusterbroker.broker.fronts.amqp091.connection import Connection
+from clusterbroker.broker.node.clients import Accepted
 from clusterbroker.broker.node.effects import GOOD
 from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.broker.wire.amqp091.domains import push_longstr
@@ -245,4 +246,4 @@ def test_limits_of_connections(whose: str) -> None:
 )
 def test_guesses_are_counted_by_address(peer: str, address: str) -> None:
     world = World()
-    assert address_of(Connection(world.node, peer, False, 0)) == address
+    assert address_of(Connection(world.node, Accepted(peer, False, 0))) == address

@@ -3,11 +3,13 @@ members of an older release, messages on disk, bounds."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
 from clusterbroker.broker.queues import selecting
+from clusterbroker.broker.queues.attributes import EXCLUDED
 from clusterbroker.broker.remote import consumer_link
 from clusterbroker.broker.wire.amqp10.performatives import Attach, Detach, Disposition, Header, Modified, Released
 from clusterbroker.broker.wire.amqp10.types import Described, Symbol
@@ -128,6 +130,38 @@ def test_of_very_many_exclusions_the_oldest_are_forgotten(monkeypatch: pytest.Mo
     assert world.queue("q").ring.ready == 3
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_the_log_knows_what_links_have_excluded(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Random exclusions, messages that leave, and owners that begin with what the log says."""
+    monkeypatch.setattr(selecting, "FORGOTTEN_AT_ONCE", 3)
+    rng, world = random.Random(seed), world_with("q")
+    filled(world, 80)
+    queue = world.queue("q")
+    ring, dispatch, lasting = queue.ring, queue.dispatch, set()
+    for _ in range(150):
+        here = [seq for seq, *_ in ring.living(1, ring.next_seq, 100)]
+        if rng.random() < 0.6 and here:
+            seq, link, lasts = rng.choice(here), rng.choice(("c\0one", "c\0two")), rng.random() < 0.7
+            dispatch.exclude((seq,), link, lasting=lasts)
+            if lasts:
+                lasting.add((seq, selecting._digest(link)))
+        elif rng.random() < 0.9 and here:
+            ring.settle(rng.choice(here))
+        elif dispatch.selecting is not None:
+            dispatch.selecting = None
+            dispatch.restore()
+        said = {
+            (selecting.BUCKET * bucket + at, link)
+            for (link, bucket), bits in EXCLUDED.of(ring.attributes)
+            for at in range(selecting.BUCKET)
+            if bits >> at & 1
+        }
+        known = set() if dispatch.selecting is None else set(dispatch.selecting._excluded)
+        assert said <= known
+        assert {pair for pair in lasting if ring.living(pair[0], pair[0], 1)} <= said
+        assert said <= lasting, "what is not lasting is no affair of the log"
+
+
 def test_what_has_left_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selecting, "EXCLUDED_MAX", 4)
     world = world_with("q")
@@ -198,6 +232,16 @@ def test_a_filter_needs_members_that_judge() -> None:
     attached = peer.receiver("plain", "/queues/q")
     assert bodies(attached.attached, Attach)
     assert not bodies(attached.attached, Detach)
+
+
+def test_no_local_needs_members_that_know_of_it() -> None:
+    """Below feature level 3 it is absent from the answer."""
+    asked = {Symbol("no-local"): Described(Symbol("apache.org:no-local-filter:list"), [])}
+    for level, in_force in ((2, False), (3, True)):
+        peer = Peer(Cluster("a", "b", level=level)["a"]).enter()
+        receiver = peer.receiver("r", "topic", capabilities=("topic",), filter=asked)
+        (attach,) = bodies(receiver.attached, Attach)
+        assert bool(attach.source.filter) is in_force
 
 
 def test_consumers_that_pass_over_and_others_take_turns() -> None:

@@ -18,7 +18,7 @@ from clusterbroker.broker.fronts.amqp10.resuming import (
     room_for_map,
     told,
 )
-from clusterbroker.broker.fronts.amqp10.sender_memory import COUNTS, ECHO_MS, Memory, Proof
+from clusterbroker.broker.fronts.amqp10.sender_memory import ECHO_MS, Memory, Proof
 from clusterbroker.broker.wire.amqp10.errors import LinkError
 from clusterbroker.broker.wire.amqp10.performatives import (
     Accepted,
@@ -34,6 +34,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     TransactionalState,
     decode,
 )
+from clusterbroker.broker.wire.amqp10.serials import SERIALS
 from clusterbroker.broker.wire.amqp10.types import Described
 from clusterbroker.broker.wire.numbers import UInt64
 from tests.support.amqp10 import message
@@ -309,10 +310,10 @@ def test_an_echo_proves_what_was_told_before_it() -> None:
 
 def test_no_two_flows_that_ask_have_one_sum() -> None:
     proof = Proof()
-    proof.said(COUNTS - 1)
-    assert proof.next_sum(COUNTS - 1) == 0
+    proof.said(SERIALS - 1)
+    assert proof.next_sum(SERIALS - 1) == 0
     proof.said(0)
-    assert proof.next_sum(COUNTS - 5) == 1
+    assert proof.next_sum(SERIALS - 5) == 1
     assert proof.next_sum(7) == 7
 
 
