@@ -34,6 +34,7 @@ COMPILED = (  # the longest first
     "clusterbroker.broker.transactions.rows",
     "clusterbroker.broker.content.headers",
     "clusterbroker.journal.walk",
+    "clusterbroker.journal.due_index",
 )
 DEPENDS = {"clusterbroker.journal.record": ["clusterbroker/journal/commit_thread.h"]}
 FLAGS = ["-O3", "-fno-strict-aliasing", "-g0"]

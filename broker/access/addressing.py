@@ -20,6 +20,7 @@ from clusterbroker.broker.content.message import with_flags, with_properties
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.routing.carbon_copy import UnacceptableHeader, accepted_keys
+from clusterbroker.broker.routing.delays import DELAY_KEY, DELAY_MS_MAX, KEY_BYTES_MAX, delay_key, due_ms
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.transactions.onward import route_of
 from clusterbroker.broker.wire.amqp091.fields import FieldTable
@@ -95,9 +96,20 @@ def addressed(
     route = session.publisher.route(
         exchange, key, lambda: properties.headers, (*copies, *blind), lambda name: getattr(properties, name, None)
     )  # fmt: skip
+    if route.leads_on is not None:
+        _check_delay(properties.headers, access.node.now_ms)
     if blind or changed is not properties:
         message = with_properties(message, changed, message.flags | HAS_BCC if blind else None)
     return message, route, _named(properties.headers)
+
+
+def _check_delay(headers: FieldTable | None, now_ms: int) -> None:
+    """Refuses a delay beyond what is kept, and a key under which nothing can wait."""
+    due = due_ms(headers, now_ms)
+    if due is not None and due - now_ms > DELAY_MS_MAX:
+        raise precondition_failed(f"delay of {due - now_ms} ms: a message waits for {DELAY_MS_MAX} ms at most")
+    if headers and DELAY_KEY in headers and not delay_key(headers):
+        raise precondition_failed(f"invalid header '{DELAY_KEY}': expected a text of 1 to {KEY_BYTES_MAX} bytes")
 
 
 def _named(headers: FieldTable | None) -> Named | None:

@@ -18,6 +18,7 @@ from clusterbroker.cluster.ids import Epoch
 from clusterbroker.cluster.wiring.commands import (
     AnyCommand,
     Bind,
+    DeclareDelayedExchange,
     DeclareExchange,
     DeclareQueue,
     DeleteExchange,
@@ -25,7 +26,7 @@ from clusterbroker.cluster.wiring.commands import (
     Unbind,
 )
 from clusterbroker.cluster.wiring.entities import Binding, DestinationKind
-from clusterbroker.cluster.wiring.exchange_rules import STAGING
+from clusterbroker.cluster.wiring.exchange_rules import DELAYED, STAGING
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring.stream_settings import STREAM
 from clusterbroker.journal.values import stored
@@ -61,7 +62,7 @@ class Admin:
 
     def declare_exchange(
         self, name: str, kind: str, arguments: Mapping[str, Any], *, durable: bool, auto_delete: bool, internal: bool
-    ) -> DeclareExchange:
+    ) -> DeclareExchange | DeclareDelayedExchange:
         _check_exchange(name)
         access, node = self._access, self._access.node
         access.check("configure", "exchange", name)
@@ -79,7 +80,8 @@ class Admin:
             if not staging and node.exchange_count >= limit:
                 raise precondition_failed(f"cannot declare exchange '{name}': exchange limit ({limit}) is reached")
             access.check_memory(f"declare exchange '{name}'")
-        return DeclareExchange(
+        command = DeclareDelayedExchange if kind == DELAYED else DeclareExchange
+        return command(
             vhost=access.vhost.name,
             name=name,
             type=kind,

@@ -12,6 +12,7 @@ from clusterbroker.broker.access.errors import Refusal, access_refused, not_foun
 from clusterbroker.broker.access.rights import AccountRights
 from clusterbroker.broker.node.verdicts import Verdicts
 from clusterbroker.cluster.wiring.authorization import PermissionKind, TopicPermissionKind, principal
+from clusterbroker.cluster.wiring.queue_rules import delay_queue_text
 
 if TYPE_CHECKING:
     from clusterbroker.broker.access.rights import Rights
@@ -111,6 +112,8 @@ class Authorization:
         return not_found(f"no queue '{name}' in vhost '{self.vhost.name}'")
 
     def check_exclusive(self, queue: QueueHandle) -> None:
+        if queue.entity.delays:
+            raise access_refused(delay_queue_text(queue.entity))
         owner = queue.entity.exclusive_owner
         if owner is not None and owner != self.connection_id:
             raise resource_locked(

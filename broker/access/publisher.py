@@ -70,6 +70,13 @@ def is_reply(message: Message) -> bool:
     return not message.exchange and message.routing_key.startswith(REPLY_KEY)
 
 
+def way_of(route: Route[QueueHandle], mandatory: bool) -> Route[QueueHandle]:
+    """The route that a message takes: a mandatory one is not delayed when it would lead nowhere now."""
+    if not mandatory or route.leads_on is None or route.leads_on():
+        return route
+    return Route(uncacheable=True)
+
+
 def affordable(find: Callable[..., Route[QueueHandle]], *asked: Any) -> Route[QueueHandle]:
     """A route. Refuses one that costs too much."""
     try:
@@ -168,6 +175,7 @@ class Publisher:
     ) -> None:
         """Puts the messages into the queues of the route. `ticket` is passed when the last of them has answered. More
         than TARGETS_AT_ONCE get it in turns."""
+        route = way_of(route, mandatory)
         messages = self.depart(route, messages, mandatory, ticket)
         if ticket is not None:
             ticket.counts = route.counts

@@ -31,7 +31,8 @@ from clusterbroker.journal.record import Message
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
     from clusterbroker.broker.queues.handle import QueueHandle
-    from clusterbroker.cluster.wiring.authorization import PermissionKind
+    from clusterbroker.cluster.wiring.queue_rules import delay_queue_text
+from clusterbroker.cluster.wiring.authorization import PermissionKind
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 """Direct reply-to: the address of a session itself, in place of a queue."""
@@ -127,6 +128,9 @@ class Request:
         queue: QueueHandle | None = access.vhost.queues.get(name)
         if queue is None:
             self.refuse(404, access.no_queue(name).text)
+        elif queue.entity.delays:
+            self.refuse(403, delay_queue_text(queue.entity))
+            return None
         return queue
 
     def answer(self, outcome: Mapping[str, Any], refused: bool = False) -> None:
@@ -216,7 +220,7 @@ def _reply(access: Authorization, asked: Properties, outcome: Mapping[str, Any],
         node.reply(vhost.name, key, message)
         return
     queue = vhost.queues.get(key)
-    if queue is not None and not queue.deleted:
+    if queue is not None and not queue.deleted and not queue.entity.delays:
         queue.publish((message,), ticket, node.now_ms)
 
 

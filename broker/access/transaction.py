@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from clusterbroker.broker.access.errors import resource_error
-from clusterbroker.broker.access.publisher import DELIVERY_STEPS, Named, Publisher, is_reply
+from clusterbroker.broker.access.publisher import DELIVERY_STEPS, Named, Publisher, is_reply, way_of
 from clusterbroker.broker.queues.handle import CommitPart, QueueHandle
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.router import Route
@@ -118,7 +118,7 @@ class Transaction:
         """What each queue gets of it. What has no queue to go to is returned."""
         parts: dict[QueueHandle, CommitPart] = {}
         for route, messages, mandatory, named in self.publishes:
-            way = publisher.replied(messages[0]) if is_reply(messages[0]) else route
+            way = publisher.replied(messages[0]) if is_reply(messages[0]) else way_of(route, mandatory)
             departed = publisher.depart(way, messages, mandatory, None)
             for queue in way.targets:
                 parts.setdefault(queue, CommitPart()).publishes.append((departed, named))

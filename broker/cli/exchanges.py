@@ -21,7 +21,7 @@ from clusterbroker.broker.cli.parameters import (
     Vhost,
     table,
 )
-from clusterbroker.broker.cli.tables import Column, Document, Table, pairs, quoted, rate
+from clusterbroker.broker.cli.tables import Column, Document, Table, number, pairs, quoted, rate
 from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Exchanges.")
@@ -36,6 +36,7 @@ EXCHANGES = Table(
         Column("in", "message_stats.publish_in_details.rate", rate),
         Column("out", "message_stats.publish_out_details.rate", rate),
         Column("policy"),
+        Column("delayed", "messages_delayed", number, wide=True),
         Column("auto_delete", wide=True),
         Column("internal", wide=True),
         Column("arguments", show=pairs, wide=True),

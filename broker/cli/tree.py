@@ -34,6 +34,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "queues": Entry("queues", singular="queue"),
     "exchanges": Entry("exchanges", singular="exchange"),
     "bindings": Entry("exchanges", "bindings", singular="binding"),
+    "delayed": Entry("delayed"),
     "producers": Entry("queues", "producers", singular="producer"),
     "leases": Entry("queues", "leases"),
     "connections": Entry("connections", singular="connection"),

@@ -32,7 +32,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 
-from clusterbroker.broker.management import amqp_operations, bodies, messages, operations, reads, writes
+from clusterbroker.broker.management import amqp_operations, bodies, delayed, messages, operations, reads, writes
 from clusterbroker.broker.management.errors import Refused, bad_request, of_order
 from clusterbroker.broker.management.forms import BODY_BYTES_MAX
 from clusterbroker.broker.management.principals import MANAGEMENT, Principal
@@ -41,7 +41,7 @@ from clusterbroker.broker.management.replica import Replica
 from clusterbroker.broker.server.audit import Audit
 from clusterbroker.broker.server.log import Bucket
 from clusterbroker.broker.stats.as_user import Ask, AsUser
-from clusterbroker.broker.stats.inspection import decode_result
+from clusterbroker.broker.stats.inspection import LOOKS, decode_result
 from clusterbroker.broker.stats.inspection import encode as encode_request
 from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster import passwords
@@ -231,15 +231,15 @@ class _Shell:
                 reading = await self._reading(request)
             else:
                 reading, fields = await self._reading_with_body(request)
-            asked = messages.run(question, reading, decoded(request.path_params), fields)
-            if question.what != "browse":
+            asked = (question.asks or messages.run)(question, reading, decoded(request.path_params), fields)
+            if question.what not in LOOKS:
                 request.scope[FACTS] = messages.told(asked, None)
             self._not_cut_off()
             answer = _done(await self._node.carry_out("messages", {"request": encode_request(asked)}))
             if "result" not in answer:
                 raise Refused(503, "unavailable", answer["unavailable"])
             result = decode_result(answer["result"])
-            if question.what != "browse":
+            if question.what not in LOOKS:
                 request.scope[FACTS] = messages.told(asked, result)
             return json_response(messages.document(reading, asked, result))
 
@@ -305,7 +305,7 @@ def _routes() -> tuple[BaseRoute, ...]:
         (_Shell.write, writes.WRITES),
         (_Shell.act, amqp_operations.ACTS),
         (_Shell.operate, operations.OPERATIONS),
-        (_Shell.inspect, messages.QUESTIONS),
+        (_Shell.inspect, (*messages.QUESTIONS, *delayed.QUESTIONS)),
         (lambda shell, _: shell.login, (begin,)),
         (lambda shell, _: shell.logout, (end,)),
     )

@@ -19,7 +19,7 @@ from clusterbroker.broker.stats.message_filter import LENGTH_MAX
 from clusterbroker.cluster.passwords import PASSWORD_BYTES_MAX, SCRYPT, SHA256, SHA512
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.entities import VHOST_LIMITS, ApplyTo, UserLimits
-from clusterbroker.cluster.wiring.exchange_rules import TYPES
+from clusterbroker.cluster.wiring.exchange_rules import DECLARABLE, DELAYED, DELAYED_TYPE, TYPES
 from clusterbroker.cluster.wiring.policies import ALTERNATE_EXCHANGE
 from clusterbroker.cluster.wiring.queue_settings import POLICY_RULES, RULES, storable_lives
 
@@ -53,7 +53,9 @@ POLICY_DEFINITION: Final = {
 }  # fmt: skip
 _EXCHANGE_ARGUMENTS: Final = table_schema(
     {ALTERNATE_EXCHANGE: text_schema("Where messages go that no queue is bound for"), "hash-header": text_schema(),
-     "hash-property": one_of("correlation_id", "message_id", "timestamp")}
+     "hash-property": one_of("correlation_id", "message_id", "timestamp"),
+     DELAYED_TYPE: one_of(*TYPES), "x-max-delayed": integer(0, INTEGER_MAX),
+     "x-max-delayed-bytes": integer(0, INTEGER_MAX)}
 )  # fmt: skip
 _LIMIT: Final = integer(-INTEGER_MAX, INTEGER_MAX)
 TEXTS: Final = (
@@ -380,7 +382,7 @@ class Queue(Form):
 class Exchange(Form):
     """An exchange."""
 
-    type: Annotated[str, Meta(extra_json_schema={"enum": list(TYPES)})] = "direct"
+    type: Annotated[str, Meta(extra_json_schema={"enum": list(DECLARABLE)})] = "direct"
     durable: bool = True
     auto_delete: bool = False
     internal: Annotated[bool, Meta(description="Clients cannot publish to it")] = False
@@ -390,11 +392,12 @@ class Exchange(Form):
 class ImportedExchange(Exchange, kw_only=True):
     """An exchange of an import: its type is said."""
 
-    type: Annotated[str, Meta(extra_json_schema={"enum": list(TYPES)})]
+    type: Annotated[str, Meta(extra_json_schema={"enum": list(DECLARABLE)})]
 
-    def command(self, at_ms: int, vhost: str, name: str) -> c.DeclareExchange:
+    def command(self, at_ms: int, vhost: str, name: str) -> c.DeclareExchange | c.DeclareDelayedExchange:
         """Make it."""
-        return c.DeclareExchange(at_ms=at_ms, vhost=vhost, name=name, **asdict(self))
+        kind = c.DeclareDelayedExchange if self.type == DELAYED else c.DeclareExchange
+        return kind(at_ms=at_ms, vhost=vhost, name=name, **asdict(self))
 
 
 class Binding(Form):

@@ -102,7 +102,7 @@ def _wiring(reading: Reading, vhosts: list[str], *, named: bool) -> Document:
     answer: Document = {"queues": [], "exchanges": [], "bindings": []}
     for vhost in vhosts:
         for queue in sorted(reading.map.queues(vhost), key=lambda queue: queue.name):
-            if queue.exclusive_owner is None:
+            if queue.exclusive_owner is None and not queue.delays:  # comes with its exchange
                 answer["queues"].append(told(queue, "auto_delete", "durable", "name"))
         for exchange in sorted(reading.map.exchanges(vhost), key=lambda exchange: exchange.name):
             if exchange.name not in _BY_ITSELF and exchange.type != STAGING:
@@ -342,6 +342,7 @@ _OF: Final[dict[type[c.Defining], tuple[str, _There]]] = {
         held.name == one.name for held in map_.operator_policies(one.vhost))),
     c.DeclareQueue: ("queues", lambda map_, one: map_.queue(one.vhost, one.name)),
     c.DeclareExchange: ("exchanges", lambda map_, one: map_.exchange(one.vhost, one.name)),
+    c.DeclareDelayedExchange: ("exchanges", lambda map_, one: map_.exchange(one.vhost, one.name)),
     c.Bind: ("bindings", lambda map_, one: map_.find_binding(Binding(
         one.vhost, one.source, one.destination, one.destination_kind, one.routing_key, one.arguments))),
 }  # fmt: skip

@@ -15,7 +15,9 @@ from typing import Any, Final
 from urllib.parse import quote_plus, unquote
 
 from clusterbroker.cluster.wiring.arguments import digest
+from clusterbroker.cluster.wiring.delays import delay_queue
 from clusterbroker.cluster.wiring.entities import Binding, DestinationKind, Exchange
+from clusterbroker.cluster.wiring.exchange_rules import DELAYED
 
 from .connections import publishers
 from .errors import object_not_found
@@ -87,6 +89,10 @@ def document(reading: Reading, exchange: Exchange) -> Document:
         policy = reading.map.exchange_settings(exchange).policy
         if policy is not None:
             answer["policy"] = policy
+    if exchange.type == DELAYED:
+        queue = reading.map.queue(exchange.vhost, delay_queue(exchange.name))
+        track = None if queue is None else reading.replica.queue_track(queue)
+        answer["messages_delayed"] = 0 if track is None else track.row.ready
     told = reading.replica.exchanges.get((exchange.vhost, exchange.name))
     if told:
         answer["message_stats"] = reading.counted("msg_rates", tuple(told.values()), EXCHANGE_FIELDS)
@@ -164,7 +170,7 @@ def all_bindings(reading: Reading, vhost: str | None = None) -> list[Binding]:
     """Those of a vhost, or of all that the user may enter; the implied ones too."""
     found: list[Binding] = []
     for name in open_vhosts(reading, vhost):
-        found.extend(_implied(name, queue.name) for queue in reading.map.queues(name))
+        found.extend(_implied(name, queue.name) for queue in reading.map.queues(name) if not queue.delays)
         found.extend(reading.map.bindings(name))
     return found
 
@@ -173,7 +179,7 @@ def bindings_from(reading: Reading, vhost: str, name: str) -> Sequence[Binding]:
     """Those that leave an exchange. Refused (404) without one."""
     exchange = find(reading, vhost, name)
     if not exchange.name:
-        return [_implied(vhost, queue.name) for queue in reading.map.queues(vhost)]
+        return [_implied(vhost, queue.name) for queue in reading.map.queues(vhost) if not queue.delays]
     return reading.map.bindings_from(vhost, exchange.name)
 
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from clusterbroker.cluster.passwords import MD5
-from clusterbroker.cluster.wiring.exchange_rules import TYPES
+from clusterbroker.cluster.wiring.exchange_rules import DECLARABLE
 from clusterbroker.cluster.wiring.policies import ALTERNATE_EXCHANGE
 from clusterbroker.cluster.wiring.queue_settings import POLICY_RULES, QUEUE_TYPES
 
@@ -240,7 +240,7 @@ def _queue(entry: Entry, findings: _Findings) -> Entry | None:
 
 def _exchange(entry: Entry, findings: _Findings) -> Entry | None:
     kind = entry.get("type")
-    unsupported = isinstance(kind, str) and kind not in TYPES
+    unsupported = isinstance(kind, str) and kind not in DECLARABLE
     if unsupported and findings.left_out(_named("exchange", entry), f"no exchange type '{kind}' here", "left out"):
         return None
     return entry

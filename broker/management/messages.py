@@ -6,6 +6,7 @@ for what is published to write to the exchange, the default one being `amq.defau
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +14,7 @@ from msgspec import UNSET
 
 from clusterbroker.broker.content.formats import UnknownFormatError
 from clusterbroker.broker.content.properties import properties_of
-from clusterbroker.broker.stats.inspection import TREATED_MAX, Request, Result, Shown, What, life_of
+from clusterbroker.broker.stats.inspection import LOOKS, TREATED_MAX, Request, Result, Shown, What, life_of
 from clusterbroker.broker.stats.message_filter import BadFilter, parse
 from clusterbroker.cluster.wiring.entities import Queue
 
@@ -26,7 +27,9 @@ from .principals import ADMINISTRATOR, MANAGEMENT
 from .reading import Document, Reading, same
 from .reads import Path
 
-COUNTED: Final[dict[What, str]] = {"delete": "deleted", "move": "moved", "replay": "replayed"}
+COUNTED: Final[dict[What, str]] = {
+    "delete": "deleted", "move": "moved", "replay": "replayed", "send_now": "sent", "reschedule": "rescheduled",
+}  # fmt: skip
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -39,6 +42,8 @@ class Question(msgspec.Struct, frozen=True):
     form: type[Form] | None = None
     """Of its body."""
     statuses: tuple[int, ...] = (200,)
+    asks: Callable[[Question, Reading, Path, Said], Request] | None = None
+    """Makes the request; None: `run`."""
 
 
 def run(question: Question, reading: Reading, path: Path, said: Said) -> Request:
@@ -157,7 +162,11 @@ def _destination(reading: Reading, vhost: str, body: Elsewhere) -> tuple[str | N
 def told(request: Request, result: Result | None) -> Document:
     """What an audit is told of an operation: which messages, where to, and what came of it; None: that is not known."""
     facts: Document = {"which": "filter" if request.seqs is None else f"{len(request.seqs)} numbers"}
-    if request.what != "delete":
+    if request.delay_key:
+        facts["which"] = "key"
+    if request.due_ms:
+        facts["due_ms"] = request.due_ms
+    if request.what in ("move", "replay"):
         facts["to"] = "origin" if request.exchange is None else {"exchange": request.exchange or DEFAULT_NAME}
         if request.exchange is not None and request.routing_key is not None:
             facts["to"]["queue" if not request.exchange else "routing_key"] = request.routing_key
@@ -173,7 +182,7 @@ def document(reading: Reading, request: Request, result: Result) -> Document:
         **same(result, "queue_id", "life", "owner", "looked_at", "last"),
         "next": result.next or None,
     }
-    if request.what == "browse":
+    if request.what in LOOKS:
         as_base64 = reading.query.get("encoding") == "base64"
         answer["items"] = [_shown(shown, as_base64) for shown in result.shown]
     else:
@@ -190,7 +199,9 @@ def _properties(shown: Shown) -> Document:
 
 
 def _shown(shown: Shown, as_base64: bool) -> Document:
+    due: Document = {"due_ms": shown.due_ms} if shown.due_ms else {}
     return {
+        **due,
         **same(shown, "seq", "state", "redelivered", "delivery_count", "payload_bytes"),
         "node": shown.node or None,
         "exchange": shown.exchange.decode(errors="replace"),

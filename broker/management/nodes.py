@@ -25,7 +25,7 @@ RABBITMQ_API: Final = "3.10.8"
 PRODUCT: Final = "clusterbroker"
 
 EXCHANGE_TYPES: Final = [
-    {"description": f"AMQP {name} exchange", "enabled": True, "name": name} for name in exchange_rules.TYPES
+    {"description": f"AMQP {name} exchange", "enabled": True, "name": name} for name in exchange_rules.DECLARABLE
 ]
 AUTH_MECHANISMS: Final = [
     {"description": f"SASL {name} authentication mechanism", "enabled": True, "name": name}

@@ -61,6 +61,7 @@ from clusterbroker.cluster.wiring.commands import (
     DeclareExchange,
     DeclareQueue,
     DeleteQueue,
+    ExchangeDeclaration,
     RemoveConnection,
 )
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
@@ -234,7 +235,7 @@ class Node:
         self.log.cut(client.peer, client.user, why)
 
     def propose(self, command: AnyCommand, done: Done) -> None:
-        if self.role is not None and isinstance(command, (DeclareQueue, DeclareExchange)):
+        if self.role is not None and isinstance(command, (DeclareQueue, ExchangeDeclaration)):
             me = NodeId(self.options.name)
             command = replace(command, owner=me, incarnation=Incarnation(self.options.incarnation))
         if isinstance(command, CommitTransaction) or (isinstance(command, DeclareExchange) and command.type == STAGING):

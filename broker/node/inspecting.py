@@ -9,6 +9,8 @@ visible.
     move      it is set aside (unacknowledged, at no node), published to its targets, and settled when all of them have
               confirmed it; put back, as it was, when one of them did not
     replay    it is published, and stays
+    delayed, send_now, reschedule
+              of a delay queue: a look in the order of due times; and another due time, in the same group commit
 
 A move in doubt ends with the message in both queues, never in neither: an owner that dies or steps down in between
 has it ready again. While some are set aside the queue is not handed over (`LocalQueue.aside`). A message without a
@@ -31,6 +33,7 @@ from msgspec.structs import replace
 
 from clusterbroker.broker.content.message import republished
 from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.delay.delay_queue import DelayQueue
 from clusterbroker.broker.node.dead_letters import origin_of
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
@@ -39,6 +42,7 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.stats.inspection import (
     CONFIRM_MS_MAX,
     LOOKED_MAX,
+    LOOKS,
     SHOWN_BYTES_MAX,
     Request,
     Result,
@@ -76,6 +80,9 @@ WINDOW_BYTES: Final = 16 << 20
 """Copies under way; one message may be longer."""
 GONE: Final = "the queue has another leader now, or none: ask again"
 UNSAFE: Final = "it has been carried out, but the queue's copies have not confirmed that yet: look at the queue"
+BEGINS: Final = "the queue has a new leader, which reads what waits: ask again"
+PLAIN: Final = ("browse", "delete", "move", "replay")
+"""What any queue is asked."""
 DEATHS: Final = ("x-death", "x-first-death-", "x-last-death-")
 
 
@@ -108,7 +115,9 @@ class Inspection:
         top = (ring.committed if ring.replicated else ring.next_seq) - 1
         self._last = min(request.last or top, top)
         self._at = max(1, request.first)
-        self._listed: deque[int] | None = None if request.seqs is None else deque(sorted(dict.fromkeys(request.seqs)))
+        self._listed = _listed(queue, request)
+        if isinstance(queue, DelayQueue) and not queue.is_read:
+            self.error, self.over = BEGINS, True
         self._ahead: deque[Place] = deque()
         self._content: dict[int, Message] = {}
         self._search = LongSearch(self._filter)
@@ -157,7 +166,7 @@ class Inspection:
         if self._walked(now_ms):
             self._end(now_ms)
             return False
-        if self._crowded or (self._request.what != "browse" and self._node.setting_aside.is_closed(self.queue)):
+        if self._crowded or (self._request.what not in LOOKS and self._node.setting_aside.is_closed(self.queue)):
             return False  # a hand-over is under way: nothing new is begun
         if not self._ahead and not self._look_ahead():
             return not self._loading
@@ -185,7 +194,7 @@ class Inspection:
     def _taken(self) -> int:
         if self._request.seqs is not None:
             return -1
-        return len(self._shown) if self._request.what == "browse" else self._done + len(self._underway) + self._failed
+        return len(self._shown) if self._request.what in LOOKS else self._done + len(self._underway) + self._failed
 
     @property
     def _failed(self) -> int:
@@ -289,7 +298,7 @@ class Inspection:
 
     def _treat(self, place: Place, content: Message | None, now_ms: int) -> int:
         """What is asked for; how much work it was."""
-        if self._request.what == "browse":
+        if self._request.what in LOOKS:
             assert content is not None, "what is shown has content"
             self._show(place, content)
         elif (place.state != READY or self.queue.entity.staging) and not self._may_delete_damaged(place.seq):
@@ -297,6 +306,12 @@ class Inspection:
         elif self._request.what == "delete":
             self.queue.ring.settle(place.seq)
             self._node.damages.left(self.queue.entity.queue_id, place.seq)
+            self._settled()
+        elif self._request.what in ("send_now", "reschedule"):
+            assert isinstance(self.queue, DelayQueue), "no other queue is asked"
+            assert content is not None, "what waits anew has content"
+            at_ms = now_ms if self._request.what == "send_now" else self._request.due_ms
+            self.queue.reschedule(place.seq, content, at_ms)
             self._settled()
         else:
             assert content is not None, "what is copied has content"
@@ -343,6 +358,7 @@ class Inspection:
                 payload_bytes=len(body),
                 time_ms=content.time_ms,
                 format=content.format,
+                due_ms=content.ttl_ms if isinstance(self.queue, DelayQueue) else 0,
             )
         )
 
@@ -428,6 +444,19 @@ class Inspection:
         self._safe_by_ms = self._safe_by_ms or now_ms + CONFIRM_MS_MAX
         if not self.over and now_ms >= self._safe_by_ms:
             self.error, self.over = UNSAFE, True
+
+
+def _listed(queue: LocalQueue, request: Request) -> deque[int] | None:
+    """The seqs that are meant one by one, in the order in which they are looked at; None: it is a range."""
+    if request.seqs is not None:
+        return deque(sorted(dict.fromkeys(request.seqs)))
+    if not isinstance(queue, DelayQueue):
+        return deque() if request.what not in PLAIN or request.delay_key else None
+    if request.delay_key:
+        return deque(queue.under(request.delay_key))
+    if request.what == "delayed":
+        return deque(queue.waiting(request.due_from_ms, request.due_to_ms, LOOKED_MAX))
+    return None
 
 
 class LongSearch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from clusterbroker.broker.delay.delay_queue import DelayQueue
 from clusterbroker.broker.queues.local_queue import Host, LocalQueue
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
@@ -56,6 +57,11 @@ def new_queue(node: FactoryNode, entity: QueueEntity, found: Ring | None = None)
     ring = found or node.new_ring(entity)
     if ring.past is not None:
         return Stream(entity, settings, ring, node, node.now_ms)
+    if entity.delays:
+        waiting = DelayQueue(entity, settings, ring, node, node.now_ms)
+        if not ring.replica:  # a replicated queue's epoch begins with it
+            waiting.begin_alone()
+        return waiting
     queue = Queue(entity, settings, ring, node, node.now_ms)
     if found is not None and not found.replica:  # a replicated queue's epoch begins with it
         queue.resume_lease(node.now_ms)

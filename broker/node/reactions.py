@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from clusterbroker.broker.node.vhost import VirtualHost
 from clusterbroker.cluster.wiring import changes
 from clusterbroker.cluster.wiring.commands import AnyCommand, Ending, Loosen
-from clusterbroker.cluster.wiring.exchange_rules import STAGING
+from clusterbroker.cluster.wiring.delays import delay_queue
+from clusterbroker.cluster.wiring.exchange_rules import DELAYED, STAGING, routing_type
 from clusterbroker.cluster.wiring.map import Applied
 
 if TYPE_CHECKING:
@@ -89,8 +90,9 @@ def exchange_declared(node: ReactingNode, change: changes.ExchangeDeclared) -> N
     node.exchange_count += 1
     if exchange.name:
         node.vhosts[exchange.vhost].router.add_exchange(
-            exchange.name, exchange.type, exchange.arguments, node.map.exchange_settings(exchange).alternate_exchange,
-            exchange.internal,
+            exchange.name, routing_type(exchange), exchange.arguments,
+            node.map.exchange_settings(exchange).alternate_exchange, exchange.internal,
+            delay_queue(exchange.name) if exchange.type == DELAYED else None,
         )  # fmt: skip
 
 
@@ -112,7 +114,7 @@ def segment_ended(node: ReactingNode, change: changes.SegmentEnded) -> None:
 
 
 def vhost_added(node: ReactingNode, change: changes.VhostAdded) -> None:
-    node.vhosts[change.vhost] = VirtualHost(change.vhost, node.labour)
+    node.vhosts[change.vhost] = VirtualHost(change.vhost, node.labour, lambda: node.now_ms)
     node.watching.review(change.vhost)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from clusterbroker.broker.node.counts import ExchangeCounts
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.sweeping import NO_LOCAL
@@ -17,12 +19,12 @@ class VirtualHost:
 
     __slots__ = ("exchanges", "name", "no_local", "queues", "router", "segments", "staging")
 
-    def __init__(self, name: str, labour: Labour | None = None) -> None:
+    def __init__(self, name: str, labour: Labour | None = None, clock: Callable[[], int] = lambda: 0) -> None:
         self.name = name
         self.queues: dict[str, QueueHandle] = {}
         self.no_local: dict[str, str] = {}
         """Queues that do not take what a container publishes (`queues.sweeping.NO_LOCAL`): name -> container-id."""
-        self.router: Router[QueueHandle] = Router(self.queues.get, labour=labour)
+        self.router: Router[QueueHandle] = Router(self.queues.get, labour=labour, clock=clock)
         self.exchanges: dict[str, ExchangeCounts] = {}
         """Of those that something was published to."""
         self.segments: dict[str, Segment] = {}
@@ -45,7 +47,8 @@ class VirtualHost:
         not_of = queue.entity.arguments.get(NO_LOCAL)
         if isinstance(not_of, str) and not_of:
             self.no_local[name] = not_of
-        self.router.add_queue(name)
+        if not queue.entity.delays:  # no key of the default exchange leads to what is delayed
+            self.router.add_queue(name)
 
     def remove_queue(self, name: str) -> None:
         """It is deleted."""

@@ -133,6 +133,11 @@ LINK_WITHDRAWN: Final[Readable[tuple[int, int]]] = Readable(
 )
 """(link, bucket), as LINK_HELD: messages that a suspended link held for too long. They have returned, and its client
 has not heard so."""
+RETRY: Final[Readable[int]] = Readable(b"y", _NUMBER.pack, lambda raw: int(_NUMBER.unpack(raw)[0]))
+"""A message, by its seq, that came back and waits before it is handed out again: when it returns, in ms since 1970, and
+as the lowest bit whether that counts (`dispatch`)."""
+RETRIES_MAX: Final = 16_384
+"""Of a queue; more of them wait, and return at once when another owner begins."""
 LINK_NAME_BYTES: Final = 256
 """What a name of LINK_DELIVERY takes in memory, besides its tag, which stands there twice."""
 LINK_NAMES_BYTES_MAX: Final = 64 << 20

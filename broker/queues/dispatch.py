@@ -15,7 +15,7 @@ from typing import Any, Final
 from clusterbroker.broker.content.changes import with_change
 from clusterbroker.broker.queues import ring as rings
 from clusterbroker.broker.queues.annotation import Annotation
-from clusterbroker.broker.queues.attributes import EXCLUDED
+from clusterbroker.broker.queues.attributes import EXCLUDED, RETRIES_MAX, RETRY
 from clusterbroker.broker.queues.dead_lettering.dead_lettering import DeadLettering
 from clusterbroker.broker.queues.handle import Modification, Taken
 from clusterbroker.broker.queues.local_queue import LocalQueue
@@ -275,10 +275,9 @@ class Dispatch:
             self._annotation.count(seq)
         delay_ms = retry_delay_ms(queue.settings, queue.ring.delivery_count(seq), counted)
         if delay_ms:
-            if self.delayed is None:
-                self.delayed = []
-            heapq.heappush(self.delayed, (queue.host.now_ms + delay_ms, seq, counted))
-            queue.ring.mark()
+            self._delay(queue.host.now_ms + delay_ms, seq, counted)
+            if (queue.ring.journaled or queue.replicated) and len(self.delayed or ()) <= RETRIES_MAX:
+                queue.ring.set_attribute(RETRY.name(seq), (queue.host.now_ms + delay_ms) << 1 | counted)
         else:
             queue.ring.requeue(seq, counted)
 
@@ -335,11 +334,29 @@ class Dispatch:
         else:
             queue.host.fetch(queue, [queue.ring.location(seq)], found, lambda: found(()))
 
+    def _delay(self, at_ms: int, seq: int, counted: bool) -> None:
+        if self.delayed is None:
+            self.delayed = []
+        heapq.heappush(self.delayed, (at_ms, seq, counted))
+        self._queue.ring.mark()
+
     def end_delays(self, now_ms: int) -> None:
         """What was to return by now returns."""
+        ring = self._queue.ring
         while self.delayed and self.delayed[0][0] <= now_ms:
             _, seq, counted = heapq.heappop(self.delayed)
-            self._queue.ring.requeue(seq, counted)
+            ring.requeue(seq, counted)
+            if ring.has_attributes and RETRY.name(seq) in ring.attributes:
+                ring.set_attribute(RETRY.name(seq), 0)
+
+    def resume_delays(self) -> None:
+        """This owner begins with what waits to return, as the log has it."""
+        ring = self._queue.ring
+        for seq, until in RETRY.of(ring.attributes):
+            if ring.set_aside(seq):
+                self._delay(until >> 1, seq, bool(until & 1))
+            else:
+                ring.set_attribute(RETRY.name(seq), 0)
 
     @property
     def due_ms(self) -> int:

@@ -373,9 +373,11 @@ class Queue(LocalQueue):
         self.resume_lease(now_ms)
 
     def resume_lease(self, now_ms: int) -> None:
-        """What the ring knows of a lease, of links and of who passes messages over goes on."""
+        """What the ring knows of a lease, of links, of who passes messages over and of returns that wait goes on."""
         self.leasing = resumed(self, now_ms)
         self.dispatch.restore()
+        if self.ring.has_attributes:
+            self.dispatch.resume_delays()
         if self.ring.has_attributes and (self.ring.restore_links() or LINK_ATTACH.of(self.ring.attributes)):
             self.holding = Holding(self)
 

@@ -36,6 +36,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from clusterbroker.broker.routing.binding import NO_ARGUMENTS, Binding, Destination
+from clusterbroker.broker.routing.delays import due_ms, undelayed
 from clusterbroker.broker.routing.exchange import EXCHANGE_TYPES, Exchange, PropertyOf
 from clusterbroker.broker.routing.labour import STEPS_MAX, Labour, Steps, TooCostly
 from clusterbroker.broker.routing.route_cache import RouteCache
@@ -53,7 +54,7 @@ _ENTRY_BYTES = 400
 class Route(Generic[Q]):
     """Where a message goes. Shared between callers: do not change it."""
 
-    __slots__ = ("counts", "found_exchange", "internal", "onward", "queues", "targets", "uncacheable")
+    __slots__ = ("counts", "found_exchange", "internal", "leads_on", "onward", "queues", "targets", "uncacheable")
 
     def __init__(
         self,
@@ -81,6 +82,9 @@ class Route(Generic[Q]):
         self.onward: Route[Q] | None = None
         """Of a staging exchange: where its target leads now. Its own targets keep what comes until it is committed."""
 
+        self.leads_on: Callable[[], bool] | None = None
+        """Of a message that is delayed on the way: whether it would find a queue if it were not. None: it is not."""
+
         self.counts: Any = None
         """Of its exchange, for whoever counts what takes this way."""
 
@@ -100,10 +104,13 @@ class Route(Generic[Q]):
 class _WiredExchange:
     """An exchange with what the router needs to know beside its bindings."""
 
-    __slots__ = ("alternate", "exchange", "internal", "type")
+    __slots__ = ("alternate", "delays", "exchange", "internal", "type")
 
-    def __init__(self, exchange_type: str, exchange: Exchange, alternate: str | None, internal: bool) -> None:
+    def __init__(
+        self, exchange_type: str, exchange: Exchange, alternate: str | None, internal: bool, delays: str | None
+    ) -> None:
         self.type = exchange_type
+        self.delays = delays  # the queue in which delayed messages wait
         self.exchange = exchange
         self.alternate = alternate
         self.internal = internal
@@ -117,14 +124,18 @@ class Router(Generic[Q]):
     is older than `generation`.
     """
 
-    __slots__ = ("_by_destination", "_cache", "_exchanges", "_key_free", "_queues", "_resolve", "generation", "labour")
+    __slots__ = (
+        "_by_destination", "_cache", "_clock", "_exchanges", "_key_free", "_queues", "_resolve", "generation", "labour",
+    )  # fmt: skip
 
     def __init__(
         self,
         resolve: Callable[[str], Q | None],
         cache_half_bytes_max: int = CACHE_HALF_BYTES_MAX,
         labour: Labour | None = None,
+        clock: Callable[[], int] = lambda: 0,
     ) -> None:
+        self._clock = clock  # ms since 1970, of what is being handled
         self.labour = labour or Labour()
         """Counts what routes cost."""
 
@@ -147,12 +158,14 @@ class Router(Generic[Q]):
         arguments: Mapping[str, object] = NO_ARGUMENTS,
         alternate: str | None = None,
         internal: bool = False,
+        delays: str | None = None,
     ) -> None:
-        """An exchange was declared. `alternate` is the effective one, from argument or policy."""
+        """An exchange was declared. `alternate` is the effective one, from argument or policy. `delays`: the queue in
+        which the messages of a delayed exchange wait; its `exchange_type` is that by which they are routed."""
         assert name != DEFAULT_EXCHANGE, "the default exchange is always there and never declared"
         if name not in self._exchanges:
             exchange = EXCHANGE_TYPES[exchange_type](arguments)
-            self._exchanges[name] = _WiredExchange(exchange_type, exchange, alternate, internal)
+            self._exchanges[name] = _WiredExchange(exchange_type, exchange, alternate, internal, delays)
         self.forget()
 
     def set_alternate(self, name: str, alternate: str | None) -> None:
@@ -304,16 +317,20 @@ class Router(Generic[Q]):
         if first is None:
             return Route(found_exchange=False, uncacheable=True), False
         headers: Mapping[str, object] | None = None
-        uncacheable, key_free = False, True
+        uncacheable, key_free, delayed = False, True, False
         queues: set[str] = set()
         seen = {exchange}
         waiting = [first]
         while waiting:
             wired = waiting.pop()
-            if not wired.exchange.cacheable:
+            if wired.delays is not None or not wired.exchange.cacheable:
                 if not uncacheable and headers_thunk is not None:
                     headers = headers_thunk()
                 uncacheable = True
+            if wired.delays is not None and due_ms(headers, self._clock()) is not None:
+                queues.add(wired.delays)
+                delayed = True
+                continue
             key_free = key_free and wired.exchange.key_free
             destinations = wired.exchange.match_keys(keys, headers, property_of, steps)
             steps.take(_EXCHANGE_STEPS + _DESTINATION_STEPS * len(destinations))
@@ -335,7 +352,11 @@ class Router(Generic[Q]):
                     # "if the alternate exchange does not exist, the message is dropped" as if it had none
                     if (found := self._exchanges.get(name)) is not None:
                         waiting.append(found)
-        return self._resolved(queues, first.internal, uncacheable), key_free
+        route = self._resolved(queues, first.internal, uncacheable)
+        if delayed:
+            now = undelayed(headers or {})
+            route.leads_on = lambda: bool(self._walk(exchange, keys, lambda: now, property_of)[0].queues)
+        return route, key_free
 
     def _resolved(self, names: set[str], internal: bool, uncacheable: bool) -> Route[Q]:
         queues: list[str] = []

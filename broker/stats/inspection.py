@@ -25,7 +25,12 @@ CONFIRM_MS_MAX: Final = 10_000
 FIRST_DEATH_QUEUE: Final = "x-first-death-queue"
 
 Seq = Annotated[int, msgspec.Meta(ge=0, le=2**56)]
-What = Literal["browse", "delete", "move", "replay"]
+What = Literal["browse", "delete", "move", "replay", "delayed", "send_now", "reschedule"]
+LOOKS: Final[tuple[What, ...]] = ("browse", "delayed")
+"""Those that change nothing."""
+TIME_MAX: Final = 2**62
+Time = Annotated[int, msgspec.Meta(ge=0, le=TIME_MAX)]
+"""Milliseconds since 1970."""
 Skipped = Literal["not_ready", "damaged", "unroutable", "refused", "no_origin", "unconfirmed"]
 
 
@@ -48,6 +53,13 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     """Where to; None: to the queue in which a message died first."""
     routing_key: Annotated[str, msgspec.Meta(max_length=255)] | None = None
     """None: each message's own."""
+    due_from_ms: Time = 0
+    due_to_ms: Time = TIME_MAX
+    """`delayed`: those that are due then, in the order of their times."""
+    delay_key: Annotated[str, msgspec.Meta(max_length=255)] = ""
+    """The message that waits under this key, in the place of a range."""
+    due_ms: Time = 0
+    """`reschedule`: the new due time."""
 
 
 class Shown(msgspec.Struct, frozen=True, array_like=True):
@@ -70,6 +82,8 @@ class Shown(msgspec.Struct, frozen=True, array_like=True):
     """When the queue got it, wall clock."""
     format: int = 0
     """What header and payload are encoded in (`broker.content.formats`)."""
+    due_ms: int = 0
+    """When it is due, if it is delayed."""
 
 
 class Result(msgspec.Struct, frozen=True, array_like=True):

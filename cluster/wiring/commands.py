@@ -55,7 +55,7 @@ class AddVhost(Command, frozen=True, kw_only=True, tag="add_vhost"):
     only: tuple[str, ...] = ()
 
 
-class DeclareExchange(Command, frozen=True, kw_only=True, tag="declare_exchange"):
+class ExchangeDeclaration(Command, frozen=True, kw_only=True):
     """exchange.declare, not passive (a passive declare is a question to the map)."""
 
     vhost: str
@@ -74,6 +74,14 @@ class DeclareExchange(Command, frozen=True, kw_only=True, tag="declare_exchange"
     is_administrator: bool = False
     lived_ms: int = 0
     """The log's age when it was proposed, as the proposer knew it (passing.py); of a staging exchange."""
+
+
+class DeclareExchange(ExchangeDeclaration, frozen=True, kw_only=True, tag="declare_exchange"):
+    """An exchange that routes at once, or stages."""
+
+
+class DeclareDelayedExchange(ExchangeDeclaration, frozen=True, kw_only=True, tag="declare_delayed_exchange"):
+    """One of type `x-delayed-message`: the exchange, and the queue in which its messages wait."""
 
 
 class DeclareQueue(Command, frozen=True, kw_only=True, tag="declare_queue"):
@@ -381,7 +389,8 @@ class MoveReplica(Command, frozen=True, kw_only=True, tag="move_replica"):
 
 Defining = (
     AddVhost | PutUser | SetPermission | SetTopicPermission | PutParameter | SetVhostLimits | PutPolicy
-    | PutOperatorPolicy | DeclareQueue | DeclareExchange | Bind
+    | PutOperatorPolicy | DeclareQueue | DeclareExchange | DeclareDelayedExchange
+    | Bind
 )  # fmt: skip
 """What definitions are made of: nothing of it ends anything."""
 
@@ -483,13 +492,13 @@ class FinishSegments(OfProcess, frozen=True, kw_only=True, tag="finish_segments"
 
 
 AnyCommand = (
-    AddVhost | DeleteVhost | DeclareExchange | DeleteExchange | DeclareQueue | DeleteQueue | PauseQueue | Bind
-    | Unbind | RemoveConnection | Loosen | ForgetTransient | PutUser | SetUserLimits | DeleteUser | SetPermission
-    | ClearPermission | SetTopicPermission | ClearTopicPermission | PutPolicy | DeletePolicy | PutOperatorPolicy
-    | DeleteOperatorPolicy | PutParameter | DeleteParameter | SetVhostLimits | ClearVhostLimits | AddMember
-    | RegisterNode | FailNode | DrainNode | ForgetNode | SetVoters | ChangeInSync | TransferOwner | GiveUpCopy
-    | ForceOwner | MoveReplica | ImportDefinitions | ApplyImport | DropImport | CommitTransaction | AbortTransaction
-    | ExpireTransactions | ForgetProducers | FinishSegments | PassTime | RaiseLevel
+    AddVhost | DeleteVhost | DeclareExchange | DeclareDelayedExchange | DeleteExchange | DeclareQueue | DeleteQueue
+    | PauseQueue | Bind | Unbind | RemoveConnection | Loosen | ForgetTransient | PutUser | SetUserLimits | DeleteUser
+    | SetPermission | ClearPermission | SetTopicPermission | ClearTopicPermission | PutPolicy | DeletePolicy
+    | PutOperatorPolicy | DeleteOperatorPolicy | PutParameter | DeleteParameter | SetVhostLimits | ClearVhostLimits
+    | AddMember | RegisterNode | FailNode | DrainNode | ForgetNode | SetVoters | ChangeInSync | TransferOwner
+    | GiveUpCopy | ForceOwner | MoveReplica | ImportDefinitions | ApplyImport | DropImport | CommitTransaction
+    | AbortTransaction | ExpireTransactions | ForgetProducers | FinishSegments | PassTime | RaiseLevel
     | AttachLink | SuspendLink | ExpireLink | ForgetLink | HoldContainer | ReleaseContainer
 )  # fmt: skip
 

@@ -16,6 +16,8 @@ def waits_for_disk(view: ClusterView, command: c.AnyCommand) -> bool:
     match command:
         case c.DeclareQueue():
             return command.durable and not command.exclusive and view.queue(command.vhost, command.name) is None
+        case c.DeclareDelayedExchange():  # its queue is durable
+            return view.exchange(command.vhost, command.name) is None
         case c.DeclareExchange():
             return command.durable and view.exchange(command.vhost, command.name) is None
         case c.DeleteQueue():

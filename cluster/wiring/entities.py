@@ -23,6 +23,12 @@ DestinationKind = Literal["queue", "exchange"]
 ApplyTo = Literal["all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges"]
 
 
+DELAY_PREFIX: Final = "amq.delay."
+"""Queues that hold the messages of delayed exchanges have names that begin so."""
+DELAYS: Final = "x-delays"
+"""The argument of such a queue that names its exchange."""
+
+
 class Vhost(msgspec.Struct, frozen=True, array_like=True):
     """A name space of exchanges, queues and permissions."""
 
@@ -87,6 +93,12 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     count their queues from 1: this tells them apart."""
     paused_why: str = ""
     """What raised in its work, if it is paused for that."""
+
+    @property
+    def delays(self) -> str:
+        """The delayed exchange whose waiting messages it holds; empty: it is a queue like others. No client makes a
+        queue of such a name, so the argument is the map's own."""
+        return str(self.arguments.get(DELAYS, "")) if self.name.startswith(DELAY_PREFIX) else ""
 
     @property
     def transient(self) -> bool:

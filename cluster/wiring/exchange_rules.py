@@ -9,13 +9,20 @@ from typing import Any, Final
 from clusterbroker.cluster.errors import AccessRefused, PreconditionFailed, exchange_text
 
 from .arguments import check_same, type_name
-from .commands import DeclareExchange
+from .commands import ExchangeDeclaration
 from .entities import Exchange
 from .queue_rules import RESERVED_PREFIX
 
 TYPES: Final = ("direct", "fanout", "topic", "headers", "x-consistent-hash")
 STAGING: Final = "x-staging"
 """The type of an exchange that keeps what is published to it back until its producer commits (`transactions`)."""
+DELAYED: Final = "x-delayed-message"
+"""The type of an exchange that keeps messages until they are due; the argument `x-delayed-type` says how it routes."""
+DELAYED_TYPE: Final = "x-delayed-type"
+DECLARABLE: Final = (*TYPES, DELAYED)
+"""The types that clients are told of."""
+DELAY_LIMITS: Final = {"x-max-delayed": "x-max-length", "x-max-delayed-bytes": "x-max-length-bytes"}
+"""Limits of a delayed exchange, and what they are called at its queue."""
 DEFAULT_EXCHANGE: Final = ""
 TOPIC_HASHES_MAX: Final = 2
 HASH_WEIGHT_MAX: Final = 10_000
@@ -80,7 +87,12 @@ def check_arguments(vhost: str, name: str, type_: str, arguments: Mapping[str, A
             raise invalid("hash-property", f"expected one of {', '.join(_HASH_PROPERTIES)}")
 
 
-def check_equivalent(exchange: Exchange, command: DeclareExchange) -> None:
+def routing_type(exchange: Exchange) -> str:
+    """The type by which an exchange routes: of a delayed one that of what is due."""
+    return str(exchange.arguments[DELAYED_TYPE]) if exchange.type == DELAYED else exchange.type
+
+
+def check_equivalent(exchange: Exchange, command: ExchangeDeclaration) -> None:
     """Raise 406 `inequivalent arg '…' for exchange 'x' in vhost '/': …` unless a redeclare says the same.
 
     Compared in RabbitMQ's order: type, durable, auto_delete, internal, alternate-exchange.
@@ -92,11 +104,14 @@ def check_equivalent(exchange: Exchange, command: DeclareExchange) -> None:
             check_same(where, name, received, current)
     wanted, existing = command.arguments.get("alternate-exchange"), exchange.arguments.get("alternate-exchange")
     check_same(where, "alternate-exchange", wanted, existing)
+    if exchange.type == DELAYED:
+        for argument in (DELAYED_TYPE, *DELAY_LIMITS):
+            check_same(where, argument, command.arguments.get(argument), exchange.arguments.get(argument))
 
 
 def check_binding(exchange: Exchange, routing_key: str, arguments: Mapping[str, Any]) -> None:
     """Raise 406 when the exchange's type cannot route by this binding."""
-    match exchange.type:
+    match routing_type(exchange):
         case "x-consistent-hash":
             _check_weight(routing_key)
         case "headers":

@@ -42,6 +42,8 @@ FIRST: Final = 1
 LINK_RECOVERY: Final = 3
 LINK_POLICIES: Final = 4
 SOLE_CONNECTIONS: Final = 4
+DELAYED_MESSAGES: Final = 4
+"""One level for the three: no release has had one of them without the others."""
 MEMBERS_MAX: Final = 253
 """From LINK_RECOVERY on: a message's holder is one byte, of which two values are no member's."""
 LEVELS: Final = (
@@ -54,8 +56,8 @@ LEVELS: Final = (
     ),
     Level(
         LINK_POLICIES,
-        "AMQP 1.0: policies about links, consumer timeouts of suspended ones, sole connections of containers",
-        (c.HoldContainer, c.ReleaseContainer),
+        "delayed messages; AMQP 1.0: policies about links, consumer timeouts of suspended ones, sole connections",
+        (c.DeclareDelayedExchange, c.HoldContainer, c.ReleaseContainer),
         settings=LINK_SETTINGS,
     ),
 )

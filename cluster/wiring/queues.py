@@ -12,7 +12,7 @@ from clusterbroker.cluster.ids import NodeId
 
 from . import commands as c
 from .changes import Change, QueuePaused
-from .entities import Queue
+from .entities import Exchange, Queue
 from .members import Members
 from .passing import LogClock
 from .queue_index import QueueIndex
@@ -37,10 +37,15 @@ class Queues:
         topology = self._vhosts.require(command.vhost)
         return topology.declare_queue(self._clock.queue_id(), command, changes, self._replicas.placed)
 
+    def declare_delayed(self, command: c.DeclareDelayedExchange, changes: list[Change]) -> Exchange:
+        """Fold DeclareDelayedExchange: the existing exchange, or a new one with its queue."""
+        topology = self._vhosts.require(command.vhost)
+        return topology.declare_delayed_exchange(self._clock.queue_id(), command, changes, self._replicas.placed)
+
     def delete(self, command: c.DeleteQueue, changes: list[Change]) -> bool:
         """Fold DeleteQueue."""
         queue = self._index.by_id.get(command.queue_id)
-        if queue is None or queue.staging or command.epoch not in (0, queue.epoch):
+        if queue is None or queue.staging or queue.delays or command.epoch not in (0, queue.epoch):
             return False
         self._vhosts.by_name[queue.vhost].end_queue(queue, changes)
         return True

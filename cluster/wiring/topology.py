@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from clusterbroker.cluster.errors import InUse, LimitReached, WiringError, exchange_text, no_exchange, no_queue
 from clusterbroker.cluster.ids import Epoch, NodeId, QueueId
 
-from . import exchange_rules, queue_rules
+from . import delays, exchange_rules, queue_rules
 from .binding_table import BindingTable
 from .changes import (
     Bound,
@@ -34,14 +34,23 @@ from .changes import (
     SegmentEnded,
     Unbound,
 )
-from .commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, SetVhostLimits, Unbind
+from .commands import (
+    Bind,
+    DeclareDelayedExchange,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    ExchangeDeclaration,
+    SetVhostLimits,
+    Unbind,
+)
 from .entities import BINDINGS_MAX, Binding, Exchange, Queue, Vhost, VhostLimits
 from .ledger import Ledger
 from .policies import PolicyTable
 from .queue_index import QueueIndex
 from .queue_rules import RESERVED_PREFIX
 
-Place = Callable[[Queue, DeclareQueue], Queue]
+Place = Callable[[Queue, DeclareQueue | ExchangeDeclaration], Queue]
 """Gives a new queue its owner and replicas. Raises WiringError when no member can hold it."""
 
 EXPECTED: Final = (DeclareQueue, Bind, SetVhostLimits)
@@ -116,17 +125,43 @@ class Topology:
     def declare_exchange(self, command: DeclareExchange, changes: list[Change]) -> Exchange:
         """exchange.declare: the existing exchange when it is equivalent, else a new one."""
         exchange_rules.check_type(command.type)
+        existing = self._equivalent_exchange(command)
+        if existing is not None:
+            return existing
+        exchange_rules.check_arguments(self.vhost.name, command.name, command.type, command.arguments)
+        return self._new_exchange(exchange_rules.TYPES[exchange_rules.TYPES.index(command.type)], command, changes)
+
+    def declare_delayed_exchange(
+        self, queue_id: QueueId, command: DeclareDelayedExchange, changes: list[Change], place: Place
+    ) -> Exchange:
+        """exchange.declare of a delayed one: the existing exchange when it is equivalent, else a new one, and its queue
+        with this id. The queue ends with the exchange, and survives restarts if that does."""
+        existing = self._equivalent_exchange(command)
+        if existing is not None:
+            return existing
+        delays.check_delayed(command)
+        name = delays.delay_queue(command.name)
+        self._check_queue_limit(name)
+        queue = place(delays.delaying(queue_id, name, command), command)
+        exchange = self._new_exchange(exchange_rules.DELAYED, command, changes)
+        changes.append(QueueDeclared(self.adopt_queue(queue)))
+        return exchange
+
+    def _equivalent_exchange(self, command: ExchangeDeclaration) -> Exchange | None:
+        """None: there is none, and one of this name may be made."""
         exchange_rules.refuse_default_exchange(command.name)
         existing = self.exchanges.get(command.name)
         if existing is not None:
             exchange_rules.check_equivalent(existing, command)
             return existing
         queue_rules.check_name("exchange", command.name)
-        exchange_rules.check_arguments(self.vhost.name, command.name, command.type, command.arguments)
+        return None
+
+    def _new_exchange(self, type_: str, command: ExchangeDeclaration, changes: list[Change]) -> Exchange:
         exchange = Exchange(
             vhost=self.vhost.name,
             name=command.name,
-            type=exchange_rules.TYPES[exchange_rules.TYPES.index(command.type)],
+            type=type_,
             durable=command.durable,
             auto_delete=command.auto_delete,
             internal=command.internal,
@@ -286,6 +321,12 @@ class Topology:
         self._end_bindings(leaving, changes)
         self._end_bindings(self.bindings.to_destination("exchange", exchange.name), changes)
         changes.append(ExchangeDeleted(exchange))
+        self._end_delays(exchange, changes)
+
+    def _end_delays(self, exchange: Exchange, changes: list[Change]) -> None:
+        """A delayed exchange has ended: what waits ends with it."""
+        if exchange.type == exchange_rules.DELAYED:
+            self.end_queue(self.queues[delays.delay_queue(exchange.name)], changes)
 
     def would_end(self, command: DeleteExchange | Unbind) -> list[Binding]:
         """Bindings that would end with the command, in the order of the cascade; none when it would be refused."""
@@ -383,7 +424,9 @@ class Topology:
             ended.append(source)
             # never twice: a binding has one destination, and a destination ends once
             ending.extend(self.bindings.to_destination("exchange", source.name))
-        changes.extend(ExchangeDeleted(exchange) for exchange in ended)
+        for exchange in ended:
+            changes.append(ExchangeDeleted(exchange))
+            self._end_delays(exchange, changes)
 
     def _is_used(self, exchange: Exchange) -> bool:
         """Whether bindings from it keep an auto-delete exchange."""

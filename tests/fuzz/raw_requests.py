@@ -19,8 +19,8 @@ from collections import Counter
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from clusterbroker.broker.management import delayed, messages
 from clusterbroker.broker.management.amqp_operations import ACTS
-from clusterbroker.broker.management.messages import QUESTIONS
 from clusterbroker.broker.management.operations import OPERATIONS
 from clusterbroker.broker.management.reads import READS
 from clusterbroker.broker.management.writes import WRITES
@@ -30,7 +30,7 @@ ANSWER_S = 5.0
 """Less than the patience of the server with a body that does not come: those requests end with their connection."""
 PATHS = sorted(
     {("GET", read.path) for read in READS}
-    | {(one.method, one.path) for one in (*WRITES, *ACTS, *OPERATIONS, *QUESTIONS)}
+    | {(one.method, one.path) for one in (*WRITES, *ACTS, *OPERATIONS, *messages.QUESTIONS, *delayed.QUESTIONS)}
     | {("GET", "/metrics/detailed"), ("GET", "/metrics"), ("GET", "/api/openapi.json"), ("GET", "/"), ("GET", "/api")}
 )
 PARTS = (

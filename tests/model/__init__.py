@@ -9,6 +9,7 @@ from typing import Final
 MODELS: Final = {
     "clusterbroker.journal.record": "record",
     "clusterbroker.journal.walk": "walk",
+    "clusterbroker.journal.due_index": "due_index",
     "clusterbroker.broker.wire.amqp091.codec": "codec",
     "clusterbroker.broker.queues.ring": "ring",
     "clusterbroker.broker.access.ledger": "ledger",

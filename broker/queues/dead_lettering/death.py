@@ -45,7 +45,8 @@ from clusterbroker.broker.wire.amqp091.fields import FieldTable, FieldValue
 from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.journal.values import Timestamp
 
-Reason = Literal["rejected", "expired", "maxlen", "delivery_limit"]
+Reason = Literal["rejected", "expired", "maxlen", "delivery_limit", "due"]
+"""`due`: a delayed message goes on its way. It has not died, and its headers do not say so."""
 
 COUNT_MAX: Final = 2**63 - 1
 """What the wire type of `count` can hold; a client may have written it."""

@@ -1,4 +1,4 @@
-"""Dead letters of a replicated queue, on their way to queues that other nodes may own.
+"""Dead letters of a replicated queue, and what is due in a delay queue, on their way to queues of any node.
 
 One group commit cannot hold both halves here, so a message dies in four steps, each of which a new owner can take up:
 
@@ -36,7 +36,7 @@ from clusterbroker.journal.record import Message
 WINDOW: Final = 256
 RETRY_FIRST_MS: Final = 1000
 RETRY_MAX_MS: Final = 60_000
-REASONS: Final[tuple[Reason, ...]] = ("rejected", "expired", "maxlen", "delivery_limit")
+REASONS: Final[tuple[Reason, ...]] = ("rejected", "expired", "maxlen", "delivery_limit", "due")
 """As DEAD records number them, from 0. New ones go to the end."""
 
 
@@ -76,7 +76,7 @@ class ReplicatedDeadLetters:
     def hold(self, seq: int, reason: Reason) -> None:
         """An UNACKED message dies."""
         number = self._queue.ring.hold_dead(seq, REASONS.index(reason))
-        self._add(Dead(seq, number, reason, self._queue.log.commits))
+        self._add(Dead(seq, number, reason, self._mark))
 
     def resume(self) -> None:
         """A new owner takes up what the last one left; `turn` is not called before the other copies have it too."""
@@ -88,6 +88,12 @@ class ReplicatedDeadLetters:
         if isinstance(self._due, tuple):
             self._due = deque()
         self._due.append(dead)
+
+    @property
+    def _mark(self) -> int:
+        """Of the commit that has all that happens now; a queue in memory waits for none."""
+        queue = self._queue
+        return queue.log.commits if queue.ring.journaled or queue.replicated else SAFE
 
     def wake_ms(self, now_ms: int) -> int:
         """When something is to be tried again; 0: nothing is. What a turn left though its time has come waits for an
@@ -180,6 +186,6 @@ class ReplicatedDeadLetters:
         else:
             if isinstance(self._leaving, tuple):
                 self._leaving = deque()
-            self._leaving.append((dead.number, queue.log.commits))
+            self._leaving.append((dead.number, self._mark))
             queue.ring.settle(dead.seq)
         queue.ring.mark()

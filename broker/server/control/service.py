@@ -49,10 +49,10 @@ QUESTIONS_MAX: Final = 256
 LOOKS_MAX: Final = 64
 """Of these so many may be about single messages: who may look into a queue must not keep operators from their work."""
 OPERATORS: Final = (
-    c.AddVhost, c.DeleteVhost, c.DeclareExchange, c.DeclareQueue, c.Bind, c.PutUser, c.SetUserLimits, c.DeleteUser,
-    c.SetPermission, c.ClearPermission, c.SetTopicPermission, c.ClearTopicPermission, c.PutPolicy, c.DeletePolicy,
-    c.PutOperatorPolicy, c.DeleteOperatorPolicy, c.PutParameter, c.DeleteParameter, c.SetVhostLimits,
-    c.ClearVhostLimits, c.ImportDefinitions, c.DropImport, c.PauseQueue,
+    c.AddVhost, c.DeleteVhost, c.DeclareExchange, c.DeclareDelayedExchange, c.DeclareQueue, c.Bind, c.PutUser,
+    c.SetUserLimits, c.DeleteUser, c.SetPermission, c.ClearPermission, c.SetTopicPermission, c.ClearTopicPermission,
+    c.PutPolicy, c.DeletePolicy, c.PutOperatorPolicy, c.DeleteOperatorPolicy, c.PutParameter, c.DeleteParameter,
+    c.SetVhostLimits, c.ClearVhostLimits, c.ImportDefinitions, c.DropImport, c.PauseQueue,
 )  # fmt: skip
 """Members, owners and the lives of connections are no affair of a management process."""
 

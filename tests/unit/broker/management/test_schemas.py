@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterbroker.broker.management import amqp_operations, bodies, messages, operations, schemas, writes
+from clusterbroker.broker.management import amqp_operations, bodies, delayed, messages, operations, schemas, writes
 from clusterbroker.broker.management.errors import Refused
 from clusterbroker.broker.management.json_schema import Schema
+from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.policies import POLICY_RULES
 from clusterbroker.cluster.wiring.queue_settings import ARGUMENT_RULES
 from tests.budget import examples
@@ -18,7 +19,13 @@ from tests.unit.broker.management.set_up import recorded_place
 
 TABLES: dict[tuple[str, str], Any] = {
     (entry.method, entry.path): entry
-    for entry in (*writes.WRITES, *amqp_operations.ACTS, *operations.OPERATIONS, *messages.QUESTIONS)
+    for entry in (
+        *writes.WRITES,
+        *amqp_operations.ACTS,
+        *operations.OPERATIONS,
+        *messages.QUESTIONS,
+        *delayed.QUESTIONS,
+    )
 }
 BODIES: dict[tuple[str, str], Schema] = {
     place: body
@@ -31,6 +38,9 @@ NO_FORM = ("not_base64", "there is no", "no_such_user", "look again", "is no con
 """Why else something is refused."""
 TEXTS = st.text("ab0", max_size=6)
 PLACE = recorded_place()
+PLACE.must(
+    c.DeclareDelayedExchange(vhost="/", name="later", type="x-delayed-message", arguments={"x-delayed-type": "fanout"})
+)
 
 
 def values(schema: Schema) -> st.SearchStrategy[Any]:
@@ -99,7 +109,9 @@ def planned(place: tuple[str, str], fields: dict[str, Any]) -> None:
     path = {"vhost": "/", "name": "busy", "user": "mon", "source": "events", "destination": "busy", "component": "c",
             "node": "n1", "properties_key": "order.%23", "exchange": "events",
             "container": "busy"}  # fmt: skip
-    if "limits" in place[1]:
+    if "/delayed" in place[1]:
+        path["name"] = "later"
+    elif "limits" in place[1]:
         path["name"] = "max-connections"
     elif "/exchanges/" in place[1] or "/e/{destination}" in place[1]:
         path["name"] = path["destination"] = "events"
@@ -110,7 +122,7 @@ def planned(place: tuple[str, str], fields: dict[str, Any]) -> None:
     if isinstance(entry, operations.Operation):
         operations.run(entry, reading, path, fields)
     elif isinstance(entry, messages.Question):
-        messages.run(entry, reading, path, fields)
+        (entry.asks or messages.run)(entry, reading, path, fields)
     elif isinstance(entry, amqp_operations.Act):
         amqp_operations.run(entry, reading, path, fields)
     else:

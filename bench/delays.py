@@ -1,0 +1,126 @@
+"""Delayed messages at one node with a disk: what publishing, waiting and firing cost its processor.
+
+    python -m bench.delays [--messages 50000]
+
+The same messages (100 bytes, persistent, with confirms) go straight to a queue, then to a delayed exchange with that
+queue behind it. Printed: processor time of the node for each message published, and for each one that became due, with
+the rate that one core makes of it; and what a waiting message takes of memory. The clock of the machine does not count:
+other work beside it makes no difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from clusterbroker.broker.trial.client import Client
+from clusterbroker.broker.trial.nodes import LocalCluster
+from clusterbroker.broker.wire.amqp091 import methods as m
+
+BODY: Final = b"x" * 100
+DAY_MS: Final = 86_400_000
+WINDOW: Final = 1000
+EXCHANGE, QUEUE = "later", "q"
+
+
+class Node:
+    """Its process, and a client."""
+
+    def __init__(self, pid: int, client: Client) -> None:
+        self._process = psutil.Process(pid)
+        self.client = client
+        self._confirmed = 0
+        self._sent = 0
+        self._all_confirmed = asyncio.Event()
+        client.on_confirm = self._on_confirm
+
+    def _on_confirm(self, acked: bool, tag: int, _multiple: bool) -> None:
+        assert acked, "nothing has a limit here"
+        self._confirmed = max(self._confirmed, tag)
+        if self._confirmed == self._sent:
+            self._all_confirmed.set()
+
+    def cpu_s(self) -> float:
+        times = self._process.cpu_times()
+        return times.user + times.system
+
+    def rss(self) -> int:
+        return int(self._process.memory_info().rss)
+
+    async def publish(self, count: int, exchange: str, headers: Callable[[], dict[str, Any] | None]) -> float:
+        """Processor time for each message, us."""
+        began_s = self.cpu_s()
+        for number in range(count):
+            self._sent = self.client.publish(QUEUE, BODY, headers(), exchange)
+            if number % WINDOW == WINDOW - 1 or number == count - 1:
+                self._all_confirmed.clear()
+                if self._confirmed < self._sent:
+                    await self._all_confirmed.wait()
+        return (self.cpu_s() - began_s) / count * 1e6
+
+    async def ready(self) -> int:
+        answer = await self.client.call(m.QueueDeclare(queue=QUEUE, passive=True))
+        assert isinstance(answer, m.QueueDeclareOk)
+        return answer.message_count
+
+    async def purge(self) -> None:
+        await self.client.call(m.QueuePurge(queue=QUEUE))
+
+
+def told(what: str, us: float) -> None:
+    print(f"{what:36} {us:8.1f} us a message {1e6 / us:12,.0f} /s of a core")
+
+
+async def trial(directory: Path, count: int) -> None:
+    cluster = LocalCluster(directory, 1)
+    await cluster.begin()
+    try:
+        client = await Client.open(cluster.target("a"), heartbeat_s=30)
+        pid = cluster.pid("a")
+        assert pid is not None, "it has just begun"
+        node = Node(pid, client)
+        kind = {"x-delayed-type": "direct"}
+        await client.call(m.ExchangeDeclare(exchange=EXCHANGE, type="x-delayed-message", durable=True, arguments=kind))
+        await client.call(m.QueueDeclare(queue=QUEUE, durable=True))
+        await client.call(m.QueueBind(queue=QUEUE, exchange=EXCHANGE, routing_key=QUEUE))
+        await client.call(m.ConfirmSelect())
+        await node.publish(count // 10, EXCHANGE, lambda: {"x-delay": -1})  # warm
+        told("published to a queue", await node.publish(count, "", lambda: {"x-delay": -1}))
+        told("to the exchange, without a delay", await node.publish(count, EXCHANGE, lambda: {"x-delay": -1}))
+        await node.purge()
+        before = node.rss()
+        at_ms = int(time.time() * 1000) + DAY_MS
+        told("to the exchange, delayed", await node.publish(count, EXCHANGE, lambda: {"x-deliver-at": at_ms}))
+        await asyncio.sleep(2)
+        print(f"{'memory of a waiting message':36} {(node.rss() - before) / count:8.0f} bytes (resident set)")
+        at_ms = int(time.time() * 1000) + 20_000 + count
+        await node.publish(count, EXCHANGE, lambda: {"x-deliver-at": at_ms})
+        assert not await node.ready(), "they wait"
+        began_s = node.cpu_s()
+        began_wall_s = at_ms / 1000
+        while await node.ready() < count:  # noqa: ASYNC110 - only the broker knows
+            await asyncio.sleep(0.25)
+        told("fired", (node.cpu_s() - began_s) / count * 1e6)
+        print(f"{'all at the queue after':36} {time.time() - began_wall_s:8.2f} s")
+        client.abandon("over")
+    finally:
+        await cluster.end()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=50_000)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(trial(Path(directory), given.messages))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Rules of delayed exchanges and of the queues in which their messages wait: pure."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+from clusterbroker.cluster.errors import PreconditionFailed, exchange_text
+from clusterbroker.cluster.ids import QueueId
+
+from .commands import DeclareDelayedExchange
+from .entities import DELAY_PREFIX, DELAYS, Queue
+from .exchange_rules import DELAY_LIMITS, DELAYED_TYPE, TYPES, check_arguments
+from .queue_rules import NAME_BYTES_MAX
+
+
+def check_delayed(command: DeclareDelayedExchange) -> None:
+    """406 for a delayed exchange that does not say how it routes, or as another delayed one."""
+    vhost, name, arguments = command.vhost, command.name, command.arguments
+    kind = arguments.get(DELAYED_TYPE)
+    if kind not in TYPES:
+        said = "missing" if kind is None else f"'{str(kind)[:255]}'"
+        types = ", ".join(TYPES)
+        raise PreconditionFailed(
+            f"invalid arg '{DELAYED_TYPE}' for {exchange_text(vhost, name)}: {said}, expected one of {types}"
+        )
+    for limit in DELAY_LIMITS:
+        most = arguments.get(limit)
+        if limit in arguments and (not isinstance(most, int) or isinstance(most, bool) or most < 0):
+            raise PreconditionFailed(
+                f"invalid arg '{limit}' for {exchange_text(vhost, name)}: expected an integer of 0 or more"
+            )
+    check_arguments(vhost, name, kind, arguments)
+
+
+def delay_queue(exchange: str) -> str:
+    """The name of the queue in which the messages of a delayed exchange wait."""
+    name = DELAY_PREFIX + exchange
+    if len(name.encode("utf-8", "surrogatepass")) <= NAME_BYTES_MAX:
+        return name
+    return f"{DELAY_PREFIX}~{sha256(exchange.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def delaying(queue_id: QueueId, name: str, command: DeclareDelayedExchange) -> Queue:
+    """The queue of a delayed exchange, before it has a place. What is due in it is a dead letter for the exchange, and
+    waits when a target refuses it."""
+    arguments: dict[str, Any] = {
+        DELAYS: command.name,
+        "x-dead-letter-exchange": command.name,
+        "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+    }
+    for limit, of_queue in DELAY_LIMITS.items():
+        if limit in command.arguments:
+            arguments[of_queue] = command.arguments[limit]
+    return Queue(
+        vhost=command.vhost,
+        name=name,
+        queue_id=queue_id,
+        durable=True,
+        auto_delete=False,
+        exclusive_owner=None,
+        arguments=arguments,
+        owner=command.owner,
+        incarnation=command.incarnation,
+        replicas=(command.owner,),
+        in_sync=(command.owner,),
+        declared_ms=command.at_ms,
+    )

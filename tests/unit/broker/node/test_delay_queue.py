@@ -1,0 +1,214 @@
+"""Delay queues at one node whose clock the test moves: order, restarts, jumps of the clock, very many at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterbroker.broker.delay.delay_queue import BATCH, HELD_MAX, DelayQueue
+from clusterbroker.broker.stats.inspection import Request
+from clusterbroker.broker.wire.amqp091 import methods as m
+from tests.unit.broker.fronts.amqp091.harness import Client, World, bodies
+
+NAME = "amq.delay.later"
+HOUR_MS = 3_600_000
+
+
+def wire(client: Client, exchange: str = "later", **arguments: Any) -> None:
+    client.ask(
+        m.ExchangeDeclare(
+            0, exchange, "x-delayed-message", durable=True, arguments={"x-delayed-type": "direct", **arguments}
+        )
+    )
+    client.declare("q")
+    client.ask(m.QueueBind(0, "q", exchange, "k"))
+
+
+def confirming(world: World) -> Client:
+    """Its publishes are durable when the node stands still."""
+    client = world.client()
+    client.ask(m.ConfirmSelect())
+    return client
+
+
+def publish(client: Client, body: bytes, **headers: Any) -> None:
+    client.publish("later", "k", body, headers={name.replace("_", "-"): value for name, value in headers.items()})
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    wire(made.client())
+    return made
+
+
+def delaying(world: World) -> DelayQueue:
+    queue = world.queue(NAME)
+    assert isinstance(queue, DelayQueue)
+    return queue
+
+
+def test_nothing_comes_before_its_time_and_all_comes_then(world: World) -> None:
+    client = world.client()
+    client.consume("q", no_ack=True)
+    for body, delay in ((b"2", 2000), (b"1", 1000), (b"3", 3000)):
+        publish(client, body, x_delay=delay)
+    world.wait(999)
+    assert bodies(client.hear()) == []
+    world.wait(2)
+    assert bodies(client.hear()) == [b"1"]
+    world.wait(5000)
+    assert bodies(client.hear()) == [b"2", b"3"]
+    assert delaying(world).ring.ready == 0
+
+
+def test_a_restart_finds_what_waits_on_the_disk(world: World) -> None:
+    client = confirming(world)
+    for body, delay in ((b"2", 2000), (b"1", 1000)):
+        publish(client, body, x_delay=delay, x_delay_key=body.decode())
+    world.checkpoint()
+    publish(client, b"3", x_delay=3000, x_delay_key="3")
+    world.crash()
+    client = world.client()
+    client.consume("q", no_ack=True)
+    assert delaying(world).is_read
+    assert delaying(world).under("1") == [2]
+    world.wait(2500)
+    assert bodies(client.hear()) == [b"1", b"2"]
+    publish(client, b"new", x_delay=3000, x_delay_key="3")
+    world.wait(5000)
+    assert bodies(client.hear()) == [b"new"]
+
+
+def test_what_was_missed_comes_at_once_in_order(world: World) -> None:
+    client = confirming(world)
+    for body, delay in ((b"2", 2000), (b"1", 1000)):
+        publish(client, body, x_delay=delay)
+    world.crash()
+    world.now_ms += HOUR_MS
+    client = world.client()
+    world.turn()
+    assert bodies(client.consume("q", no_ack=True)) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("groups", [0, 1, 2, 3])
+def test_what_is_on_its_way_when_the_node_dies_comes_once(world: World, groups: int) -> None:
+    """Killed at each of the groups in which it leaves."""
+    client = confirming(world)
+    publish(client, b"x", x_delay=1000)
+    world.now_ms += 1000
+    world.disk_waits = True
+    world.turn()
+    for _ in range(groups):
+        if world.group is not None:
+            world.commit()
+    world.disk_waits = False
+    world.crash()
+    client = world.client()
+    heard = bodies(client.consume("q"))
+    world.wait(5000)
+    assert heard + bodies(client.hear()) == [b"x"]
+
+
+def test_a_clock_that_jumps_forward_fires_early_and_back_late(world: World) -> None:
+    client = world.client()
+    client.consume("q", no_ack=True)
+    publish(client, b"1", x_delay=HOUR_MS)
+    world.now_ms += HOUR_MS
+    world.wait(1)
+    assert bodies(client.hear()) == [b"1"]
+    publish(client, b"2", x_delay=1000)
+    world.now_ms -= HOUR_MS
+    publish(client, b"3", x_delay=1000)
+    world.wait(1500)
+    assert bodies(client.hear()) == [b"3"], "by the clock of now"
+    world.wait(HOUR_MS)
+    assert bodies(client.hear()) == [b"2"]
+
+
+def test_it_looks_at_the_clock_each_second_while_something_waits(world: World) -> None:
+    publish(world.client(), b"x", x_delay=HOUR_MS)
+    world.turn()
+    wake_ms = world.node.next_wake_ms
+    assert wake_ms is not None
+    assert wake_ms <= world.now_ms + 1000
+
+
+def test_a_queue_at_rest_does_nothing(world: World) -> None:
+    client = world.client()
+    client.consume("q", no_ack=True)
+    publish(client, b"x", x_delay=10)
+    world.wait(100)
+    assert bodies(client.hear()) == [b"x"]
+    assert delaying(world).wake_ms <= world.now_ms + 1000
+    world.wait(3000)
+    assert world.node.next_wake_ms is None
+
+
+def test_very_many_at_once_do_not_stand_in_memory(world: World) -> None:
+    client, many = world.client(), 5 * HELD_MAX
+    numbers = [b"%d" % number for number in range(many)]
+    for number in numbers:
+        client.publish("later", "k", number, headers={"x-delay": 1000})
+    queue = delaying(world)
+    world.now_ms += 1000
+    world.disk_waits = True
+    world.turn()
+    letters = queue.dead_letters.replicated
+    assert letters is not None
+    assert 0 < len(letters) < HELD_MAX + BATCH
+    world.disk_waits = False
+    world.wait(5000)
+    assert queue.ring.ready == 0
+    assert bodies(client.consume("q", no_ack=True)) == numbers
+
+
+def test_rows_of_what_was_cancelled_are_void(world: World) -> None:
+    client = world.client()
+    client.consume("q", no_ack=True)
+    for body in (b"1", b"2", b"3"):
+        publish(client, body, x_delay=1000)
+    queue = delaying(world)
+    assert queue.ring.set_aside(2)
+    queue.ring.settle(2)
+    world.wait(3000)
+    assert bodies(client.hear()) == [b"1", b"3"]
+
+
+def test_a_paused_queue_holds_what_is_due(world: World) -> None:
+    from clusterbroker.cluster.wiring.commands import PauseQueue
+
+    client = world.client()
+    client.consume("q", no_ack=True)
+    world.command(PauseQueue(vhost="/", name=NAME))
+    publish(client, b"x", x_delay=1000)
+    world.wait(3000)
+    assert bodies(client.hear()) == []
+    world.command(PauseQueue(vhost="/", name=NAME, paused=False))
+    world.wait(10)
+    assert bodies(client.hear()) == [b"x"]
+
+
+def test_a_queue_in_memory_delays_too() -> None:
+    world = World(journaled=False)
+    client = world.client()
+    wire(client)
+    client.consume("q", no_ack=True)
+    publish(client, b"x", x_delay=1000)
+    world.wait(999)
+    assert bodies(client.hear()) == []
+    world.wait(10)
+    assert bodies(client.hear()) == [b"x"]
+
+
+def test_a_request_of_delays_to_another_queue_finds_nothing(world: World) -> None:
+    from clusterbroker.broker.node.inspecting import Inspection
+
+    client = world.client()
+    client.publish("", "q", b"x")
+    queue = world.queue("q")
+    inspection = Inspection(world.node, queue, Request(what="delayed", queue_id=queue.entity.queue_id), 10**15)
+    while inspection.step(world.now_ms):
+        pass
+    assert inspection.result.shown == ()
