@@ -296,7 +296,6 @@ class Dispatch:
 
     def modify(self, seq: int, modification: Modification) -> None:
         """See `QueueHandle.modify`."""
-        queue = self._queue
         if modification.link:
             self.exclude((seq,), modification.link)
         if not modification.change:
