@@ -87,8 +87,7 @@ Done = Callable[[Applied], None]
 
 
 Entropy = Callable[[int], bytes]
-"""So many random bytes that nobody can foretell; a core has none of its own, and a simulated node gets them from its
-seed."""
+"""So many random bytes that nobody can foretell. A core has none of its own; a simulated node gets them by its seed."""
 SECRET_BYTES: Final = 16
 
 
@@ -236,8 +235,8 @@ class Node:
 
     def propose(self, command: AnyCommand, done: Done) -> None:
         if self.role is not None and isinstance(command, (DeclareQueue, ExchangeDeclaration)):
-            me = NodeId(self.options.name)
-            command = replace(command, owner=me, incarnation=Incarnation(self.options.incarnation))
+            name, incarnation = NodeId(self.options.name), Incarnation(self.options.incarnation)
+            command = replace(command, owner=name, incarnation=incarnation)
         if isinstance(command, CommitTransaction) or (isinstance(command, DeclareExchange) and command.type == STAGING):
             command = replace(command, lived_ms=self.log_clock.lived_ms(self.now_ms))
         reactions.order(self, command, done)
@@ -435,8 +434,7 @@ class Node:
         self._wakes.mark(now_ms)
         if (links_ms := self.links.next_ms) is not None and links_ms <= now_ms:
             self.links.turn(now_ms, self.setting_aside.link)
-        if (recovery_ms := self.recovery.next_ms) is not None and recovery_ms <= now_ms:
-            self.recovery.turn(now_ms)
+        self.recovery.turn(now_ms)
         while self._removals and self._removals[0][0] <= now_ms:
             self.remove_connection(self._removals.popleft()[1])
         self._work(now_ms)

@@ -202,6 +202,8 @@ class LinkRecovery:
     def turn(self, now_ms: int) -> None:
         """What suspended links have held for longer than a consumer may returns. A node counts from when it sees that,
         at the earliest from when it owns the queue: late, never early."""
+        if self.next_ms is None or now_ms < self.next_ms:
+            return
         self._review_ms = now_ms + REVIEW_MS
         if self._node.map.level < LINK_POLICIES:
             return

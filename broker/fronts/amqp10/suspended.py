@@ -147,8 +147,11 @@ class SuspendedSender(_Suspended):
 
     @property
     def _held(self) -> tuple[str | None, int, int]:
-        address = self.target.address
-        return address if isinstance(address, str) else None, 0, len(self.memory.stored) + max(0, self.memory.undecided)
+        return (
+            self.target if isinstance(self.target, str) else None,
+            0,
+            len(self.memory.stored) + max(0, self.memory.undecided),
+        )
 
     def is_of(self, terminus: Any) -> bool:
         """Whether a client comes back to the same place."""

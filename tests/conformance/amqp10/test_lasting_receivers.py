@@ -40,7 +40,7 @@ def test_drain_waits_for_what_is_on_its_way(session: Session, queue: str) -> Non
 def test_undeliverable_here_holds_for_the_link_that_comes_again(
     connect10: Connect10, queue: str, channel: Channel
 ) -> None:
-    first = connect10(container="c")
+    first = connect10(container=queue)
     fill(first.session(), queue, 3)
     link = lasting_receiver(first.session(), queue)
     link.grant(2)
@@ -57,7 +57,7 @@ def test_undeliverable_here_holds_for_the_link_that_comes_again(
     assert (again.message.body, again.message.header.delivery_count) == (b"0", 1)
     assert again.message.annotations[Symbol("x-opt-why")] == "later"
     stranger.detach()
-    back = lasting_receiver(connect10(container="c").session(), queue, {tag_of(two): None})
+    back = lasting_receiver(connect10(container=queue).session(), queue, {tag_of(two): None})
     back.grant(9)
     assert sorted(back.bodies(2)) == [b"1", b"2"]
     assert back.waiting() == 0, "it is never that link's again"
@@ -66,7 +66,7 @@ def test_undeliverable_here_holds_for_the_link_that_comes_again(
 
 def test_a_suspended_link_stays_the_single_active_consumer(connect10: Connect10, channel: Channel) -> None:
     queue = channel.queue_declare("", durable=True, arguments={"x-single-active-consumer": True}).queue
-    first = connect10(container="c")
+    first = connect10(container=queue)
     fill(first.session(), queue, 2)
     link, waiting = lasting_receiver(first.session(), queue), connect10().session().receiver(f"/queues/{queue}")
     link.grant(1)
@@ -76,7 +76,7 @@ def test_a_suspended_link_stays_the_single_active_consumer(connect10: Connect10,
     assert activity(waiting) is False
     suspend(link)
     assert waiting.waiting() == 0
-    back = lasting_receiver(connect10(container="c").session(), queue, {tag_of(held): None})
+    back = lasting_receiver(connect10(container=queue).session(), queue, {tag_of(held): None})
     back.grant(5)
     assert activity(back) is True
     assert back.bodies(2) == [b"0", b"1"]

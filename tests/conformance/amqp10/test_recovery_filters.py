@@ -82,7 +82,7 @@ def selecting(session: Session, queue: str, unsettled: Any = None, selector: str
 
 @rule("R161", "R165", "E143")
 def test_a_link_with_a_filter_comes_back_at_any_node(connect10: Connect10, queue: str, channel: Channel) -> None:
-    first = connect10(container="c")
+    first = connect10(container=queue)
     numbered(first.session(), queue, 8)
     link = selecting(first.session(), queue)
     assert link.attach.offered_capabilities == (RECOVERY,)
@@ -96,7 +96,7 @@ def test_a_link_with_a_filter_comes_back_at_any_node(connect10: Connect10, queue
     other = connect10().session().receiver(f"/queues/{queue}", credit=9)
     assert other.bodies(5) == [b"1", b"3", b"5", b"6", b"7"]
     assert other.waiting() == 0, "nobody else gets what the link holds"
-    session = connect10(container="c").session()
+    session = connect10(container=queue).session()
     again = selecting(session, queue, {tag_of(held[0]): Accepted(), tag_of(held[1]): None})
     assert set(states(again.attach)) == set(map(tag_of, held[:2]))
     other.detach()
@@ -116,7 +116,7 @@ def test_a_link_with_a_filter_comes_back_at_any_node(connect10: Connect10, queue
 @rule("R161", "R169")
 def test_another_filter_is_another_link(connect10: Connect10, queue: str) -> None:
     """A map for another one resumes nothing; without a map what the link held returns."""
-    session = connect10(container="c").session()
+    session = connect10(container=queue).session()
     numbered(session, queue, 4)
     link = selecting(session, queue)
     link.grant(2)

@@ -33,13 +33,13 @@ from .wire import Session
 
 @rule("R160", "R162")
 def test_a_sender_comes_back_over_a_new_connection(connect_here: Connect10, queue: str, channel: Channel) -> None:
-    first = connect_here(container="c")
+    first = connect_here(container=queue)
     link = sender(first.session(), queue, name="s")
     assert link.outcome(link.post(b"1", tag=b"told")) == Accepted()
     link.transfer(message(b"2")[:3], delivery_tag=b"cut", more=True)
     link.session.settle_down()
     first.abandon()
-    session = connect_here(container="c").session()
+    session = connect_here(container=queue).session()
     again = sender(session, queue, name="s", unsettled={b"told": None, b"cut": None, b"lost": None})
     told = states(again.attach)
     assert told[b"told"] == Accepted()
@@ -52,13 +52,13 @@ def test_a_sender_comes_back_over_a_new_connection(connect_here: Connect10, queu
 
 @rule("R160", "R165")
 def test_a_receiver_comes_back_over_a_new_connection(connect_here: Connect10, queue: str) -> None:
-    first = connect_here(container="c")
+    first = connect_here(container=queue)
     fill(first.session(), queue, 4)
     link = receiver(first.session(), queue, unsettled={}, timeout=KEPT_S)
     link.grant(3)
     held = link.deliveries(3)
     first.abandon()
-    peer = connect_here(container="c")
+    peer = connect_here(container=queue)
     other = peer.session().receiver(f"/queues/{queue}", credit=9)
     assert other.delivery().message.body == b"3"
     assert other.waiting() == 0, "nobody else gets what the link holds"
@@ -74,13 +74,13 @@ def test_a_receiver_comes_back_over_a_new_connection(connect_here: Connect10, qu
 @rule("R163")
 def test_what_comes_again_is_stored_once(connect_here: Connect10, queue: str, channel: Channel) -> None:
     """Whatever of it had come before the connection was lost."""
-    first = connect_here(container="c")
+    first = connect_here(container=queue)
     link = sender(first.session(), queue, name="s")
     tags = [b"t%03d" % number for number in range(200)]
     for tag in tags:
         link.post(tag, tag=tag)
     first.abandon()
-    again = sender(connect_here(container="c").session(), queue, name="s", unsettled=dict.fromkeys(tags))
+    again = sender(connect_here(container=queue).session(), queue, name="s", unsettled=dict.fromkeys(tags))
     told = states(again.attach)
     for tag in tags:
         if tag not in told:
@@ -98,13 +98,13 @@ def test_an_exchange_brings_it_to_each_queue_once(connect_here: Connect10, chann
         channel.queue_declare(queue, durable=True)
         channel.queue_bind(queue, exchange, "")
     place = f"/exchanges/{exchange}"
-    first = connect_here(container="c")
+    first = connect_here(container=queue)
     link = first.session().sender(place, name="s", target=Target(address=place, timeout=KEPT_S))
     tags = [b"t%03d" % number for number in range(50)]
     for tag in tags:
         link.post(tag, tag=tag)
     first.abandon()
-    session = connect_here(container="c").session()
+    session = connect_here(container=queue).session()
     again = session.sender(place, name="s", target=Target(address=place, timeout=KEPT_S), unsettled=dict.fromkeys(tags))
     told = states(again.attach)
     for tag in tags:
@@ -116,14 +116,14 @@ def test_an_exchange_brings_it_to_each_queue_once(connect_here: Connect10, chann
 
 @rule("R169")
 def test_expiry_returns_all_and_refuses_a_map(connect_here: Connect10, queue: str, channel: Channel) -> None:
-    first = connect_here(container="c")
+    first = connect_here(container=queue)
     fill(first.session(), queue, 2)
     link = receiver(first.session(), queue, timeout=1)
     link.grant(2)
     tag = tag_of(link.deliveries(2)[0])
     first.abandon()
     ready(channel, queue, 2)
-    session = connect_here(container="c").session()
+    session = connect_here(container=queue).session()
     receiver(session, queue, unsettled={tag: None}, timeout=1).detached("amqp:resource-deleted")
     again = receiver(session, queue)
     again.grant(2)
@@ -142,7 +142,7 @@ def test_a_map_for_a_link_that_nobody_knows(session: Session, queue: str) -> Non
 
 @rule("A59")
 def test_a_name_is_stolen_over_connections(connect_here: Connect10, queue: str) -> None:
-    one, two = connect_here(container="c"), connect_here(container="c")
+    one, two = connect_here(container=queue), connect_here(container=queue)
     fill(one.session(), queue, 2)
     older = receiver(one.session(), queue, timeout=KEPT_S)
     older.grant(1)
@@ -154,19 +154,19 @@ def test_a_name_is_stolen_over_connections(connect_here: Connect10, queue: str) 
 
 
 def test_a_link_of_another_user_is_refused(provisioned: object, connect_here: Connect10, queue: str) -> None:
-    one = connect_here(container="c")
+    one = connect_here(container=queue)
     fill(one.session(), queue, 1)
     link = receiver(one.session(), queue, timeout=KEPT_S)
     link.grant(1)
     tag = tag_of(link.delivery())
     one.abandon()
-    stranger = connect_here(user="conf-all", password=PASSWORD, container="c").session()
+    stranger = connect_here(user="conf-all", password=PASSWORD, container=queue).session()
     receiver(stranger, queue, unsettled={tag: None}, timeout=KEPT_S).detached("amqp:unauthorized-access")
 
 
 @rule("R173")
 def test_a_tag_that_is_used_again_is_a_new_delivery(connect_here: Connect10, queue: str, channel: Channel) -> None:
-    session = connect_here(container="c").session()
+    session = connect_here(container=queue).session()
     link = sender(session, queue, name="s")
     for number in range(5):
         assert link.outcome(link.post(b"%d" % number, tag=b"same")) == Accepted()
@@ -180,7 +180,7 @@ def test_a_tag_that_is_used_again_is_a_new_delivery(connect_here: Connect10, que
 
 @rule("R174")
 def test_the_answer_to_an_echo_forgets(connect_here: Connect10, queue: str) -> None:
-    first = connect_here(container="c")
+    first = connect_here(container=queue)
     session = first.session()
     link = sender(session, queue, name="s")
     assert link.outcome(link.post(b"1", tag=b"proven")) == Accepted()
@@ -191,13 +191,14 @@ def test_the_answer_to_an_echo_forgets(connect_here: Connect10, queue: str) -> N
     assert link.outcome(link.post(b"2", tag=b"doubt")) == Accepted()
     session.wait(Flow, lambda known: known.handle == link.handle and known.echo)
     first.abandon()
-    again = sender(connect_here(container="c").session(), queue, name="s", unsettled={b"proven": None, b"doubt": None})
+    unsettled = {b"proven": None, b"doubt": None}
+    again = sender(connect_here(container=queue).session(), queue, name="s", unsettled=unsettled)
     assert states(again.attach) == {b"doubt": Accepted()}
 
 
 @rule("R174")
 def test_an_older_flow_proves_nothing(connect_here: Connect10, queue: str) -> None:
-    first = connect_here(container="c")
+    first = connect_here(container=queue)
     session = first.session()
     link = sender(session, queue, name="s")
     assert link.outcome(link.post(b"1", tag=b"doubt")) == Accepted()
@@ -205,13 +206,13 @@ def test_an_older_flow_proves_nothing(connect_here: Connect10, queue: str) -> No
     session.say(session.flow(link.handle, delivery_count=1, link_credit=999))
     session.settle_down()
     first.abandon()
-    again = sender(connect_here(container="c").session(), queue, name="s", unsettled={b"doubt": None})
+    again = sender(connect_here(container=queue).session(), queue, name="s", unsettled={b"doubt": None})
     assert states(again.attach) == {b"doubt": Accepted()}
 
 
 @rule("R175")
 def test_bounds_hold_credit_back(connect_here: Connect10, queue: str) -> None:
-    session = connect_here(container="c").session()
+    session = connect_here(container=queue).session()
     link = sender(session, queue, name="s", second=True)
     credit, sent, first = int(link.granted.link_credit or 0), 0, session.next_id
     while credit:

@@ -43,11 +43,11 @@ def counts(session: Session, queue: str) -> dict[bytes, Any]:
 
 
 def test_what_is_held_anywhere_for_too_long_returns(connect10: Connect10, queue: str, channel: Channel) -> None:
-    held = gone(connect10(container="c").session(), queue, lasting=True)
+    held = gone(connect10(container=queue).session(), queue, lasting=True)
     ready(channel, queue, 3)
     assert counts(connect10().session(), queue) == {b"0": 1, b"1": 1, b"2": 0}
     doubt = {tag_of(held[0]): Accepted(), tag_of(held[1]): None}
-    told = lasting_receiver(connect10(container="c").session(), queue, doubt)
+    told = lasting_receiver(connect10(container=queue).session(), queue, doubt)
     assert states(told.attach) == dict.fromkeys(map(tag_of, held), FAILED), "not settled as the client has said"
     assert told.attach.incomplete_unsettled
     told.grant(9)
@@ -57,11 +57,11 @@ def test_what_is_held_anywhere_for_too_long_returns(connect10: Connect10, queue:
     assert told.waiting() == 0, "nothing new before the client's map is complete"
     told.session.peer.abandon()
 
-    lost = lasting_receiver(connect10(container="c").session(), queue, doubt)
+    lost = lasting_receiver(connect10(container=queue).session(), queue, doubt)
     assert states(lost.attach) == dict.fromkeys(map(tag_of, held), FAILED), "nothing has said that the client heard it"
     lost.session.peer.abandon()
 
-    back = lasting_receiver(connect10(container="c").session(), queue, {})
+    back = lasting_receiver(connect10(container=queue).session(), queue, {})
     assert not back.attach.incomplete_unsettled
     assert states(back.attach) == {}
     back.grant(9)
@@ -71,14 +71,14 @@ def test_what_is_held_anywhere_for_too_long_returns(connect10: Connect10, queue:
     back.session.settle_down()
     back.session.peer.abandon()
     doubt = dict.fromkeys(map(tag_of, again), Accepted())
-    over = lasting_receiver(connect10(container="c").session(), queue, doubt)
+    over = lasting_receiver(connect10(container=queue).session(), queue, doubt)
     assert states(over.attach) == {}, "the same tags, and this time they are settled"
 
 
 def test_what_its_node_holds_for_too_long_returns(connect_here: Connect10, queue: str, channel: Channel) -> None:
-    held = gone(connect_here(container="c").session(), queue, lasting=False)
+    held = gone(connect_here(container=queue).session(), queue, lasting=False)
     ready(channel, queue, 3)
-    session = connect_here(container="c").session()
+    session = connect_here(container=queue).session()
     assert counts(session, queue) == {b"0": 1, b"1": 1, b"2": 0}
     link = receiver(session, queue, unsettled={tag_of(held[0]): Accepted()}, timeout=KEPT_S)
     link.detached("amqp:resource-deleted")
@@ -86,12 +86,12 @@ def test_what_its_node_holds_for_too_long_returns(connect_here: Connect10, queue
 
 def test_an_attached_link_in_its_time_holds_on(connect10: Connect10, channel: Channel) -> None:
     queue = str(channel.queue_declare("", durable=True, arguments={"x-consumer-timeout": 0}).queue)
-    held = gone(connect10(container="c").session(), queue, lasting=True)
+    held = gone(connect10(container=queue).session(), queue, lasting=True)
     other = connect10().session().receiver(f"/queues/{queue}", credit=9)
     assert other.delivery().message.body == b"2"
     assert other.waiting() == 0
     doubt: dict[bytes, Any] = {tag_of(one): None for one in held}
-    back = lasting_receiver(connect10(container="c").session(), queue, doubt)
+    back = lasting_receiver(connect10(container=queue).session(), queue, doubt)
     assert states(back.attach) == doubt
     assert isinstance(back.attach.source, Source)
     assert isinstance(back.attach.target, Target)

@@ -13,7 +13,7 @@ from tests.unit.broker.fronts.amqp091.harness import World
 
 
 def test_it_says_what_it_is() -> None:
-    properties = own(World().node).properties or {}
+    properties = own(World().node, None, None).properties or {}
     assert (properties["product"], properties["version"]) == ("clusterbroker", VERSION)
     assert properties["node"] == "node"
 
@@ -22,7 +22,7 @@ def test_it_poses_as_rabbitmq_where_it_is_told_to(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text('[amqp10]\nproduct = "RabbitMQ"\n')
     options = load(file).options().node
-    properties = own(World(amqp10_product=options.amqp10_product).node).properties or {}
+    properties = own(World(amqp10_product=options.amqp10_product).node, None, None).properties or {}
     assert properties["product"] == "RabbitMQ"
     assert int(properties["version"].partition(".")[0]) >= 4
 
