@@ -71,7 +71,7 @@ def _a_lost_consumer_gives_up(patch: pytest.MonkeyPatch) -> None:
     def suspend(owned: OwnedQueue, attachment: Attachment, member: Any) -> None:
         holding = owned.queue.holding
         assert holding is not None
-        holding.release(member.holding)
+        holding._begin_anew(member.holding)
         rest(owned, attachment, member)
 
     rest = OwnedQueue._suspend

@@ -218,7 +218,7 @@ class Life:
                 receiver.leave_to_link(answers[0])
             receiver.leave()
             return
-        seqs = [seq for first, last, _ in answers[0] for seq in range(first, last + 1)]
+        seqs = [seq for one in answers[0] for seq in one.seqs]
         found: dict[int, bytes] = {}
         if seqs:
             receiver.handle.reread(seqs, lambda messages, _: found.update({at: m.body for at, m in messages.items()}))
