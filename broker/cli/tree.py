@@ -102,7 +102,7 @@ class Tree(TyperGroup):
             from clusterbroker.broker.cli.rabbitmqctl import hint
 
             meant = hint(name)
-            if meant is None and (near := difflib.get_close_matches(name, self.list_commands(ctx), 3)):
+            if meant is None and (near := difflib.get_close_matches(name, self.list_commands(ctx), 3, 0.75)):
                 meant = " or ".join(near)
             if meant is not None:
                 ctx.fail(f"no command '{name}': {meant}")

@@ -95,7 +95,8 @@ class DeadLetters:
         counts.publish_out += len(route.targets)
         counts.drop_unroutable += not route.targets
         exchange = message.exchange.decode("utf-8", "surrogateescape")
-        after = replace(properties, headers=negated(headers))
+        seen = {name: value for name, value in headers.items() if name != "BCC"}  # the route has it
+        after = replace(properties, headers=negated(seen))
         return republished(message, exchange, key, after, node.now_ms), route.targets
 
     def _dead_copy(

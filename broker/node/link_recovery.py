@@ -66,7 +66,7 @@ class LinkRecovery:
     def __init__(self, node: RecoveringNode) -> None:
         self._node = node
         self._here: dict[LogIndex, Attachment] = {}
-        self._late: list[c.SuspendLink | c.ForgetLink] = []  # could not be ordered
+        self._late: list[c.SuspendLink | c.ForgetLink | c.ReleaseContainer] = []  # could not be ordered
         self._holding: dict[LocalQueue, None] = {}  # queues that know deliveries of links, or did
         self._suspended: dict[int, tuple[int, int]] = {}  # links that hold something -> (attach, seen since), ms
         self._review_ms = 0
@@ -122,15 +122,19 @@ class LinkRecovery:
         self._node.propose(command, ordered)
 
     def _order(self) -> None:
-        """Ends of attaches; those that could not be ordered are tried again when something is heard of a link."""
+        """Ends of attaches, and of sole connections, that could not be ordered are tried again."""
         late, self._late = self._late, []
         for command in late:
             self._node.propose(command, self._ordered)
 
     def _ordered(self, applied: Applied) -> None:
         if isinstance(applied.error, Unavailable):
-            assert isinstance(applied.command, c.SuspendLink | c.ForgetLink), "nothing else is ordered here"
-            self._late.append(applied.command)
+            self.try_again(applied.command)
+
+    def try_again(self, command: c.AnyCommand) -> None:
+        """An end that could not be ordered."""
+        assert isinstance(command, c.SuspendLink | c.ForgetLink | c.ReleaseContainer), "nothing else is ordered here"
+        self._late.append(command)
 
     def keep(self, link: RecoverableLink, tags: list[bytes]) -> None:
         """The client of the link can ask for these deliveries of its earlier attaches only, wherever they went."""
@@ -197,7 +201,7 @@ class LinkRecovery:
     @property
     def next_ms(self) -> int | None:
         """When `turn` is due; None: nothing is."""
-        return self._review_ms if self._holding else None
+        return self._review_ms if self._holding or self._late else None
 
     def turn(self, now_ms: int) -> None:
         """What suspended links have held for longer than a consumer may returns. A node counts from when it sees that,
@@ -205,6 +209,7 @@ class LinkRecovery:
         if self.next_ms is None or now_ms < self.next_ms:
             return
         self._review_ms = now_ms + REVIEW_MS
+        self._order()
         if self._node.map.level < LINK_POLICIES:
             return
         seen, self._suspended = self._suspended, {}

@@ -21,7 +21,6 @@ class SoleConnections:
     def __init__(self, node: NodeCore) -> None:
         self._node = node
         self._here: dict[str, tuple[c.ReleaseContainer, Callable[[], None]]] = {}
-        self._late: list[c.ReleaseContainer] = []  # could not be ordered
 
     @property
     def possible(self) -> bool:
@@ -40,7 +39,6 @@ class SoleConnections:
                 self._here.pop(command.connection, None)
             then(answer)
 
-        self._order()
         self._node.propose(command, applied)
 
     def release(self, connection: str, then: Callable[[], None]) -> None:
@@ -54,7 +52,6 @@ class SoleConnections:
             self._ordered(applied)
             then()
 
-        self._order()
         self._node.propose(held[0], ordered)
 
     def lost(self, change: ContainerLost) -> None:
@@ -63,12 +60,6 @@ class SoleConnections:
         if held is not None:
             self._node.setting_aside.link(held[1])
 
-    def _order(self) -> None:
-        late, self._late = self._late, []
-        for command in late:
-            self._node.propose(command, self._ordered)
-
     def _ordered(self, applied: Applied) -> None:
         if isinstance(applied.error, Unavailable):
-            assert isinstance(applied.command, c.ReleaseContainer), "nothing else is ordered here"
-            self._late.append(applied.command)
+            self._node.recovery.try_again(applied.command)

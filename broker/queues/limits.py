@@ -88,7 +88,11 @@ class Limits:
             return
         self._make_room(now_ms)
         dropped = 0
+        sweeping = self._dispatch.sweeping
         while self._exceeds(0, 0):
+            if sweeping is not None and sweeping.waits:  # what the queue does not keep drives nothing out
+                queue.host.later(queue)
+                return
             if dropped >= min(brought, TRIMMED_AT_ONCE) and queue.host.effort.spent:
                 queue.host.later(queue)
                 return

@@ -257,6 +257,7 @@ class Holding:
             name = LINK_WITHDRAWN.name((link, bucket))
             ring.set_attribute(name, ring.attributes.get(name, 0) | bits)
         self.give_back(seqs, FAILED)
+        self._queue.subscriptions.forget(link)  # as single active consumer it has no more reason to be waited for
 
     def forget(self, link: int, seqs: Iterable[int]) -> None:
         """The client of the link has heard that these were withdrawn."""

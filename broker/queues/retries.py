@@ -8,6 +8,8 @@ from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 
 DELAYED_RETRY_MIN_MS: Final = 1000
 """For a queue that wants delayed retries and does not say of what length."""
+LONGEST_MS: Final = 1 << 60
+"""No clock comes so far. The log has the time of the return in 62 bits."""
 
 
 def retry_delay_ms(settings: QueueSettings, delivery_count: int, counted: bool) -> int:
@@ -17,5 +19,5 @@ def retry_delay_ms(settings: QueueSettings, delivery_count: int, counted: bool) 
         return 0
     least = settings.delayed_retry_min_ms or DELAYED_RETRY_MIN_MS
     most = settings.delayed_retry_max_ms
-    delay_ms = least * max(1, delivery_count + counted)
+    delay_ms = min(least * max(1, delivery_count + counted), LONGEST_MS)
     return delay_ms if most is None else min(delay_ms, most)

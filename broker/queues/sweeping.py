@@ -53,13 +53,23 @@ class Sweeping:
 
     def begin(self) -> None:
         """The log is known."""
-        self.upto = self._noted = self._ring.attributes.get(SWEPT, 0) if self._ring.has_attributes else 0
+        ring = self._ring
+        self.upto = ring.attributes.get(SWEPT, 0) if ring.has_attributes else 0
+        if self.upto > ring.next_seq:  # what was judged last came to no log: its numbers are given again
+            self.upto = 0
+            ring.set_attribute(SWEPT, 0)
+        self._noted = self.upto
+
+    @property
+    def waits(self) -> bool:
+        """Something that came is not judged yet."""
+        return self.upto < self._ring.next_seq
 
     def turn(self) -> tuple[int, bool]:
         """Judges what came. Returns the message that has to be loaded first (0: none), and whether some wait for
         another turn."""
         ring = self._ring
-        if self.upto >= ring.next_seq:
+        if not self.waits:
             return 0, False
         self._work = 0
         self.upto, _, why = rings.sweep(ring, self.upto, self._judge, LOOK_MAX)

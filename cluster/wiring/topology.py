@@ -18,7 +18,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from clusterbroker.cluster.errors import InUse, LimitReached, WiringError, exchange_text, no_exchange, no_queue
+from clusterbroker.cluster.errors import (
+    InUse,
+    LimitReached,
+    PreconditionFailed,
+    WiringError,
+    exchange_text,
+    no_exchange,
+    no_queue,
+)
 from clusterbroker.cluster.ids import Epoch, NodeId, QueueId
 
 from . import delays, exchange_rules, queue_rules
@@ -141,6 +149,9 @@ class Topology:
             return existing
         delays.check_delayed(command)
         name = delays.delay_queue(command.name)
+        if name in self.queues:
+            where = exchange_text(self.vhost.name, command.name)
+            raise PreconditionFailed(f"{where} would share its queue '{name}' with '{self.queues[name].delays}'")
         self._check_queue_limit(name)
         queue = place(delays.delaying(queue_id, name, command), command)
         exchange = self._new_exchange(exchange_rules.DELAYED, command, changes)

@@ -294,7 +294,8 @@ class Peer:
                 tag = self.sent.pop(number)
                 assert isinstance(said.state, OUTCOMES)
                 self._carry_out(tag, said.state)
-                if self.memory.calm or self.chance.random() < 0.8:  # else it is settled by a later connection
+                # else it is settled by a later connection; but the rest of a map waits for what is decided of its part
+                if self.memory.calm or self.partial[True] or self.chance.random() < 0.8:
                     del self.memory.held[tag]
                     self.say(Disposition(role=False, first=number, settled=True, state=said.state))
             else:

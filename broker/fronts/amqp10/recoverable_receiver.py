@@ -127,6 +127,8 @@ class AttachingReceiver(Attaching):
             self._subscribe(link)
         else:
             self._queue.leave_to_link(self._held)
+            assert self.attachment is not None, "it was ordered"
+            self.session.access.node.recovery.suspend(self.attachment)
 
     def _subscribe(self, link: LinkAttach) -> None:
         now_ms = self.session.access.node.now_ms

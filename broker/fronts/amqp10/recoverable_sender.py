@@ -56,9 +56,11 @@ class RecoverableSender:
         if not self._over.keys().isdisjoint(tags):
             self.flush()  # a tag is used again: its queues forget the delivery before, not the next one
         self._queues.update(dict.fromkeys(route.targets))
+        again = self.again.intersection(tags)
+        self.again = self.again.difference(again)  # each is that once: the next delivery of the tag is another one
         link, number = self.attachment.link, self._number
         self._number += len(tags)
-        return Tagged(int(link.link), link.attach, number, list(tags), self.again.intersection(tags))
+        return Tagged(int(link.link), link.attach, number, list(tags), again)
 
     def over(self, tags: Collection[bytes]) -> None:
         """Nobody asks for these any more."""
@@ -140,6 +142,7 @@ class AttachingSender(Attaching):
 
     def _decided(self, attachment: Attachment, queue: QueueHandle | None, known: list[bytes] | str) -> None:
         if not self.waits:
+            self.session.access.node.recovery.suspend(attachment)
             return
         if isinstance(known, str):
             self.refuse(LinkError(RESOURCE_LIMIT, f"{known}: attach again"))

@@ -121,7 +121,7 @@ def test_verbs_that_the_help_hides_are_understood(invoke: Any) -> None:
 def test_an_unknown_command(invoke: Any) -> None:
     done = invoke("queus", "list")
     assert done.exit_code == 2
-    assert "No such command" in done.stderr
+    assert "no command 'queus': queues" in done.stderr
 
 
 def test_a_start_imports_none_of_it() -> None:

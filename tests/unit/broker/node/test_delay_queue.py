@@ -212,3 +212,26 @@ def test_a_request_of_delays_to_another_queue_finds_nothing(world: World) -> Non
     while inspection.step(world.now_ms):
         pass
     assert inspection.result.shown == ()
+
+
+def test_a_delay_of_any_size_beside_a_time_stops_nothing(world: World) -> None:
+    client = world.client()
+    at_ms = world.node.now_ms + 1000
+    for delay in ("99999999999999999999", 1e300):
+        publish(client, b"odd", x_deliver_at=at_ms, x_delay=delay)
+    publish(client, b"good", x_delay=1000)
+    world.wait(2000)
+    consumer = world.client()
+    assert sorted(bodies(consumer.consume("q"))) == [b"good", b"odd", b"odd"]
+
+
+def test_blind_copies_are_told_to_nobody(world: World) -> None:
+    client = world.client()
+    client.declare("copy")
+    client.ask(m.QueueBind(0, "copy", "later", "copy"))
+    publish(client, b"x", x_delay=1000, BCC=["copy"])
+    world.wait(2000)
+    for queue in ("q", "copy"):
+        [heard] = world.client().consume(queue)
+        assert heard.body == b"x"
+        assert "BCC" not in (heard.properties.headers or {})

@@ -158,3 +158,24 @@ def test_a_snapshot_keeps_both(world: World) -> None:
     copy = ClusterMap.restored(world.map.snapshot())
     assert copy.queue("/", NAME) == world.map.queue("/", NAME)
     assert copy.exchange("/", "later") == world.map.exchange("/", "later")
+
+
+def test_two_exchanges_never_share_a_queue(world: World) -> None:
+    long = "x" * 250
+    short = delay_queue(long).removeprefix("amq.delay.")
+    world.do(delayed(long))
+    with pytest.raises(PreconditionFailed, match="would share its queue"):
+        world.do(delayed(short))
+    assert world.map.exchange("/", short) is None
+    world.do(c.DeleteExchange(vhost="/", name=long))
+    world.do(delayed(short))
+
+
+def test_a_delayed_exchange_is_imported(world: World) -> None:
+    commands = (
+        delayed("imported"),
+        c.Bind(vhost="/", source="imported", destination="later", destination_kind="exchange"),
+    )
+    world.do(c.ImportDefinitions(import_id="i", number=0, commands=commands, last=True, apply=10))
+    assert world.map.queue("/", delay_queue("imported")) is not None
+    assert world.map.tried(commands) == []

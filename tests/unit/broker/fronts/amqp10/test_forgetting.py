@@ -66,3 +66,11 @@ def test_very_many_do_not_wait() -> None:
     publish(store, queue, *tags)
     store.over(tags)
     assert (queue.asked, queue.known) == (1, [])
+
+
+def test_a_tag_comes_again_once() -> None:
+    """The map of an attach names it: one delivery that may be known, and the next one of the tag is new."""
+    store, queue = sender()
+    store.again = frozenset((b"a",))
+    assert publish(store, queue, b"a", b"b").again == {b"a"}
+    assert not publish(store, queue, b"a").again

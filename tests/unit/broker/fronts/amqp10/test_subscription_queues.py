@@ -155,3 +155,38 @@ def test_selecting_consumers_have_messages_by_priority() -> None:
     assert even.bodies() == [b"12", b"14"]
     plain = Peer(world).enter().receiver("plain", "/queues/q", credit=9)
     assert plain.bodies() == [b"91", b"51", b"11"]
+
+
+def published(client: Any, count: int, number: int) -> None:
+    """So many messages of this number, in one read."""
+    client.raw(b"".join(client.content("", "q", b"n=%d" % number, headers={"n": number}) for _ in range(count)))
+
+
+@pytest.mark.parametrize("at_once", [100, 300, 2000])
+def test_what_is_not_kept_drives_nothing_out(at_once: int) -> None:
+    world = World()
+    client = world.client()
+    client.declare("q", **ODD, x_max_length=100)
+    published(client, 100, 1)
+    world.turn()
+    published(client, at_once, 2)
+    world.turn()
+    assert world.queue("q").ring.ready == 100
+
+
+def test_numbers_that_are_given_again_are_judged_again() -> None:
+    """All that was judged last came to no log: it begins anew, with the mark of how far it was judged."""
+    world = subscribed()
+    client = world.client()
+    for _ in range(6):
+        published(client, 1000, 2)
+        world.turn()
+    assert world.queue("q").ring.attributes.get(SWEPT)
+    world.crash()
+    world.turn()
+    client = world.client()
+    published(client, 5, 2)
+    published(client, 2, 3)
+    world.turn()
+    link = Peer(world).enter().receiver("r", "/queues/q", credit=100, filter=selector("n % 2 = 1"))
+    assert link.bodies() == [b"n=3"] * 2
