@@ -74,6 +74,9 @@ class Outgoing:
     number: int | None = None
     doubt: bool = False
     """Something of it may have reached the peer."""
+    again: bool = False
+    """The peer's map did not have it, and it is sent once more. An exchange does not know what its queues have: it is
+    in doubt again if the connection is lost before."""
     at: int = 0
     begun: bool = False
     resume: bool = False
@@ -192,8 +195,9 @@ class SenderLink(LinkEnd[Outgoing]):
     def in_doubt(self) -> list[Outgoing]:
         return [known for known in self.unsettled.values() if known.doubt and not is_outcome(known.state)]
 
-    def lost(self) -> None:
-        """The session is gone. What was begun is in doubt, the rest waits."""
+    def lost(self, goes_on: bool = False) -> None:
+        """The session is gone, or the link attaches once more for the rest of a map (`goes_on`). What was begun is in
+        doubt, the rest waits."""
         self._unattached()
         self.resuming.clear()
         if self.queue and self.queue[0].begun:
@@ -201,6 +205,7 @@ class SenderLink(LinkEnd[Outgoing]):
         for delivery in self.unsettled.values():
             delivery.number, delivery.begun, delivery.at = None, False, 0
             delivery.resume = delivery.settles = False
+            delivery.doubt = delivery.doubt or (delivery.again and not goes_on)
             delivery.resumed_state = None
 
     def abandon(self) -> list[Outgoing]:
@@ -220,7 +225,7 @@ class SenderLink(LinkEnd[Outgoing]):
         plan = plan_sender(self.own, peer)
         again = [self.unsettled[tag] for tag in plan.again]
         for delivery in again:
-            delivery.doubt = False
+            delivery.doubt, delivery.again = False, True
         fresh = [each for each in self.unsettled.values() if not each.doubt]
         rest = [each for each in self.queue if each.settled]
         self.queue = deque([*fresh, *rest])
@@ -360,8 +365,8 @@ class ReceiverLink(LinkEnd[Incoming]):
         self._forget(delivery)
         return [Settled(self, delivery)]
 
-    def lost(self) -> None:
-        """The session is gone. A delivery that was not whole comes again from its start."""
+    def lost(self, goes_on: bool = False) -> None:  # noqa: ARG002
+        """As of a sender's link. A delivery that was not whole comes again from its start."""
         self._unattached()
         if self.current is not None and not self.current.told:
             self.unsettled.pop(self.current.tag, None)

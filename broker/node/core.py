@@ -167,7 +167,7 @@ class Node:
         self.longest_ns = 0
         self.moving = Moving(self)
         self.recovery = LinkRecovery(self)
-        self.sole_connections = SoleConnections(self)
+        self.sole_connections = SoleConnections(self, self.recovery.try_again)
         self.urgent = False  # somebody waits for the next group; otherwise it holds acknowledgements only
         self._rate_since_ms = 0
         self._rate_bytes = 0

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 class SoleConnections:
     """Of one node. A connection is known by its id, from the moment at which it asks."""
 
-    def __init__(self, node: NodeCore) -> None:
+    def __init__(self, node: NodeCore, try_again: Callable[[c.ReleaseContainer], None]) -> None:
+        """`try_again`: orders later what could not be ordered."""
         self._node = node
+        self._try_again = try_again
         self._here: dict[str, tuple[c.ReleaseContainer, Callable[[], None]]] = {}
 
     @property
@@ -62,4 +64,5 @@ class SoleConnections:
 
     def _ordered(self, applied: Applied) -> None:
         if isinstance(applied.error, Unavailable):
-            self._node.recovery.try_again(applied.command)
+            assert isinstance(applied.command, c.ReleaseContainer), "nothing else is ordered here"
+            self._try_again(applied.command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterbroker.amqp10.client.errors import ProtocolError
+from clusterbroker.amqp10.client.links import SenderLink, Terms
 from clusterbroker.amqp10.client.resuming import (
     OwnMap,
     PeerMap,
@@ -15,7 +16,7 @@ from clusterbroker.amqp10.client.resuming import (
     plan_receiver,
     plan_sender,
 )
-from clusterbroker.broker.wire.amqp10.performatives import Accepted, Modified, Received, Released
+from clusterbroker.broker.wire.amqp10.performatives import Accepted, Modified, Received, Released, Source, Target
 from clusterbroker.broker.wire.amqp10.types import Described
 from clusterbroker.broker.wire.numbers import UInt64
 
@@ -91,3 +92,22 @@ def test_deliveries_take_turns_in_a_map_that_holds_not_all() -> None:
     assert turns.in_order(states) == states
     with pytest.raises(ProtocolError):
         turns.took(own_map(states, 1 << 20), decided=False)
+
+
+def test_what_was_not_sent_again_is_in_doubt_as_before() -> None:
+    """The peer of an exchange has none of them in its map, whatever its queues have."""
+    link = SenderLink(Terms("s", Source(), Target(address="x"), recoverable=True))
+    for tag in (b"1", b"2"):
+        link.restore(tag, b"", None)
+    assert link.map(1000).states.keys() == {b"1", b"2"}
+    link.resume(PeerMap({}, False))
+    sent = link.queue[0]
+    link.credit, sent.begun, sent.doubt = 1, True, True
+    link.sent(sent)
+    link.lost()
+    assert link.map(1000).states.keys() == {b"1", b"2"}
+    size = next(size for size in range(100) if len(link.map(size).states) == 1)
+    [first] = link.own.states
+    link.resume(PeerMap({}, False))
+    link.lost(goes_on=True)
+    assert link.map(size).states.keys() == {b"1", b"2"} - {first}, "the rest of a map has none of its first part"
