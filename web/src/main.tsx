@@ -5,6 +5,7 @@ import type { Me, Right } from "./api";
 import { Refused, get, listen, may, post } from "./api";
 import { span } from "./format";
 import { link, usePlace } from "./live";
+import { Channels } from "./pages/channels";
 import { Cluster } from "./pages/cluster";
 import { ChannelPage, ConnectionPage } from "./pages/connection";
 import { Connections } from "./pages/connections";
@@ -24,6 +25,7 @@ const TITLES: Record<string, string> = {
   queues: "Queues",
   exchanges: "Exchanges",
   connections: "Connections",
+  channels: "Channels",
   cluster: "Cluster",
   vhosts: "Vhosts",
   policies: "Policies",
@@ -190,6 +192,8 @@ function Shown({ me, words }: { me: Me; words: string[] }) {
       if (connection === undefined) return <Connections me={me} />;
       return channel === undefined ? <ConnectionPage key={connection} me={me} name={connection} /> : <ChannelPage key={words.join("/")} connection={connection} number={channel} />;
     }
+    case "channels":
+      return <Channels me={me} />;
     case "cluster":
       return <Cluster />;
     case "vhosts":
