@@ -22,6 +22,7 @@ PLACES = (
     "exchanges/%2F/shop",
     "channels",
     "cluster",
+    "cluster/embedded",
     "vhosts",
     "policies",
     "parameters",
@@ -278,6 +279,16 @@ def test_curves_reach_as_far_as_is_chosen(visit: Visit) -> None:
     visit.go("queues/%2F/orders")
     ranges = page.get_by_label("Range of the charts").get_by_role("option")
     expect(ranges).to_have_text(["1 minute", "10 minutes", "1 hour"])
+
+
+def test_a_node_has_a_page(visit: Visit) -> None:
+    page = visit.sign_in(at="#/cluster")
+    page.get_by_role("link", name="embedded").click()
+    expect(page.get_by_role("heading", name="embedded", level=1)).to_be_visible()
+    expect(page.get_by_text("Data directory")).to_be_visible()
+    expect(visit.row("Queues led here", "orders")).to_be_visible()
+    visit.go("cluster/nobody")
+    expect(page.get_by_text("There is no such node")).to_be_visible()
 
 
 def test_channels_are_listed(visit: Visit, node: Broker) -> None:

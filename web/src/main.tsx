@@ -11,6 +11,7 @@ import { ChannelPage, ConnectionPage } from "./pages/connection";
 import { Connections } from "./pages/connections";
 import { Definitions } from "./pages/definitions";
 import { ExchangePage, Exchanges } from "./pages/exchanges";
+import { NodePage } from "./pages/node";
 import { OverviewPage } from "./pages/overview";
 import { Parameters } from "./pages/parameters";
 import { Policies } from "./pages/policies";
@@ -121,7 +122,7 @@ function Signed({ me, stale, out }: { me: Me; stale: number | null; out: () => v
   const nav = useRef<HTMLElement>(null);
   const at = words.join("/");
   const first = useRef(true);
-  const object = words[name === "connections" ? 1 : 2];
+  const object = words[name === "connections" || name === "cluster" ? 1 : 2];
   useEffect(() => {
     document.title = `${object || TITLES[name] || "Not found"} · clusterbroker`;
     // a new page begins at its top, also for who reads it with the keyboard
@@ -195,7 +196,7 @@ function Shown({ me, words }: { me: Me; words: string[] }) {
     case "channels":
       return <Channels me={me} />;
     case "cluster":
-      return <Cluster />;
+      return vhost === undefined ? <Cluster /> : <NodePage key={vhost} name={vhost} />;
     case "vhosts":
       return <Vhosts me={me} />;
     case "policies":
