@@ -116,7 +116,9 @@ class NodeConfig(BaseSettings):
     advertised_amqp: str = ""
     """AMQP addresses that clients are told, separated by commas; empty: the listeners' own."""
     default_user: str = "guest"
-    """User made with a new broker, with all permissions in "/"; empty: none is made."""
+    """User made with a new broker, with all permissions in `default_vhost`; empty: none is made."""
+    default_vhost: str = Field(default="/", min_length=1, max_length=255)
+    """Vhost made with a new broker beside "/", for its default user."""
     default_password: str = Field(default="guest", repr=False)
     """Its password."""
     default_password_file: Path | None = None
@@ -262,6 +264,7 @@ class NodeConfig(BaseSettings):
             stop_grace_s=self.stop_grace_s,
             cluster=self._cluster_options(),
             default_user=self.default_user,
+            default_vhost=self.default_vhost,
             default_password=self._first_password(),
             drain_ends_at_start=self.drain_ends_at_start,
             definitions=self._definitions(),

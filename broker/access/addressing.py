@@ -20,6 +20,7 @@ from clusterbroker.broker.content.message import with_flags, with_properties
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.routing.carbon_copy import UnacceptableHeader, accepted_keys
+from clusterbroker.broker.routing.choosing import numbered
 from clusterbroker.broker.routing.delays import DELAY_KEY, DELAY_MS_MAX, KEY_BYTES_MAX, delay_key, due_ms
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.transactions.onward import route_of
@@ -70,11 +71,11 @@ def addressed(
     vhost = access.vhost
     properties = properties_of(message)
     changed = properties
-    named = properties.user_id
-    if named not in (None, access.user) and "impersonator" not in access.rights.tags:
-        raise Impersonated(f"user_id property set to '{named}' but authenticated user was '{access.user}'")
-    if named is not None and access.by_token and access.node.map.user(named) is not None:
-        raise Impersonated(f"user_id property set to '{named}', an account, but a token signed in")
+    user = properties.user_id
+    if user not in (None, access.user) and "impersonator" not in access.rights.tags:
+        raise Impersonated(f"user_id property set to '{user}' but authenticated user was '{access.user}'")
+    if user is not None and access.by_token and access.node.map.user(user) is not None:
+        raise Impersonated(f"user_id property set to '{user}', an account, but a token signed in")
     if properties.reply_to == REPLY_TO:
         if not session.reply_key:
             raise precondition_failed("fast reply consumer does not exist")
@@ -93,14 +94,16 @@ def addressed(
         topic = exchange if segment is None else segment.target  # where its rows go when they are committed
         for each in (*copies, *blind):
             access.check_topic("write", topic, each)
+    named = _named(properties.headers)
     route = session.publisher.route(
-        exchange, key, lambda: properties.headers, (*copies, *blind), lambda name: getattr(properties, name, None)
+        exchange, key, lambda: properties.headers, (*copies, *blind), lambda name: getattr(properties, name, None),
+        None if named is None else numbered(*named),
     )  # fmt: skip
     if route.leads_on is not None:
         _check_delay(properties.headers, access.node.now_ms)
     if blind or changed is not properties:
         message = with_properties(message, changed, message.flags | HAS_BCC if blind else None)
-    return message, route, _named(properties.headers)
+    return message, route, named
 
 
 def _check_delay(headers: FieldTable | None, now_ms: int) -> None:

@@ -17,16 +17,15 @@ from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.cluster.ids import Epoch
 from clusterbroker.cluster.wiring.commands import (
     AnyCommand,
+    AnyExchangeDeclaration,
     Bind,
-    DeclareDelayedExchange,
-    DeclareExchange,
     DeclareQueue,
     DeleteExchange,
     DeleteQueue,
     Unbind,
 )
 from clusterbroker.cluster.wiring.entities import Binding, DestinationKind
-from clusterbroker.cluster.wiring.exchange_rules import DELAYED, STAGING
+from clusterbroker.cluster.wiring.exchange_rules import STAGING, declaration
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring.stream_settings import STREAM
 from clusterbroker.journal.values import stored
@@ -62,7 +61,7 @@ class Admin:
 
     def declare_exchange(
         self, name: str, kind: str, arguments: Mapping[str, Any], *, durable: bool, auto_delete: bool, internal: bool
-    ) -> DeclareExchange | DeclareDelayedExchange:
+    ) -> AnyExchangeDeclaration:
         _check_exchange(name)
         access, node = self._access, self._access.node
         access.check("configure", "exchange", name)
@@ -80,8 +79,7 @@ class Admin:
             if not staging and node.exchange_count >= limit:
                 raise precondition_failed(f"cannot declare exchange '{name}': exchange limit ({limit}) is reached")
             access.check_memory(f"declare exchange '{name}'")
-        command = DeclareDelayedExchange if kind == DELAYED else DeclareExchange
-        return command(
+        return declaration(kind)(
             vhost=access.vhost.name,
             name=name,
             type=kind,

@@ -19,7 +19,7 @@ from clusterbroker.broker.stats.message_filter import LENGTH_MAX
 from clusterbroker.cluster.passwords import PASSWORD_BYTES_MAX, SCRYPT, SHA256, SHA512
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.entities import VHOST_LIMITS, ApplyTo, UserLimits
-from clusterbroker.cluster.wiring.exchange_rules import DECLARABLE, DELAYED, DELAYED_TYPE, TYPES
+from clusterbroker.cluster.wiring.exchange_rules import DECLARABLE, DELAYED_TYPE, TYPES, declaration
 from clusterbroker.cluster.wiring.policies import ALTERNATE_EXCHANGE
 from clusterbroker.cluster.wiring.queue_settings import POLICY_RULES, RULES, storable_lives
 
@@ -394,10 +394,9 @@ class ImportedExchange(Exchange, kw_only=True):
 
     type: Annotated[str, Meta(extra_json_schema={"enum": list(DECLARABLE)})]
 
-    def command(self, at_ms: int, vhost: str, name: str) -> c.DeclareExchange | c.DeclareDelayedExchange:
+    def command(self, at_ms: int, vhost: str, name: str) -> c.AnyExchangeDeclaration:
         """Make it."""
-        kind = c.DeclareDelayedExchange if self.type == DELAYED else c.DeclareExchange
-        return kind(at_ms=at_ms, vhost=vhost, name=name, **asdict(self))
+        return declaration(self.type)(at_ms=at_ms, vhost=vhost, name=name, **asdict(self))
 
 
 class Binding(Form):

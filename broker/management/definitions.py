@@ -21,7 +21,7 @@ from msgspec.structs import asdict
 from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.entities import Binding, Exchange, Queue, VhostLimits
-from clusterbroker.cluster.wiring.exchange_rules import FAILOVER, PREDECLARED, STAGING
+from clusterbroker.cluster.wiring.exchange_rules import EXCHANGE_DECLARATIONS, FAILOVER, PREDECLARED, STAGING
 from clusterbroker.cluster.wiring.map import ClusterMap
 from clusterbroker.cluster.wiring.view import ClusterView
 
@@ -341,8 +341,7 @@ _OF: Final[dict[type[c.Defining], tuple[str, _There]]] = {
     c.PutOperatorPolicy: ("operator_policies", lambda map_, one: any(
         held.name == one.name for held in map_.operator_policies(one.vhost))),
     c.DeclareQueue: ("queues", lambda map_, one: map_.queue(one.vhost, one.name)),
-    c.DeclareExchange: ("exchanges", lambda map_, one: map_.exchange(one.vhost, one.name)),
-    c.DeclareDelayedExchange: ("exchanges", lambda map_, one: map_.exchange(one.vhost, one.name)),
+    **dict.fromkeys(EXCHANGE_DECLARATIONS, ("exchanges", lambda map_, one: map_.exchange(one.vhost, one.name))),
     c.Bind: ("bindings", lambda map_, one: map_.find_binding(Binding(
         one.vhost, one.source, one.destination, one.destination_kind, one.routing_key, one.arguments))),
 }  # fmt: skip

@@ -379,6 +379,32 @@ def quorum_critical(reading: Reading) -> Health:
     )
 
 
+def in_service(reading: Reading) -> Health:
+    """Whether this node is not drained: RabbitMQ's maintenance mode."""
+    name = reading.replica.node
+    member = reading.map.member(NodeId(name))
+    if member is not None and member.draining:
+        return Health(False, {"reason": f"node '{name}' is drained: clusterbroker drain --undo ends that"})
+    return Health(True)
+
+
+def below_connection_limit(reading: Reading) -> Health:
+    """Whether this node takes one more connection."""
+    track = reading.replica.node_track(reading.replica.node)
+    used, limit = (0, 0) if track is None else (track.row.sockets_used, track.row.sockets_limit)
+    facts: dict[str, Any] = {"current": used, "limit": limit}
+    if used < limit or not limit:
+        return Health(True, facts)
+    return Health(False, {**facts, "reason": f"{used} connections, and the limit is {limit}"})
+
+
+def ready_to_serve(reading: Reading) -> Health:
+    """Whether a client that connects to this node is served: it is in service and takes one more connection. Its lease
+    is looked at before each check."""
+    service = in_service(reading)
+    return service if not service.ok else below_connection_limit(reading)
+
+
 def login_attempts(reading: Reading, name: str) -> list[Document]:
     """By protocol, since the node started. Refused (404) when no member has this name."""
     _member(reading, name)

@@ -29,7 +29,7 @@ QueueName = tuple[str, str]
 
 
 def listing(reading: Reading, vhost: str | None = None) -> Listing[QueueName]:
-    """Queues of a vhost, or of all that the user may enter."""
+    """Queues of a vhost, or of all that the user may enter; with `leader=NODE` those that this node leads."""
     names: Sequence[QueueName] = reading.replica.queue_names
     if vhost is not None:
         names = [(queue.vhost, queue.name) for queue in reading.map.queues(vhost)]
@@ -42,6 +42,9 @@ def listing(reading: Reading, vhost: str | None = None) -> Listing[QueueName]:
         queue = reading.map.queue(*name)
         assert queue is not None, "a listed queue is in the map"
         return queue
+
+    if leader := reading.query.get("leader"):
+        names = [name for name in names if found(name).owner == leader]
 
     def value_of(path: str) -> Callable[[QueueName], Any] | None:
         if path == "name":

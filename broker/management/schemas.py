@@ -46,8 +46,10 @@ _PAGED: Final[dict[str, Schema]] = {
     "limit": integer(1, PAGE_SIZE_MAX, "With a cursor: how many items", default=PAGE_SIZE_DEFAULT),
 }
 _COLUMNS: Final = {"columns": text("Dotted paths of the fields to answer, with commas")}
+_QUEUES: Final = ("/api/queues", "/api/queues/{vhost}")
 _QUERIES: Final[dict[Place, dict[str, Schema]]] = {
     ("GET", "/api/moves"): {"grouped": _TRUE},
+    **{("GET", path): {"leader": text("Only queues that this node leads")} for path in _QUEUES},
     ("GET", _MESSAGES): Browse.schema()["properties"],
     **{("POST", path): {"dry_run": _TRUE, "skip_unsupported": _TRUE} for path in _DEFINITIONS},
     ("DELETE", "/api/queues/{vhost}/{name}"): {"if-unused": _TRUE, "if-empty": _TRUE},

@@ -21,6 +21,7 @@ from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.carbon_copy import copy_keys
+from clusterbroker.broker.routing.choosing import EVERY, numbered
 from clusterbroker.broker.routing.delays import negated, undelayed
 from clusterbroker.broker.stats.inspection import FIRST_DEATH_QUEUE
 from clusterbroker.broker.wire.amqp091.properties import Properties
@@ -57,11 +58,16 @@ class DeadLetters:
 
     def publish_once(self, queue: LocalQueue, message: Message, reason: Reason, number: int, ticket: Ticket) -> bool:
         """A dead letter of a replicated queue: each target takes it once, under the queue's name and this number."""
-        found = self._due_copy(queue, message) if reason == "due" else self._dead_copy(queue, message, reason)
+        producer = dead_letter_producer(queue.entity.queue_id, queue.entity.gap_epoch)
+        letter = numbered(producer, number)
+        found = (
+            self._due_copy(queue, message, letter)
+            if reason == "due"
+            else self._dead_copy(queue, message, reason, letter)
+        )
         if found is None:
             return False
         copy, targets = found
-        producer = dead_letter_producer(queue.entity.queue_id, queue.entity.gap_epoch)
         before, self.dead_lettering = self.dead_lettering, True
         try:
             for target in targets:
@@ -74,7 +80,9 @@ class DeadLetters:
             self.dead_lettering = before
         return True
 
-    def _due_copy(self, queue: LocalQueue, message: Message) -> tuple[Message, Sequence[QueueHandle]] | None:
+    def _due_copy(
+        self, queue: LocalQueue, message: Message, letter: bytes
+    ) -> tuple[Message, Sequence[QueueHandle]] | None:
         """What goes on when a delayed message is due, and to whom: to those behind its exchange now, or nobody. It
         keeps the address with which it was published; its time to live begins.
 
@@ -88,8 +96,9 @@ class DeadLetters:
         key = message.routing_key.decode("utf-8", "surrogateescape")
         more = (*copy_keys(headers, "CC"), *copy_keys(headers, "BCC"))
         route = vhost.router.reach(
-            queue.entity.delays, key, lambda: undelayed(headers), more, lambda name: getattr(properties, name, None)
-        )
+            queue.entity.delays, key, lambda: undelayed(headers), more, lambda name: getattr(properties, name, None),
+            letter,
+        )  # fmt: skip
         node.effort.letter(len(message.header), len(route.targets))
         counts = vhost.counts(queue.entity.delays)
         counts.publish_out += len(route.targets)
@@ -100,7 +109,7 @@ class DeadLetters:
         return republished(message, exchange, key, after, node.now_ms), route.targets
 
     def _dead_copy(
-        self, queue: LocalQueue, message: Message, reason: Reason
+        self, queue: LocalQueue, message: Message, reason: Reason, letter: bytes | None = None
     ) -> tuple[Message, list[QueueHandle]] | None:
         """What is published when a queue gives a message up, and to whom: nobody, when it would go in a circle.
 
@@ -121,7 +130,7 @@ class DeadLetters:
         keys = list(dead_letter_keys(forced, keys, copies, blind))
         exchange = settings.dead_letter_exchange
         route = vhost.router.reach(
-            exchange, keys[0], lambda: dead.headers, keys[1:], lambda name: getattr(dead, name, None)
+            exchange, keys[0], lambda: dead.headers, keys[1:], lambda name: getattr(dead, name, None), letter
         )
         self._node.effort.letter(len(message.header), len(route.targets))
         if not route.targets:
@@ -154,7 +163,7 @@ def origin_of(vhost: VirtualHost, properties: Properties, keys: Sequence[str], h
         routed = keys_at(headers, name) or keys if forced is None else (forced,)
         route = vhost.router.reach(
             queue.settings.dead_letter_exchange, routed[0], lambda: headers, routed[1:],
-            lambda field: getattr(properties, field, None),
+            lambda field: getattr(properties, field, None), EVERY,
         )  # fmt: skip
         if any(target.name == here for target in route.targets):
             return origin

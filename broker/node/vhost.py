@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from clusterbroker.broker.node.counts import ExchangeCounts
 from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.sweeping import NO_LOCAL
 from clusterbroker.broker.routing.binding import Binding, Destination
 from clusterbroker.broker.routing.labour import Labour
@@ -24,7 +25,9 @@ class VirtualHost:
         self.queues: dict[str, QueueHandle] = {}
         self.no_local: dict[str, str] = {}
         """Queues that do not take what a container publishes (`queues.sweeping.NO_LOCAL`): name -> container-id."""
-        self.router: Router[QueueHandle] = Router(self.queues.get, labour=labour, clock=clock)
+        self.router: Router[QueueHandle] = Router(
+            self.queues.get, labour=labour, clock=clock, is_here=lambda queue: isinstance(queue, LocalQueue)
+        )
         self.exchanges: dict[str, ExchangeCounts] = {}
         """Of those that something was published to."""
         self.segments: dict[str, Segment] = {}

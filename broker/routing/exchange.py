@@ -12,6 +12,9 @@ answers.
     headers            its arguments match the headers (see `headers`)            headers
     x-consistent-hash  it owns the hash of the key, header or property            key, header or property
                        (see `hashing`); exactly one destination is chosen
+    x-random           always; the router chooses one (see `choosing`)
+    x-local-random     always; the router chooses one of those at this node
+    x-modulus-hash     always; one is chosen by the keys                          key
 
 *Validity.* What a client may declare is checked by the cluster map (cluster/wiring/exchange_rules.py); `bind` trusts
 its caller.
@@ -21,8 +24,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import ClassVar, Literal
 
 from clusterbroker.broker.routing.binding import NO_ARGUMENTS, Binding, Destination
+from clusterbroker.broker.routing.choosing import by_modulus
 from clusterbroker.broker.routing.hashing import HashRing
 from clusterbroker.broker.routing.headers import HeadersIndex, HeadersMatch
 from clusterbroker.broker.routing.labour import Steps
@@ -40,6 +45,9 @@ class Exchange(ABC):
     """The bindings of one exchange. Binding twice or unbinding what is not bound changes nothing."""
 
     __slots__ = ("bindings", "cacheable", "key_free")
+
+    chooses: ClassVar[Literal["", "any", "local"]] = ""
+    """The router gives each message to one of the destinations that match, or of those at this node."""
 
     def __init__(self, arguments: Headers = NO_ARGUMENTS) -> None:
         self.bindings: dict[Binding, None] = {}
@@ -270,12 +278,68 @@ class ConsistentHashExchange(Exchange):
             self._ring.remove(binding.destination, weight)
 
 
+class RandomExchange(FanoutExchange):
+    """RabbitMQ's `x-random`: one destination for each message, whatever its key."""
+
+    __slots__ = ()
+    chooses: ClassVar[Literal["", "any", "local"]] = "any"
+
+    def __init__(self, arguments: Headers = NO_ARGUMENTS) -> None:
+        super().__init__(arguments)
+        self.cacheable = False
+
+
+class LocalRandomExchange(RandomExchange):
+    """RabbitMQ's `x-local-random`: one queue of those whose leader is the publisher's node."""
+
+    __slots__ = ()
+    chooses = "local"
+
+
+class ModulusHashExchange(FanoutExchange):
+    """RabbitMQ's `x-modulus-hash`: one destination, by the hash of the routing keys."""
+
+    __slots__ = ("_sorted",)
+
+    def __init__(self, arguments: Headers = NO_ARGUMENTS) -> None:
+        super().__init__(arguments)
+        self.key_free = False
+        self._sorted: list[Destination] | None = None  # None: the bindings have changed
+
+    def match(
+        self, routing_key: str, headers: Headers | None = None, property_of: PropertyOf | None = None,
+        steps: Steps | None = None,
+    ) -> Collection[Destination]:  # fmt: skip
+        return self.match_keys((routing_key,))
+
+    def match_keys(
+        self, routing_keys: Sequence[str], headers: Headers | None = None, property_of: PropertyOf | None = None,
+        steps: Steps | None = None,
+    ) -> Collection[Destination]:  # fmt: skip
+        if self._sorted is None:
+            if steps is not None:
+                steps.take(1 + len(self._counted))
+            self._sorted = sorted(self._counted)
+        return (by_modulus(self._sorted, routing_keys),) if self._sorted else _NONE
+
+    def _add(self, binding: Binding) -> None:
+        super()._add(binding)
+        self._sorted = None
+
+    def _remove(self, binding: Binding) -> None:
+        super()._remove(binding)
+        self._sorted = None
+
+
 EXCHANGE_TYPES: dict[str, type[Exchange]] = {
     "direct": DirectExchange,
     "fanout": FanoutExchange,
     "topic": TopicExchange,
     "headers": HeadersExchange,
     "x-consistent-hash": ConsistentHashExchange,
+    "x-random": RandomExchange,
+    "x-local-random": LocalRandomExchange,
+    "x-modulus-hash": ModulusHashExchange,
 }
 
 

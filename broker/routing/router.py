@@ -28,6 +28,9 @@ since the object may appear without a change of the wiring. A caller whose objec
 
 Direct reply-to names (`amq.rabbitmq.reply-to.*`) are no queues of the wiring; the session takes them out
 before it asks.
+
+*Choosing.* An exchange of a random type gives each message to one of its destinations (see `choosing`): by chance, or
+by the message's `number`. Which queues are here is asked for each message.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from clusterbroker.broker.routing.binding import NO_ARGUMENTS, Binding, Destination
+from clusterbroker.broker.routing.choosing import Chance, Draws, one_of
 from clusterbroker.broker.routing.delays import due_ms, undelayed
 from clusterbroker.broker.routing.exchange import EXCHANGE_TYPES, Exchange, PropertyOf
 from clusterbroker.broker.routing.labour import STEPS_MAX, Labour, Steps, TooCostly
@@ -125,7 +129,8 @@ class Router(Generic[Q]):
     """
 
     __slots__ = (
-        "_by_destination", "_cache", "_clock", "_exchanges", "_key_free", "_queues", "_resolve", "generation", "labour",
+        "_by_destination", "_cache", "_chance", "_clock", "_exchanges", "_is_here", "_key_free", "_queues", "_resolve",
+        "generation", "labour",
     )  # fmt: skip
 
     def __init__(
@@ -134,7 +139,11 @@ class Router(Generic[Q]):
         cache_half_bytes_max: int = CACHE_HALF_BYTES_MAX,
         labour: Labour | None = None,
         clock: Callable[[], int] = lambda: 0,
+        chance: Chance | None = None,
+        is_here: Callable[[Q], bool] = lambda _: True,
     ) -> None:
+        self._chance: Chance = chance or Draws()
+        self._is_here = is_here  # whether a queue has its leader at this node
         self._clock = clock  # ms since 1970, of what is being handled
         self.labour = labour or Labour()
         """Counts what routes cost."""
@@ -244,16 +253,18 @@ class Router(Generic[Q]):
         headers_thunk: Callable[[], Mapping[str, object] | None] | None = None,
         cc_keys: Sequence[str] = (),
         property_of: PropertyOf | None = None,
+        number: bytes | None = None,
     ) -> Route[Q]:
         """The queues of a message.
 
         `headers_thunk` gives the message's headers and is called at most once, and only when an exchange on
         the way reads them; `property_of` reads a basic property by name for `hash-property`. `cc_keys` are
         the further keys of the CC and BCC headers (amqp-rules 5.6); routes of messages with such keys are not
-        cached. Raises TooCostly for one that would take too many steps (see `labour`).
+        cached. `number`: what one exchange or the other chooses by (see `choosing`). Raises TooCostly for one that
+        would take too many steps (see `labour`).
         """
         if cc_keys:
-            return self._walk(exchange, (routing_key, *cc_keys), headers_thunk, property_of)[0]
+            return self._walk(exchange, (routing_key, *cc_keys), headers_thunk, property_of, number)[0]
         cache_key = (exchange, routing_key)
         route = self._cache.get(cache_key)
         if route is not None:
@@ -261,7 +272,7 @@ class Router(Generic[Q]):
         route = self._key_free.get(exchange)
         if route is not None:
             return route
-        route, key_free = self._walk(exchange, (routing_key,), headers_thunk, property_of)
+        route, key_free = self._walk(exchange, (routing_key,), headers_thunk, property_of, number)
         # an unknown exchange is not remembered: its name, too, was invented by a client
         if route.uncacheable or not route.found_exchange:
             return route
@@ -279,10 +290,11 @@ class Router(Generic[Q]):
         headers_thunk: Callable[[], Mapping[str, object] | None] | None = None,
         cc_keys: Sequence[str] = (),
         property_of: PropertyOf | None = None,
+        number: bytes | None = None,
     ) -> Route[Q]:
         """As `route`, for what the broker itself publishes: one that costs too much leads nowhere."""
         try:
-            return self.route(exchange, routing_key, headers_thunk, cc_keys, property_of)
+            return self.route(exchange, routing_key, headers_thunk, cc_keys, property_of, number)
         except TooCostly:
             return Route(uncacheable=True)
 
@@ -292,11 +304,12 @@ class Router(Generic[Q]):
         keys: Sequence[str],
         headers_thunk: Callable[[], Mapping[str, object] | None] | None,
         property_of: PropertyOf | None,
+        number: bytes | None,
     ) -> tuple[Route[Q], bool]:
         """The route, and whether it would be the same for any other key. Raises TooCostly."""
         steps = Steps()
         try:
-            return self._walked(exchange, keys, headers_thunk, property_of, steps)
+            return self._walked(exchange, keys, headers_thunk, property_of, number, steps)
         except TooCostly:
             self.labour.refused += 1
             raise
@@ -309,6 +322,7 @@ class Router(Generic[Q]):
         keys: Sequence[str],
         headers_thunk: Callable[[], Mapping[str, object] | None] | None,
         property_of: PropertyOf | None,
+        number: bytes | None,
         steps: Steps,
     ) -> tuple[Route[Q], bool]:
         if exchange == DEFAULT_EXCHANGE:
@@ -334,6 +348,10 @@ class Router(Generic[Q]):
             key_free = key_free and wired.exchange.key_free
             destinations = wired.exchange.match_keys(keys, headers, property_of, steps)
             steps.take(_EXCHANGE_STEPS + _DESTINATION_STEPS * len(destinations))
+            if wired.exchange.chooses:
+                if wired.exchange.chooses == "local" and number is None:
+                    destinations = [each for each in destinations if self._is_local(each)]
+                destinations = one_of(destinations, number, self._chance)
             following: list[str] = []
             for name, is_exchange in destinations:
                 if is_exchange:
@@ -355,7 +373,7 @@ class Router(Generic[Q]):
         route = self._resolved(queues, first.internal, uncacheable)
         if delayed:
             now = undelayed(headers or {})
-            route.leads_on = lambda: bool(self._walk(exchange, keys, lambda: now, property_of)[0].queues)
+            route.leads_on = lambda: bool(self._walk(exchange, keys, lambda: now, property_of, number)[0].queues)
         return route, key_free
 
     def _resolved(self, names: set[str], internal: bool, uncacheable: bool) -> Route[Q]:
@@ -369,6 +387,10 @@ class Router(Generic[Q]):
                 queues.append(name)
                 targets.append(target)
         return Route(tuple(queues), tuple(targets), internal=internal, uncacheable=uncacheable)
+
+    def _is_local(self, destination: Destination) -> bool:
+        queue = None if destination.is_exchange else self._resolve(destination.name)
+        return queue is not None and self._is_here(queue)
 
     def _exists(self, destination: Destination) -> bool:
         return destination.name in (self._exchanges if destination.is_exchange else self._queues)

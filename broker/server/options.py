@@ -78,7 +78,9 @@ class ServerOptions:
     stop_grace_s: float = 3.0
     """How long clients may take to answer connection.close when the node stops."""
     default_user: str = "guest"
-    """Made for a broker that never had a user, with all permissions in "/". Empty: none is made."""
+    """Made for a broker that never had a user, with all permissions in `default_vhost`. Empty: none is made."""
+    default_vhost: str = "/"
+    """Made with the default user, if it is another one than "/"."""
 
     # the field's known default, and only valid from loopback
     default_password: str = field(default="guest", repr=False)

@@ -183,5 +183,8 @@ async def first_user(shell: ServerPort) -> None:
     shell.logins.credentials.remember(name, stored, SCRYPT, password.encode())
     # a member may have to wait for others
     ordered = shell.propose if shell.cluster is None else shell.cluster.ordered
+    vhost = shell.options.default_vhost
+    if vhost != "/":  # each broker begins with that one
+        await ordered(c.AddVhost(name=vhost, description="made with the default user"))
     await ordered(c.PutUser(name=name, password_hash=stored, hash_algorithm=SCRYPT, tags=("administrator",)))
-    await ordered(c.SetPermission(user=name, vhost="/", configure=".*", write=".*", read=".*"))
+    await ordered(c.SetPermission(user=name, vhost=vhost, configure=".*", write=".*", read=".*"))

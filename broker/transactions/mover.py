@@ -29,6 +29,7 @@ from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.handle import CommitPart, Moved, QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.routing.choosing import numbered
 from clusterbroker.broker.routing.labour import STEPS_MAX
 from clusterbroker.broker.routing.router import Router
 from clusterbroker.broker.transactions.onward import route_of
@@ -231,11 +232,14 @@ class Mover:
         ways: dict[bytes, Way] = {}
         labour = self.router.labour
         until = labour.done + STEPS_MAX
+        places: dict[int, int] = {}
 
         def way_of(message: Message, alone: bool) -> Way:
             if labour.done > until and message is not messages[0]:
                 raise Enough(message)
-            address, targets, named, of_key = self._route(message, alone)
+            if not places:
+                places.update((id(each), seq) for seq, each in zip(seqs, messages, strict=True))
+            address, targets, named, of_key = self._route(message, alone, places[id(message)])
             into = [parts.get(target) or parts.setdefault(target, Part(target)) for target in targets]
             if named is not None:
                 for part in into:
@@ -261,7 +265,9 @@ class Mover:
         self._group = seqs
         self._parts = list(parts.values())
 
-    def _route(self, message: Message, alone: bool) -> tuple[bytes, Sequence[QueueHandle], Named | None, bool]:
+    def _route(
+        self, message: Message, alone: bool, seq: int
+    ) -> tuple[bytes, Sequence[QueueHandle], Named | None, bool]:
         """The row's address from now on, its queues, and its number if its producer gave one; whether its key alone
         says so, and no header or property."""
         key = message.routing_key
@@ -271,12 +277,13 @@ class Mover:
             if not route.uncacheable:
                 return address, route.targets, None, True
         properties = properties_of(message)
-        route = route_of(self.router, self.segment.target, message, properties, committed=True)
         headers = properties.headers or {}
         producer, number = headers.get("x-producer"), headers.get("x-seq")
+        named: Named | None = None
         if isinstance(producer, str) and isinstance(number, int):
-            return address, route.targets, (producer.encode(), int(number)), False
-        return address, route.targets, None, False
+            named = producer.encode(), int(number)
+        by = numbered(*(named or (self.segment.name.encode(), seq)))
+        return address, route_of(self.router, self.segment.target, message, properties, by).targets, named, False
 
     # -- its targets ----------------------------------------------------------------------------------------------
 

@@ -80,8 +80,15 @@ class DeclareExchange(ExchangeDeclaration, frozen=True, kw_only=True, tag="decla
     """An exchange that routes at once, or stages."""
 
 
+class DeclareChoosingExchange(ExchangeDeclaration, frozen=True, kw_only=True, tag="declare_choosing_exchange"):
+    """One that gives each message to one of its destinations (`exchange_rules.CHOOSING`)."""
+
+
 class DeclareDelayedExchange(ExchangeDeclaration, frozen=True, kw_only=True, tag="declare_delayed_exchange"):
     """One of type `x-delayed-message`: the exchange, and the queue in which its messages wait."""
+
+
+AnyExchangeDeclaration = DeclareExchange | DeclareChoosingExchange | DeclareDelayedExchange
 
 
 class DeclareQueue(Command, frozen=True, kw_only=True, tag="declare_queue"):
@@ -389,8 +396,8 @@ class MoveReplica(Command, frozen=True, kw_only=True, tag="move_replica"):
 
 Defining = (
     AddVhost | PutUser | SetPermission | SetTopicPermission | PutParameter | SetVhostLimits | PutPolicy
-    | PutOperatorPolicy | DeclareQueue | DeclareExchange | DeclareDelayedExchange
-    | Bind
+    | PutOperatorPolicy | DeclareQueue | DeclareExchange | DeclareChoosingExchange
+    | DeclareDelayedExchange | Bind
 )  # fmt: skip
 """What definitions are made of: nothing of it ends anything."""
 
@@ -492,7 +499,8 @@ class FinishSegments(OfProcess, frozen=True, kw_only=True, tag="finish_segments"
 
 
 AnyCommand = (
-    AddVhost | DeleteVhost | DeclareExchange | DeclareDelayedExchange | DeleteExchange | DeclareQueue | DeleteQueue
+    AddVhost | DeleteVhost | DeclareExchange | DeclareChoosingExchange | DeclareDelayedExchange | DeleteExchange
+    | DeclareQueue | DeleteQueue
     | PauseQueue | Bind | Unbind | RemoveConnection | Loosen | ForgetTransient | PutUser | SetUserLimits | DeleteUser
     | SetPermission | ClearPermission | SetTopicPermission | ClearTopicPermission | PutPolicy | DeletePolicy
     | PutOperatorPolicy | DeleteOperatorPolicy | PutParameter | DeleteParameter | SetVhostLimits | ClearVhostLimits

@@ -18,7 +18,7 @@ def waits_for_disk(view: ClusterView, command: c.AnyCommand) -> bool:
             return command.durable and not command.exclusive and view.queue(command.vhost, command.name) is None
         case c.DeclareDelayedExchange():  # its queue is durable
             return view.exchange(command.vhost, command.name) is None
-        case c.DeclareExchange():
+        case c.ExchangeDeclaration():
             return command.durable and view.exchange(command.vhost, command.name) is None
         case c.DeleteQueue():
             queue = view.queue_by_id(command.queue_id)

@@ -292,7 +292,7 @@ class Imports:
         if key[0] not in ("vhost", "user"):
             yield from self._missing_vhost(command.vhost)  # type: ignore[union-attr]
         match command:
-            case c.DeclareQueue() | c.PauseQueue() | c.DeclareExchange() | c.DeclareDelayedExchange():
+            case c.DeclareQueue() | c.PauseQueue() | c.ExchangeDeclaration():
                 yield from self._missing(*key)
                 topology = self._parts.vhosts.look(command.vhost)
                 full = isinstance(command, c.DeclareQueue) and topology.expected.limits

@@ -38,6 +38,7 @@ from . import commands as c
 from .changes import Change
 from .commands import Defining
 from .entities import Binding, Exchange, Queue
+from .exchange_rules import EXCHANGE_DECLARATIONS
 from .parts import MapParts
 from .topology import EXPECTED, Expected
 
@@ -119,7 +120,7 @@ _ABOUT: Final[dict[type, tuple[str, tuple[str, ...]]]] = {
     **dict.fromkeys((c.PutOperatorPolicy, c.DeleteOperatorPolicy), ("operator policy", _NAMED)),
     **dict.fromkeys((c.PutParameter, c.DeleteParameter, events.ParameterChanged), ("parameter", _PARAMETER)),
     **dict.fromkeys((c.DeclareQueue, c.PauseQueue, Queue), ("queue", _NAMED)),
-    **dict.fromkeys((c.DeclareExchange, c.DeclareDelayedExchange, c.DeleteExchange, Exchange), ("exchange", _NAMED)),
+    **dict.fromkeys((*EXCHANGE_DECLARATIONS, c.DeleteExchange, Exchange), ("exchange", _NAMED)),
     **dict.fromkeys((c.Bind, c.Unbind, Binding), ("binding", _BINDING)),
 }
 """The kind of the thing that a command, a change or an entity is about, and the fields that name it."""
@@ -131,7 +132,7 @@ _TEXTS: Final[dict[type, str]] = {
     **dict.fromkeys((c.PutPolicy, c.PutOperatorPolicy), "policy '{0.name}' in vhost '{0.vhost}'"),
     c.PutParameter: "parameter '{0.name}' of component '{0.component}'",
     c.DeclareQueue: "queue '{0.name}' in vhost '{0.vhost}'",
-    **dict.fromkeys((c.DeclareExchange, c.DeclareDelayedExchange), "exchange '{0.name}' in vhost '{0.vhost}'"),
+    **dict.fromkeys(EXCHANGE_DECLARATIONS, "exchange '{0.name}' in vhost '{0.vhost}'"),
     c.Bind: "binding from exchange '{0.source}' to {0.destination_kind} '{0.destination}' in vhost '{0.vhost}'",
 }
 

@@ -91,6 +91,7 @@ class MapParts:
             c.SetVhostLimits: self.vhosts.set_limits,
             c.ClearVhostLimits: self.vhosts.clear_limits,
             c.DeclareExchange: self._declare_exchange,
+            c.DeclareChoosingExchange: self.vhosts.declare_choosing_exchange,
             c.DeclareDelayedExchange: self.queues.declare_delayed,
             c.DeleteExchange: self._delete_exchange,
             c.Bind: self.vhosts.bind,

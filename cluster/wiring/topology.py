@@ -44,6 +44,7 @@ from .changes import (
 )
 from .commands import (
     Bind,
+    DeclareChoosingExchange,
     DeclareDelayedExchange,
     DeclareExchange,
     DeclareQueue,
@@ -138,6 +139,15 @@ class Topology:
             return existing
         exchange_rules.check_arguments(self.vhost.name, command.name, command.type, command.arguments)
         return self._new_exchange(exchange_rules.TYPES[exchange_rules.TYPES.index(command.type)], command, changes)
+
+    def declare_choosing_exchange(self, command: DeclareChoosingExchange, changes: list[Change]) -> Exchange:
+        """As `declare_exchange`, of a type that chooses a destination."""
+        exchange_rules.check_type(command.type, exchange_rules.CHOOSING)
+        existing = self._equivalent_exchange(command)
+        if existing is not None:
+            return existing
+        exchange_rules.check_arguments(self.vhost.name, command.name, command.type, command.arguments)
+        return self._new_exchange(command.type, command, changes)
 
     def declare_delayed_exchange(
         self, queue_id: QueueId, command: DeclareDelayedExchange, changes: list[Change], place: Place
@@ -295,7 +305,7 @@ class Topology:
         if existing is not None:
             return existing
         queue_rules.check_length("routing key", command.routing_key)
-        exchange_rules.check_binding(source, command.routing_key, command.arguments)
+        exchange_rules.check_binding(source, command.routing_key, command.arguments, command.destination_kind)
         self._check_binding_limit(source.name)
         binding = self._binding(command)
         self.bindings.add(binding)

@@ -110,6 +110,10 @@ class Vhosts:
         """Fold DeclareExchange, but of a staging exchange."""
         return self.require(command.vhost).declare_exchange(command, changes)
 
+    def declare_choosing_exchange(self, command: c.DeclareChoosingExchange, changes: list[Change]) -> Exchange:
+        """Fold DeclareChoosingExchange."""
+        return self.require(command.vhost).declare_choosing_exchange(command, changes)
+
     def delete_exchange(self, command: c.DeleteExchange, changes: list[Change]) -> bool:
         """Fold DeleteExchange, but of a staging exchange."""
         topology = self.by_name.get(command.vhost)

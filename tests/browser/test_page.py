@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import httpx
+import pika
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -18,7 +20,9 @@ PLACES = (
     "queues/%2F/orders",
     "exchanges",
     "exchanges/%2F/shop",
+    "channels",
     "cluster",
+    "cluster/embedded",
     "vhosts",
     "policies",
     "parameters",
@@ -89,7 +93,7 @@ def test_a_queue_is_seen_to_get_messages(visit: Visit, api: httpx.Client) -> Non
     row.get_by_role("link", name="watched").click()
     expect(page.get_by_role("heading", name="watched", level=1)).to_be_visible()
     expect(page.get_by_role("img", name="Messages waiting")).to_have_accessible_name(
-        "Messages waiting, last ten minutes. Now: ready 3, unacknowledged 0"
+        "Messages waiting, last 10 minutes. Now: ready 3, unacknowledged 0"
     )
     expect(page.locator(".chart canvas").first).to_be_visible()
 
@@ -101,12 +105,24 @@ def test_a_queue_is_declared_filled_read_purged_and_deleted_by_the_forms(visit: 
     form.get_by_label("Name").fill("a/b ü")
     form.get_by_label("Arguments").fill("{not json")
     form.get_by_role("button", name="Declare").click()
-    visit.told("Not JSON")
-    form.get_by_label("Arguments").fill('{"x-max-length": 100}')
+    expect(form.get_by_role("alert")).to_contain_text("Not JSON")
+    form.get_by_label("Arguments").fill("")
+    form.get_by_label("Max length", exact=True).fill("-1")
+    form.get_by_role("button", name="Declare").click()
+    # what the node refuses stands beside its field, and is of it
+    field = form.get_by_label("Max length", exact=True)
+    expect(field).to_have_attribute("aria-invalid", "true")
+    expect(field).to_have_accessible_description(re.compile("x-max-length"))
+    field.fill("100")
+    form.get_by_label("Arguments").fill('{"x-consumer-timeout": 60000}')
+    form.get_by_label("Type").select_option("quorum")
     form.get_by_role("button", name="Declare").click()
     visit.told("is declared")
     visit.row("Queues", "a/b ü").get_by_role("link").click()
-    expect(page.get_by_text("x-max-length", exact=True)).to_be_visible()
+    for argument in ("x-max-length", "x-consumer-timeout"):
+        expect(page.get_by_text(argument, exact=True)).to_be_visible()
+    arguments = api.get("queues/%2F/a%2Fb%20%C3%BC").json()["arguments"]
+    assert arguments == {"x-max-length": 100, "x-consumer-timeout": 60000, "x-queue-type": "quorum"}
 
     form = page.get_by_role("form", name="Publish a message")
     form.get_by_label("Payload").fill("<b>first</b>")
@@ -175,14 +191,28 @@ def test_a_policy_is_made_and_deleted(visit: Visit, api: httpx.Client) -> None:
     form = page.get_by_role("form", name="Set a policy")
     form.get_by_label("Name").fill("short")
     form.get_by_label("Pattern").fill("^orders")
-    form.get_by_label("Definition").fill('{"max-length": "many"}')
+    form.get_by_label("More keys").fill('{"max-length": "many"}')
     form.get_by_role("button", name="Set policy").click()
-    expect(page.get_by_role("status").locator(".bad")).to_be_visible()
-    form.get_by_label("Definition").fill('{"max-length": 1000}')
+    expect(form.get_by_role("alert")).to_contain_text("max-length")
+    form.get_by_label("More keys").fill('{"consumer-timeout": 60000}')
+    form.get_by_label("Max length", exact=True).fill("1000")
     form.get_by_role("button", name="Set policy").click()
     visit.told("short is set")
-    expect(visit.row("Policies", "short")).to_contain_text('{"max-length":1000}')
-    assert api.get("policies/%2F/short").json()["definition"] == {"max-length": 1000}
+    expect(visit.row("Policies", "short")).to_contain_text('"max-length":1000')
+    assert api.get("policies/%2F/short").json()["definition"] == {"max-length": 1000, "consumer-timeout": 60000}
+
+    page.get_by_role("button", name="Edit policy short").click()
+    form = page.get_by_role("form", name="Edit policy short")
+    expect(form.get_by_label("Pattern")).to_have_value("^orders")
+    expect(form.get_by_label("Max length", exact=True)).to_have_value("1000")
+    expect(form.get_by_label("More keys")).to_have_value('{"consumer-timeout":60000}')
+    form.get_by_label("Max length", exact=True).fill("")
+    form.get_by_label("Overflow").select_option("reject-publish")
+    form.get_by_role("button", name="Save").click()
+    expect(visit.row("Policies", "short")).to_contain_text("reject-publish")
+    definition = {"overflow": "reject-publish", "consumer-timeout": 60000}
+    assert api.get("policies/%2F/short").json()["definition"] == definition
+    expect(page.get_by_role("form", name="Set a policy").get_by_label("Pattern")).to_have_value("")
     visit.row("Policies", "short").get_by_role("button", name="Delete policy short").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     visit.told("short is deleted")
@@ -203,6 +233,75 @@ def test_a_user_is_made_and_let_in(visit: Visit, api: httpx.Client) -> None:
     form.get_by_role("button", name="Set permission").click()
     expect(visit.row("Permissions", "carl")).to_contain_text("none")
     assert api.get("permissions/%2F/carl").json()["write"] == ""
+
+    page.get_by_role("button", name="Edit user carl").click()
+    form = page.get_by_role("form", name="Edit user carl")
+    expect(form.get_by_label("Tag")).to_have_value("management")
+    form.get_by_label("Tag").select_option("monitoring")
+    form.get_by_role("button", name="Save").click()
+    expect(visit.row("Users", "carl")).to_contain_text("monitoring")
+    login = {"username": "carl", "password": "secret-pass"}
+    assert api.post("login", json=login, headers={"x-csrf": "1"}).status_code == 200, "the password is as it was"
+
+    page.get_by_role("button", name="Edit carl in /").click()
+    form = page.get_by_role("form", name="Edit carl in /")
+    expect(form.get_by_label("Write")).to_have_value("")
+    form.get_by_label("Write").fill("^carl")
+    form.get_by_role("button", name="Save").click()
+    expect(visit.row("Permissions", "carl")).to_contain_text("^carl")
+    assert api.get("permissions/%2F/carl").json()["write"] == "^carl"
+
+
+def test_lists_show_one_vhost_or_all(visit: Visit, api: httpx.Client) -> None:
+    assert api.put("vhosts/east", json={}).status_code == 201
+    assert api.put("queues/east/eastern", json={"arguments": {"x-queue-type": "quorum"}}).status_code == 201
+    page = visit.sign_in(at="#/queues")
+    expect(visit.row("Queues", "eastern")).to_contain_text("quorum")
+    expect(visit.row("Queues", "orders")).to_be_visible()
+    page.get_by_label("Vhost of the list").select_option("east")
+    expect(visit.row("Queues", "orders")).to_have_count(0)
+    expect(visit.row("Queues", "eastern")).to_be_visible()
+    visit.go("exchanges")  # the choice goes along
+    expect(page.get_by_label("Vhost of the list")).to_have_value("east")
+    expect(visit.row("Exchanges", "shop")).to_have_count(0)
+    page.get_by_label("Vhost of the list").select_option("")
+    expect(visit.row("Exchanges", "shop")).to_be_visible()
+    assert api.delete("vhosts/east").status_code == 204
+
+
+def test_curves_reach_as_far_as_is_chosen(visit: Visit) -> None:
+    page = visit.sign_in()
+    waiting = page.get_by_role("img", name="Messages waiting")
+    expect(waiting).to_have_accessible_name(re.compile("last 10 minutes"))
+    page.get_by_label("Range of the charts").select_option("1 day")
+    expect(waiting).to_have_accessible_name(re.compile("last 1 day"))
+    assert any("lengths_age=86400" in url for url in visit.asked)
+    visit.go("queues/%2F/orders")
+    ranges = page.get_by_label("Range of the charts").get_by_role("option")
+    expect(ranges).to_have_text(["1 minute", "10 minutes", "1 hour"])
+
+
+def test_a_node_has_a_page(visit: Visit) -> None:
+    page = visit.sign_in(at="#/cluster")
+    page.get_by_role("link", name="embedded").click()
+    expect(page.get_by_role("heading", name="embedded", level=1)).to_be_visible()
+    expect(page.get_by_text("Data directory")).to_be_visible()
+    expect(visit.row("Queues led here", "orders")).to_be_visible()
+    visit.go("cluster/nobody")
+    expect(page.get_by_text("There is no such node")).to_be_visible()
+
+
+def test_channels_are_listed(visit: Visit, node: Broker) -> None:
+    page = visit.sign_in(at="#/channels")
+    expect(page.get_by_text("No channels", exact=True)).to_be_visible()
+    with pika.BlockingConnection(pika.URLParameters(node.url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_consume("orders", lambda *_: None)
+        row = visit.row("Channels", "(1)")
+        expect(row).to_contain_text("confirms")
+        row.get_by_role("link").click()
+        expect(page.get_by_role("heading", name="Channel 1", level=1)).to_be_visible()
 
 
 def test_who_only_monitors_is_offered_no_deed(visit: Visit) -> None:
@@ -298,14 +397,14 @@ def test_the_keyboard_is_enough(visit: Visit) -> None:
     expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     expect(page.get_by_role("link", name="Skip to content")).to_be_in_viewport()
     seen = []
-    for _ in range(12):
+    for _ in range(13):
         page.keyboard.press("Tab")
         seen.append(focused(page))
     assert seen == [
-        "clusterbroker", "Overview", "Queues", "Exchanges", "Connections", "Cluster", "Vhosts", "Policies",
-        "Parameters", "Users", "Definitions", "Sign out",
+        "clusterbroker", "Overview", "Queues", "Exchanges", "Connections", "Channels", "Cluster", "Vhosts",
+        "Policies", "Parameters", "Users", "Definitions", "Sign out",
     ]  # fmt: skip
-    for _ in range(9):
+    for _ in range(10):
         page.keyboard.press("Shift+Tab")
     assert focused(page) == "Queues"
     page.keyboard.press("Enter")

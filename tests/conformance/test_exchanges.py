@@ -199,6 +199,50 @@ def test_a_consistent_hash_binding_needs_a_number(net: Net, queue: str) -> None:
         net.channel.queue_bind(queue, exchange, "heavy")
 
 
+@pytest.mark.parametrize("kind", ["x-random", "x-local-random"])
+def test_a_random_exchange_gives_each_message_to_one_queue(net: Net, kind: str) -> None:
+    exchange = net.exchange(kind)
+    for label in "abc":
+        net.queue(label, exchange, "")
+    for i in range(600):
+        net.channel.basic_publish(exchange, f"key-{i}", b"x")
+    counts = Counter(net.received())
+    assert counts.total() == 600, "each goes to exactly one queue"
+    assert len(counts) == 3
+    assert min(counts.values()) > 100
+
+
+def test_a_numbered_message_that_comes_again_goes_where_it_was(net: Net) -> None:
+    exchange = net.exchange("x-random")
+    for label in "abc":
+        net.queue(label, exchange, "")
+    for _ in range(2):
+        for number in range(1, 61):
+            net.channel.basic_publish(exchange, "", b"x", headers={"x-producer": exchange, "x-seq": number})
+    counts = Counter(net.received())
+    assert counts.total() == 60, "none is stored twice"
+    assert len(counts) == 3
+
+
+def test_a_local_random_exchange_is_bound_to_queues_without_a_key(net: Net, queue: str) -> None:
+    exchange = net.exchange("x-local-random")
+    with net.channel.closes(406, "Non empty binding 'k' key not permitted"):
+        net.channel.queue_bind(queue, exchange, "k")
+
+
+def test_a_modulus_hash_goes_by_the_routing_key(net: Net) -> None:
+    exchange = net.exchange("x-modulus-hash")
+    for label in "abc":
+        net.queue(label, exchange, "any")
+    found = set()
+    for key in range(30):
+        first = net.routed(exchange, f"key-{key}")
+        assert first == net.routed(exchange, f"key-{key}")
+        assert len(first) == 1
+        found.update(first)
+    assert found == {"a", "b", "c"}
+
+
 def test_an_alternate_exchange_takes_the_unroutable(net: Net) -> None:
     alternate = net.exchange("fanout")
     exchange = net.exchange("direct", arguments={"alternate-exchange": alternate})

@@ -134,6 +134,12 @@ export interface Node {
   feature_level?: number;
   supported_feature_level?: number;
   io_sync_avg_time?: number;
+  os_pid?: string;
+  processors?: number;
+  db_dir?: string;
+  config_files?: string[];
+  sockets_used?: number;
+  sockets_total?: number;
   cluster_links?: { name: string; up: boolean; stats: { recv_bytes: number; send_bytes: number } }[];
 }
 export interface Copy {

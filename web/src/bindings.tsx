@@ -2,7 +2,7 @@
 import type { Binding } from "./api";
 import { del, path, post } from "./api";
 import type { Column, FieldOf } from "./ui";
-import { Empty, Form, Json, Panel, Sure, Table, attempt, table } from "./ui";
+import { Empty, Form, Json, Panel, Sure, Table, table } from "./ui";
 
 type Values = Record<string, string>;
 
@@ -67,7 +67,7 @@ export function Bindings(props: {
           button="Bind"
           refused={props.refused}
           fields={[...other.fields, { name: "routing_key", label: "Routing key" }, { name: "arguments", label: "Arguments", placeholder: "{}", hint: "JSON; empty for none" }]}
-          submit={async (values) => {
+          submit={async (values, attempt) => {
             const { name, path } = other.chosen(values);
             const well = await attempt(() => post(path, { routing_key: values["routing_key"], arguments: table(values["arguments"]!) }), `Bound: ${name}.`);
             if (well) props.again();

@@ -35,7 +35,7 @@ export function columns(of: Counted | undefined, lines: Line[], rates: boolean):
   return [times.map((time) => time / 1000), ...values];
 }
 
-export function Chart(props: { title: string; of: Counted | undefined; lines: Line[]; rates?: boolean }) {
+export function Chart(props: { title: string; of: Counted | undefined; lines: Line[]; rates?: boolean; range: string }) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const data = columns(props.of, props.lines, props.rates ?? false);
@@ -109,7 +109,7 @@ export function Chart(props: { title: string; of: Counted | undefined; lines: Li
           ))}
         </span>
       </figcaption>
-      <div ref={box} role="img" aria-label={`${props.title}, last ten minutes. Now: ${said.join(", ")}`} />
+      <div ref={box} role="img" aria-label={`${props.title}, last ${props.range}. Now: ${said.join(", ")}`} />
     </figure>
   );
 }

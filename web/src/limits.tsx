@@ -2,7 +2,7 @@
 import type { LimitsOf } from "./api";
 import { del, path, put } from "./api";
 import { number } from "./format";
-import { Empty, Form, Panel, Sure, Table, attempt } from "./ui";
+import { Empty, Form, Panel, Sure, Table } from "./ui";
 
 export function Limits(props: {
   of: "vhost" | "user";
@@ -60,7 +60,7 @@ export function Limits(props: {
             { name: "limit", label: "Limit", options: props.kinds },
             { name: "most", label: "At most", kind: "number", required: true, hint: "0 allows none, -1 any" },
           ]}
-          submit={async (values) => {
+          submit={async (values, attempt) => {
             const { who, limit, most } = values;
             const well = await attempt(() => put(at(who!, limit!), { value: Number(most) }), `${limit} of ${who} is set.`);
             if (well) props.again();

@@ -5,11 +5,13 @@ import type { Me, Right } from "./api";
 import { Refused, get, listen, may, post } from "./api";
 import { span } from "./format";
 import { link, usePlace } from "./live";
+import { Channels } from "./pages/channels";
 import { Cluster } from "./pages/cluster";
 import { ChannelPage, ConnectionPage } from "./pages/connection";
 import { Connections } from "./pages/connections";
 import { Definitions } from "./pages/definitions";
 import { ExchangePage, Exchanges } from "./pages/exchanges";
+import { NodePage } from "./pages/node";
 import { OverviewPage } from "./pages/overview";
 import { Parameters } from "./pages/parameters";
 import { Policies } from "./pages/policies";
@@ -24,6 +26,7 @@ const TITLES: Record<string, string> = {
   queues: "Queues",
   exchanges: "Exchanges",
   connections: "Connections",
+  channels: "Channels",
   cluster: "Cluster",
   vhosts: "Vhosts",
   policies: "Policies",
@@ -119,7 +122,7 @@ function Signed({ me, stale, out }: { me: Me; stale: number | null; out: () => v
   const nav = useRef<HTMLElement>(null);
   const at = words.join("/");
   const first = useRef(true);
-  const object = words[name === "connections" ? 1 : 2];
+  const object = words[name === "connections" || name === "cluster" ? 1 : 2];
   useEffect(() => {
     document.title = `${object || TITLES[name] || "Not found"} · clusterbroker`;
     // a new page begins at its top, also for who reads it with the keyboard
@@ -190,8 +193,10 @@ function Shown({ me, words }: { me: Me; words: string[] }) {
       if (connection === undefined) return <Connections me={me} />;
       return channel === undefined ? <ConnectionPage key={connection} me={me} name={connection} /> : <ChannelPage key={words.join("/")} connection={connection} number={channel} />;
     }
+    case "channels":
+      return <Channels me={me} />;
     case "cluster":
-      return <Cluster />;
+      return vhost === undefined ? <Cluster /> : <NodePage key={vhost} name={vhost} />;
     case "vhosts":
       return <Vhosts me={me} />;
     case "policies":

@@ -199,6 +199,8 @@ export function Messages() {
   );
 }
 
+export type Attempt = (deed: () => Promise<unknown>, done: string) => Promise<boolean>;
+
 /** Does it, and tells what came of it. Whether it went well. */
 export async function attempt(deed: () => Promise<unknown>, done: string): Promise<boolean> {
   try {
@@ -226,13 +228,35 @@ export interface FieldOf {
   placeholder?: string;
 }
 
-/** `refused`: why the node would refuse it, and so it cannot be sent. */
-export function Form(props: { fields: FieldOf[]; button: string; label: string; submit: (values: Values) => Promise<boolean>; keep?: boolean; refused?: string | undefined }) {
+/** `submit` gets an `attempt` of its own: an error stands in the form, beside the field that it names. `refused`: why the node
+    would refuse it, and so it cannot be sent. */
+export function Form(props: {
+  fields: FieldOf[];
+  button: string;
+  label: string;
+  submit: (values: Values, attempt: Attempt) => Promise<boolean>;
+  keep?: boolean;
+  refused?: string | undefined;
+  side?: ComponentChildren;
+}) {
   const id = useId();
   const [busy, setBusy] = useState(false);
+  const [error, setError] = useState<{ text: string; field: string | undefined }>();
   const form = useRef<HTMLFormElement>(null);
+  const here: Attempt = async (deed, done) => {
+    try {
+      await deed();
+      if (done) say(done, false);
+      return true;
+    } catch (refused) {
+      const text = refused instanceof Error ? refused.message : String(refused);
+      setError({ text, field: props.fields.find((field) => text.includes(`'${field.name}'`))?.name });
+      return false;
+    }
+  };
   const send = async (event: Event) => {
     event.preventDefault();
+    setError(undefined);
     const data = new FormData(form.current!);
     const values: Values = {};
     setBusy(true);
@@ -240,28 +264,36 @@ export function Form(props: { fields: FieldOf[]; button: string; label: string; 
       const given = data.get(field.name) ?? "";
       values[field.name] = typeof given === "string" ? given : await given.text();
     }
-    const well = await props.submit(values);
+    const well = await props.submit(values, here);
     setBusy(false);
     if (well && !props.keep) form.current?.reset();
   };
   return (
     <form ref={form} class="form" aria-label={props.label} onSubmit={send}>
       {props.fields.map((field) => (
-        <Field key={field.name} field={field} id={`${id}-${field.name}`} />
+        <Field key={field.name} field={field} id={`${id}-${field.name}`} error={error?.field === field.name ? error.text : undefined} />
       ))}
+      {error && error.field === undefined && (
+        <p class="note bad" role="alert">
+          {error.text}
+        </p>
+      )}
       <div class="actions">
         <button type="submit" class="main" disabled={busy || props.refused !== undefined}>
           {props.button}
         </button>
         {props.refused && <small>{props.refused}</small>}
+        {props.side}
       </div>
     </form>
   );
 }
 
-function Field({ field, id }: { field: FieldOf; id: string }) {
+function Field({ field, id, error }: { field: FieldOf; id: string; error: string | undefined }) {
   const hint = field.hint ? `${id}-hint` : undefined;
-  const common = { id, name: field.name, required: field.required, "aria-describedby": hint, autocomplete: "off" as const };
+  const wrong = error === undefined ? undefined : `${id}-error`;
+  const described = [wrong, hint].filter(Boolean).join(" ") || undefined;
+  const common = { id, name: field.name, required: field.required, "aria-describedby": described, "aria-invalid": wrong ? true : undefined, autocomplete: "off" as const };
   let control;
   if (field.options)
     control = (
@@ -293,6 +325,11 @@ function Field({ field, id }: { field: FieldOf; id: string }) {
     <div class={`field ${field.kind ?? ""}`}>
       <label for={id}>{field.label}</label>
       {control}
+      {wrong && (
+        <small id={wrong} class="bad" role="alert">
+          {error}
+        </small>
+      )}
       {field.hint && (
         <small id={hint} class="hint">
           {field.hint}

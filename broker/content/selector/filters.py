@@ -114,6 +114,14 @@ def selector_of(text: str) -> Filter:
     return made
 
 
+def values_filter(values: Any, unfiltered: bool) -> Filter:
+    """RabbitMQ's filter of streams: a text, or a list of them. Raises BadFilter."""
+    filters = {STREAM_FILTER: values, MATCH_UNFILTERED: unfiltered}
+    made, _ = filter_of({Symbol(name): Described(Symbol(name), told) for name, told in filters.items()})
+    assert made is not None, "it is known"
+    return made
+
+
 def filter_on_wire(wire: bytes) -> Filter | None:
     """The filter that another node made. Raises BadFilter."""
     if not wire:
@@ -142,7 +150,7 @@ def _by_value(filters: Mapping[Any, Any]) -> Holds | None:
     given = told[STREAM_FILTER]
     values = given if isinstance(given, list) else [given]
     if not 1 <= len(values) <= VALUES_MAX or not all(isinstance(value, str) for value in values):
-        raise BadFilter(f"{STREAM_FILTER} is a text, or a list of 1 to {VALUES_MAX} of them")
+        raise BadFilter(f"a stream filter is a text, or a list of 1 to {VALUES_MAX} of them")
     wanted, unfiltered = frozenset(map(str, values)), told.get(MATCH_UNFILTERED, False)
     if not isinstance(unfiltered, bool):
         raise BadFilter(f"{MATCH_UNFILTERED} is a boolean")

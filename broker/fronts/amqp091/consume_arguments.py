@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.lease_service import SEQ_MAX
 from clusterbroker.broker.access.readers import OFFSET_MAX, LeaseReader, StreamReader
+from clusterbroker.broker.content.selector.filters import BadFilter, Filter, values_filter
 from clusterbroker.broker.queues.lease import NAME_BYTES_MAX
 from clusterbroker.broker.wire.amqp091.errors import precondition_failed
 from clusterbroker.journal.values import Timestamp
@@ -39,7 +40,23 @@ class ConsumeArguments:
         end = OFFSET_MAX
         if self._arguments.get("x-stream-end") is not None:
             end = self._integer("x-stream-end", OFFSET_MAX - 1, "expected an offset")
-        return StreamReader(access, queue, start, end, since_ms=since_ms, exact=exact, chunks=chunks)
+        wanted_values = self._stream_filter()
+        if wanted_values is not None and (chunks or exact):
+            raise self._invalid("x-stream-filter", "not beside x-stream-chunks or x-stream-exact")
+        return StreamReader(
+            access, queue, start, end, since_ms=since_ms, exact=exact, chunks=chunks, wanted=wanted_values
+        )
+
+    def _stream_filter(self) -> Filter | None:
+        """RabbitMQ's filter: the header x-stream-filter-value is one of the texts of x-stream-filter, or absent with
+        x-stream-match-unfiltered. Each message is judged, and not whole chunks."""
+        if "x-stream-filter" not in self._arguments:
+            return None
+        unfiltered = self.flag("x-stream-match-unfiltered")
+        try:
+            return values_filter(self._arguments["x-stream-filter"], unfiltered)
+        except BadFilter as error:
+            raise self._invalid("x-stream-filter", str(error)) from None
 
     def lease(self, access: Authorization, queue: QueueHandle) -> LeaseReader:
         """What a consumer with x-lease reads."""

@@ -37,6 +37,7 @@ from clusterbroker.broker.stats.rows import Batch, encode
 from clusterbroker.cluster.errors import Unavailable, WiringError
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.exchange_rules import EXCHANGE_DECLARATIONS
 from clusterbroker.cluster.wiring.levels import LINK_POLICIES
 from clusterbroker.cluster.wiring.map import Applied
 
@@ -49,8 +50,8 @@ QUESTIONS_MAX: Final = 256
 LOOKS_MAX: Final = 64
 """Of these so many may be about single messages: who may look into a queue must not keep operators from their work."""
 OPERATORS: Final = (
-    c.AddVhost, c.DeleteVhost, c.DeclareExchange, c.DeclareDelayedExchange, c.DeclareQueue, c.Bind, c.PutUser,
-    c.SetUserLimits, c.DeleteUser, c.SetPermission, c.ClearPermission, c.SetTopicPermission, c.ClearTopicPermission,
+    c.AddVhost, c.DeleteVhost, *EXCHANGE_DECLARATIONS, c.DeclareQueue, c.Bind, c.PutUser, c.SetUserLimits,
+    c.DeleteUser, c.SetPermission, c.ClearPermission, c.SetTopicPermission, c.ClearTopicPermission,
     c.PutPolicy, c.DeletePolicy, c.PutOperatorPolicy, c.DeleteOperatorPolicy, c.PutParameter, c.DeleteParameter,
     c.SetVhostLimits, c.ClearVhostLimits, c.ImportDefinitions, c.DropImport, c.PauseQueue,
 )  # fmt: skip

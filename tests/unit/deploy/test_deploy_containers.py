@@ -78,7 +78,7 @@ def image_environment() -> dict[str, str]:
 
 def test_the_image_runs_a_node_that_is_reached_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     said = dict(last_stage())
-    assert yaml.safe_load(said["ENTRYPOINT"]) == ["clusterbroker"]
+    assert yaml.safe_load(said["ENTRYPOINT"]) == ["clusterbroker-entrypoint"]
     checked(yaml.safe_load(said["CMD"]))
     config = configured(monkeypatch, image_environment())
     assert config.amqp[0].host == config.http[0].host == "0.0.0.0"

@@ -98,7 +98,9 @@ function Member({ node, alone }: { node: Node; alone: boolean }) {
   return (
     <section class="panel member" aria-label={`Member ${node.name}`}>
       <header>
-        <h2>{node.name}</h2>
+        <h2>
+          <a href={link("cluster", node.name)}>{node.name}</a>
+        </h2>
         {nodeState(node)}
         {!alone && <Pill>{part}</Pill>}
         {node.wiring_leader === node.name && <Pill kind="plain">metadata leader</Pill>}

@@ -6,7 +6,8 @@ import { bytes, number, perSecond, span } from "../format";
 import { link, useLive } from "../live";
 import { Empty, Facts, Head, Json, Panel, Pill, Sure, Table } from "../ui";
 import { changer } from "../vhosts";
-import { CURVES, RATES } from "./overview";
+import { useRange } from "../range";
+import { RATES } from "./overview";
 
 const limit = (most: number | undefined) => (most ? number(most) : "none");
 
@@ -111,7 +112,8 @@ function Links({ at }: { at: string }) {
 
 export function ChannelPage(props: { connection: string; number: string }) {
   const name = `${props.connection} (${props.number})`;
-  const live = useLive<Channel>(`channels/${path(name)}?${CURVES}`);
+  const { curves, choice, range } = useRange(3_600);
+  const live = useLive<Channel>(`channels/${path(name)}?${curves}`);
   const channel = live.value;
   const total = (field: string) => number(count(channel?.message_stats, field));
   return (
@@ -124,7 +126,9 @@ export function ChannelPage(props: { connection: string; number: string }) {
         name={`Channel ${props.number}`}
         live={live}
         pill={channel && <State of={channel.state} />}
-      />
+      >
+        {choice}
+      </Head>
       {channel && (
         <>
           <div class="columns">
@@ -143,7 +147,7 @@ export function ChannelPage(props: { connection: string; number: string }) {
               />
             </Panel>
             <Panel>
-              <Chart title="Message rates" of={channel.message_stats} lines={RATES} rates />
+              <Chart title="Message rates" of={channel.message_stats} lines={RATES} rates range={range} />
             </Panel>
           </div>
           <Panel title="Consumers">

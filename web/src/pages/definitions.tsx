@@ -73,7 +73,7 @@ export function Definitions() {
           button="Download"
           keep
           fields={[{ name: "of", label: "Of", options: places, hint: "that of the cluster holds the hashes of passwords: keep it like them" }]}
-          submit={(values) => attempt(() => download(values["of"]!), "")}
+          submit={(values, attempt) => attempt(() => download(values["of"]!), "")}
         />
       </Panel>
       <Panel title="Upload">

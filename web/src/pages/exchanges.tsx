@@ -4,7 +4,8 @@ import { Bindings } from "../bindings";
 import { number, perSecond } from "../format";
 import { link, useLive, usePlace } from "../live";
 import { Picture } from "../picture";
-import { Empty, Facts, Filter, Form, Head, Pager, Panel, Pill, Sure, Table, Waiting, attempt, table } from "../ui";
+import { Empty, Facts, Filter, Form, Head, Pager, Panel, Pill, Sure, Table, Waiting, table } from "../ui";
+import { VhostChoice, listed, useVhost } from "../vhost_choice";
 import { changer, lacking, useVhosts, useVhostsToDeclareIn } from "../vhosts";
 import { ChannelLink } from "./connection";
 import { Publish } from "./queues";
@@ -22,7 +23,8 @@ export function Exchanges({ me }: { me: Me }) {
   const vhosts = useVhosts();
   const declarable = useVhostsToDeclareIn(me);
   const asked = new URLSearchParams({ page: String(page), page_size: String(SIZE), name, sort, sort_reverse: String(reverse) });
-  const live = useLive<Page<Exchange>>(`exchanges?${asked}`);
+  const vhost = useVhost(vhosts);
+  const live = useLive<Page<Exchange>>(`${listed("exchanges", vhost)}?${asked}`);
   const types = useLive<Overview>(changer(me) ? "overview?columns=exchange_types" : "", 600_000);
   const found = live.value;
   return (
@@ -30,6 +32,7 @@ export function Exchanges({ me }: { me: Me }) {
       <div class="title">
         <h1>Exchanges</h1>
         <Filter label="Filter by name" value={name} />
+        <VhostChoice vhosts={vhosts} vhost={vhost} />
       </div>
       <Waiting live={live} />
       {found && (
@@ -75,7 +78,7 @@ export function Exchanges({ me }: { me: Me }) {
               { name: "type", label: "Type", options: types.value?.exchange_types.map((type) => type.name) ?? ["direct", "fanout", "topic", "headers"] },
               { name: "arguments", label: "Arguments", kind: "area", placeholder: '{"alternate-exchange": "unrouted"}', hint: "JSON; empty for none" },
             ]}
-            submit={async (values) => {
+            submit={async (values, attempt) => {
               const to = `exchanges/${path(values["vhost"]!, values["name"]!)}`;
               const well = await attempt(() => put(to, { type: values["type"], arguments: table(values["arguments"]!) }), `Exchange ${values["name"]} is declared.`);
               if (well) live.again();

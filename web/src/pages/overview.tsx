@@ -4,9 +4,9 @@ import type { Line } from "../chart";
 import { Chart } from "../chart";
 import { bytes, number, perSecond, plural, span } from "../format";
 import { link, useLive } from "../live";
+import { useRange } from "../range";
 import { Empty, Panel, Pill, Table, Waiting } from "../ui";
 
-export const CURVES = "lengths_age=600&lengths_incr=5&msg_rates_age=600&msg_rates_incr=5";
 export const DEPTHS: Line[] = [
   { label: "ready", field: "messages_ready", colour: 1 },
   { label: "unacknowledged", field: "messages_unacknowledged", colour: 2 },
@@ -23,7 +23,8 @@ const CHURN: Line[] = [
 
 export function OverviewPage({ me }: { me: Me }) {
   const monitors = may(me, "monitoring");
-  const live = useLive<Overview>(`overview?${CURVES}`);
+  const { curves, choice, range } = useRange(86_400);
+  const live = useLive<Overview>(`overview?${curves}`);
   const nodes = useLive<Node[]>(monitors ? "nodes" : "");
   const seen = live.value;
   const totals = seen?.object_totals ?? {};
@@ -36,6 +37,7 @@ export function OverviewPage({ me }: { me: Me }) {
             node {seen.node}, version {seen.product_version}
           </span>
         )}
+        {choice}
       </div>
       <Waiting live={live} />
       {seen && (
@@ -51,16 +53,16 @@ export function OverviewPage({ me }: { me: Me }) {
           </ul>
           <div class="columns">
             <Panel>
-              <Chart title="Messages waiting" of={seen.queue_totals} lines={DEPTHS} />
+              <Chart title="Messages waiting" of={seen.queue_totals} lines={DEPTHS} range={range} />
             </Panel>
             <Panel>
-              <Chart title="Message rates" of={seen.message_stats} lines={RATES} rates />
+              <Chart title="Message rates" of={seen.message_stats} lines={RATES} rates range={range} />
             </Panel>
           </div>
           {monitors && nodes.value && <Nodes nodes={nodes.value} />}
           <div class="columns">
             <Panel>
-              <Chart title="Connections" of={seen.churn_rates} lines={CHURN} rates />
+              <Chart title="Connections" of={seen.churn_rates} lines={CHURN} rates range={range} />
             </Panel>
             {monitors && <Listeners seen={seen} />}
           </div>

@@ -2,7 +2,7 @@ import type { Me, Parameter, VhostParameter } from "../api";
 import { del, may, path, put } from "../api";
 import { link, useLive } from "../live";
 import type { Column, FieldOf } from "../ui";
-import { Empty, Form, Panel, Sure, Table, Waiting, attempt, json } from "../ui";
+import { Empty, Form, Panel, Sure, Table, Waiting, json } from "../ui";
 import { useVhosts } from "../vhosts";
 
 /** What is listed as a parameter, and is set on a page of its own. */
@@ -115,7 +115,7 @@ function Listed<T extends Parameter>(props: {
             { name: "name", label: "Name", required: true },
             { name: "value", label: "Value", kind: "area", required: true, hint: "JSON: an object, a list, a number, a text in quotes" },
           ]}
-          submit={async (values) => {
+          submit={async (values, attempt) => {
             const well = await attempt(() => put(props.at(props.chosen(values)), { value: json(values["value"]!, '{"key": 5}') }), `${values["name"]} is set.`);
             if (well) props.again();
             return well;

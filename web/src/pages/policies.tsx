@@ -1,7 +1,9 @@
 import type { Me, Policy } from "../api";
 import { del, may, path, put } from "../api";
+import { useState } from "preact/hooks";
 import { useLive } from "../live";
-import { Empty, Form, Panel, Sure, Table, Waiting, attempt, table } from "../ui";
+import { settingFields, settingsOf } from "../settings";
+import { Empty, Form, Panel, Sure, Table, Waiting } from "../ui";
 import { useVhosts } from "../vhosts";
 
 export function Policies({ me }: { me: Me }) {
@@ -25,6 +27,7 @@ export function Policies({ me }: { me: Me }) {
 
 function Listed(props: { title: string; at: string; policies: Policy[]; offered: boolean; vhosts: string[]; again: () => void }) {
   const what = props.at === "policies" ? "policy" : "operator policy";
+  const [edited, edit] = useState<Policy>();
   return (
     <Panel title={props.title}>
       {props.policies.length ? (
@@ -43,16 +46,21 @@ function Listed(props: { title: string; at: string; policies: Policy[]; offered:
               title: "",
               cell: (policy) =>
                 props.offered && (
-                  <Sure
-                    small
-                    button="Delete"
-                    label={`Delete ${what} ${policy.name}`}
-                    question={`Delete ${what} ${policy.name}?`}
-                    detail="What it set goes back to the next policy that matches, or to the default, at once."
-                    deed={() => del(`${props.at}/${path(policy.vhost, policy.name)}`)}
-                    done={`${policy.name} is deleted.`}
-                    then={props.again}
-                  />
+                  <>
+                    <button type="button" class="quiet" aria-label={`Edit ${what} ${policy.name}`} onClick={() => edit(policy)}>
+                      Edit
+                    </button>
+                    <Sure
+                      small
+                      button="Delete"
+                      label={`Delete ${what} ${policy.name}`}
+                      question={`Delete ${what} ${policy.name}?`}
+                      detail="What it set goes back to the next policy that matches, or to the default, at once."
+                      deed={() => del(`${props.at}/${path(policy.vhost, policy.name)}`)}
+                      done={`${policy.name} is deleted.`}
+                      then={props.again}
+                    />
+                  </>
                 ),
             },
           ]}
@@ -62,28 +70,39 @@ function Listed(props: { title: string; at: string; policies: Policy[]; offered:
       )}
       {props.offered && (
         <Form
-          label={`Set ${what === "policy" ? "a policy" : "an operator policy"}`}
-          button={`Set ${what}`}
+          key={edited ? `${edited.vhost} ${edited.name}` : ""}
+          label={edited ? `Edit ${what} ${edited.name}` : `Set ${what === "policy" ? "a policy" : "an operator policy"}`}
+          button={edited ? "Save" : `Set ${what}`}
           fields={[
-            { name: "vhost", label: "Vhost", options: props.vhosts },
-            { name: "name", label: "Name", required: true },
-            { name: "pattern", label: "Pattern", required: true, placeholder: "^orders\\.", hint: "regular expression for names" },
-            { name: "apply-to", label: "Applies to", options: what === "policy" ? ["queues", "exchanges", "all"] : ["queues"] },
-            { name: "priority", label: "Priority", kind: "number", value: "0" },
-            { name: "definition", label: "Definition", kind: "area", required: true, placeholder: '{"max-length": 100000, "overflow": "reject-publish"}' },
+            { name: "vhost", label: "Vhost", options: edited ? [edited.vhost] : props.vhosts },
+            edited ? { name: "name", label: "Name", options: [edited.name] } : { name: "name", label: "Name", required: true },
+            { name: "pattern", label: "Pattern", required: true, value: edited?.pattern ?? "", placeholder: "^orders\\.", hint: "regular expression for names" },
+            { name: "apply-to", label: "Applies to", value: edited?.["apply-to"] ?? "queues", options: what === "policy" ? ["queues", "exchanges", "all"] : ["queues"] },
+            { name: "priority", label: "Priority", kind: "number", value: String(edited?.priority ?? 0) },
+            ...settingFields("", edited?.definition),
           ]}
-          submit={async (values) => {
+          side={
+            edited && (
+              <button type="button" class="quiet" onClick={() => edit(undefined)}>
+                Cancel
+              </button>
+            )
+          }
+          submit={async (values, attempt) => {
             const well = await attempt(
-              () =>
+              async () =>
                 put(`${props.at}/${path(values["vhost"]!, values["name"]!)}`, {
                   pattern: values["pattern"],
                   "apply-to": values["apply-to"],
                   priority: Number(values["priority"]),
-                  definition: table(values["definition"]!),
+                  definition: settingsOf("", values),
                 }),
               `${values["name"]} is set.`,
             );
-            if (well) props.again();
+            if (well) {
+              edit(undefined);
+              props.again();
+            }
             return well;
           }}
         />

@@ -8,10 +8,13 @@ import { bytes, number, perSecond, plural } from "../format";
 import { link, useLive, usePlace } from "../live";
 import type { Entry } from "../moves";
 import { TimelinePanel } from "../timeline";
+import { useRange } from "../range";
+import { settingFields, settingsOf } from "../settings";
 import { Copies, Empty, Facts, Filter, Form, Head, Json, Pager, Panel, Pill, Sure, Table, Waiting, attempt, table } from "../ui";
+import { VhostChoice, listed, useVhost } from "../vhost_choice";
 import { changer, lacking, useVhosts, useVhostsToDeclareIn } from "../vhosts";
 import { ChannelLink } from "./connection";
-import { CURVES, DEPTHS, RATES } from "./overview";
+import { DEPTHS, RATES } from "./overview";
 
 const COLUMNS =
   "name,vhost,state,type,durable,exclusive,auto_delete,owner,epoch,replicas,in_sync,policy,consumers,messages,messages_ready,messages_unacknowledged," +
@@ -40,7 +43,8 @@ export function Queues({ me }: { me: Me }) {
   const page = Number(query.get("page") ?? 1);
   const vhosts = useVhosts();
   const asked = new URLSearchParams({ page: String(page), page_size: String(SIZE), columns: COLUMNS, name, sort, sort_reverse: String(reverse) });
-  const live = useLive<Page<Queue>>(`queues?${asked}`);
+  const vhost = useVhost(vhosts);
+  const live = useLive<Page<Queue>>(`${listed("queues", vhost)}?${asked}`);
   const declarable = useVhostsToDeclareIn(me);
   const changes = declarable.length > 0;
   const found = live.value;
@@ -49,6 +53,7 @@ export function Queues({ me }: { me: Me }) {
       <div class="title">
         <h1>Queues</h1>
         <Filter label="Filter by name" value={name} />
+        <VhostChoice vhosts={vhosts} vhost={vhost} />
       </div>
       <Waiting live={live} />
       {found && found.total_count === 0 && (
@@ -76,6 +81,7 @@ export function Queues({ me }: { me: Me }) {
                     </a>
                   ),
                 },
+                { title: "Type", sort: "type", wide: true, cell: (queue) => queue.type },
                 { title: "State", cell: queueState },
                 { title: "Replicas", cell: (queue) => <Copies owner={queue.owner} replicas={queue.replicas} inSync={queue.in_sync} /> },
                 { title: "Ready", sort: "messages_ready", number: true, cell: (queue) => number(queue.messages_ready) },
@@ -100,11 +106,14 @@ export function Queues({ me }: { me: Me }) {
               { name: "vhost", label: "Vhost", options: declarable },
               { name: "name", label: "Name", required: true },
               { name: "durable", label: "Durability", options: [["yes", "on disk (durable)"], ["no", "in memory (transient)"]] },
-              { name: "arguments", label: "Arguments", kind: "area", placeholder: '{"x-max-length": 1000}', hint: "JSON; empty for none" },
+              { name: "x-queue-type", label: "Type", options: [["", "the vhost's default"], "classic", "quorum", "stream"].map((one) => (typeof one === "string" ? [one, one] : one) as [string, string]) },
+              ...settingFields("x-"),
             ]}
-            submit={async (values) => {
+            submit={async (values, attempt) => {
+              const type = values["x-queue-type"] ? { "x-queue-type": values["x-queue-type"] } : {};
               const well = await attempt(
-                () => put(`queues/${path(values["vhost"]!, values["name"]!)}`, { durable: values["durable"] === "yes", arguments: table(values["arguments"]!) }),
+                async () =>
+                  put(`queues/${path(values["vhost"]!, values["name"]!)}`, { durable: values["durable"] === "yes", arguments: { ...type, ...settingsOf("x-", values) } }),
                 `Queue ${values["name"]} is declared.`,
               );
               if (well) live.again();
@@ -119,7 +128,8 @@ export function Queues({ me }: { me: Me }) {
 
 export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: string }) {
   const at = `queues/${path(vhost, name)}`;
-  const live = useLive<Queue>(`${at}?${CURVES}`);
+  const { curves, choice, range } = useRange(3_600);
+  const live = useLive<Queue>(`${at}?${curves}`);
   const bindings = useLive<Binding[]>(`${at}/bindings`);
   const moves = useLive<Page<Entry>>(`${at}/moves?page=1&page_size=100`);
   const changes = changer(me);
@@ -132,6 +142,7 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
   return (
     <>
       <Head kind="queue" list="queues" vhost={vhost} name={name} live={live} pill={queue && queueState(queue)}>
+        {choice}
         {queue && changes && (
           <>
             <Pause queue={queue} at={at} then={live.again} />
@@ -171,10 +182,10 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
         <>
           <div class="columns">
             <Panel>
-              <Chart title="Messages waiting" of={queue as never} lines={DEPTHS} />
+              <Chart title="Messages waiting" of={queue as never} lines={DEPTHS} range={range} />
             </Panel>
             <Panel>
-              <Chart title="Message rates" of={queue.message_stats} lines={RATES} rates />
+              <Chart title="Message rates" of={queue.message_stats} lines={RATES} rates range={range} />
             </Panel>
           </div>
           <div class="columns">

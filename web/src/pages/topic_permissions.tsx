@@ -1,6 +1,6 @@
 import type { TopicPermission } from "../api";
 import { del, path, put } from "../api";
-import { Empty, Form, Panel, Pattern, Sure, Table, attempt } from "../ui";
+import { Empty, Form, Panel, Pattern, Sure, Table } from "../ui";
 
 export function TopicPermissions(props: { permissions: TopicPermission[]; users: string[]; vhosts: string[]; again: () => void }) {
   return (
@@ -46,7 +46,7 @@ export function TopicPermissions(props: { permissions: TopicPermission[]; users:
           { name: "write", label: "Write", value: ".*" },
           { name: "read", label: "Read", value: ".*", hint: "regular expressions for routing keys; empty matches none" },
         ]}
-        submit={async (values) => {
+        submit={async (values, attempt) => {
           const { user, vhost, ...fields } = values;
           const well = await attempt(() => put(`topic-permissions/${path(vhost!, user!)}`, fields), `What ${user} may use at ${fields["exchange"]} is set.`);
           if (well) props.again();

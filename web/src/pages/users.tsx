@@ -1,8 +1,9 @@
 import type { Me, Permission, TopicPermission, User } from "../api";
 import { del, path, put } from "../api";
+import { useState } from "preact/hooks";
 import { useLive } from "../live";
 import { Limits } from "../limits";
-import { Empty, Form, Panel, Pattern, Pill, Sure, Table, Waiting, attempt } from "../ui";
+import { Empty, Form, Panel, Pattern, Pill, Sure, Table, Waiting } from "../ui";
 import { useVhosts } from "../vhosts";
 import { TopicPermissions } from "./topic_permissions";
 
@@ -18,11 +19,19 @@ const LIMITS: [string, string][] = [
   ["max-channels", "max-channels: its channels at a node"],
 ];
 
+/** The tags to choose from: those of a user that has another combination come first. */
+function tagged(user: User | undefined): [string, string][] {
+  const now = user?.tags.join(",") ?? "";
+  return TAGS.some(([tag]) => tag === now) ? TAGS : [[now, now], ...TAGS];
+}
+
 export function Users({ me }: { me: Me }) {
   const users = useLive<User[]>("users?columns=name,tags,limits");
   const permissions = useLive<Permission[]>("permissions");
   const topics = useLive<TopicPermission[]>("topic-permissions");
   const vhosts = useVhosts();
+  const [edited, edit] = useState<User>();
+  const [opened, enter] = useState<Permission>();
   const names = users.value?.map((user) => user.name) ?? [];
   const open = (user: User) => permissions.value?.filter((permission) => permission.user === user.name).map((permission) => permission.vhost) ?? [];
   return (
@@ -43,40 +52,58 @@ export function Users({ me }: { me: Me }) {
               { title: "May enter", cell: (user) => open(user).join(", ") || <Pill kind="warn">no vhost</Pill> },
               {
                 title: "",
-                cell: (user) =>
-                  user.name !== me.name && (
-                    <Sure
-                      small
-                      button="Delete"
-                      label={`Delete user ${user.name}`}
-                      question={`Delete user ${user.name}?`}
-                      detail="Its permissions go with it, its connections are closed, and it is signed out here."
-                      deed={() => del(`users/${path(user.name)}`)}
-                      done={`User ${user.name} is deleted.`}
-                      then={() => {
-                        users.again();
-                        permissions.again();
-                        topics.again();
-                      }}
-                    />
-                  ),
+                cell: (user) => (
+                  <>
+                    <button type="button" class="quiet" aria-label={`Edit user ${user.name}`} onClick={() => edit(user)}>
+                      Edit
+                    </button>
+                    {user.name !== me.name && (
+                      <Sure
+                        small
+                        button="Delete"
+                        label={`Delete user ${user.name}`}
+                        question={`Delete user ${user.name}?`}
+                        detail="Its permissions go with it, its connections are closed, and it is signed out here."
+                        deed={() => del(`users/${path(user.name)}`)}
+                        done={`User ${user.name} is deleted.`}
+                        then={() => {
+                          users.again();
+                          permissions.again();
+                          topics.again();
+                        }}
+                      />
+                    )}
+                  </>
+                ),
               },
             ]}
           />
           <Form
-            label="Set a user"
-            button="Set user"
+            key={edited?.name ?? ""}
+            label={edited ? `Edit user ${edited.name}` : "Set a user"}
+            button={edited ? "Save" : "Set user"}
             fields={[
-              { name: "name", label: "Name", required: true },
-              { name: "password", label: "Password", kind: "password", required: true, hint: "for a user that exists, its new one: it is signed out everywhere" },
-              { name: "tags", label: "Tag", options: TAGS },
+              edited ? { name: "name", label: "Name", options: [edited.name] } : { name: "name", label: "Name", required: true },
+              { name: "password", label: "Password", kind: "password", required: !edited, hint: edited ? "empty: it stays; a new one signs the user out everywhere" : "for a user that exists, its new one: it is signed out everywhere" },
+              { name: "tags", label: "Tag", options: tagged(edited), value: edited?.tags.join(",") ?? "" },
             ]}
-            submit={async (values) => {
+            side={
+              edited && (
+                <button type="button" class="quiet" onClick={() => edit(undefined)}>
+                  Cancel
+                </button>
+              )
+            }
+            submit={async (values, attempt) => {
+              const { name, password, tags } = values;
               const well = await attempt(
-                () => put(`users/${path(values["name"]!)}`, { password: values["password"], tags: values["tags"] }),
-                `User ${values["name"]} is set. Give it a permission in a vhost, if it has none.`,
+                () => put(`users/${path(name!)}`, password ? { password, tags } : { tags }),
+                edited ? `User ${name} is set.` : `User ${name} is set. Give it a permission in a vhost, if it has none.`,
               );
-              if (well) users.again();
+              if (well) {
+                edit(undefined);
+                users.again();
+              }
               return well;
             }}
           />
@@ -98,16 +125,21 @@ export function Users({ me }: { me: Me }) {
                 {
                   title: "",
                   cell: (permission) => (
-                    <Sure
-                      small
-                      button="Clear"
-                      label={`Clear ${permission.user} in ${permission.vhost}`}
-                      question={`Close ${permission.vhost} to ${permission.user}?`}
-                      detail="It may neither connect to this vhost any more nor see it here."
-                      deed={() => del(`permissions/${path(permission.vhost, permission.user)}`)}
-                      done="The permission is cleared."
-                      then={permissions.again}
-                    />
+                    <>
+                      <button type="button" class="quiet" aria-label={`Edit ${permission.user} in ${permission.vhost}`} onClick={() => enter(permission)}>
+                        Edit
+                      </button>
+                      <Sure
+                        small
+                        button="Clear"
+                        label={`Clear ${permission.user} in ${permission.vhost}`}
+                        question={`Close ${permission.vhost} to ${permission.user}?`}
+                        detail="It may neither connect to this vhost any more nor see it here."
+                        deed={() => del(`permissions/${path(permission.vhost, permission.user)}`)}
+                        done="The permission is cleared."
+                        then={permissions.again}
+                      />
+                    </>
                   ),
                 },
               ]}
@@ -116,19 +148,30 @@ export function Users({ me }: { me: Me }) {
             <Empty title="Nobody may enter any vhost">Set a permission below.</Empty>
           )}
           <Form
-            label="Set a permission"
-            button="Set permission"
+            key={opened ? `${opened.vhost} ${opened.user}` : ""}
+            label={opened ? `Edit ${opened.user} in ${opened.vhost}` : "Set a permission"}
+            button={opened ? "Save" : "Set permission"}
             fields={[
-              { name: "user", label: "User", options: names },
-              { name: "vhost", label: "Vhost", options: vhosts },
-              { name: "configure", label: "Configure", value: ".*" },
-              { name: "write", label: "Write", value: ".*" },
-              { name: "read", label: "Read", value: ".*", hint: "regular expressions for names; empty matches none" },
+              { name: "user", label: "User", options: opened ? [opened.user] : names },
+              { name: "vhost", label: "Vhost", options: opened ? [opened.vhost] : vhosts },
+              { name: "configure", label: "Configure", value: opened?.configure ?? ".*" },
+              { name: "write", label: "Write", value: opened?.write ?? ".*" },
+              { name: "read", label: "Read", value: opened?.read ?? ".*", hint: "regular expressions for names; empty matches none" },
             ]}
-            submit={async (values) => {
+            side={
+              opened && (
+                <button type="button" class="quiet" onClick={() => enter(undefined)}>
+                  Cancel
+                </button>
+              )
+            }
+            submit={async (values, attempt) => {
               const { user, vhost, ...patterns } = values;
               const well = await attempt(() => put(`permissions/${path(vhost!, user!)}`, patterns), `${user} may enter ${vhost}.`);
-              if (well) permissions.again();
+              if (well) {
+                enter(undefined);
+                permissions.again();
+              }
               return well;
             }}
           />

@@ -3,7 +3,7 @@ import { del, may, path, put } from "../api";
 import { number, plural } from "../format";
 import { useLive } from "../live";
 import { Limits } from "../limits";
-import { Empty, Form, Panel, Pill, Sure, Table, Waiting, attempt } from "../ui";
+import { Empty, Form, Panel, Pill, Sure, Table, Waiting } from "../ui";
 
 const QUEUE_TYPES: [string, string][] = [
   ["", "what the client asks for"],
@@ -79,7 +79,7 @@ export function Vhosts({ me }: { me: Me }) {
                 { name: "tags", label: "Tags", hint: "with commas between them" },
                 { name: "default_queue_type", label: "Type of its durable queues", options: QUEUE_TYPES },
               ]}
-              submit={async (values) => {
+              submit={async (values, attempt) => {
                 const { name, ...fields } = values;
                 const well = await attempt(() => put(`vhosts/${path(name!)}`, fields), `Vhost ${name} is set. Who makes one may do everything in it; give others a permission.`);
                 if (well) again();

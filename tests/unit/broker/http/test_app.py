@@ -100,6 +100,16 @@ async def test_names_of_any_kind_travel_in_paths(client: Client) -> None:
         assert answer.json()["name"] == name
 
 
+async def test_queues_of_one_leader(client: Client) -> None:
+    every = (await client.get("/api/queues?columns=name,owner")).json()
+    leaders = {queue["owner"] for queue in every}
+    assert leaders, "there are queues"
+    for leader in leaders:
+        found = (await client.get(f"/api/queues?columns=name,owner&leader={leader}")).json()
+        assert found == [queue for queue in every if queue["owner"] == leader]
+    assert (await client.get("/api/queues?leader=nobody")).json() == []
+
+
 async def test_bindings_are_found_by_the_key_that_their_list_gives(client: Client) -> None:
     for key in ("a b", "~", "x~y", "%", "ä/ö", "+"):
         client.place.must(c.Bind(vhost="/", source="amq.direct", destination="busy", routing_key=key))

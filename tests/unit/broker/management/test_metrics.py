@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -203,6 +204,17 @@ def test_every_metric_of_the_board_is_told(place: Place) -> None:
         used -= {"rabbitmq_cluster", "rabbitmq_node"}  # labels
         assert used, board.name
         assert used <= told, f"{board.name} shows what no node tells: {sorted(used - told)}"
+
+
+def test_the_alert_rules_ask_for_what_is_told(place: Place) -> None:
+    """deploy/prometheus: each name in their expressions is one that a node tells at /metrics."""
+    whole = "".join(metrics.aggregated(place.replica, NOW_MS))
+    told = set(re.findall(r"^# TYPE (\S+)", whole, re.MULTILINE))
+    document = yaml.safe_load((ROOT / "deploy" / "prometheus" / "clusterbroker.rules.yaml").read_text("utf-8"))
+    rules = [rule for group in document["groups"] for rule in group["rules"]]
+    used = {name for rule in rules for name in re.findall(r"\b(?:rabbitmq|clusterbroker)_[a-z0-9_]+", rule["expr"])}
+    assert len(used) > 15
+    assert {name.removesuffix("_bucket") for name in used} <= told
 
 
 def test_every_metric_of_ours_is_explained(place: Place) -> None:

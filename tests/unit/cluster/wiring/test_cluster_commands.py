@@ -100,6 +100,7 @@ EVERY = [
     c.DeclareExchange(
         vhost="v", name="txn.a", type="x-staging", durable=True, owner=NodeId("n1"), user="u", is_administrator=True
     ),
+    c.DeclareChoosingExchange(vhost="v", name="one", type="x-random", owner=NodeId("n1")),
     c.DeclareDelayedExchange(
         vhost="v", name="later", type="x-delayed-message", arguments={"x-delayed-type": "topic"}, owner=NodeId("n1")
     ),

@@ -20,8 +20,8 @@ from clusterbroker.cluster.wiring.exchange_rules import (
 
 def test_texts_of_refusals() -> None:
     with pytest.raises(PreconditionFailed) as unknown:
-        check_type("x-modulus-hash")
-    assert unknown.value.text == "unknown exchange type 'x-modulus-hash'"
+        check_type("x-jms-topic")
+    assert unknown.value.text == "unknown exchange type 'x-jms-topic'"
     with pytest.raises(AccessRefused) as default:
         refuse_default_exchange("")
     assert default.value.text == "operation not permitted on the default exchange"

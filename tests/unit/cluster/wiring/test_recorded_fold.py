@@ -42,8 +42,8 @@ RECORDED = [
 SINCE: dict[type, tuple[str, ...]] = {c.RegisterNode: ("level",)}
 """Fields that commands have got since the recording."""
 LATER = {
-    c.RaiseLevel, c.DeclareDelayedExchange, c.AttachLink, c.SuspendLink, c.ExpireLink, c.ForgetLink, c.HoldContainer,
-    c.ReleaseContainer,
+    c.RaiseLevel, c.DeclareChoosingExchange, c.DeclareDelayedExchange, c.AttachLink, c.SuspendLink, c.ExpireLink,
+    c.ForgetLink, c.HoldContainer, c.ReleaseContainer,
 }  # fmt: skip
 """Commands that there are since the recording. A new one needs a feature level (levels.py)."""
 

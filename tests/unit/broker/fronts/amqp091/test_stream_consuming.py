@@ -8,7 +8,7 @@ from clusterbroker.broker.streams import stream
 from clusterbroker.broker.streams.messages import READ, StreamAsk, StreamTold
 from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.journal.values import Timestamp
-from tests.unit.broker.fronts.amqp091.harness import World
+from tests.unit.broker.fronts.amqp091.harness import Client, World
 from tests.unit.broker.streams.test_stream import consume, declare, filled, offsets
 from tests.unit.broker.transactions.stager import Stager
 
@@ -87,3 +87,46 @@ def test_an_end_is_told_when_retention_has_taken_all_before_it(exact: bool, chun
     assert world.queue("s").ready < 10
     (said,) = client.say(m.BasicAck(1))
     assert isinstance(said, m.ChannelClose if exact else m.BasicCancel)
+
+
+FILTERED = [b"a", None, b"b", b"a", b"c", None]
+
+
+def filtered_stream() -> tuple[World, Client]:
+    world, client = filled(0)
+    for value in FILTERED:
+        headers = {} if value is None else {"x-stream-filter-value": value.decode()}
+        client.publish("", "s", value or b"-", headers=headers)
+    world.turn()
+    return world, client
+
+
+@pytest.mark.parametrize(
+    "wanted, unfiltered, expected",
+    [("a", False, [0, 3]), (["a", "b"], False, [0, 2, 3]), ("c", True, [1, 4, 5]), ("nobody", False, [])],
+)
+def test_a_stream_is_filtered_by_the_value_of_its_messages(
+    wanted: object, unfiltered: bool, expected: list[int]
+) -> None:
+    _, client = filtered_stream()
+    arguments = {"x-stream-offset": "first", "x-stream-filter": wanted, "x-stream-match-unfiltered": unfiltered}
+    client.say(m.BasicQos(prefetch_count=100))
+    assert offsets(client.say(m.BasicConsume(queue="s", consumer_tag="c", arguments=arguments))[1:]) == expected
+
+
+@pytest.mark.parametrize("wanted", [1, [], ["a", 2], ["a"] * 65, True])
+def test_a_filter_that_is_no_filter_is_refused(wanted: object) -> None:
+    _, client = filtered_stream()
+    arguments = {"x-stream-offset": "first", "x-stream-filter": wanted}
+    client.say(m.BasicQos(prefetch_count=100))
+    (said,) = client.say(m.BasicConsume(queue="s", consumer_tag="c", arguments=arguments))
+    assert (type(said), said.reply_code) == (m.ChannelClose, 406)
+    assert "invalid arg 'x-stream-filter'" in said.reply_text
+
+
+def test_a_filter_beside_chunks_is_refused() -> None:
+    _, client = filtered_stream()
+    arguments = {"x-stream-offset": "first", "x-stream-filter": "a", "x-stream-chunks": True}
+    client.say(m.BasicQos(prefetch_count=100))
+    (said,) = client.say(m.BasicConsume(queue="s", consumer_tag="c", arguments=arguments))
+    assert "not beside x-stream-chunks" in said.reply_text
