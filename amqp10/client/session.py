@@ -266,8 +266,7 @@ class Session:
             if isinstance(link, SenderLink):
                 while self._remote_window > 0 and (delivery := link.next()) is not None:
                     events += self._transfer(handle, link, delivery)
-            if link.wants_reattach:
-                self.detach(link, closed=False, again=True)
+            self._review(link)
         return events
 
     def _transfer(self, handle: int, link: SenderLink, delivery: Outgoing) -> list[SessionEvent]:
@@ -351,8 +350,16 @@ class Session:
 
     def settle(self, delivery: Outgoing) -> None:
         """Settles a delivery that was sent, in mode second, once its outcome is known."""
-        if delivery.number is not None and self._sent.pop(delivery.number, None) is not None:
-            self._queue(_Pending(False, delivery.number, delivery.number, True, delivery.state))
+        if delivery.number is None or delivery.number not in self._sent:
+            return
+        link, _ = self._sent.pop(delivery.number)
+        self._queue(_Pending(False, delivery.number, delivery.number, True, delivery.state))
+        self._review(link)
+
+    def _review(self, link: Link) -> None:
+        """What the incomplete maps of this attach have named is decided: the next attach has the rest."""
+        if link.wants_reattach:
+            self.detach(link, closed=False, again=True)
 
     def _queue(self, one: _Pending) -> None:
         known = self._pending

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
+from clusterbroker.broker.node.open_maps import OpenMaps
 from clusterbroker.broker.queues.subscription import hold_limit_ms
 from clusterbroker.broker.remote.messages import LinkKeep
 from clusterbroker.cluster.errors import Unavailable
@@ -70,6 +71,7 @@ class LinkRecovery:
         self._holding: dict[LocalQueue, None] = {}  # queues that know deliveries of links, or did
         self._suspended: dict[int, tuple[int, int]] = {}  # links that hold something -> (attach, seen since), ms
         self._review_ms = 0
+        self.open_maps = OpenMaps()
 
     @property
     def possible(self) -> bool:
@@ -239,6 +241,8 @@ class LinkRecovery:
         link = change.link
         self._order()
         self._lose(link, True)
+        if link.since == link.attach or link.node != self._node.options.name:
+            self.open_maps.drop(link.link)
         self._each(lambda queue: None if queue.holding is None else queue.holding.fence(link.link, link.since))
         if link.since == link.attach:
             self._each(lambda queue: queue.log.deliveries.keep(link.link, link.since, ()))
@@ -250,6 +254,7 @@ class LinkRecovery:
     def ended(self, change: LinkEnded) -> None:
         """The link is no more."""
         self._lose(change.link, False)
+        self.open_maps.drop(change.link.link)
         self._each(lambda queue: queue.log.deliveries.drop(change.link.link))
         self._each(lambda queue: None if queue.holding is None else queue.holding.end(change.link.link))
 
