@@ -179,7 +179,7 @@ class Session:
             return []
         del self.links[handle]
         asked = self._leaving.pop(handle, None)
-        self._cut(link, goes_on=bool(asked) and detach.error is None)
+        self._cut(link)
         if asked is None:
             self._say(Detach(handle=handle, closed=detach.closed))
             return [Detached(link, LinkDetached.of(detach.error, "the peer detached the link"))]
@@ -189,9 +189,9 @@ class Session:
         error = None if detach.error is None else LinkDetached.of(detach.error, "the peer detached the link")
         return [Detached(link, error)]
 
-    def _cut(self, link: Link, goes_on: bool) -> None:
+    def _cut(self, link: Link) -> None:
         """Delivery-ids of the link are void."""
-        link.lost(goes_on)
+        link.lost()
         self._sent = {number: entry for number, entry in self._sent.items() if entry[0] is not link}
         self._received = {number: entry for number, entry in self._received.items() if entry[0] is not link}
 
