@@ -19,10 +19,9 @@ from clusterbroker.amqp10.client.resuming import (
     Outcome,
     OwnMap,
     PeerMap,
+    Series,
     State,
-    Turns,
     is_outcome,
-    own_map,
     plan_receiver,
     plan_sender,
 )
@@ -76,7 +75,7 @@ class Outgoing:
     """Something of it may have reached the peer."""
     again: bool = False
     """The peer's map did not have it, and it is sent once more. An exchange does not know what its queues have: it is
-    in doubt again if the connection is lost before."""
+    in doubt again if the connection is lost after the last map and before that."""
     at: int = 0
     begun: bool = False
     resume: bool = False
@@ -100,28 +99,20 @@ class LinkEnd(Generic[D]):
         self.delivery_count = 0
         self.unsettled: dict[bytes, D] = {}
         """In the order in which they came about."""
-        self.own = OwnMap({}, False)
-        self.turns = Turns()
-        self.partial: set[bytes] | None = None
-        """Deliveries to be decided before the link is attached again, for the rest; None: nothing is missing."""
+        self.series = Series()
 
     def _forget(self, delivery: D) -> None:
         self.unsettled.pop(delivery.tag, None)
-        if self.partial is not None:
-            self.partial.discard(delivery.tag)
-
-    def _wait_for(self, tags: set[bytes], progress: bool) -> None:
-        """The peer's map is incomplete. Raises ProtocolError where nothing can come of it."""
-        self.partial = tags
-        self.turns.took(self.own, bool(tags) or progress)
+        self.series.settled(delivery.tag)
 
     def _unattached(self) -> None:
-        self.attached, self.credit, self.partial = False, 0, None
+        self.attached, self.credit = False, 0
+        self.series.detached()
 
     @property
     def wants_reattach(self) -> bool:
         """For the rest of an incomplete map."""
-        return self.attached and self.partial is not None and not self.partial
+        return self.attached and self.series.is_over
 
 
 class SenderLink(LinkEnd[Outgoing]):
@@ -154,7 +145,7 @@ class SenderLink(LinkEnd[Outgoing]):
 
     def next(self) -> Outgoing | None:
         """The delivery whose turn it is, if it may be sent now."""
-        line = self.resuming or (self.queue if self.partial is None else None)
+        line = self.resuming or (self.queue if self.series.waits is None else None)
         if not line or not (self.credit or line[0].begun):
             return None
         return line[0]
@@ -195,9 +186,9 @@ class SenderLink(LinkEnd[Outgoing]):
     def in_doubt(self) -> list[Outgoing]:
         return [known for known in self.unsettled.values() if known.doubt and not is_outcome(known.state)]
 
-    def lost(self, goes_on: bool = False) -> None:
-        """The session is gone, or the link attaches once more for the rest of a map (`goes_on`). What was begun is in
-        doubt, the rest waits."""
+    def lost(self) -> None:
+        """The session is gone, or the link attaches once more for the rest of a map. What was begun is in doubt, the
+        rest waits."""
         self._unattached()
         self.resuming.clear()
         if self.queue and self.queue[0].begun:
@@ -205,7 +196,7 @@ class SenderLink(LinkEnd[Outgoing]):
         for delivery in self.unsettled.values():
             delivery.number, delivery.begun, delivery.at = None, False, 0
             delivery.resume = delivery.settles = False
-            delivery.doubt = delivery.doubt or (delivery.again and not goes_on)
+            delivery.doubt = delivery.doubt or (delivery.again and not self.series.has_decided(delivery.tag))
             delivery.resumed_state = None
 
     def abandon(self) -> list[Outgoing]:
@@ -216,13 +207,11 @@ class SenderLink(LinkEnd[Outgoing]):
         return lost
 
     def map(self, size_max: int) -> OwnMap:
-        known = [(each.tag, each.state) for each in self.unsettled.values() if each.doubt]
-        self.own = own_map(self.turns.in_order(known), size_max)
-        return self.own
+        return self.series.name([(each.tag, each.state) for each in self.unsettled.values() if each.doubt], size_max)
 
     def resume(self, peer: PeerMap) -> list[LinkEvent]:
         """The peer has attached: what becomes of what is in doubt. Raises ProtocolError."""
-        plan = plan_sender(self.own, peer)
+        plan = plan_sender(self.series.own, peer)
         again = [self.unsettled[tag] for tag in plan.again]
         for delivery in again:
             delivery.doubt, delivery.again = False, True
@@ -232,7 +221,7 @@ class SenderLink(LinkEnd[Outgoing]):
         for tag, outcome in plan.outcomes.items():
             self._resume(self.unsettled[tag], outcome, settles=True)
         for tag in plan.settle:
-            state = self.own.states[tag]  # the program may have settled it since our attach went out
+            state = self.series.own.states[tag]  # the program may have settled it since our attach went out
             self._resume(self.unsettled.get(tag) or Outgoing(tag, b"", state=state), state, settles=True)
         for tag in plan.forget:
             self.unsettled.pop(tag, None)
@@ -245,8 +234,11 @@ class SenderLink(LinkEnd[Outgoing]):
                     raise ProtocolError(str(error)) from None
             self._resume(delivery, place, settles=False)
         if plan.is_partial:
-            tags = {*plan.outcomes, *plan.settle, *(tag for tag, _ in plan.resume)}
-            self._wait_for(tags, bool(plan.forget or plan.again))
+            self.series.never_arrived(plan.again)
+            waits = {*plan.outcomes, *plan.settle, *(tag for tag, _ in plan.resume)}
+            self.series.took(waits, bool(plan.forget or plan.again))
+        else:
+            self.series.completed()
         return []
 
     def _resume(self, delivery: Outgoing, state: State, settles: bool) -> None:
@@ -365,7 +357,7 @@ class ReceiverLink(LinkEnd[Incoming]):
         self._forget(delivery)
         return [Settled(self, delivery)]
 
-    def lost(self, goes_on: bool = False) -> None:  # noqa: ARG002
+    def lost(self) -> None:
         """As of a sender's link. A delivery that was not whole comes again from its start."""
         self._unattached()
         if self.current is not None and not self.current.told:
@@ -380,12 +372,10 @@ class ReceiverLink(LinkEnd[Incoming]):
         return lost
 
     def map(self, size_max: int) -> OwnMap:
-        known = [(each.tag, each.state) for each in self.unsettled.values()]
-        self.own = own_map(self.turns.in_order(known), size_max)
-        return self.own
+        return self.series.name([(each.tag, each.state) for each in self.unsettled.values()], size_max)
 
     def resume(self, peer: PeerMap) -> list[LinkEvent]:
-        plan = plan_receiver(self.own, peer)
+        plan = plan_receiver(self.series.own, peer)
         events: list[LinkEvent] = []
         for tag in (*plan.settled, *plan.lost):
             delivery = self.unsettled.pop(tag)
@@ -395,7 +385,9 @@ class ReceiverLink(LinkEnd[Incoming]):
             else:
                 events.append(Lost(self, delivery))
         if plan.is_partial:
-            self._wait_for(set(plan.awaited), bool(events))
+            self.series.took(plan.awaited, bool(events))
+        else:
+            self.series.completed()
         return events
 
 

@@ -22,7 +22,7 @@ A receiver link (this client receives):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from clusterbroker.amqp10.client.errors import ProtocolError
@@ -89,25 +89,67 @@ def own_map(states: Iterable[tuple[bytes, State]], size_max: int) -> OwnMap:
     return OwnMap(found, False)
 
 
-class Turns:
-    """Which deliveries an attach names whose frame holds not all of them: those that were named in vain come last."""
+class Series:
+    """The maps of a link by which deliveries in doubt are decided: one pair, or several of which a map is incomplete.
+
+    attach --`name`--> `own` is said --`took`--> `waits` for what this pair decides --all of it is--> the next attach
+                                     --both complete--> over
+
+    A connection that is lost meanwhile changes no series: what it has decided is decided, and what was named in vain
+    comes last in the next map.
+    """
 
     def __init__(self) -> None:
+        self.own = OwnMap({}, False)
+        """The map of the present attach."""
+        self.waits: set[bytes] | None = None
+        """Deliveries to be settled before the link is attached again, for the rest; None: nothing is missing."""
         self._named: set[bytes] = set()
+        self._absent: set[bytes] = set()
 
-    def in_order(self, states: list[tuple[bytes, State]]) -> list[tuple[bytes, State]]:
-        """Otherwise in their own order."""
-        return sorted(states, key=lambda one: one[0] in self._named) if self._named else states
+    @property
+    def is_over(self) -> bool:
+        """What the present pair of maps names may be followed by another pair."""
+        return self.waits is not None and not self.waits
 
-    def took(self, own: OwnMap, decided: bool) -> None:
-        """A map was told, and said to be incomplete by one of both sides; whether anything is decided. Raises
-        ProtocolError when nothing ever will be."""
-        if decided:
+    def name(self, states: list[tuple[bytes, State]], size_max: int) -> OwnMap:
+        """The map of the next attach: as many of these as have room; those that were named in vain come last."""
+        if self._named:
+            states = sorted(states, key=lambda one: one[0] in self._named)
+        self.own = own_map(states, size_max)
+        return self.own
+
+    def took(self, waits: Collection[bytes], progress: bool) -> None:
+        """One of both maps is incomplete. `waits`: what the peer's decides; `progress`: it has decided something else.
+        Raises ProtocolError when nothing ever will be."""
+        self.waits = set(waits)
+        if waits or progress:
             self._named.clear()
             return
-        if not own.incomplete or own.states.keys() <= self._named:
+        if not self.own.incomplete or self.own.states.keys() <= self._named:
             raise ProtocolError("the peer's incomplete unsettled map has none of the deliveries in doubt")
-        self._named.update(own.states)
+        self._named.update(self.own.states)
+
+    def never_arrived(self, tags: Collection[bytes]) -> None:
+        """Decided: they are sent as new deliveries when the series is over, and no map of it names them again."""
+        self._absent.update(tags)
+
+    def has_decided(self, tag: bytes) -> bool:
+        """Whether the peer said in this series that it never had the delivery."""
+        return tag in self._absent
+
+    def settled(self, tag: bytes) -> None:
+        if self.waits is not None:
+            self.waits.discard(tag)
+
+    def detached(self) -> None:
+        """The attach is over."""
+        self.waits = None
+
+    def completed(self) -> None:
+        """Both maps are complete."""
+        self._named.clear()
+        self._absent.clear()
 
 
 class SenderPlan(NamedTuple):

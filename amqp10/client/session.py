@@ -179,7 +179,7 @@ class Session:
             return []
         del self.links[handle]
         asked = self._leaving.pop(handle, None)
-        self._cut(link, goes_on=bool(asked) and detach.error is None)
+        self._cut(link)
         if asked is None:
             self._say(Detach(handle=handle, closed=detach.closed))
             return [Detached(link, LinkDetached.of(detach.error, "the peer detached the link"))]
@@ -189,9 +189,9 @@ class Session:
         error = None if detach.error is None else LinkDetached.of(detach.error, "the peer detached the link")
         return [Detached(link, error)]
 
-    def _cut(self, link: Link, goes_on: bool) -> None:
+    def _cut(self, link: Link) -> None:
         """Delivery-ids of the link are void."""
-        link.lost(goes_on)
+        link.lost()
         self._sent = {number: entry for number, entry in self._sent.items() if entry[0] is not link}
         self._received = {number: entry for number, entry in self._received.items() if entry[0] is not link}
 
@@ -266,8 +266,7 @@ class Session:
             if isinstance(link, SenderLink):
                 while self._remote_window > 0 and (delivery := link.next()) is not None:
                     events += self._transfer(handle, link, delivery)
-            if link.wants_reattach:
-                self.detach(link, closed=False, again=True)
+            self._review(link)
         return events
 
     def _transfer(self, handle: int, link: SenderLink, delivery: Outgoing) -> list[SessionEvent]:
@@ -351,8 +350,16 @@ class Session:
 
     def settle(self, delivery: Outgoing) -> None:
         """Settles a delivery that was sent, in mode second, once its outcome is known."""
-        if delivery.number is not None and self._sent.pop(delivery.number, None) is not None:
-            self._queue(_Pending(False, delivery.number, delivery.number, True, delivery.state))
+        if delivery.number is None or delivery.number not in self._sent:
+            return
+        link, _ = self._sent.pop(delivery.number)
+        self._queue(_Pending(False, delivery.number, delivery.number, True, delivery.state))
+        self._review(link)
+
+    def _review(self, link: Link) -> None:
+        """What the incomplete maps of this attach have named is decided: the next attach has the rest."""
+        if link.wants_reattach:
+            self.detach(link, closed=False, again=True)
 
     def _queue(self, one: _Pending) -> None:
         known = self._pending

@@ -16,7 +16,6 @@ the shell persists, then sends. What must not be said before it is durable is no
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +29,7 @@ from clusterbroker.broker.node.dead_letters import DeadLetters
 from clusterbroker.broker.node.effects import Check, StreamLoad
 from clusterbroker.broker.node.effects import Group as Group
 from clusterbroker.broker.node.effects import Load as Load
+from clusterbroker.broker.node.ends import Ends
 from clusterbroker.broker.node.link_recovery import LinkRecovery
 from clusterbroker.broker.node.links import Links
 from clusterbroker.broker.node.log import Fault, Log, Silence
@@ -151,7 +151,6 @@ class Node:
         self.files_streams = False  # the journal has files for them: else they stay in their rings
         self.sending: dict[SocketCore, None] = {}
         self.confirming: dict[ChannelCore, None] = {}  # with confirms to send
-        self._removals: deque[tuple[int, str]] = deque()  # connections whose removal was refused, when to try again
         self._barriers: list[Ticket] = []
         self._group_barriers: list[Ticket] = []
         self._group_in_flight = False
@@ -166,8 +165,9 @@ class Node:
         self.longest: LocalQueue | None = None  # whose turn took longest of those since its time was last set to 0
         self.longest_ns = 0
         self.moving = Moving(self)
+        self.ends = Ends(self)
         self.recovery = LinkRecovery(self)
-        self.sole_connections = SoleConnections(self, self.recovery.try_again)
+        self.sole_connections = SoleConnections(self, self.ends)
         self.urgent = False  # somebody waits for the next group; otherwise it holds acknowledgements only
         self._rate_since_ms = 0
         self._rate_bytes = 0
@@ -214,18 +214,10 @@ class Node:
             then(self.requester(vhost, key) is not None)
 
     def remove_connection(self, connection_id: str, then: Callable[[], None] = lambda: None) -> None:
-        """Ends the queues that were exclusive to it; `then` is called when that was tried."""
+        """Ends the queues that were exclusive to it; `then` is called when that was tried. Their names stay locked
+        until it is done: with a full disk for a while."""
         command = RemoveConnection(connection=connection_id)
-
-        def done(applied: Applied) -> None:
-            if isinstance(applied.error, Unavailable):  # a full disk: their names stay locked until it is done
-                self._removals.append((self.now_ms + REFUSED_MS, connection_id))
-            if applied.ok and self.map.exclusive_queues(connection_id):  # one command ends only so many
-                self.propose(command, done)
-            else:
-                then()
-
-        self.propose(command, done)
+        self.ends.order(command, then, more=lambda: bool(self.map.exclusive_queues(connection_id)))
 
     def log_fault(self, client: SocketCore, error: Fault, channel: int) -> None:
         self.log.fault(client.peer, client.user, channel, error)
@@ -435,8 +427,7 @@ class Node:
         if (links_ms := self.links.next_ms) is not None and links_ms <= now_ms:
             self.links.turn(now_ms, self.setting_aside.link)
         self.recovery.turn(now_ms)
-        while self._removals and self._removals[0][0] <= now_ms:
-            self.remove_connection(self._removals.popleft()[1])
+        self.ends.turn(now_ms)
         self._work(now_ms)
         while self._barriers and not self.writes and not self._group_in_flight:
             self._pass(self._barriers)
@@ -489,7 +480,8 @@ class Node:
 
     @property
     def next_wake_ms(self) -> int | None:
-        wakes = [self._wakes.next_ms, self.moving.next_wake_ms, self.links.next_ms, self.recovery.next_ms]
+        wakes = [self._wakes.next_ms, self.moving.next_wake_ms, self.links.next_ms]
+        wakes += [self.recovery.next_ms, self.ends.next_ms]
         if self.role is not None:
             wakes.append(self.role.next_wake_ms)
         return min((wake for wake in wakes if wake is not None), default=None)

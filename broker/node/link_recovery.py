@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
+from clusterbroker.broker.node.open_maps import OpenMaps
 from clusterbroker.broker.queues.subscription import hold_limit_ms
 from clusterbroker.broker.remote.messages import LinkKeep
-from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.levels import LINK_POLICIES, LINK_RECOVERY
@@ -27,6 +27,7 @@ from clusterbroker.cluster.wiring.levels import LINK_POLICIES, LINK_RECOVERY
 REVIEW_MS: Final = 1000
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.node.ends import Ends
     from clusterbroker.broker.node.hub import Hub
     from clusterbroker.broker.node.ports import MemberCore, NodeCore
     from clusterbroker.broker.queues.local_queue import LocalQueue
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
     class RecoveringNode(NodeCore, Protocol):
         """The node."""
+
+        ends: Ends
 
         @property
         def role(self) -> RecoveringMember | None: ...
@@ -66,10 +69,10 @@ class LinkRecovery:
     def __init__(self, node: RecoveringNode) -> None:
         self._node = node
         self._here: dict[LogIndex, Attachment] = {}
-        self._late: list[c.SuspendLink | c.ForgetLink | c.ReleaseContainer] = []  # could not be ordered
         self._holding: dict[LocalQueue, None] = {}  # queues that know deliveries of links, or did
         self._suspended: dict[int, tuple[int, int]] = {}  # links that hold something -> (attach, seen since), ms
         self._review_ms = 0
+        self.open_maps = OpenMaps()
 
     @property
     def possible(self) -> bool:
@@ -95,7 +98,7 @@ class LinkRecovery:
                 self._here[link.link] = attachment
             then(attachment)
 
-        self._order()
+        self._node.ends.hurry()
         self._node.propose(command, applied)
 
     def suspend(self, attachment: Attachment) -> None:
@@ -113,28 +116,7 @@ class LinkRecovery:
             then()
             return
         del self._here[attachment.link.link]
-
-        def ordered(applied: Applied) -> None:
-            self._ordered(applied)
-            then()
-
-        self._order()
-        self._node.propose(command, ordered)
-
-    def _order(self) -> None:
-        """Ends of attaches, and of sole connections, that could not be ordered are tried again."""
-        late, self._late = self._late, []
-        for command in late:
-            self._node.propose(command, self._ordered)
-
-    def _ordered(self, applied: Applied) -> None:
-        if isinstance(applied.error, Unavailable):
-            self.try_again(applied.command)
-
-    def try_again(self, command: c.AnyCommand) -> None:
-        """An end that could not be ordered."""
-        assert isinstance(command, c.SuspendLink | c.ForgetLink | c.ReleaseContainer), "nothing else is ordered here"
-        self._late.append(command)
+        self._node.ends.order(command, then)
 
     def keep(self, link: RecoverableLink, tags: list[bytes]) -> None:
         """The client of the link can ask for these deliveries of its earlier attaches only, wherever they went."""
@@ -201,7 +183,7 @@ class LinkRecovery:
     @property
     def next_ms(self) -> int | None:
         """When `turn` is due; None: nothing is."""
-        return self._review_ms if self._holding or self._late else None
+        return self._review_ms if self._holding else None
 
     def turn(self, now_ms: int) -> None:
         """What suspended links have held for longer than a consumer may returns. A node counts from when it sees that,
@@ -209,7 +191,6 @@ class LinkRecovery:
         if self.next_ms is None or now_ms < self.next_ms:
             return
         self._review_ms = now_ms + REVIEW_MS
-        self._order()
         if self._node.map.level < LINK_POLICIES:
             return
         seen, self._suspended = self._suspended, {}
@@ -237,8 +218,9 @@ class LinkRecovery:
     def attached(self, change: LinkAttached) -> None:
         """Somebody attaches the link, perhaps here."""
         link = change.link
-        self._order()
         self._lose(link, True)
+        if link.since == link.attach or link.node != self._node.options.name:
+            self.open_maps.drop(link.link)
         self._each(lambda queue: None if queue.holding is None else queue.holding.fence(link.link, link.since))
         if link.since == link.attach:
             self._each(lambda queue: queue.log.deliveries.keep(link.link, link.since, ()))
@@ -250,6 +232,7 @@ class LinkRecovery:
     def ended(self, change: LinkEnded) -> None:
         """The link is no more."""
         self._lose(change.link, False)
+        self.open_maps.drop(change.link.link)
         self._each(lambda queue: queue.log.deliveries.drop(change.link.link))
         self._each(lambda queue: None if queue.holding is None else queue.holding.end(change.link.link))
 

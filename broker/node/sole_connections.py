@@ -10,6 +10,7 @@ from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.levels import SOLE_CONNECTIONS
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.node.ends import Ends
     from clusterbroker.broker.node.ports import NodeCore
     from clusterbroker.cluster.wiring.changes import ContainerLost
     from clusterbroker.cluster.wiring.map import Applied
@@ -18,10 +19,9 @@ if TYPE_CHECKING:
 class SoleConnections:
     """Of one node. A connection is known by its id, from the moment at which it asks."""
 
-    def __init__(self, node: NodeCore, try_again: Callable[[c.ReleaseContainer], None]) -> None:
-        """`try_again`: orders later what could not be ordered."""
+    def __init__(self, node: NodeCore, ends: Ends) -> None:
         self._node = node
-        self._try_again = try_again
+        self._ends = ends
         self._here: dict[str, tuple[c.ReleaseContainer, Callable[[], None]]] = {}
 
     @property
@@ -48,21 +48,11 @@ class SoleConnections:
         held = self._here.pop(connection, None)
         if held is None:
             then()
-            return
-
-        def ordered(applied: Applied) -> None:
-            self._ordered(applied)
-            then()
-
-        self._node.propose(held[0], ordered)
+        else:
+            self._ends.order(held[0], then)
 
     def lost(self, change: ContainerLost) -> None:
         """Another connection took its place, or its vhost, user or node is gone."""
         held = self._here.pop(change.sole.connection, None)
         if held is not None:
             self._node.setting_aside.link(held[1])
-
-    def _ordered(self, applied: Applied) -> None:
-        if isinstance(applied.error, Unavailable):
-            assert isinstance(applied.command, c.ReleaseContainer), "nothing else is ordered here"
-            self._try_again(applied.command)

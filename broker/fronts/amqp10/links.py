@@ -179,7 +179,7 @@ class Links:
         """Its state is in its queues; False: it is no such link."""
         session = self._session
         if isinstance(link, SenderLink) and link.store is not None:
-            link.store.suspend()
+            link.store.suspend(link.again if link.is_partial else ())
             link.store = None
             link.memory = memory = Memory((), (), link.unsettled)  # nobody asks it
             session.outcomes.hand_over(link, memory)

@@ -93,7 +93,8 @@ class Attaching:
         self.told = self.make_answer()
         self.session.deadlines.append(self._overdue)
         client = self.client
-        self._order(address, client is not None and (bool(client.states) or self.resumes_nothing))
+        resumes = client is not None and (bool(client.states) or client.incomplete or self.resumes_nothing)
+        self._order(address, resumes)
 
     def _order(self, address: str, resumes: bool) -> None:
         node, access, identity = self.session.access.node, self.session.access, self.link.identity

@@ -6,7 +6,8 @@ whether it is there. A client that comes back names what it is in doubt of:
     to a queue        its owner says which of these it has: accepted; the others come again, and are new
     to an exchange    nobody is asked: all come again, and each queue of the route stores what it does not have
 
-A queue forgets a tag when its client has settled the delivery, or has proven that it read its outcome.
+A queue forgets a tag when its client has settled the delivery, or has proven that it read its outcome, or when a map
+lacks it that is complete, or is the last one of a series (`node.open_maps`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 
 OVER_MAX: Final = 1024
 """Deliveries that queues hear of in a later turn; of more at once."""
+
+
+SERIES_MAX: Final = resuming.TAGS_MAX
+"""Deliveries that a map, and the incomplete ones before it, name and that have not come."""
 
 
 class RecoverableSender:
@@ -85,9 +90,10 @@ class RecoverableSender:
         if queue is not None:
             self._queues[queue] = None
 
-    def suspend(self) -> None:
-        """The client is away."""
+    def suspend(self, named: Collection[bytes]) -> None:
+        """The client is away. `named`: by its maps, which were incomplete; and they have not come."""
         self.flush()
+        self._node.recovery.open_maps.leave(self.attachment.link.link, named)
         self._node.recovery.suspend(self.attachment)
 
     def close(self, then: Callable[[], None]) -> None:
@@ -147,16 +153,22 @@ class AttachingSender(Attaching):
         if isinstance(known, str):
             self.refuse(LinkError(RESOURCE_LIMIT, f"{known}: attach again"))
             return
-        session, link, client = self.session, self.link, self.client
+        session, link, client, recovery = self.session, self.link, self.client, self.session.access.node.recovery
+        named = recovery.open_maps.take(attachment.link.link)
+        if client is not None and len(named) + len(client.states) > SERIES_MAX:
+            text = f"the incomplete unsettled maps of a link name at most {SERIES_MAX} deliveries that have not come"
+            self.refuse(LinkError(RESOURCE_LIMIT, text))
+            return
         link.store = store = RecoverableSender(session.access.node, attachment)
         link.keep(self.terms, self._target)
-        found = None if client is None else resuming.resume_sender(client, frozenset(known), {}, self.room)
-        if found is not None and client is not None:
-            link.again = found.again
-            link.kept = frozenset(known) - found.forgotten
+        found = None
+        if client is not None:
+            found = resuming.resume_sender(client, frozenset(known), {}, self.room, asked=queue is not None)
+            link.again = {*found.again, *named.difference(client.states)}
+            link.kept = set(known) - found.forgotten
             link.is_partial = found.is_partial
             store.resumed(queue)
             if not client.incomplete:
-                session.access.node.recovery.keep(attachment.link, [*link.kept, *found.again])
+                recovery.keep(attachment.link, [*link.kept, *link.again])
         self.answer(None if found is None else found.map)
         link.review_credit()

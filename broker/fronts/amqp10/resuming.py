@@ -8,6 +8,8 @@ A sender link (the client sends), by the client's state of a tag:
     null or received    the node has stored it      accepted       the client settles it
                         the node has a part of it   received       the rest comes, resumed
                         neither                     absent         it comes again, and is stored
+                        nobody was asked            absent         it comes again; each queue of its route judges
+                        and the map is incomplete   null           it comes resumed, before the rest of the maps
     an outcome          any                         the same       the client settles it; forgotten here
 
 A receiver link (the client receives), by the client's state of a tag that the link holds here:
@@ -146,10 +148,10 @@ class SenderResumption(NamedTuple):
 
 
 def resume_sender(
-    client: Told, stored: Collection[bytes], parts: Mapping[bytes, Received], size_max: int
+    client: Told, stored: Collection[bytes], parts: Mapping[bytes, Received], size_max: int, *, asked: bool = True
 ) -> SenderResumption:
-    """`stored`: what the node knows of this link, at least of the client's tags. `parts`: deliveries of which it has
-    the beginning."""
+    """`stored`: what the node knows of this link, at least of the client's tags, if anybody was `asked`. `parts`:
+    deliveries of which it has the beginning."""
     answers: dict[bytes, State] = {}
     again, over = set(), set()
     for tag, state in client.states.items():
@@ -162,6 +164,8 @@ def resume_sender(
             again.add(tag)
             if tag in parts:
                 answers[tag] = parts[tag]
+            elif client.incomplete and not asked:
+                answers[tag] = None  # absent would say that it never came, and a later map need not name it then
     if client.incomplete:
         others = {tag: Accepted() for tag in stored if tag not in client.states}
         answers.update(others)

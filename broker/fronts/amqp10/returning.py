@@ -123,8 +123,8 @@ def _go_on(
     parts = {} if left.part is None else {left.part[0]: place_of(left.part[1])}
     found = resuming.resume_sender(client, stored, parts, _room(session, told))
     link.keep(terms, target)
-    link.again = found.again
-    link.kept = stored.difference(found.forgotten)
+    link.again = set(found.again)
+    link.kept = set(stored - found.forgotten)
     link.is_partial = found.is_partial
     link.part = left.part if left.part is not None and left.part[0] in found.again else None
     _answer(session, told, link, found.map)

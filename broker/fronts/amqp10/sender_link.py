@@ -68,8 +68,8 @@ _ACCEPTED: Final = Accepted()
 _RELEASED: Final = Released()
 _NO_TAGS: Final = TagSet()
 """Of each link that has nothing unsettled: there may be very many. It stays empty."""
-_NO_NAMES: Final[frozenset[bytes]] = frozenset()
-"""Each ``frozenset()`` is another 216 bytes."""
+_NO_NAMES: Final[set[bytes]] = set()
+"""The same of names: each ``set()`` is another 216 bytes. It stays empty."""
 
 
 class Store(Protocol):
@@ -84,7 +84,7 @@ class Store(Protocol):
 
     def flush(self) -> None: ...
 
-    def suspend(self) -> None: ...
+    def suspend(self, named: Collection[bytes]) -> None: ...
 
     def close(self, then: Callable[[], None]) -> None: ...
 
@@ -113,9 +113,9 @@ class SenderLink:
         self.proof: Proof | None = None
         self.store: Store | None = None
         """Of a link whose queues know its deliveries."""
-        self.again: frozenset[bytes] = _NO_NAMES
+        self.again = _NO_NAMES
         """Deliveries that the client has named as it attached, and that are not here: they may come again."""
-        self.kept: frozenset[bytes] = _NO_NAMES
+        self.kept = _NO_NAMES
         """Deliveries whose acceptance the client has not read for certain, of before it attached."""
         self.is_partial = False
         """An unsettled map was incomplete: nothing new may come."""
@@ -305,9 +305,11 @@ class SenderLink:
             if self.store is not None:
                 self.store.over(self.kept)
             self.kept = _NO_NAMES  # who sends with this attach's credit has read its map
+        came = frozenset(self.again.intersection(tags))
         if self.store is not None:
-            self.store.again = self.again.intersection(tags)
-        self.again = self.again.difference(tags)
+            self.store.again = came
+        if came:
+            self.again -= came
 
     def _resumes(self, tag: bytes, state: Composite | None) -> bytes | None:
         """What has come before of a delivery that is resumed, as far as it begins at this state; None: it is not known
@@ -325,7 +327,7 @@ class SenderLink:
         """A delivery was resumed that is over, or was never known."""
         if tag in self.kept:
             if settled:
-                self.kept = self.kept.difference((tag,))
+                self.kept.remove(tag)
                 if self.store is not None:
                     self.store.over((tag,))
             else:
@@ -337,7 +339,7 @@ class SenderLink:
                         self.tags = TagSet()
                     self.tags.add(tag)
                     self.unsettled += 1
-                    self.kept = self.kept.difference((tag,))
+                    self.kept.remove(tag)
                     self.session.outcomes.answered[number] = (self, tag, True)
         self.returned()
 

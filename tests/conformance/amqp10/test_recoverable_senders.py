@@ -157,3 +157,74 @@ def test_a_map_of_a_link_that_is_not_known_is_refused(
     again = recoverable(other, f"/queues/{queue}", waits=False, unsettled={b"one": None})
     assert again.attach.target is None
     again.detached(condition)
+
+
+# -- incomplete maps (2.6.13): a name is forgotten when a whole map lacked it
+
+
+def fan_out(channel: Channel, name: Callable[[str], str]) -> tuple[str, str]:
+    """An exchange, and the queue behind it."""
+    exchange, queue = name("x"), name("q")
+    channel.exchange_declare(exchange, "fanout")
+    channel.queue_declare(queue, durable=True)
+    channel.queue_bind(queue, exchange, "")
+    return f"/exchanges/{exchange}", queue
+
+
+@rule("R164", "R173")
+@pytest.mark.parametrize("new", [False, True], ids=["resumed", "new"])
+def test_a_series_of_maps_at_an_exchange_decides_what_each_of_them_names(
+    peer: Peer, connect10: Connect10, channel: Channel, name: Callable[[str], str], new: bool
+) -> None:
+    """Whether a queue behind the exchange has a delivery, only that delivery tells: the node names it, without a
+    state, so that the client resumes it before it attaches with the rest."""
+    address, queue = fan_out(channel, name)
+    first, other = both(peer, connect10)
+    link = recoverable(first, address, second=True)
+    for tag in (b"A", b"B"):
+        assert link.outcome(link.post(tag, tag=tag)) == Accepted()
+    peer.abandon()
+    part = recoverable(other, address, second=True, unsettled={b"A": None}, incomplete_unsettled=True)
+    assert states(part.attach) == {b"A": None}
+    number = part.transfer(message(b"A"), delivery_tag=b"A", resume=not new)
+    assert part.outcome(number) == Accepted()
+    part.detach(closed=False)
+    rest = recoverable(other, address, second=True, unsettled={b"A": Accepted(), b"B": None})
+    assert states(rest.attach) == {b"A": Accepted()}
+    assert rest.outcome(rest.transfer(message(b"B"), delivery_tag=b"B")) == Accepted()
+    assert sorted(bodies(other, queue, 2)) == [b"A", b"B"]
+    ready(channel, queue, 0)
+
+
+@rule("R164", "R173")
+def test_a_map_that_is_empty_and_incomplete_forgets_nothing(
+    peer: Peer, connect10: Connect10, channel: Channel, name: Callable[[str], str]
+) -> None:
+    address, queue = fan_out(channel, name)
+    first, other = both(peer, connect10)
+    link = recoverable(first, address)
+    assert link.outcome(link.post(b"A", tag=b"A")) == Accepted()
+    peer.abandon()
+    recoverable(other, address, unsettled={}, incomplete_unsettled=True).detach(closed=False)
+    rest = recoverable(other, address, unsettled={b"A": None})
+    assert rest.outcome(rest.transfer(message(b"A"), delivery_tag=b"A")) == Accepted()
+    assert bodies(other, queue, 1) == [b"A"]
+    ready(channel, queue, 0)
+
+
+@rule("R164", "R173")
+def test_a_tag_of_a_series_of_maps_that_comes_as_a_new_delivery_is_known(
+    peer: Peer, connect10: Connect10, channel: Channel, name: Callable[[str], str]
+) -> None:
+    """As of a client that takes what the first map named for something to be sent when the maps are whole."""
+    address, queue = fan_out(channel, name)
+    first, other = both(peer, connect10)
+    link = recoverable(first, address, second=True)
+    assert link.outcome(link.post(b"A", tag=b"A")) == Accepted()
+    peer.abandon()
+    recoverable(other, address, second=True, unsettled={b"A": None}, incomplete_unsettled=True).detach(closed=False)
+    rest = recoverable(other, address, second=True, unsettled={b"B": None})
+    for tag in (b"A", b"B"):
+        assert rest.outcome(rest.transfer(message(tag), delivery_tag=tag)) == Accepted()
+    assert bodies(other, queue, 2) == [b"A", b"B"]
+    ready(channel, queue, 0)

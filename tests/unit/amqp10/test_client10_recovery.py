@@ -136,6 +136,7 @@ async def durable(tmp_path: Path) -> AsyncIterator[Cutter]:
     with Broker(tmp_path / "node") as broker:
         wire = pika.BlockingConnection(pika.URLParameters(broker.url))
         wire.channel().queue_declare("q", durable=True)
+        wire.channel().queue_bind("q", "amq.fanout", "")
         wire.close()
         async with Cutter(broker.port) as made:
             yield made
@@ -191,3 +192,35 @@ async def test_thousands_of_outcomes_come_through_small_frames(durable: Cutter, 
         assert delivery is not None
         assert delivery.body == b"new"
         assert connection.reconnects == 1
+
+
+DOUBTED = 4000
+"""With tags of 32 bytes more than an attach has room for."""
+
+
+async def test_more_in_doubt_than_an_attach_has_room_for_is_behind_an_exchange_once(
+    durable: Cutter, tmp_path: Path
+) -> None:
+    """The program was killed, and its file has no outcome: whether a queue behind the exchange has a delivery, only
+    that delivery tells, in whichever of the maps it is named."""
+    address, link_id, store = "/exchanges/amq.fanout", LinkId("c", "out", False), FileStore(tmp_path / "unsettled")
+    payloads = {b"%032d" % number: Message(body=b"%d" % number).encoded() for number in range(DOUBTED)}
+    async with await connect(durable.url, container_id="c") as connection:
+        sender = await connection.sender(address, name="out", recoverable=True, settle="manual")
+        await asyncio.gather(*(sender.submit(payload, tag) for tag, payload in payloads.items()))
+    store.open(link_id)
+    for tag, payload in payloads.items():
+        store.put(link_id, tag, None, payload)
+    attaches = []
+    async with await connect(durable.url, container_id="c", store=store) as connection:
+        sender = await connection.sender(address, name="out", recoverable=True)
+        attaches.append(sender.attach)
+        outcomes = await asyncio.wait_for(asyncio.gather(*sender.recovered.values()), HANGS_S)
+        assert outcomes == [Accepted()] * DOUBTED
+        assert sender.attach is not attaches[0], "one map has no room for all of them"
+        receiver = await connection.receiver("/queues/q", credit=1000)
+        found = []
+        while (delivery := await receiver.receive(HANGS_S if len(found) < DOUBTED else 0.2)) is not None:
+            found.append(int(delivery.body))
+            await delivery.accept()
+        assert found == list(range(DOUBTED))

@@ -9,8 +9,8 @@ from clusterbroker.amqp10.client.links import SenderLink, Terms
 from clusterbroker.amqp10.client.resuming import (
     OwnMap,
     PeerMap,
+    Series,
     State,
-    Turns,
     own_map,
     peer_map,
     plan_receiver,
@@ -77,28 +77,59 @@ def test_a_map_of_something_else_is_refused(entries: dict[object, object]) -> No
 
 def test_deliveries_take_turns_in_a_map_that_holds_not_all() -> None:
     """Those that were named in vain come last, until all have been."""
-    turns = Turns()
+    series = Series()
     states: list[tuple[bytes, State]] = [(b"%04d" % number, None) for number in range(30)]
     named: set[bytes] = set()
     while len(named) < len(states):
-        own = own_map(turns.in_order(states), 200)
+        own = series.name(states, 200)
         assert own.incomplete
         assert not named or own.states.keys() - named
         named |= own.states.keys()
-        turns.took(own, decided=False)
+        series.took((), progress=False)
+    series.name(states, 200)
     with pytest.raises(ProtocolError, match="none of the deliveries in doubt"):
-        turns.took(own_map(turns.in_order(states), 200), decided=False)
-    turns.took(own, decided=True)
-    assert turns.in_order(states) == states
+        series.took((), progress=False)
+    series.took((), progress=True)
+    assert list(series.name(states, 1 << 20).states) == [tag for tag, _ in states]
     with pytest.raises(ProtocolError):
-        turns.took(own_map(states, 1 << 20), decided=False)
+        series.took((), progress=False)
+
+
+def test_a_series_waits_for_what_its_pair_of_maps_decides() -> None:
+    series = Series()
+    series.name([(b"1", None), (b"2", None)], 20)
+    series.took({b"1"}, progress=False)
+    assert not series.is_over
+    series.settled(b"1")
+    assert series.is_over
+    series.detached()
+    assert not series.is_over
+
+
+def test_what_a_series_has_decided_stays_so_until_it_is_over() -> None:
+    """Also when a connection is lost within it."""
+    series = Series()
+    series.never_arrived({b"1"})
+    series.detached()
+    assert series.has_decided(b"1")
+    series.completed()
+    assert not series.has_decided(b"1")
+
+
+def sender_in_doubt(*tags: bytes) -> SenderLink:
+    link = SenderLink(Terms("s", Source(), Target(address="x"), recoverable=True))
+    for tag in tags:
+        link.restore(tag, b"", None)
+    return link
+
+
+def room_for(link: SenderLink, count: int) -> int:
+    return next(size for size in range(1000) if len(link.map(size).states) == count)
 
 
 def test_what_was_not_sent_again_is_in_doubt_as_before() -> None:
     """The peer of an exchange has none of them in its map, whatever its queues have."""
-    link = SenderLink(Terms("s", Source(), Target(address="x"), recoverable=True))
-    for tag in (b"1", b"2"):
-        link.restore(tag, b"", None)
+    link = sender_in_doubt(b"1", b"2")
     assert link.map(1000).states.keys() == {b"1", b"2"}
     link.resume(PeerMap({}, False))
     sent = link.queue[0]
@@ -106,8 +137,21 @@ def test_what_was_not_sent_again_is_in_doubt_as_before() -> None:
     link.sent(sent)
     link.lost()
     assert link.map(1000).states.keys() == {b"1", b"2"}
-    size = next(size for size in range(100) if len(link.map(size).states) == 1)
-    [first] = link.own.states
+
+
+def test_the_rest_of_a_map_has_none_of_its_first_part() -> None:
+    link = sender_in_doubt(b"1", b"2", b"3")
+    size = room_for(link, 1)
+    [first] = link.series.own.states
     link.resume(PeerMap({}, False))
-    link.lost(goes_on=True)
-    assert link.map(size).states.keys() == {b"1", b"2"} - {first}, "the rest of a map has none of its first part"
+    link.lost()
+    [second] = link.map(size).states
+    link.resume(PeerMap({}, False))
+    link.lost()
+    [third] = link.map(size).states
+    assert {first, second, third} == {b"1", b"2", b"3"}
+    assert not link.series.own.incomplete
+    link.resume(PeerMap({}, False))
+    assert [each.tag for each in link.queue] == [b"1", b"2", b"3"], "sent again in their order"
+    link.lost()
+    assert link.map(1000).states.keys() == {b"1", b"2", b"3"}, "the series is over, and they were not sent"

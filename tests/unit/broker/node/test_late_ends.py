@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.broker.wire.amqp10.performatives import Open
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.wiring import commands as c
@@ -71,3 +72,23 @@ def test_a_container_is_free_when_there_is_a_majority_again(monkeypatch: pytest.
     for _ in range(2):
         cluster.wait(5_000, 1_000)
     assert entered("b")[1] == ["Open"]
+
+
+def test_exclusive_queues_go_when_there_is_a_majority_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster("a", "b", "c")
+    site = cluster["a"]
+    cluster.wait(3_000, 1_000)
+    client = site.client()
+    client.ask(m.QueueDeclare(queue="mine", exclusive=True))
+    assert site.map.queue("/", "mine") is not None
+    told: list[str] = []
+    with monkeypatch.context() as patch:
+        refusing(patch, site.node, c.RemoveConnection)
+        site.node.remove_connection(client.connection.id, lambda: told.append("tried"))
+    assert told == ["tried"], "who waits for it hears when it was tried"
+    due_ms = site.node.next_wake_ms
+    assert due_ms is not None
+    assert due_ms <= site.now_ms + 1_000, "the node takes a turn for it, whatever else happens"
+    cluster.wait(2_000, 1_000)
+    assert site.map.queue("/", "mine") is None
+    assert told == ["tried"]

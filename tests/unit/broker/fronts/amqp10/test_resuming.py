@@ -155,6 +155,17 @@ def test_what_a_sender_has_not_named_is_over() -> None:
     assert (found.map.states, found.forgotten) == ({b"t": Accepted()}, {b"old"})
 
 
+def test_an_incomplete_map_of_which_nobody_was_asked_is_in_doubt_here_too() -> None:
+    client = Told({b"t": None, b"place": PLACE, b"over": Accepted()}, incomplete=True)
+    found = resume_sender(client, (), {}, ROOM, asked=False)
+    assert found.map == ({b"t": None, b"place": None, b"over": Accepted()}, False)
+    assert found.again == {b"t", b"place"}
+    assert found.is_partial
+    whole = resume_sender(client._replace(incomplete=False), (), {}, ROOM, asked=False)
+    assert whole.map == ({b"over": Accepted()}, False)
+    assert whole.again == {b"t", b"place"}
+
+
 def test_an_incomplete_map_of_a_sender() -> None:
     found = resume_sender(Told({b"lost": None, b"t": None}, incomplete=True), {b"t", b"more"}, {}, ROOM)
     assert list(found.map.states) == [b"t", b"more"], "first what the client has asked for"
