@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from clusterbroker.broker.queues.modification import Modification
 
@@ -12,6 +12,10 @@ class LinkAttach(NamedTuple):
 
     link: int
     attach: int
+
+
+NO_LINK: Final = LinkAttach(0, 0)
+"""Of a consumer that is no recoverable link's."""
 
 
 class HeldMessages(NamedTuple):

@@ -16,7 +16,7 @@ from clusterbroker.broker.queues.attributes import MOVED
 from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.effort import Effort
-from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY, CommitPart, Moved, QueueHandle, Taken
+from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY, NOT_HELD, CommitPart, Moved, QueueHandle, Taken
 from clusterbroker.broker.queues.link_deliveries import NO_ROOM, STALE, AskedTags, Tagged
 from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.ring import Ring
@@ -293,6 +293,12 @@ class LocalQueue(QueueHandle):
         if part.moved is not None:
             self._take_rows(part, part.moved, ticket, now_ms)
             return
+        if void := self._not_held(part):
+            part.void |= void
+            ticket.reject(self.name, NOT_HELD)
+            if part.publishes:
+                self._return(part)
+                return
         new = self.new_rows(part)
         if self.takes([message for message, _ in new], now_ms):
             self._carry_out(part, ticket, now_ms)
@@ -309,6 +315,10 @@ class LocalQueue(QueueHandle):
                 self.publish(messages, ticket, now_ms)
             else:
                 self.publish_named(*named, messages[0], ticket, now_ms)
+
+    def _not_held(self, _: CommitPart) -> set[int]:
+        """Seqs of what it settles, and its clients do not hold any more."""
+        return set()
 
     @abstractmethod
     def _return(self, part: CommitPart) -> None:

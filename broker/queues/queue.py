@@ -135,20 +135,40 @@ class Queue(LocalQueue):
     def _carry_out(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
         """What is returned takes its old place before anything is published behind it: a queue with a length hands out
         and drops in the middle of this, and its oldest come first."""
-        for seq, outcome in part.settles:
-            if outcome == "requeue":
-                self.requeue(seq, False)
+        for one in part.settles:
+            if one.outcome == "requeue" and one.seq not in part.void:
+                self.requeue(one.seq, False)
         super()._carry_out(part, ticket, now_ms)
-        for seq, outcome in part.settles:
-            if outcome == "ack":
+        for one in part.settles:
+            if one.seq in part.void:
+                continue
+            if one.outcome == "ack":
                 self.ring.acked += 1
-                self.settle(seq, held=True)
-            elif outcome == "reject":
-                self.reject(seq, at_once=True)
+                self.settle(one.seq, held=True)
+            elif one.outcome == "reject":
+                self.reject(one.seq, one.change, at_once=True)
 
     def _return(self, part: CommitPart) -> None:
-        for seq, _ in part.settles:
-            self.requeue(seq, False)
+        for one in part.settles:
+            if one.seq not in part.void and (not one.link.link or self._is_attached(one.link)):
+                self.requeue(one.seq, False)
+
+    def _not_held(self, part: CommitPart) -> set[int]:
+        """See `remote.settling`, whose table this is for a node that is alone."""
+        found = set()
+        for one in part.settles:
+            link, ring = one.link.link, self.ring
+            if link and not self._is_attached(one.link):
+                since = self.host.recovery.since(self, *one.link)
+                if not since or [seq for seq, *_ in ring.held_by_link(link, one.seq, 1)] != [one.seq]:
+                    found.add(one.seq)
+        return found
+
+    def _is_attached(self, link: LinkAttach) -> bool:
+        """Whether a client of this node has the link, under this attach."""
+        if self.holding is None or not self.host.recovery.since(self, *link):
+            return False
+        return any(consumer.holding == link.link for consumer in self.holding.consumers.values())
 
     # -- consuming --------------------------------------------------------------------------------------------
 
@@ -260,7 +280,7 @@ class Queue(LocalQueue):
         if self.deleted:
             return
         if change:
-            self.dispatch.reject(seq, change)
+            self.dispatch.reject(seq, change, at_once)
         else:
             self.dead_letters.give_up(seq, self.ring.message(seq), "rejected", at_once)
 

@@ -23,6 +23,7 @@ from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT
 from clusterbroker.broker.fronts.amqp10.ports import Detached, LinkState, SessionCore, Terminus
 from clusterbroker.broker.fronts.amqp10.redelivery import Redelivery
 from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.link_held import NO_LINK
 from clusterbroker.broker.queues.watch import Delivery, Watch
 from clusterbroker.broker.wire.amqp10.errors import RESOURCE_DELETED, RESOURCE_LOCKED, UNAUTHORIZED, LinkError
 from clusterbroker.broker.wire.amqp10.performatives import OUTCOMES, UINT_MAX, Attach, Composite, Flow, Released, Source
@@ -65,9 +66,9 @@ class ReceiverLink:
     node = ""
 
     __slots__ = (
-        "active", "attached", "backlog", "credit", "drained", "draining", "drains", "exclusive", "filter", "handle",
-        "identity", "name", "order", "queue", "rcv_second", "session", "settled", "source", "store", "terminus",
-        "terms", "told_active",
+        "active", "attach", "attached", "backlog", "credit", "drained", "draining", "drains", "exclusive", "filter",
+        "handle", "identity", "name", "order", "queue", "rcv_second", "session", "settled", "source", "store",
+        "terminus", "terms", "told_active",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +79,8 @@ class ReceiverLink:
         self.name = attach.name
         self.identity = session.identity(attach.name, self.role)
         self.terms = NOTHING_KEPT
+        self.attach = NO_LINK
+        """Of a recoverable link, in the wiring."""
         self.store: Store | None = None
         """Of a link whose queue's log says what it holds."""
         self.backlog: Redelivery | None = None

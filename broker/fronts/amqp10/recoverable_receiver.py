@@ -19,8 +19,9 @@ from clusterbroker.broker.fronts.amqp10.recoverable import Attaching, is_asked
 from clusterbroker.broker.fronts.amqp10.redelivery import begin_again, resume
 from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY, Told
 from clusterbroker.broker.node.link_recovery import Attachment
-from clusterbroker.broker.queues.handle import GONE
+from clusterbroker.broker.queues.handle import GONE, CommitPart
 from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.wire.amqp10.errors import (
     NOT_FOUND,
     RESOURCE_DELETED,
@@ -60,8 +61,12 @@ class RecoverableReceiver:
         self._node.recovery.suspend(self.attachment)
 
     def close(self, then: Callable[[], None]) -> None:
-        """The client ends the link; `then()` when a later attach finds nothing of it."""
-        self._node.recovery.forget(self.attachment, then)
+        """The client ends the link; `then()` when a later attach finds nothing of it. The queue has heard before
+        what its client has settled: with the link its word ends."""
+        ticket = Ticket(1, 1, lambda _: self._node.recovery.forget(self.attachment, then))
+        if not self.queue.deleted:
+            self.queue.commit(CommitPart(), ticket, self._node.now_ms)
+        ticket.pass_()
 
 
 def is_wanted(session: SessionCore, attach: Attach, queue: QueueHandle, terms: Terms) -> bool:
@@ -132,6 +137,7 @@ class AttachingReceiver(Attaching):
 
     def _subscribe(self, link: LinkAttach) -> None:
         now_ms = self.session.access.node.now_ms
+        self.link.attach = link
         self._queue.subscribe_link(self.link, link, now_ms, self.guarded(self._subscribed))
 
     def _refused(self, why: str) -> None:

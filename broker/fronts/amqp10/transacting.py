@@ -21,7 +21,7 @@ from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.publisher import Named
 from clusterbroker.broker.access.receiver import give_back
 from clusterbroker.broker.access.transaction import Transaction
-from clusterbroker.broker.fronts.amqp10.changing import modify
+from clusterbroker.broker.fronts.amqp10.changing import error_of, modify
 from clusterbroker.broker.fronts.amqp10.conditions import described, link_error
 from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
@@ -128,7 +128,7 @@ class Transactions:
             known.modified.append((entries, outcome))
             return
         try:
-            known.staged.settle(entries, _STAGED.get(type(outcome), "requeue"))
+            known.staged.settle(entries, _STAGED.get(type(outcome), "requeue"), error_of(outcome))
         except Refusal as refusal:
             known.failed = described(link_error(refusal))
 
