@@ -119,9 +119,10 @@ class QueueHandle(Source, Protocol):
         """Which of these deliveries are here, when all that was published before is committed. A text: nobody can say,
         for the link is attached elsewhere, or its queue is gone."""
 
-    def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
+    def forget_tags(self, link: int, upto: int, tags: list[bytes], then: Callable[[], None] = lambda: None) -> None:
         """Nobody asks for these deliveries any more: of a sender by their tags, of a receiver, those that were
-        withdrawn (`HeldMessages`), by seqs of 8 bytes. What is lost with this node `LinkRecovery.keep` makes good."""
+        withdrawn (`HeldMessages`), by seqs of 8 bytes; `then()` when that is committed, or will be with
+        whatever is said next. What is lost with this node `LinkRecovery.keep` makes good."""
 
     def accept_dead_letter(self, message: Message) -> None:
         """Takes a dead letter."""
@@ -142,8 +143,9 @@ class QueueHandle(Source, Protocol):
         and read here as those of any consumer, until `leave_to_link`: also by who has lost the link when the answer
         comes. A text: STALE, NOT_KEPT, GONE."""
 
-    def leave_to_link(self, seqs: Sequence[int]) -> None:
-        """Clients of this node have these no more; they stay with their link, or return if it has ended."""
+    def leave_to_link(self, seqs: Sequence[int], late: LinkAttach = NO_LINK) -> None:
+        """Clients of this node have these no more; they stay with their link, or return if it has ended. `late`: who
+        says so had them under this attach, and a later one may be here."""
 
     def get(self, now_ms: int, then: Callable[[Taken | str | None], None], *, no_ack: bool = False) -> None:
         """The head, unacknowledged (`no_ack`: the caller settles it at once), or None; `ready` counts what is left when

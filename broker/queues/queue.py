@@ -28,7 +28,7 @@ from clusterbroker.broker.queues.lease import BROKEN, LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.leasing import Leasing, resumed
 from clusterbroker.broker.queues.limits import Limits
 from clusterbroker.broker.queues.link_deliveries import STALE
-from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.link_held import NO_LINK, HeldMessages, LinkAttach
 from clusterbroker.broker.queues.link_holding import HERE, NOT_KEPT, SEQ_BYTES, Holding, HoldingConsumer
 from clusterbroker.broker.queues.local_queue import Host, LocalQueue
 from clusterbroker.broker.queues.rereading import reread
@@ -212,12 +212,12 @@ class Queue(LocalQueue):
         else:
             self.at_links.held(link.link, then)
 
-    def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
+    def forget_tags(self, link: int, upto: int, tags: list[bytes], then: Callable[[], None] = lambda: None) -> None:
         if self.holding is not None and not self.deleted:
             self.holding.forget(link, [int.from_bytes(tag) for tag in tags if len(tag) == SEQ_BYTES])
-        super().forget_tags(link, upto, tags)
+        super().forget_tags(link, upto, tags, then)
 
-    def leave_to_link(self, seqs: Sequence[int]) -> None:
+    def leave_to_link(self, seqs: Sequence[int], late: LinkAttach = NO_LINK) -> None:
         """They are where they were: their link holds them."""
 
     def add_consumer(self, member: Member, now_ms: int) -> None:

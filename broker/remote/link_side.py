@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.handle import Reread
 from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
-from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.link_held import NO_LINK, HeldMessages, LinkAttach
 from clusterbroker.broker.remote.backlog import Backlog
 from clusterbroker.broker.remote.consumer_link import Line, seq_of
 from clusterbroker.broker.remote.messages import (
@@ -163,11 +163,13 @@ class LinkSide:
         """`Line.returned` of a consumer that is gone."""
         return SETTLE_LEFT if consumer in self._gone_links else SETTLE_REQUEUE
 
-    def leave_to_link(self, seqs: Sequence[int]) -> None:
+    def leave_to_link(self, seqs: Sequence[int], late: LinkAttach = NO_LINK) -> None:
+        if self._links.get(late.link, late.attach) != late.attach:
+            return  # it has them
         for seq in seqs:
             if not self.deleted and self.ring.release(seq) >= 0:
                 self._settlements.add(seq, SETTLE_LEFT)
         self.ring.mark()
 
-    def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
-        self._ask(ASK_FORGET, lambda *_: None, tags=AskedTags(link, 0, tuple(tags), upto=upto))
+    def forget_tags(self, link: int, upto: int, tags: list[bytes], then: Callable[[], None] = lambda: None) -> None:
+        self._ask(ASK_FORGET, lambda *_: then(), tags=AskedTags(link, 0, tuple(tags), upto=upto))

@@ -124,16 +124,21 @@ class AttachingReceiver(Attaching):
         tag_of = self.link.credit.tag_of
         withdrawn = {tag_of(seq): seq for one in held if one.withdrawn for seq in one.seqs}
         self._withdrawn = {tag: seq for tag, seq in withdrawn.items() if tag in self.client.states}
-        if not self.client.incomplete:
-            heard = [seq.to_bytes(8) for tag, seq in withdrawn.items() if tag not in self._withdrawn]
-            for at in range(0, len(heard), FORGOTTEN_AT_ONCE):
-                self._queue.forget_tags(link.link, 0, heard[at : at + FORGOTTEN_AT_ONCE])
-        if self.waits:
-            self._subscribe(link)
-        else:
+        heard = [seq.to_bytes(8) for tag, seq in withdrawn.items() if tag not in self._withdrawn]
+        self._forget(link, [] if self.client.incomplete else heard)
+
+    def _forget(self, link: LinkAttach, heard: list[bytes]) -> None:
+        """The client knows of these that they were withdrawn. Before that is committed the link gets nothing: one of
+        them might be handed to it again, and its tag would be that of both."""
+        if not self.waits:
             self._queue.leave_to_link(self._held)
             assert self.attachment is not None, "it was ordered"
             self.session.access.node.recovery.suspend(self.attachment)
+        elif heard:
+            rest = self.guarded(lambda: self._forget(link, heard[FORGOTTEN_AT_ONCE:]))
+            self._queue.forget_tags(link.link, 0, heard[:FORGOTTEN_AT_ONCE], rest)
+        else:
+            self._subscribe(link)
 
     def _subscribe(self, link: LinkAttach) -> None:
         now_ms = self.session.access.node.now_ms
