@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
+from clusterbroker.broker.queues.link_held import link_name
 from clusterbroker.broker.queues.subscription import hold_limit_ms
 from clusterbroker.broker.remote.messages import LinkKeep
 from clusterbroker.cluster.errors import Unavailable
@@ -168,6 +169,10 @@ class LinkRecovery:
         if self._node.queues.get(queue.entity.queue_id) is not queue or queue.deleted:
             return
         deliveries = queue.log.deliveries
+        links = self._node.map.links
+        queue.sweep_links(
+            lambda: [link_name(one.container, one.name) for one in links(queue.entity.vhost) if one.role == "receiver"]
+        )
         if queue.holding is not None:
             for number in queue.holding.links:
                 self._holding[queue] = None
@@ -250,8 +255,15 @@ class LinkRecovery:
     def ended(self, change: LinkEnded) -> None:
         """The link is no more."""
         self._lose(change.link, False)
-        self._each(lambda queue: queue.log.deliveries.drop(change.link.link))
-        self._each(lambda queue: None if queue.holding is None else queue.holding.end(change.link.link))
+        self._each(lambda queue: self._end(queue, change.link))
+
+    @staticmethod
+    def _end(queue: LocalQueue, link: RecoverableLink) -> None:
+        queue.log.deliveries.drop(link.link)
+        if link.role == "receiver":
+            queue.link_ended(link_name(link.container, link.name))
+        if queue.holding is not None:
+            queue.holding.end(link.link)
 
     def _lose(self, link: RecoverableLink, goes_on: bool) -> None:
         attachment = self._here.pop(link.link, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol
 
 from clusterbroker.broker.queues.modification import Modification
@@ -12,6 +13,16 @@ class LinkAttach(NamedTuple):
 
     link: int
     attach: int
+
+
+NAME_MAX: Final = 100
+"""Characters of a container's id and a link's name together; of longer ones a digest is known."""
+
+
+def link_name(container: str, name: str) -> str:
+    """What a queue knows a receiver's link by, also when it comes again (`Member.link`)."""
+    said = f"{container}\0{name}"
+    return said if len(said) <= NAME_MAX else blake2b(said.encode(), digest_size=16).hexdigest()
 
 
 NO_LINK: Final = LinkAttach(0, 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterbroker.broker.queues.attributes import MOVED
@@ -177,6 +177,12 @@ class LocalQueue(QueueHandle):
         """An operator paused it, or resumed it."""
         self.entity, self.halted = entity, entity.paused
         self.ring.mark()
+
+    def link_ended(self, name: str) -> None:
+        """A recoverable link is no more that is known here by this name (`link_held.link_name`)."""
+
+    def sweep_links(self, names: Callable[[], Iterable[str]]) -> None:
+        """Nothing is kept of links that are none of these."""
 
     @property
     def holding(self) -> LinkHolding | None:

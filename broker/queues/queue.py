@@ -15,7 +15,7 @@ load, answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from clusterbroker.broker.queues.attributes import HAD_CONSUMERS, LINK_ATTACH
@@ -216,6 +216,14 @@ class Queue(LocalQueue):
         if self.holding is not None and not self.deleted:
             self.holding.forget(link, [int.from_bytes(tag) for tag in tags if len(tag) == SEQ_BYTES])
         super().forget_tags(link, upto, tags, then)
+
+    def link_ended(self, name: str) -> None:
+        if self.dispatch.selecting is not None:
+            self.dispatch.selecting.forget(name)
+
+    def sweep_links(self, names: Callable[[], Iterable[str]]) -> None:
+        if self.dispatch.selecting is not None:
+            self.dispatch.selecting.sweep(names())
 
     def leave_to_link(self, seqs: Sequence[int], late: LinkAttach = NO_LINK) -> None:
         """They are where they were: their link holds them."""

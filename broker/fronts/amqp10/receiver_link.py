@@ -10,7 +10,6 @@ answer was sent before its second one, and has come. Until then the credit stand
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.access.browser import BrowseReader
@@ -23,7 +22,7 @@ from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT
 from clusterbroker.broker.fronts.amqp10.ports import Detached, LinkState, SessionCore, Terminus
 from clusterbroker.broker.fronts.amqp10.redelivery import Redelivery
 from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.link_held import NO_LINK
+from clusterbroker.broker.queues.link_held import NO_LINK, link_name
 from clusterbroker.broker.queues.watch import Delivery, Watch
 from clusterbroker.broker.wire.amqp10.errors import RESOURCE_DELETED, RESOURCE_LOCKED, UNAUTHORIZED, LinkError
 from clusterbroker.broker.wire.amqp10.performatives import OUTCOMES, UINT_MAX, Attach, Composite, Flow, Released, Source
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 Queue = QueueHandle | BrowseReader | StreamReader
 """What a link receives from."""
 
-LINK_MAX: Final = 100
-"""Characters of a container's id and a link's name together; of longer ones a digest is known."""
 ACTIVE: Final = "rabbitmq:active"
 GAPS: Final = 1 << 16
 """Gap epochs in a delivery-tag."""
@@ -252,8 +249,7 @@ class ReceiverLink:
 
     @property
     def link(self) -> str:
-        said = f"{self.identity.name.container}\0{self.name}"
-        return said if len(said) <= LINK_MAX else blake2b(said.encode(), digest_size=16).hexdigest()
+        return link_name(self.identity.name.container, self.name)
 
     @property
     def no_ack(self) -> bool:
