@@ -77,6 +77,11 @@ class LinkRecovery:
         """Whether every member knows such links."""
         return self._node.map.level >= LINK_RECOVERY
 
+    @property
+    def withdraws(self) -> bool:
+        """Whether every member tells a client what its link has held for too long."""
+        return self._node.map.level >= LINK_POLICIES
+
     # -- sessions -------------------------------------------------------------------------------------------------
 
     def attach(
@@ -215,7 +220,7 @@ class LinkRecovery:
             return
         self._review_ms = now_ms + REVIEW_MS
         self._order()
-        if self._node.map.level < LINK_POLICIES:
+        if not self.withdraws:
             return
         seen, self._suspended = self._suspended, {}
         for queue in tuple(self._holding):

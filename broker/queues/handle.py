@@ -175,6 +175,10 @@ class QueueHandle(Source, Protocol):
     def modify(self, seq: int, modification: Modification) -> None:
         """Returns to its place, changed, or not for everybody."""
 
+    def withdraw(self, seqs: Sequence[int], link: LinkAttach) -> None:
+        """A recoverable link held one of these for too long: all return, counted, and its client hears so when it comes
+        again (`HeldMessages`)."""
+
     def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         """`then()` when these unacknowledged messages can be rejected within one turn."""
 

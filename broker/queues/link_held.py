@@ -36,7 +36,7 @@ class HeldMessages(NamedTuple):
     last: int
     delivery_count: int
     withdrawn: bool = False
-    """They were held for too long while the link was suspended, and have returned: its client is to hear that."""
+    """They were held for too long, and have returned: its client is to hear that."""
 
     @property
     def seqs(self) -> range:
@@ -59,8 +59,9 @@ class LinkHolding(Protocol):
     def end(self, link: int) -> None:
         """The link is no more."""
 
-    def withdraw(self, link: int) -> None:
-        """It was suspended for longer than a consumer may hold a message: what it holds returns, counted."""
+    def withdraw(self, link: int, first: int = 1, last: int | None = None) -> int:
+        """It holds these for longer than a consumer may, or is suspended for as long: they return, counted, and its
+        client will hear so. How many they are."""
 
     def give_back(self, seqs: list[int], modification: Modification) -> None:
         """These were taken from their links, and return when that is committed."""

@@ -45,6 +45,10 @@ class Links(Protocol):
         """What the map says of an attach of a link (`cluster.wiring.links`), to a queue that may know deliveries of it
         from now on; 0: it does not count."""
 
+    @property
+    def withdraws(self) -> bool:
+        """Whether every member tells a client what its link has held for too long."""
+
 
 class Host(Protocol):
     """The node, as its queues and streams see it."""

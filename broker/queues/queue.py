@@ -39,6 +39,7 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
+from clusterbroker.journal.ranges import ranges_of
 from clusterbroker.journal.record import Message
 
 
@@ -160,7 +161,7 @@ class Queue(LocalQueue):
             link, ring = one.link.link, self.ring
             if link and not self._is_attached(one.link):
                 since = self.host.recovery.since(self, *one.link)
-                if not since or [seq for seq, *_ in ring.held_by_link(link, one.seq, 1)] != [one.seq]:
+                if not since or not ring.held_by_link(link, one.seq, 1, one.seq):
                     found.add(one.seq)
         return found
 
@@ -308,6 +309,11 @@ class Queue(LocalQueue):
             self.at_links.give_back(released, modification)
         else:
             self.dispatch.modify(seq, modification)
+
+    def withdraw(self, seqs: Sequence[int], link: LinkAttach) -> None:
+        if not self.deleted and self.ring.link_place(link.link):
+            for first, last in ranges_of(sorted(seqs)):
+                self.at_links.withdraw(link.link, first, last)
 
     def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         self.dead_letters.preload(seqs, then)

@@ -23,6 +23,7 @@ from clusterbroker.broker.remote.messages import (
     ASK_TAGS,
     SETTLE_LEFT,
     SETTLE_REQUEUE,
+    SETTLE_REQUEUE_COUNTED,
     Answer,
     Range,
 )
@@ -169,6 +170,12 @@ class LinkSide:
         for seq in seqs:
             if not self.deleted and self.ring.release(seq) >= 0:
                 self._settlements.add(seq, SETTLE_LEFT)
+        self.ring.mark()
+
+    def withdraw(self, seqs: Sequence[int], link: LinkAttach) -> None:
+        for seq in seqs:
+            if not self.deleted and (count := self.ring.release(seq)) >= 0:
+                self._settlements.add(seq, SETTLE_REQUEUE_COUNTED, count, withdraws=link.link)
         self.ring.mark()
 
     def forget_tags(self, link: int, upto: int, tags: list[bytes], then: Callable[[], None] = lambda: None) -> None:

@@ -78,6 +78,9 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
     """SETTLE_REQUEUE and SETTLE_REQUEUE_COUNTED: this link never gets them again; empty: it may."""
     change: Annotated[bytes, msgspec.Meta(max_length=4096)] = b""
     """Likewise, and of SETTLE_REJECT: annotations that they have from now on (`content.changes`)."""
+    withdraws: Whole = 0
+    """SETTLE_REQUEUE_COUNTED: the recoverable link that has held them for too long, and whose client is to hear that.
+    An owner of an older release does not read it."""
 
     def __post_init__(self) -> None:
         check_ranges(self.ranges)

@@ -43,8 +43,8 @@ class Settlements:
     def __init__(self) -> None:
         self._next_id = 1
         self._told = 0  # the last id that the owner was told in this attachment
-        self._gathered: dict[tuple[int, int, str, bytes], list[int]] = {}
-        """Outcome, delivery count, link, change: seqs."""
+        self._gathered: dict[tuple[int, int, str, bytes, int], list[int]] = {}
+        """Outcome, delivery count, link, change, withdraws: seqs."""
         self._open: deque[Settlement] | tuple[()] = ()
         self._returned: dict[int, int] = {}  # seq -> id of the open settlement that returns it
         self._struck: dict[int, list[int]] = {}  # id of an open settlement -> seqs to be struck off it
@@ -54,26 +54,29 @@ class Settlements:
     def __bool__(self) -> bool:
         return bool(self._open or self._gathered)
 
-    def add(self, seq: int, outcome: int, count: int = 0, link: str = "", change: bytes = b"") -> None:
+    def add(
+        self, seq: int, outcome: int, count: int = 0, link: str = "", change: bytes = b"", withdraws: int = 0
+    ) -> None:
         """A delivery that is not acknowledged but rejected or returned; `count`: for how often it had been before;
-        `link` and `change` as in `Modification`, and `change` of a dead letter."""
-        self._gathered.setdefault((outcome, count, link, change), []).append(seq)
+        `link` and `change` as in `Modification`, and `change` of a dead letter; `withdraws` as in `Settlement`."""
+        self._gathered.setdefault((outcome, count, link, change, withdraws), []).append(seq)
 
     def gather(self, acknowledged: Sequence[Range]) -> None:
         """Makes settlements of all that came since the last call."""
         self._append(SETTLE_ACK, acknowledged)
-        for (outcome, count, link, change), seqs in sorted(self._gathered.items()):
-            self._append(outcome, ranges_of(seqs), count, link, change)
+        for (outcome, *more), seqs in sorted(self._gathered.items()):
+            self._append(outcome, ranges_of(seqs), *more)
         self._gathered.clear()
 
     def _append(
-        self, outcome: int, ranges: Sequence[Range], count: int = 0, link: str = "", change: bytes = b""
-    ) -> None:
+        self, outcome: int, ranges: Sequence[Range], count: int = 0, link: str = "", change: bytes = b"",
+        withdraws: int = 0,
+    ) -> None:  # fmt: skip
         for start in range(0, len(ranges), RANGES_MAX):
             part = tuple(ranges[start : start + RANGES_MAX])
             if isinstance(self._open, tuple):
                 self._open = deque()
-            self._open.append(Settlement(self._next_id, outcome, part, count, link, change))
+            self._open.append(Settlement(self._next_id, outcome, part, count, link, change, withdraws))
             if outcome in (SETTLE_REQUEUE, SETTLE_REQUEUE_COUNTED, SETTLE_LEFT):
                 for first, last in part:
                     self._returned.update(dict.fromkeys(range(first, last + 1), self._next_id))

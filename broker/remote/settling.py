@@ -146,7 +146,10 @@ class Settling:
             if outcome == SETTLE_LEFT:
                 ring.requeue_held(first, last, holder, False)
                 continue
-            if outcome != SETTLE_REJECT and queue.holding is not None:
+            if settlement.withdraws and queue.holding is not None and queue.host.recovery.withdraws:
+                if ring.link_place(settlement.withdraws) == holder:
+                    changed += queue.holding.withdraw(settlement.withdraws, first, last)
+            elif outcome != SETTLE_REJECT and queue.holding is not None:
                 changed += self._give_back(ring.take_linked(first, last, holder), settlement)
             seqs = ring.take_held(first, last, holder)
             taken += ranges_of(seqs)

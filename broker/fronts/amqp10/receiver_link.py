@@ -64,8 +64,8 @@ class ReceiverLink:
 
     __slots__ = (
         "active", "attach", "attached", "backlog", "credit", "drained", "draining", "drains", "exclusive", "filter",
-        "handle", "identity", "name", "order", "queue", "rcv_second", "session", "settled", "source", "store",
-        "terminus", "terms", "told_active",
+        "handle", "identity", "initial_count", "name", "order", "queue", "rcv_second", "session", "settled", "source",
+        "store", "terminus", "terms", "told_active",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +92,8 @@ class ReceiverLink:
         self.exclusive = False
         self.order = (0, "", 0)  # set by the queue
         self.attached = False
+        self.initial_count = 0
+        """Delivery-count of the answering attach: a client that has not read that names none in its flow (2.6.7)."""
         self.drained = 0
         """Credit that was given up."""
         self.active: bool | None = None
@@ -119,7 +121,7 @@ class ReceiverLink:
     def flow(self, flow: Flow) -> None:
         """The client says how many more it takes."""
         if flow.link_credit is not None:
-            seen = 0 if flow.delivery_count is None else flow.delivery_count
+            seen = self.initial_count if flow.delivery_count is None else flow.delivery_count
             left = room(self.delivery_count, seen + flow.link_credit)
             self.draining = flow.drain
             if self.backlog is not None:
@@ -369,6 +371,7 @@ class ReceiverLink:
         self.rcv_second = attach.rcv_settle_mode == 1
         self.settled = attach.snd_settle_mode == 1
         self.credit.move(session.ledger, self.handle, self.settled)
+        self.initial_count = self.delivery_count
         self.attached = True
         self.told_active = None
 

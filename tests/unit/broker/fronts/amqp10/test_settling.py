@@ -20,16 +20,19 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     Disposition,
     End,
     Error,
+    Flow,
     Modified,
     Rejected,
     Source,
     Target,
     TransactionalState,
+    Transfer,
     composed,
 )
 from clusterbroker.broker.wire.amqp10.types import encode
 from clusterbroker.broker.wire.numbers import UInt64
 from tests.support.amqp10 import Frame, message, read
+from tests.unit.broker.fronts.amqp091.harness import World
 from tests.unit.broker.fronts.amqp10.harness import Peer, Sender, bodies, world_with
 from tests.unit.broker.fronts.amqp10.test_suspending import KEPT_S, enter, fill, tags
 from tests.unit.broker.node.node_cluster import Cluster
@@ -334,3 +337,110 @@ def test_what_was_withdrawn_is_forgotten_before_the_link_gets_anything(
     assert Link(enter(cluster[here]), dict.fromkeys(held), queue="w").states == dict.fromkeys(held), (
         "they are its again"
     )
+
+
+# -- credit that is said, or reviewed, before an attach is answered
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+@pytest.mark.parametrize("drain", [False, True])
+@pytest.mark.parametrize("lasting", [False, True])
+def test_credit_that_comes_before_the_answer_counts_from_then_on(
+    cluster: Cluster, lasting: bool, drain: bool, resumes: bool
+) -> None:
+    owner, (here, _) = places(cluster)
+    fill(cluster[owner], 3)
+    held: list[bytes] = []
+    if resumes:
+        before = enter(cluster[here])
+        held = tags(Link(before, lasting=lasting).take(1))
+        before.leave()
+        cluster.turn()
+    peer = enter(cluster[here])
+    cluster.unlink(here, owner)
+    source = Source(address="/queues/q", timeout=KEPT_S, durable=2 if lasting else 0, expiry_policy="never")
+    attach = Attach(
+        name="r", handle=0, role=True, source=source, target=Target(), unsettled=dict.fromkeys(held) or None,
+        desired_capabilities=(RECOVERY,) if lasting else (),
+    )  # fmt: skip
+    heard = peer.say(attach, peer.flow(0, link_credit=2, drain=drain))
+    assert not bodies(heard, Transfer), "nothing is sent on a link that is not there"
+    cluster.relink()
+    cluster.wait(1000)
+    kinds = [type(each.body) for each in heard + peer.raw(b"")]
+    assert kinds.index(Attach) < kinds.index(Transfer)
+    assert kinds.count(Transfer) == 2, "what the client has said of its credit, and no more"
+
+
+@pytest.mark.parametrize("ends", ["before", "after"])
+def test_an_alarm_that_ends_while_an_attach_waits_leaves_its_credit(cluster: Cluster, ends: str) -> None:
+    """The review finds a link that is not attached yet, or has just been."""
+    owner, (here, _) = places(cluster)
+    site = cluster[here]
+    peer = enter(site)
+    site.node.set_alarm("memory", True)
+    site.wiring_waits = True
+    attach = Attach(
+        name="s", handle=0, role=False, source=Source(), initial_delivery_count=0, desired_capabilities=(RECOVERY,),
+        target=Target(address="/queues/q", timeout=KEPT_S, durable=2, expiry_policy="never"),
+    )  # fmt: skip
+    heard = peer.say(attach)
+    if ends == "before":
+        site.node.set_alarm("memory", False)
+        cluster.turn()
+    heard += peer.raw(b"")
+    assert not bodies(heard, Flow)
+    site.wiring_waits = False
+    cluster.turn()
+    heard += peer.raw(b"")
+    if ends == "after":
+        assert not [one for one in bodies(heard, Flow) if one.link_credit]
+        site.node.set_alarm("memory", False)
+        cluster.turn()
+        heard += peer.raw(b"")
+    kinds = [type(each.body) for each in heard]
+    assert kinds.index(Attach) < kinds.index(Flow)
+    assert bodies(heard, Flow)[-1].link_credit > 0
+    assert owner
+
+
+# -- held for too long
+
+
+@pytest.mark.parametrize("where", ["alone", "owner", "elsewhere"])
+@pytest.mark.parametrize("state", [None, Accepted(), Modified(delivery_failed=True, undeliverable_here=True)])
+def test_a_timeout_of_an_attached_link_is_told_to_its_client(where: str, state: Any) -> None:
+    """Else a client with an outcome on its way would take the delivery for settled: what only it knows was settled."""
+    world: Any = World() if where == "alone" else Cluster("a", "b", "c")
+    (world if where == "alone" else world["b"]).client().declare("q", x_consumer_timeout=5000)
+    site = world
+    if where != "alone":
+        owner, others = places(world)
+        site = world[owner if where == "owner" else others[0]]
+    fill(site, 3)
+    peer = enter(site)
+    link = Link(peer)
+    held = tags(link.take(2))
+    heard: list[Frame] = []
+    for _ in range(16):
+        if where == "alone":
+            site.now_ms += 500
+            site.node.now_ms = site.now_ms
+            peer.core.tick(site.now_ms)
+        else:
+            world.wait(500)
+        heard += peer.raw(b"")
+    ((closed, error),) = [(one.closed, one.error.condition) for one in bodies(heard, Detach)]
+    assert (closed, error) == (True, "amqp:resource-limit-exceeded")
+    other = enter(site, "other").receiver("other", "/queues/q", credit=9)
+    (site if where == "alone" else world).turn()
+    found = [(one.body, one.header.delivery_count) for _, one in other.take()]
+    assert found == [(b"0", 1), (b"1", 1), (b"2", 0)]
+    back = Link(enter(site), dict.fromkeys(held, state))
+    assert back.states == dict.fromkeys(held, Modified(delivery_failed=True))
+    assert back.attach.incomplete_unsettled
+    assert [(each.body.settled, each.body.state) for each in back.take(9)] == 2 * [
+        (True, Modified(delivery_failed=True))
+    ]
+    back.detach()
+    assert Link(back.peer, {}).states == {}
