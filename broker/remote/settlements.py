@@ -64,8 +64,8 @@ class Settlements:
     def gather(self, acknowledged: Sequence[Range]) -> None:
         """Makes settlements of all that came since the last call."""
         self._append(SETTLE_ACK, acknowledged)
-        for (outcome, *more), seqs in sorted(self._gathered.items()):
-            self._append(outcome, ranges_of(seqs), *more)
+        for (outcome, count, link, change, withdraws), seqs in sorted(self._gathered.items()):
+            self._append(outcome, ranges_of(seqs), count, link, change, withdraws)
         self._gathered.clear()
 
     def _append(

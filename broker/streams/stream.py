@@ -165,6 +165,9 @@ class Stream(LocalQueue):
     def leave_to_link(self, _: Sequence[int], __: LinkAttach = NO_LINK) -> None:
         """A reader holds nothing."""
 
+    def withdraw(self, _: Sequence[int], __: LinkAttach) -> None:
+        """Likewise."""
+
     def get(
         self, now_ms: int, then: Callable[[OneTaken | str | None], None], credit: Any = None, **_: Any  # noqa: ARG002
     ) -> None:  # fmt: skip

@@ -48,6 +48,30 @@ def error_of(outcome: Composite) -> bytes:
     return b"" if error is None else rejection_of(error.condition, error.description or "", error.info or {})
 
 
+def settle_first(
+    node: Node,
+    link: Any,
+    outcomes: Sequence[tuple[int, Composite]],
+    then: Callable[[list[tuple[int, Composite]], bool], None],
+) -> None:
+    """A client comes back with these outcomes, by seq. `then(rest, void)`, perhaps later: in rcv-settle-mode second
+    those that end a delivery are committed by then, for it will be told that they are, or some are `void`; the rest is
+    to be carried out."""
+    ends = [one for one in outcomes if link.rcv_second and isinstance(one[1], Accepted | Rejected)]
+    waits, is_void = 1 + len(ends), False
+
+    def done(_: list[Any], void: list[Any]) -> None:
+        nonlocal waits, is_void
+        waits, is_void = waits - 1, is_void or bool(void)
+        if not waits:
+            then([one for one in outcomes if one not in ends], is_void)
+
+    for seq, outcome in ends:
+        assert isinstance(outcome, Accepted | Rejected), "it is one that ends a delivery"
+        settle_together(node, [(0, link.credit, seq)], outcome, done)
+    done([], [])
+
+
 def settle_together(
     node: Node, entries: Sequence[Any], outcome: Accepted | Rejected, then: Callable[[list[Any], list[Any]], None]
 ) -> None:

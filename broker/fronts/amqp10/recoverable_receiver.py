@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.fronts.amqp10 import resuming
 from clusterbroker.broker.fronts.amqp10.attach_answer import NO_MAP, answering
+from clusterbroker.broker.fronts.amqp10.changing import settle_first
 from clusterbroker.broker.fronts.amqp10.recoverable import Attaching, is_asked
 from clusterbroker.broker.fronts.amqp10.redelivery import begin_again, resume
 from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY, Told
@@ -25,10 +26,11 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.wire.amqp10.errors import (
     NOT_FOUND,
     RESOURCE_DELETED,
+    RESOURCE_LIMIT,
     RESOURCE_LOCKED,
     LinkError,
 )
-from clusterbroker.broker.wire.amqp10.performatives import Attach, Source
+from clusterbroker.broker.wire.amqp10.performatives import Attach, Composite, Source
 
 if TYPE_CHECKING:
     from clusterbroker.broker.content.selector.filters import Filter
@@ -177,9 +179,22 @@ class AttachingReceiver(Attaching):
         seqs = {link.credit.tag_of(seq): seq for seq in self._held}
         found = resuming.resume_receiver(client, seqs, self.room, self._withdrawn)
         outcomes = resume(link, seqs, found, self._withdrawn)
-        self.answer(found.map)
-        link.begin()
-        link.go_on()
-        for seq, outcome in outcomes:
-            session.carry_out([(0, link.credit, seq)], outcome)
-        session.review_rights()
+        backlog = link.backlog
+        assert backlog is not None, "it was made just now"
+        backlog.waits = True
+
+        def settled(rest: Sequence[tuple[int, Composite]], void: bool) -> None:
+            backlog.waits = False
+            if not self.waits or link.store is None:
+                return  # it is suspended again, or over, with what it holds
+            if void:
+                self.refuse(LinkError(RESOURCE_LIMIT, "an outcome could not be carried out: attach again"))
+                return
+            self.answer(found.map)
+            link.begin()
+            link.go_on()
+            for seq, outcome in rest:
+                session.carry_out([(0, link.credit, seq)], outcome)
+            session.review_rights()
+
+        settle_first(session.access.node, link, outcomes, self.guarded(settled))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.fronts.amqp10 import changing, recoverable_receiver, returning
 from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY
 from clusterbroker.broker.queues.attributes import LINK_WITHDRAWN
 from clusterbroker.broker.remote.owned_queue import OwnedQueue
@@ -367,9 +368,13 @@ def test_credit_that_comes_before_the_answer_counts_from_then_on(
     assert not bodies(heard, Transfer), "nothing is sent on a link that is not there"
     cluster.relink()
     cluster.wait(1000)
-    kinds = [type(each.body) for each in heard + peer.raw(b"")]
+    heard += peer.raw(b"")
+    kinds = [type(each.body) for each in heard]
     assert kinds.index(Attach) < kinds.index(Transfer)
-    assert kinds.count(Transfer) == 2, "what the client has said of its credit, and no more"
+    sent = [(one.delivery_tag, one.resume) for one in bodies(heard, Transfer)]
+    assert len(sent) == 2, "what the client has said of its credit, and no more"
+    assert [tag for tag, is_resumed in sent if is_resumed] == held
+    assert sent[0][1] == resumes, "what it has in doubt comes first"
 
 
 @pytest.mark.parametrize("ends", ["before", "after"])
@@ -444,3 +449,120 @@ def test_a_timeout_of_an_attached_link_is_told_to_its_client(where: str, state: 
     ]
     back.detach()
     assert Link(back.peer, {}).states == {}
+
+
+# -- what the client decides as it comes back
+
+
+def disks_wait_for_outcomes(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From when a map's outcomes are to be carried out."""
+    carry_out = changing.settle_first
+
+    def settle_first(*asked: Any) -> None:
+        for each in cluster.running:
+            each.disk_waits = True
+        carry_out(*asked)
+
+    for module in (recoverable_receiver, returning):
+        monkeypatch.setattr(module, "settle_first", settle_first)
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+@pytest.mark.parametrize("where", ["owner", "elsewhere"])
+@pytest.mark.parametrize("state", [Accepted(), Rejected()])
+def test_an_outcome_in_a_map_is_told_when_it_is_committed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, lasting: bool, where: str, state: Any
+) -> None:
+    """In rcv-settle-mode second: told before, it might come again though its client has forgotten it."""
+    owner, others = places(cluster)
+    site = cluster[owner if where == "owner" else others[0]]
+    fill(site, 2)
+    before = enter(site)
+    held = tags(Link(before, lasting=lasting).take(2))
+    before.leave()
+    cluster.turn()
+    peer = enter(site)
+    if lasting:
+        cluster.turn()
+    disks_wait_for_outcomes(cluster, monkeypatch)
+    source = Source(address="/queues/q", timeout=KEPT_S, durable=2 if lasting else 0, expiry_policy="never")
+    attach = Attach(
+        name="r", handle=0, role=True, rcv_settle_mode=1, source=source, target=Target(),
+        unsettled={held[0]: state, held[1]: None}, desired_capabilities=(RECOVERY,) if lasting else (),
+    )  # fmt: skip
+    heard = peer.say(attach, peer.flow(0, link_credit=9))
+    cluster.wait(500)
+    heard += peer.raw(b"")
+    assert not bodies(heard, Transfer)
+    assert not bodies(heard, Attach)
+    for each in cluster.running:
+        each.disk_waits = False
+    cluster.wait(500)
+    heard += peer.raw(b"")
+    assert [type(each.body) for each in heard].index(Attach) < [type(each.body) for each in heard].index(Transfer)
+    sent = {one.delivery_tag: (one.resume, bool(one.settled), one.state) for one in bodies(heard, Transfer)}
+    assert sent[held[0]] == (True, True, state)
+    assert sent[held[1]][:2] == (True, False)
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+@pytest.mark.parametrize("end", ["detached", "lost"])
+def test_a_client_that_goes_before_its_map_is_answered(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, lasting: bool, end: str
+) -> None:
+    owner, (here, there) = places(cluster)
+    fill(cluster[owner], 2)
+    before = enter(cluster[here])
+    held = tags(Link(before, lasting=lasting).take(2))
+    before.leave()
+    cluster.turn()
+    peer = enter(cluster[here])
+    disks_wait_for_outcomes(cluster, monkeypatch)
+    source = Source(address="/queues/q", timeout=KEPT_S, durable=2 if lasting else 0, expiry_policy="never")
+    attach = Attach(
+        name="r", handle=0, role=True, rcv_settle_mode=1, source=source, target=Target(),
+        unsettled={held[0]: Accepted(), held[1]: None}, desired_capabilities=(RECOVERY,) if lasting else (),
+    )  # fmt: skip
+    peer.say(attach)
+    if end == "detached":
+        peer.say(Detach(handle=0))
+    else:
+        peer.leave()
+    cluster.wait(200)
+    for each in cluster.running:
+        each.disk_waits = False
+    cluster.wait(500)
+    assert cluster[there].client().consume("q") == []
+    back = Link(enter(cluster[here]), {held[0]: Accepted(), held[1]: None}, lasting=lasting)
+    assert back.states in ({held[1]: None}, dict.fromkeys(held))
+    found = {each.body.delivery_tag: bool(each.body.settled) for each in back.take(9)}
+    assert found.pop(held[0], True) is True
+    assert found == {held[1]: False}
+
+
+def test_an_attach_that_waits_for_an_outcome_for_too_long_leaves_all_with_its_link(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, (here, there) = places(cluster)
+    fill(cluster[owner], 2)
+    before = enter(cluster[here])
+    held = tags(Link(before).take(2))
+    before.leave()
+    cluster.turn()
+    peer = enter(cluster[here])
+    disks_wait_for_outcomes(cluster, monkeypatch)
+    source = Source(address="/queues/q", timeout=KEPT_S, durable=2, expiry_policy="never")
+    attach = Attach(
+        name="r", handle=0, role=True, rcv_settle_mode=1, source=source, target=Target(),
+        unsettled={held[0]: Accepted(), held[1]: None}, desired_capabilities=(RECOVERY,),
+    )  # fmt: skip
+    heard = peer.say(attach)
+    for _ in range(45):
+        cluster.wait(500, 500)
+        heard += peer.raw(b"")
+    assert [one.closed for one in bodies(heard, Detach)] == [True]
+    for each in cluster.running:
+        each.disk_waits = False
+    cluster.wait(500)
+    assert cluster[there].client().consume("q") == [], "nobody else has it before the link's end"
+    assert Link(enter(cluster[here]), {held[1]: None}).states == {held[1]: None}
