@@ -30,6 +30,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     OUTCOMES,
     Composite,
     Declared,
+    Modified,
     Received,
     TransactionalState,
     composed,
@@ -200,6 +201,14 @@ class ReceiverPlan(NamedTuple):
     is_partial: bool
 
 
+def _says(theirs: State, mine: State) -> bool:
+    """Whether the peer has carried our outcome out. Of *modified* all of it counts: a peer that has taken the delivery
+    back answers so without our annotations, and may hand it to this link again."""
+    if isinstance(theirs, Modified) and isinstance(mine, Modified):
+        return theirs.encoded() == mine.encoded()
+    return type(theirs) is type(mine)
+
+
 def plan_receiver(own: OwnMap, peer: PeerMap) -> ReceiverPlan:
     awaited: set[bytes] = set()
     settled: list[bytes] = []
@@ -207,7 +216,7 @@ def plan_receiver(own: OwnMap, peer: PeerMap) -> ReceiverPlan:
     for tag, mine in own.states.items():
         if tag in peer.states:
             theirs = peer.states[tag]
-            if is_outcome(theirs) and type(theirs) is not type(mine):
+            if is_outcome(theirs) and not _says(theirs, mine):
                 lost.append(tag)
             else:
                 awaited.add(tag)

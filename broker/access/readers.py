@@ -206,8 +206,8 @@ class RangeReader:
         then({}, len(seqs))
 
     def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
-        for seq, _ in part.settles:
-            self.settle(seq)
+        for one in part.settles:
+            self.settle(one.seq)
 
 
 class StreamReader(RangeReader):

@@ -1,13 +1,16 @@
-"""Consumers that hold a delivery for too long are cancelled, and their messages return (amqp-rules, last section)."""
+"""Consumers that hold a delivery for too long are cancelled, and their messages return (amqp-rules, last section).
+
+The client of a recoverable link of AMQP 1.0, which comes again with an outcome for one of them, hears that it was not
+carried out (`QueueHandle.withdraw`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from clusterbroker.broker.access.receiver import Consumer, give_back
+from clusterbroker.broker.access.receiver import RETURN_STEPS, Consumer, give_back
 from clusterbroker.broker.queues.ring import Taker
-from clusterbroker.broker.queues.subscription import hold_limit_ms
+from clusterbroker.broker.queues.subscription import attach_of, hold_limit_ms
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node
@@ -89,7 +92,13 @@ def _time_out(session: Session, node: Node, consumer: Taker, limit: int, now_ms:
     if subscription is None or not session.hears_cancels or subscription.reads_to_an_end:
         session.timed_out(limit)
         return
-    give_back(node, session.ledger.drain_of(consumer), requeue=True, counted=True)
+    entries = session.ledger.drain_of(consumer)
+    attach = attach_of(consumer)
+    if attach.link:
+        node.labour.done += RETURN_STEPS * len(entries)
+        node.setting_aside.work(queue, queue.withdraw, [seq for _, _, seq in entries], attach)
+    else:
+        give_back(node, entries, requeue=True, counted=True)
     known = session.consumers.get(subscription.tag)
     if known is not None and known is subscription:  # a cancelled one's tag may be in use again
         queue.unsubscribe(known, now_ms)

@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from clusterbroker.broker.access.errors import resource_error
 from clusterbroker.broker.access.publisher import DELIVERY_STEPS, Named, Publisher, is_reply, way_of
-from clusterbroker.broker.queues.handle import CommitPart, QueueHandle
+from clusterbroker.broker.queues.handle import CommitPart, Decided, QueueHandle
+from clusterbroker.broker.queues.subscription import attach_of
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.journal.record import Message
@@ -45,13 +46,14 @@ LETTER_HEADER_BYTES: Final = 400
 
 
 class Transaction:
-    """What a session has staged. `settles`: deliveries, and what becomes of them ("ack", "reject", "requeue")."""
+    """What a session has staged. `settles`: deliveries, what becomes of them ("ack", "reject", "requeue"), and the
+    annotations of letters."""
 
     __slots__ = ("publishes", "settles", "size", "steps")
 
     def __init__(self) -> None:
         self.publishes: list[tuple[Route[QueueHandle], Sequence[Message], bool, Named | None]] = []
-        self.settles: list[tuple[list[Entry], str]] = []
+        self.settles: list[tuple[list[Entry], str, bytes]] = []
         self.size = 0  # bytes of the staged messages
         self.steps = 0  # that a commit will take
 
@@ -67,9 +69,9 @@ class Transaction:
         self._works(each * (1 + len(route.targets)) + size * max(0, len(route.targets) - 1) // BYTES_A_STEP)
         self.publishes.append((route, messages, mandatory, named))
 
-    def settle(self, entries: list[Entry], outcome: str) -> None:
-        """Refuses what is too much."""
-        self.settles.append((entries, outcome))
+    def settle(self, entries: list[Entry], outcome: str, change: bytes = b"") -> None:
+        """`change`: what the letters of those that are rejected are annotated with. Refuses what is too much."""
+        self.settles.append((entries, outcome, change))
         dies = outcome == "reject" and any(_buries(consumer.ring.owner) for _, consumer, _ in entries)
         self._works((LETTER_STEPS if dies else SETTLED_STEPS) * len(entries))
 
@@ -91,13 +93,13 @@ class Transaction:
     def abandoned(self) -> list[list[Entry]]:
         """The session ends: what was acknowledged in vain has to go back to its queues."""
         settles, self.settles = self.settles, []
-        return [entries for entries, _ in settles]
+        return [entries for entries, *_ in settles]
 
     def rejected(self) -> dict[QueueHandle, list[int]]:
         """Rejected deliveries: the bodies of those that will be dead letters may be on disk only, and a commit is one
         turn, so they are fetched before it (`QueueHandle.bring`)."""
         rejected: dict[QueueHandle, list[int]] = {}
-        for entries, outcome in self.settles:
+        for entries, outcome, _ in self.settles:
             for _, consumer, seq in entries:
                 if outcome == "reject":
                     rejected.setdefault(consumer.ring.owner, []).append(seq)
@@ -122,10 +124,12 @@ class Transaction:
             departed = publisher.depart(way, messages, mandatory, None)
             for queue in way.targets:
                 parts.setdefault(queue, CommitPart()).publishes.append((departed, named))
-        for entries, outcome in self.settles:
+        for entries, outcome, change in self.settles:
             publisher.counts.ack += len(entries) if outcome == "ack" else 0
             for _, consumer, seq in entries:
-                parts.setdefault(consumer.ring.owner, CommitPart()).settles.append((seq, outcome))
+                parts.setdefault(consumer.ring.owner, CommitPart()).settles.append(
+                    Decided(seq, outcome, attach_of(consumer), change)
+                )
         return parts
 
 

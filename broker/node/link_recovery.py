@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.node.open_maps import OpenMaps
+from clusterbroker.broker.queues.link_held import link_name
 from clusterbroker.broker.queues.subscription import hold_limit_ms
 from clusterbroker.broker.remote.messages import LinkKeep
 from clusterbroker.cluster.ids import LogIndex
@@ -78,6 +79,11 @@ class LinkRecovery:
     def possible(self) -> bool:
         """Whether every member knows such links."""
         return self._node.map.level >= LINK_RECOVERY
+
+    @property
+    def withdraws(self) -> bool:
+        """Whether every member tells a client what its link has held for too long."""
+        return self._node.map.level >= LINK_POLICIES
 
     # -- sessions -------------------------------------------------------------------------------------------------
 
@@ -150,6 +156,10 @@ class LinkRecovery:
         if self._node.queues.get(queue.entity.queue_id) is not queue or queue.deleted:
             return
         deliveries = queue.log.deliveries
+        links = self._node.map.links
+        queue.sweep_links(
+            lambda: [link_name(one.container, one.name) for one in links(queue.entity.vhost) if one.role == "receiver"]
+        )
         if queue.holding is not None:
             for number in queue.holding.links:
                 self._holding[queue] = None
@@ -191,7 +201,7 @@ class LinkRecovery:
         if self.next_ms is None or now_ms < self.next_ms:
             return
         self._review_ms = now_ms + REVIEW_MS
-        if self._node.map.level < LINK_POLICIES:
+        if not self.withdraws:
             return
         seen, self._suspended = self._suspended, {}
         for queue in tuple(self._holding):
@@ -233,8 +243,15 @@ class LinkRecovery:
         """The link is no more."""
         self._lose(change.link, False)
         self.open_maps.drop(change.link.link)
-        self._each(lambda queue: queue.log.deliveries.drop(change.link.link))
-        self._each(lambda queue: None if queue.holding is None else queue.holding.end(change.link.link))
+        self._each(lambda queue: self._end(queue, change.link))
+
+    @staticmethod
+    def _end(queue: LocalQueue, link: RecoverableLink) -> None:
+        queue.log.deliveries.drop(link.link)
+        if link.role == "receiver":
+            queue.link_ended(link_name(link.container, link.name))
+        if queue.holding is not None:
+            queue.holding.end(link.link)
 
     def _lose(self, link: RecoverableLink, goes_on: bool) -> None:
         attachment = self._here.pop(link.link, None)

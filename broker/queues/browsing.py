@@ -140,9 +140,14 @@ class Browsing:
             if message is None:  # it left memory meanwhile
                 upto = seq
                 break
+            takes: bool | None = True
             if asked.wanted is not None:
                 work += asked.wanted.work(message)
-            if asked.wanted is None or asked.wanted.takes(Subject(message)):
+                takes = asked.wanted.takes(Subject(message))
+            if takes is None:  # no memory to judge by: it is asked for again
+                upto = seq
+                break
+            if takes:
                 buffer.enqueue(
                     queue.entity.queue_id, queue.ring.epoch, seq, queue.shown(seq, message, redelivered, count), count,
                     redelivered,

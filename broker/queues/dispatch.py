@@ -303,12 +303,12 @@ class Dispatch:
             return
         self._change(seq, modification.change, lambda: self.requeue(seq, modification.counted))
 
-    def reject(self, seq: int, change: bytes) -> None:
+    def reject(self, seq: int, change: bytes, at_once: bool = False) -> None:
         """Leaves the queue; a dead letter of it is annotated. The log has the annotations before: the next owner may be
         the one that publishes the letter."""
 
         def die() -> None:
-            self._dead_letters.give_up(seq, self._queue.ring.message(seq), "rejected")
+            self._dead_letters.give_up(seq, self._queue.ring.message(seq), "rejected", at_once)
 
         if self._queue.settings.dead_letter_exchange is None:
             die()

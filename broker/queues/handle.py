@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
-from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.link_held import NO_LINK, HeldMessages, LinkAttach
 from clusterbroker.broker.queues.modification import Modification as Modification
 from clusterbroker.broker.queues.subscription import LocalConsumer, Source
 from clusterbroker.broker.queues.ticket import Ticket
@@ -31,6 +31,8 @@ IN_USE: Final = "in use"
 NOT_EMPTY: Final = "not empty"
 EXCLUSIVE: Final = "in exclusive use"
 GONE: Final = "gone"
+NOT_HELD: Final = "does not hold these deliveries for this client any more"
+"""Why what a client has settled is not carried out."""
 
 Reread = Callable[[Mapping[int, Message], int], None]
 """Messages by seq, of the first so many of the seqs that were asked for: as many as are worth reading at once, at least
@@ -49,18 +51,34 @@ class Moved(NamedTuple):
     """Of all messages of the part, in their order, rising."""
 
 
+class Decided(NamedTuple):
+    """What becomes of one delivery."""
+
+    seq: int
+    outcome: str
+    """"ack", "reject" or "requeue"."""
+    link: LinkAttach = NO_LINK
+    """To which it was handed out. It counts as long as the link is not attached anew, and has not ended."""
+    change: bytes = b""
+    """Of "reject": what its letter is annotated with."""
+
+
 class CommitPart:
     """What a transaction publishes into one queue, and settles there, in order. Or rows of a segment: with `moved`, and
-    without settlements."""
+    without settlements.
 
-    __slots__ = ("moved", "publishes", "settles")
+    void   seqs of `settles` that could not be carried out, for the link, or the node, does not hold them any more. It
+           is complete when the ticket passes, which is rejected then. A part with publishes is carried out whole or not
+    """
+
+    __slots__ = ("moved", "publishes", "settles", "void")
 
     def __init__(self) -> None:
         self.moved: Moved | None = None
         self.publishes: list[tuple[Sequence[Message], tuple[bytes, int] | None]] = []
         """Messages, or one message with its producer and number."""
-        self.settles: list[tuple[int, str]] = []
-        """(seq, "ack", "reject" or "requeue")"""
+        self.settles: list[Decided] = []
+        self.void: set[int] = set()
 
 
 class QueueHandle(Source, Protocol):
@@ -101,9 +119,10 @@ class QueueHandle(Source, Protocol):
         """Which of these deliveries are here, when all that was published before is committed. A text: nobody can say,
         for the link is attached elsewhere, or its queue is gone."""
 
-    def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
+    def forget_tags(self, link: int, upto: int, tags: list[bytes], then: Callable[[], None] = lambda: None) -> None:
         """Nobody asks for these deliveries any more: of a sender by their tags, of a receiver, those that were
-        withdrawn (`HeldMessages`), by seqs of 8 bytes. What is lost with this node `LinkRecovery.keep` makes good."""
+        withdrawn (`HeldMessages`), by seqs of 8 bytes; `then()` when that is committed, or will be with
+        whatever is said next. What is lost with this node `LinkRecovery.keep` makes good."""
 
     def accept_dead_letter(self, message: Message) -> None:
         """Takes a dead letter."""
@@ -124,8 +143,9 @@ class QueueHandle(Source, Protocol):
         and read here as those of any consumer, until `leave_to_link`: also by who has lost the link when the answer
         comes. A text: STALE, NOT_KEPT, GONE."""
 
-    def leave_to_link(self, seqs: Sequence[int]) -> None:
-        """Clients of this node have these no more; they stay with their link, or return if it has ended."""
+    def leave_to_link(self, seqs: Sequence[int], late: LinkAttach = NO_LINK) -> None:
+        """Clients of this node have these no more; they stay with their link, or return if it has ended. `late`: who
+        says so had them under this attach, and a later one may be here."""
 
     def get(self, now_ms: int, then: Callable[[Taken | str | None], None], *, no_ack: bool = False) -> None:
         """The head, unacknowledged (`no_ack`: the caller settles it at once), or None; `ready` counts what is left when
@@ -154,6 +174,10 @@ class QueueHandle(Source, Protocol):
 
     def modify(self, seq: int, modification: Modification) -> None:
         """Returns to its place, changed, or not for everybody."""
+
+    def withdraw(self, seqs: Sequence[int], link: LinkAttach) -> None:
+        """A recoverable link held one of these for too long: all return, counted, and its client hears so when it comes
+        again (`HeldMessages`)."""
 
     def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         """`then()` when these unacknowledged messages can be rejected within one turn."""

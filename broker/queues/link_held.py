@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from hashlib import blake2b
+from typing import Final, NamedTuple, Protocol
 
 from clusterbroker.broker.queues.modification import Modification
 
@@ -14,6 +15,20 @@ class LinkAttach(NamedTuple):
     attach: int
 
 
+NAME_MAX: Final = 100
+"""Characters of a container's id and a link's name together; of longer ones a digest is known."""
+
+
+def link_name(container: str, name: str) -> str:
+    """What a queue knows a receiver's link by, also when it comes again (`Member.link`)."""
+    said = f"{container}\0{name}"
+    return said if len(said) <= NAME_MAX else blake2b(said.encode(), digest_size=16).hexdigest()
+
+
+NO_LINK: Final = LinkAttach(0, 0)
+"""Of a consumer that is no recoverable link's."""
+
+
 class HeldMessages(NamedTuple):
     """Neighbouring messages that a link holds."""
 
@@ -21,7 +36,7 @@ class HeldMessages(NamedTuple):
     last: int
     delivery_count: int
     withdrawn: bool = False
-    """They were held for too long while the link was suspended, and have returned: its client is to hear that."""
+    """They were held for too long, and have returned: its client is to hear that."""
 
     @property
     def seqs(self) -> range:
@@ -44,8 +59,9 @@ class LinkHolding(Protocol):
     def end(self, link: int) -> None:
         """The link is no more."""
 
-    def withdraw(self, link: int) -> None:
-        """It was suspended for longer than a consumer may hold a message: what it holds returns, counted."""
+    def withdraw(self, link: int, first: int = 1, last: int | None = None) -> int:
+        """It holds these for longer than a consumer may, or is suspended for as long: they return, counted, and its
+        client will hear so. How many they are."""
 
     def give_back(self, seqs: list[int], modification: Modification) -> None:
         """These were taken from their links, and return when that is committed."""

@@ -4,7 +4,7 @@ owner (`ring_links` in the ring's specification).
     ready --assigned--> held, on its way --its group is committed, sent--> held
     held --accepted, rejected--> gone, as from any consumer
     held --returned; the link ends, or is attached without being resumed--> nobody's --that is committed--> ready
-    held --the link was suspended for the consumer timeout--> withdrawn: nobody's, ready as above
+    held --for longer than the consumer timeout, or the link was suspended for as long--> withdrawn: nobody's, as above
 
 A delivery is sent when the group that says who holds it is committed: a message that comes while its link has credit is
 assigned at once, and waits for no more than its own commit. What returns is handed to nobody before the log says that
@@ -13,10 +13,10 @@ the link has it no more: so whatever owner and client survive, the log and the c
 While its link is suspended a message stays where it is. It does not expire, and no purge takes it. A single active
 consumer that is suspended stays active (`Subscriptions.suspend`).
 
-What was withdrawn the log remembers until the client of the link has heard it: else a client with an outcome for it
-would take it for settled. The client names it in its map, is answered with the outcome *modified* and an incomplete
-map, so that it attaches once more, and what a complete map does not name is forgotten. Until then the link gets
-nothing new, so no tag stands for two deliveries.
+What was withdrawn, of an attached link all that it holds, the log remembers until the client of the link has heard it:
+else a client with an outcome for it would take it for settled. The client names it in its map, is answered with the
+outcome *modified* and an incomplete map, so that it attaches once more, and what a complete map does not name is
+forgotten. Until then the link gets nothing new, so no tag stands for two deliveries.
 """
 
 from __future__ import annotations
@@ -249,15 +249,16 @@ class Holding:
             if number == link:
                 ring.set_attribute(LINK_WITHDRAWN.name((link, bucket)), 0)
 
-    def withdraw(self, link: int) -> None:
+    def withdraw(self, link: int, first: int = 1, last: int | None = None) -> int:
         """See `LinkHolding`."""
         ring = self._queue.ring
-        seqs = ring.release_link(link, 1, ring.next_seq)
+        seqs = ring.release_link(link, first, ring.next_seq if last is None else last)
         for bucket, bits in _buckets(seqs).items():
             name = LINK_WITHDRAWN.name((link, bucket))
             ring.set_attribute(name, ring.attributes.get(name, 0) | bits)
         self.give_back(seqs, FAILED)
         self._queue.subscriptions.forget(link)  # as single active consumer it has no more reason to be waited for
+        return len(seqs)
 
     def forget(self, link: int, seqs: Iterable[int]) -> None:
         """The client of the link has heard that these were withdrawn."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterbroker.broker.queues.attributes import MOVED
 from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.effort import Effort
-from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY, CommitPart, Moved, QueueHandle, Taken
+from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY, NOT_HELD, CommitPart, Moved, QueueHandle, Taken
 from clusterbroker.broker.queues.link_deliveries import NO_ROOM, STALE, AskedTags, Tagged
 from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.ring import Ring
@@ -44,6 +44,10 @@ class Links(Protocol):
     def since(self, queue: LocalQueue, link: int, attach: int) -> int:
         """What the map says of an attach of a link (`cluster.wiring.links`), to a queue that may know deliveries of it
         from now on; 0: it does not count."""
+
+    @property
+    def withdraws(self) -> bool:
+        """Whether every member tells a client what its link has held for too long."""
 
 
 class Host(Protocol):
@@ -178,6 +182,12 @@ class LocalQueue(QueueHandle):
         self.entity, self.halted = entity, entity.paused
         self.ring.mark()
 
+    def link_ended(self, name: str) -> None:
+        """A recoverable link is no more that is known here by this name (`link_held.link_name`)."""
+
+    def sweep_links(self, names: Callable[[], Iterable[str]]) -> None:
+        """Nothing is kept of links that are none of these."""
+
     @property
     def holding(self) -> LinkHolding | None:
         """What recoverable links hold of it; None: nothing, and none has since it is here."""
@@ -274,9 +284,10 @@ class LocalQueue(QueueHandle):
         self.log.promise(ticket)
         ticket.pass_()
 
-    def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
+    def forget_tags(self, link: int, upto: int, tags: list[bytes], then: Callable[[], None] = lambda: None) -> None:
         if not self.deleted:
             self.log.deliveries.forget(link, upto, tags)
+        then()
 
     # -- transactions: all that belongs together, or nothing --------------------------------------------------
     #
@@ -293,6 +304,12 @@ class LocalQueue(QueueHandle):
         if part.moved is not None:
             self._take_rows(part, part.moved, ticket, now_ms)
             return
+        if void := self._not_held(part):
+            part.void |= void
+            ticket.reject(self.name, NOT_HELD)
+            if part.publishes:
+                self._return(part)
+                return
         new = self.new_rows(part)
         if self.takes([message for message, _ in new], now_ms):
             self._carry_out(part, ticket, now_ms)
@@ -309,6 +326,10 @@ class LocalQueue(QueueHandle):
                 self.publish(messages, ticket, now_ms)
             else:
                 self.publish_named(*named, messages[0], ticket, now_ms)
+
+    def _not_held(self, _: CommitPart) -> set[int]:
+        """Seqs of what it settles, and its clients do not hold any more."""
+        return set()
 
     @abstractmethod
     def _return(self, part: CommitPart) -> None:

@@ -15,7 +15,7 @@ load, answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from clusterbroker.broker.queues.attributes import HAD_CONSUMERS, LINK_ATTACH
@@ -28,7 +28,7 @@ from clusterbroker.broker.queues.lease import BROKEN, LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.leasing import Leasing, resumed
 from clusterbroker.broker.queues.limits import Limits
 from clusterbroker.broker.queues.link_deliveries import STALE
-from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.link_held import NO_LINK, HeldMessages, LinkAttach
 from clusterbroker.broker.queues.link_holding import HERE, NOT_KEPT, SEQ_BYTES, Holding, HoldingConsumer
 from clusterbroker.broker.queues.local_queue import Host, LocalQueue
 from clusterbroker.broker.queues.rereading import reread
@@ -39,6 +39,7 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
+from clusterbroker.journal.ranges import ranges_of
 from clusterbroker.journal.record import Message
 
 
@@ -135,20 +136,40 @@ class Queue(LocalQueue):
     def _carry_out(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
         """What is returned takes its old place before anything is published behind it: a queue with a length hands out
         and drops in the middle of this, and its oldest come first."""
-        for seq, outcome in part.settles:
-            if outcome == "requeue":
-                self.requeue(seq, False)
+        for one in part.settles:
+            if one.outcome == "requeue" and one.seq not in part.void:
+                self.requeue(one.seq, False)
         super()._carry_out(part, ticket, now_ms)
-        for seq, outcome in part.settles:
-            if outcome == "ack":
+        for one in part.settles:
+            if one.seq in part.void:
+                continue
+            if one.outcome == "ack":
                 self.ring.acked += 1
-                self.settle(seq, held=True)
-            elif outcome == "reject":
-                self.reject(seq, at_once=True)
+                self.settle(one.seq, held=True)
+            elif one.outcome == "reject":
+                self.reject(one.seq, one.change, at_once=True)
 
     def _return(self, part: CommitPart) -> None:
-        for seq, _ in part.settles:
-            self.requeue(seq, False)
+        for one in part.settles:
+            if one.seq not in part.void and (not one.link.link or self._is_attached(one.link)):
+                self.requeue(one.seq, False)
+
+    def _not_held(self, part: CommitPart) -> set[int]:
+        """See `remote.settling`, whose table this is for a node that is alone."""
+        found = set()
+        for one in part.settles:
+            link, ring = one.link.link, self.ring
+            if link and not self._is_attached(one.link):
+                since = self.host.recovery.since(self, *one.link)
+                if not since or not ring.held_by_link(link, one.seq, 1, one.seq):
+                    found.add(one.seq)
+        return found
+
+    def _is_attached(self, link: LinkAttach) -> bool:
+        """Whether a client of this node has the link, under this attach."""
+        if self.holding is None or not self.host.recovery.since(self, *link):
+            return False
+        return any(consumer.holding == link.link for consumer in self.holding.consumers.values())
 
     # -- consuming --------------------------------------------------------------------------------------------
 
@@ -192,12 +213,20 @@ class Queue(LocalQueue):
         else:
             self.at_links.held(link.link, then)
 
-    def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
+    def forget_tags(self, link: int, upto: int, tags: list[bytes], then: Callable[[], None] = lambda: None) -> None:
         if self.holding is not None and not self.deleted:
             self.holding.forget(link, [int.from_bytes(tag) for tag in tags if len(tag) == SEQ_BYTES])
-        super().forget_tags(link, upto, tags)
+        super().forget_tags(link, upto, tags, then)
 
-    def leave_to_link(self, seqs: Sequence[int]) -> None:
+    def link_ended(self, name: str) -> None:
+        if self.dispatch.selecting is not None:
+            self.dispatch.selecting.forget(name)
+
+    def sweep_links(self, names: Callable[[], Iterable[str]]) -> None:
+        if self.dispatch.selecting is not None:
+            self.dispatch.selecting.sweep(names())
+
+    def leave_to_link(self, seqs: Sequence[int], late: LinkAttach = NO_LINK) -> None:
         """They are where they were: their link holds them."""
 
     def add_consumer(self, member: Member, now_ms: int) -> None:
@@ -260,7 +289,7 @@ class Queue(LocalQueue):
         if self.deleted:
             return
         if change:
-            self.dispatch.reject(seq, change)
+            self.dispatch.reject(seq, change, at_once)
         else:
             self.dead_letters.give_up(seq, self.ring.message(seq), "rejected", at_once)
 
@@ -280,6 +309,11 @@ class Queue(LocalQueue):
             self.at_links.give_back(released, modification)
         else:
             self.dispatch.modify(seq, modification)
+
+    def withdraw(self, seqs: Sequence[int], link: LinkAttach) -> None:
+        if not self.deleted and self.ring.link_place(link.link):
+            for first, last in ranges_of(sorted(seqs)):
+                self.at_links.withdraw(link.link, first, last)
 
     def preload(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         self.dead_letters.preload(seqs, then)

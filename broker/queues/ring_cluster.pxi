@@ -153,6 +153,15 @@ cdef class Ring(LinkedRing):
             return self.next_held(seq, end, holder)
         return next_theirs(self, seq, end, holder, True)
 
+    def count_held(self, uint64_t first, uint64_t last, uint8_t holder) -> int:
+        """How many of first to last that node may settle."""
+        cdef uint64_t count = 0, end = min(last, NONE - 1) + 1
+        cdef uint64_t seq = self.next_of(first, end, holder)
+        while seq != NONE:
+            count += 1
+            seq = self.next_of(seq + 1, end, holder)
+        return count
+
     def settle_held(self, uint64_t first, uint64_t last, uint8_t holder) -> int:
         """Settles what that node holds of first to last; returns how many."""
         cdef uint64_t count = 0, own, end = min(last, NONE - 1) + 1

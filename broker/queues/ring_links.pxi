@@ -219,11 +219,11 @@ cdef class LinkedRing(LeasedRing):
             touch_bucket(self, row, seq)  # of what has left the log need not speak any more
         return count
 
-    def held_by_link(self, uint64_t link, uint64_t first, size_t count_max) -> list:
-        """(seq, delivery count, redelivered) of what the link holds from `first` on."""
+    def held_by_link(self, uint64_t link, uint64_t first, size_t count_max, uint64_t last=NONE) -> list:
+        """(seq, delivery count, redelivered) of what the link holds from `first` on, up to `last`."""
         cdef list found = []
         cdef uint16_t row
-        cdef uint64_t seq = max(first, <uint64_t>1), stop
+        cdef uint64_t seq = max(first, <uint64_t>1), stop, end = min(last, self.next_seq - 1) + 1
         cdef block *place
         cdef slot *s
         known = self.row_of_link.get(link)
@@ -232,12 +232,12 @@ cdef class LinkedRing(LeasedRing):
         row = <uint16_t>known
         if not self.link_rows[row].held:
             return found
-        while seq < self.next_seq:
+        while seq < end:
             place = self.find_block(seq >> 8)
             if place == NULL:
-                seq = self.skip(seq, self.next_seq)
+                seq = self.skip(seq, end)
                 continue
-            stop = min((seq | 255) + 1, self.next_seq)
+            stop = min((seq | 255) + 1, end)
             if place.links == NULL:
                 seq = stop
                 continue
@@ -270,7 +270,7 @@ cdef class LinkedRing(LeasedRing):
     def release_link(self, uint64_t link, uint64_t first, uint64_t last) -> list:
         """The link holds none of first to last any more; they stay unacknowledged, at nobody, until who calls returns
         them (`requeue`) when the group that says so is committed. Returns their seqs."""
-        cdef list released = [seq for seq, _, _ in self.held_by_link(link, first, <size_t>-1 >> 1) if seq <= last]
+        cdef list released = [seq for seq, _, _ in self.held_by_link(link, first, <size_t>-1 >> 1, last)]
         cdef uint64_t seq
         for seq in released:
             self.find(seq)

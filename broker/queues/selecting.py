@@ -6,7 +6,8 @@ the others get what it leaves, in order, as ever (`ring.dispatch_selected`). Jud
 message that is on disk is loaded for that, and leaves memory again if that is short.
 
 What is excluded the owner has in memory. Of a recoverable link the log has it as well (`attributes.EXCLUDED`), in the
-group that says that the link has returned the message: so the next owner knows it. Of other links another owner begins
+group that says that the link has returned the message: so the next owner knows it. It is forgotten when the link
+ends. Of other links another owner begins
 without, and of very many messages the oldest are forgotten. Such a message comes to the link once more, as any that has
 returned. A link is known by its container-id and name, also when it comes again.
 """
@@ -108,6 +109,24 @@ class Selecting:
                 self._note(seq, digest, True)
             if self._add(seq, digest):
                 self._review({digest})
+
+    def forget(self, link: str) -> None:
+        """The link has ended: one of that name that comes later is another."""
+        self._end({_digest(link)})
+
+    def sweep(self, links: Iterable[str]) -> None:
+        """The log speaks of links that have ended: these have not."""
+        told = {link for (link, _), _ in EXCLUDED.of(self._queue.ring.attributes)}
+        self._end(told.difference(map(_digest, links)))
+
+    def _end(self, links: set[bytes]) -> None:
+        ended = links & self._links.keys()
+        for link in ended:
+            for seq in self._links.pop(link):
+                del self._excluded[seq, link]
+                self._note(seq, link, False)
+        if ended:
+            self._review(ended)
 
     def _add(self, seq: int, link: bytes) -> bool:
         """Whether it is the link's first one."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from typing import Any, Final, Protocol
 
 from clusterbroker.broker.content.selector.filters import Filter
+from clusterbroker.broker.queues.link_held import NO_LINK, LinkAttach
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
@@ -24,6 +25,12 @@ def hold_limit_ms(settings: QueueSettings, default_ms: int) -> int:
     """So long a consumer may hold a message; 0: for ever. `default_ms`: the node's."""
     limit = settings.consumer_timeout_ms
     return default_ms if limit is None else limit
+
+
+def attach_of(taker: Any) -> LinkAttach:
+    """To which a delivery of this taker was handed out (`LocalConsumer.attach`); a single message has no consumer."""
+    consumer: LocalConsumer | None = taker.owner
+    return NO_LINK if consumer is None else consumer.attach
 
 
 class Source(Protocol):
@@ -105,6 +112,10 @@ class LocalConsumer(Member, Protocol):
 
     order: tuple[int, str, int]
     """The queue says when."""
+
+    @property
+    def attach(self) -> LinkAttach:
+        """Of the recoverable link that it serves, also when that is suspended; NO_LINK: it serves none."""
 
     @property
     def tag(self) -> str:

@@ -213,7 +213,7 @@ class Asking:
             told([])
             return
         if not queue.admit_link(link):
-            queue.ring.attach_link(link.link, attachment.holder)  # what it says of them counts
+            attachment.place(link.link)  # what it says of them counts
         queue.held_by(link, told)
 
     def _tell_tags(self, attachment: Attachment, ask: Ask) -> None:

@@ -39,12 +39,16 @@ from clusterbroker.broker.queues.link_holding import Assigned
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.ring import RemoteConsumer
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.broker.remote.messages import ConsumerHead
+from clusterbroker.broker.remote.messages import ConsumerHead, Range
 from clusterbroker.journal.record import Message
 
 NOTHING: Final = Filter((lambda _: False,), b"")
 OUT_BYTES_MAX: Final = 256 << 10
 """About so much of one consumer's deliveries waits for its frame."""
+
+
+PLACES: Final = 256
+"""Links of an attachment before it looks which of them are elsewhere by now."""
 
 
 class AttachedTo(Protocol):
@@ -183,7 +187,9 @@ class Attachment:
         "members",
         "next_number",
         "node",
+        "not_held",
         "owned",
+        "places",
         "producer",
         "published",
         "purged",
@@ -218,12 +224,17 @@ class Attachment:
         self.settlement = 0  # the last that was applied
         self._settled = 0
         self.told_settled = 0
+        self.not_held: dict[int, tuple[Range, ...]] = {}
+        """Of settlements that it may ask for again: what was not carried out (`settling`)."""
+        self.places: set[int] = set()
+        """Recoverable links that are, or were, attached here."""
         self.unsettled: deque[tuple[int, int]] = deque()  # (id, mark of the commit that it waits for)
         self.purged: dict[int, tuple[int, int]] = {}  # request: (count, mark of the commit that it waits for)
         self._commits: deque[tuple[int, Ticket]] = deque()  # (mark, who waits) of transactions
 
-    def renew(self, gen: int, next_number: int) -> None:
-        """An Attach has come."""
+    def renew(self, gen: int, next_number: int, open_from: int) -> None:
+        """An Attach has come; settlements before `open_from` are not asked for again."""
+        self.not_held = {number: ranges for number, ranges in self.not_held.items() if number >= open_from}
         self.gen = gen
         self.attached = True
         self.next_number = next_number
@@ -234,6 +245,24 @@ class Attachment:
         self.attached = False
         for member in self.members.values():
             member.stop()
+
+    # -- links
+
+    def place(self, link: int) -> None:
+        """The link is at its node: what that says of the link's messages counts."""
+        ring = self.owned.queue.ring
+        ring.attach_link(link, self.holder)
+        if len(self.places) >= PLACES and link not in self.places:
+            self.places = {one for one in self.places if ring.link_place(one) == self.holder}
+        self.places.add(link)
+
+    def unplace(self) -> None:
+        """The node's start is over."""
+        ring = self.owned.queue.ring
+        for link in self.places:
+            if ring.link_place(link) == self.holder:
+                ring.attach_link(link, 0)
+        self.places.clear()
 
     # -- publishes
 

@@ -23,11 +23,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from clusterbroker.broker.queues.handle import Moved
+from clusterbroker.broker.queues.handle import Decided, Moved
 from clusterbroker.broker.queues.link_deliveries import Tagged
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.broker.remote.messages import Commit, NamedPublish, Range, TaggedPublish
+from clusterbroker.broker.remote.messages import (
+    SETTLE_ACK,
+    SETTLE_REJECT,
+    SETTLE_REQUEUE,
+    Commit,
+    NamedPublish,
+    Range,
+    TaggedPublish,
+)
 from clusterbroker.broker.remote.outbox import Outbox
+from clusterbroker.journal.ranges import ranges_of
 from clusterbroker.journal.record import Message, RecordBuffer, size_of
 
 PART_BYTES_MAX: Final = 1 << 20
@@ -36,21 +45,31 @@ PART_BYTES_MAX: Final = 1 << 20
 HOLD_BYTES: Final = 16 << 10
 """As much as one TLS record takes is worth a frame of its own."""
 
+OUTCOMES: Final = {"ack": SETTLE_ACK, "reject": SETTLE_REJECT, "requeue": SETTLE_REQUEUE}
 Named = tuple[bytes, int]  # producer, its number of the message
 
 
 class Committing:
     """What belongs to a transaction's messages: settlements by outcome, those of them whose producers number their own
-    by their place, and who must hear whether it was refused; whose rows they are, if they are rows of a segment."""
+    by their place, and who must hear whether it was refused; whose rows they are, if they are rows of a segment; and
+    annotations of the letters of what is rejected."""
 
-    __slots__ = ("answered", "moved", "named", "settlements")
+    __slots__ = ("answered", "changes", "moved", "named", "settlements")
 
     def __init__(
-        self, settlements: Sequence[tuple[int, Sequence[Range]]], named: dict[int, Named],
-        answered: Callable[[bool], None], moved: Moved | None = None,
+        self, staged: Sequence[Decided], named: dict[int, Named], answered: Callable[[bool], None],
+        moved: Moved | None = None,
     ) -> None:  # fmt: skip
+        """`staged`: settled with the messages; what returns is none of it."""
+        seqs: dict[int, list[int]] = {}
+        changes: dict[bytes, list[int]] = {}
+        for one in staged:
+            seqs.setdefault(OUTCOMES[one.outcome], []).append(one.seq)
+            if one.change:
+                changes.setdefault(one.change, []).append(one.seq)
         self.moved = moved
-        self.settlements = tuple((outcome, tuple(ranges)) for outcome, ranges in settlements)
+        self.settlements = tuple((outcome, tuple(ranges_of(some))) for outcome, some in seqs.items())
+        self.changes = tuple((change, tuple(ranges_of(some))) for change, some in changes.items())
         self.named = named
         self.answered = answered
 
@@ -205,7 +224,7 @@ class Backlog:
         named = tuple((entry.first + place, *name) for place, name in commit.named.items())
         count = len(entry.messages)
         moved = None if commit.moved is None else (commit.moved.segment, tuple(commit.moved.seqs))
-        head = Commit(queue_id, epoch, gen, entry.first, count, commit.settlements, named, moved)
+        head = Commit(queue_id, epoch, gen, entry.first, count, commit.settlements, named, moved, commit.changes)
         outbox.publish_apart(head, buffer.take())
         self._departed(outbox)
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.queues.handle import GONE
-from clusterbroker.broker.queues.link_held import LinkAttach
+from clusterbroker.broker.queues.link_held import NO_LINK
 from clusterbroker.broker.queues.stumble import Stumble, Unfit
 from clusterbroker.broker.remote.messages import SETTLE_LEFT, SETTLE_REQUEUE, ConsumerHead
 from clusterbroker.journal.record import DamagedRecord, read_records
@@ -37,9 +37,6 @@ WINDOW_FIRST: Final = 32
 """Messages, as long as their size is not known."""
 WINDOW_MAX: Final = 2048
 WINDOW_BYTES: Final = 2 << 20
-
-NO_LINK: Final = LinkAttach(0, 0)
-"""It is no recoverable link's."""
 
 _SEQ_OFFSET: Final = 24
 _HEADER_BYTES: Final = 32

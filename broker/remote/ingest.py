@@ -1,9 +1,8 @@
-"""Publishes and settlements of remote queues at the queue's owner: in their order, each once.
+"""Publishes of remote queues at the queue's owner: in their order, each once.
 
 Publishes are known by their numbers: the next one is taken, a known one is answered when it is committed, a gap asks
-for a new attach. Settlements are known by theirs, and count only while the message is held by their very node. A
-transaction's part (`Commit`) is both at once, and goes by its publishes' numbers. Everything from one frame stands in
-one group of the log.
+for a new attach. A transaction's part (`Commit`) has settlements too (`settling`): it goes by its publishes' numbers,
+and is refused if its node does not hold what it settles. Everything from one frame stands in one group of the log.
 
 A queue that may refuse judges nothing before it is open: until every node has attached, messages held by their
 clients look ready, and would take the room of publishes. Publishes are passed over meanwhile, and sent again then.
@@ -14,7 +13,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from clusterbroker.broker.content.message import taken_at
-from clusterbroker.broker.queues.handle import CommitPart, Modification, Moved
+from clusterbroker.broker.queues.handle import CommitPart, Moved
 from clusterbroker.broker.queues.link_deliveries import Tagged
 from clusterbroker.broker.queues.local_queue import LocalQueue, Row
 from clusterbroker.broker.queues.producers import is_dead_letter
@@ -22,15 +21,14 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.attachment import Attachment
 from clusterbroker.broker.remote.host import OwnedQueueHost
 from clusterbroker.broker.remote.messages import (
-    SETTLE_ACK,
-    SETTLE_LEFT,
     SETTLE_REJECT,
-    SETTLE_REQUEUE_COUNTED,
     Commit,
     NamedPublish,
     Settlement,
     TaggedPublish,
 )
+from clusterbroker.broker.remote.settling import Settling
+from clusterbroker.journal.ranges import subtract
 from clusterbroker.journal.record import Message, bodies_but_last, read_records
 from clusterbroker.replication.errors import BadMessage
 
@@ -40,6 +38,7 @@ class IngestedQueue(Protocol):
 
     queue: LocalQueue
     host: OwnedQueueHost
+    settling: Settling
 
     @property
     def open(self) -> bool:
@@ -182,6 +181,9 @@ class Ingest:
             )
         else:
             fits = not queue.rejects or queue.has_room_for(commit.count, bodies_but_last(records), now_ms)
+        fits = fits and (
+            attachment.refused is not None or self._owned.settling.holds_all(attachment, commit.settlements)
+        )
         if last <= attachment.died or not fits:
             attachment.refuse(commit.first, last)
             self._remember(attachment, [name for name in named.values() if name not in known])
@@ -201,8 +203,7 @@ class Ingest:
             taken = queue.publish_records(records, ticket, now_ms)
             assert taken == commit.count, f"a Commit of {commit.count} messages holds {taken}"
         self._came_before(attachment, commit.first, seq)
-        parts = [Settlement(0, outcome, ranges) for outcome, ranges in commit.settlements]
-        changed = sum([self._carry_out(attachment, part) for part in parts])
+        changed = self._owned.settling.commit(attachment, _parts(commit))
         if changed and queue.ring.needs_write:
             attachment.until_durable(ticket)
         self._accepted(attachment, last, ticket)
@@ -318,60 +319,12 @@ class Ingest:
         self._owned.queue.ring.set_attribute(attachment.producer, last)
         ticket.pass_()
 
-    # -- settlements ----------------------------------------------------------------------------------------------
 
-    def settle(self, attachment: Attachment, settlements: tuple[Settlement, ...]) -> None:
-        for settlement in settlements:
-            self.settle_one(attachment, settlement)
-        self._owned.queue.ring.mark()
-        self._owned.touch()
-
-    def settle_one(self, attachment: Attachment, settlement: Settlement) -> None:
-        if settlement.id <= attachment.settlement:
-            return  # told again, and applied before
-        queue, ring = self._owned.queue, self._owned.queue.ring
-        changed = self._carry_out(attachment, settlement)
-        attachment.settlement = settlement.id
-        if changed and ring.needs_write:
-            attachment.unsettled.append((settlement.id, queue.log.commits))
-        elif attachment.unsettled:  # it needs no commit, but the answer is for all up to it
-            attachment.unsettled.append((settlement.id, attachment.unsettled[-1][1]))
-
-    def _give_back(self, seqs: list[int], settlement: Settlement) -> int:
-        """What links have held returns when that is committed; how many that are."""
-        holding, ring = self._owned.queue.holding, self._owned.queue.ring
-        assert holding is not None, "there are links"
-        counts, upto = settlement.outcome == SETTLE_REQUEUE_COUNTED, settlement.count
-        counted = [seq for seq in seqs if counts and ring.delivery_count(seq) <= upto]
-        uncounted = [seq for seq in seqs if seq not in set(counted)] if counted else seqs
-        holding.give_back(counted, Modification(True, settlement.link, settlement.change))
-        holding.give_back(uncounted, Modification(False, settlement.link, settlement.change))
-        return len(seqs)
-
-    def _carry_out(self, attachment: Attachment, settlement: Settlement) -> int:
-        """How many of these messages its node held, and the log must hear of.
-
-        A message that counts more deliveries than it came with was counted by an owner before, who died with the
-        answer: it returns as it is.
-        """
-        queue, ring, holder = self._owned.queue, self._owned.queue.ring, attachment.holder
-        outcome, link, change, changed = settlement.outcome, settlement.link, settlement.change, 0
-        for first, last in settlement.ranges:
-            if outcome == SETTLE_ACK:
-                changed += ring.settle_held(first, last, holder)
-                continue
-            if outcome == SETTLE_LEFT:
-                ring.requeue_held(first, last, holder, False)
-                continue
-            if outcome != SETTLE_REJECT and queue.holding is not None:
-                changed += self._give_back(ring.take_linked(first, last, holder), settlement)
-            for seq in ring.take_held(first, last, holder):
-                counted = outcome == SETTLE_REQUEUE_COUNTED and ring.delivery_count(seq) <= settlement.count
-                changed += outcome == SETTLE_REJECT or counted or bool(change)
-                if outcome == SETTLE_REJECT:
-                    queue.reject(seq, change)
-                elif link or change:
-                    queue.modify(seq, Modification(counted, link, change))
-                else:
-                    queue.requeue(seq, counted)
-        return changed
+def _parts(commit: Commit) -> list[Settlement]:
+    """What a transaction settles, as settlements: those with annotations of their letters apart."""
+    changed = [range_ for _, ranges in commit.changes for range_ in ranges]
+    parts = [
+        Settlement(0, outcome, tuple(subtract(ranges, changed) if outcome == SETTLE_REJECT else ranges))
+        for outcome, ranges in commit.settlements
+    ]
+    return parts + [Settlement(0, SETTLE_REJECT, ranges, change=change) for change, ranges in commit.changes]

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.handle import Reread
 from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
-from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.link_held import NO_LINK, HeldMessages, LinkAttach
+from clusterbroker.broker.remote.backlog import Backlog
 from clusterbroker.broker.remote.consumer_link import Line, seq_of
 from clusterbroker.broker.remote.messages import (
     ASK_BROWSE,
@@ -22,6 +23,7 @@ from clusterbroker.broker.remote.messages import (
     ASK_TAGS,
     SETTLE_LEFT,
     SETTLE_REQUEUE,
+    SETTLE_REQUEUE_COUNTED,
     Answer,
     Range,
 )
@@ -39,8 +41,19 @@ if TYPE_CHECKING:
     from clusterbroker.journal.record import Message
 
 
+NONE_GONE: Final[frozenset[int]] = frozenset()
+NO_LINKS: Final[dict[int, int]] = {}
+"""Of a queue without such links. It stays empty."""
+LINKS_SLACK: Final = 16
+
+
 class LinkSide:
-    """What `RemoteQueue` has of it."""
+    """What `RemoteQueue` has of it.
+
+    _gone_links   consumers of such links that are gone: deliveries of this attachment may still come for them
+    _links        link -> its newest attach here. Of those whose consumers are gone the owner has to know as long as
+                  outcomes of their deliveries are on the way (`settling`)
+    """
 
     __slots__ = ()
     attached: bool
@@ -52,10 +65,17 @@ class LinkSide:
     _by_subscription: dict[LocalConsumer, Line]
     _settlements: Settlements
     _gone_links: frozenset[int]
+    _backlog: Backlog
+    _lines: dict[int, Line]
+    _links: dict[int, int]
 
     @abstractmethod
     def subscribe(self, subscription: LocalConsumer, now_ms: int, then: Callable[[str], None]) -> None:
         """See `QueueHandle`."""
+
+    @abstractmethod
+    def _begin_links(self) -> None:
+        """The first one is here: `_links` is its own."""
 
     @abstractmethod
     def take(self, messages: Sequence[Message], ticket: Ticket | None, tagged: Tagged | None = None) -> None:
@@ -93,6 +113,30 @@ class LinkSide:
         self.subscribe(subscription, now_ms, then)
         if subscription in self._by_subscription:
             self._by_subscription[subscription].link = link
+            self._is_here(link)
+
+    def _is_here(self, link: LinkAttach) -> None:
+        if not self._links:
+            self._begin_links()
+        elif len(self._links) > 2 * len(self._lines) + LINKS_SLACK:
+            self.silent_links()
+        self._links[link.link] = link.attach
+
+    def silent_links(self) -> tuple[LinkAttach, ...]:
+        """Attaches of links whose consumers are gone. They are forgotten when no outcome of theirs can be on the way,
+        or come: what an open transaction has retired is unacknowledged here."""
+        attached = {line.link.link for line in self._lines.values()}
+        silent = [LinkAttach(*link) for link in self._links.items() if link[0] not in attached]
+        if self._settlements or self._backlog or self.ring.unacked:
+            return tuple(silent)
+        for link in silent:
+            del self._links[link.link]
+        return ()
+
+    def returned_by(self, link: LinkAttach) -> int:
+        """What becomes of a delivery that was settled in vain: it stays with its link, if that is suspended."""
+        is_here = not link.link or any(line.link == link for line in self._lines.values())
+        return SETTLE_REQUEUE if is_here else SETTLE_LEFT
 
     def held_by(self, link: LinkAttach, then: Callable[[Sequence[HeldMessages] | str], None]) -> None:
         def answered(answer: Answer, _: memoryview) -> None:
@@ -104,6 +148,7 @@ class LinkSide:
             found += [HeldMessages(first, last, 0, withdrawn=True) for first, last in answer.withdrawn]
             then(answer.refused or found)
 
+        self._is_here(link)
         self._ask(ASK_HELD, answered, link=link)
 
     def give_up(self, line: Line) -> frozenset[int]:
@@ -119,11 +164,19 @@ class LinkSide:
         """`Line.returned` of a consumer that is gone."""
         return SETTLE_LEFT if consumer in self._gone_links else SETTLE_REQUEUE
 
-    def leave_to_link(self, seqs: Sequence[int]) -> None:
+    def leave_to_link(self, seqs: Sequence[int], late: LinkAttach = NO_LINK) -> None:
+        if self._links.get(late.link, late.attach) != late.attach:
+            return  # it has them
         for seq in seqs:
             if not self.deleted and self.ring.release(seq) >= 0:
                 self._settlements.add(seq, SETTLE_LEFT)
         self.ring.mark()
 
-    def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
-        self._ask(ASK_FORGET, lambda *_: None, tags=AskedTags(link, 0, tuple(tags), upto=upto))
+    def withdraw(self, seqs: Sequence[int], link: LinkAttach) -> None:
+        for seq in seqs:
+            if not self.deleted and (count := self.ring.release(seq)) >= 0:
+                self._settlements.add(seq, SETTLE_REQUEUE_COUNTED, count, withdraws=link.link)
+        self.ring.mark()
+
+    def forget_tags(self, link: int, upto: int, tags: list[bytes], then: Callable[[], None] = lambda: None) -> None:
+        self._ask(ASK_FORGET, lambda *_: then(), tags=AskedTags(link, 0, tuple(tags), upto=upto))

@@ -78,6 +78,9 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
     """SETTLE_REQUEUE and SETTLE_REQUEUE_COUNTED: this link never gets them again; empty: it may."""
     change: Annotated[bytes, msgspec.Meta(max_length=4096)] = b""
     """Likewise, and of SETTLE_REJECT: annotations that they have from now on (`content.changes`)."""
+    withdraws: Whole = 0
+    """SETTLE_REQUEUE_COUNTED: the recoverable link that has held them for too long, and whose client is to hear that.
+    An owner of an older release does not read it."""
 
     def __post_init__(self) -> None:
         check_ranges(self.ranges)
@@ -106,6 +109,9 @@ class AttachedQueue(msgspec.Struct, frozen=True, array_like=True):
     """Consumers whose first answer is awaited: each is a `Consume`, taken up once the queue knows everybody."""
     sent: Whole = 0
     """Publishes up to this number have been sent to an owner before."""
+    links: tuple[tuple[Whole, AttachNumber], ...] = ()
+    """Attaches of recoverable links whose consumers are gone, while settlements of their deliveries are on the way. An
+    owner of an older release does not read it."""
 
     def __post_init__(self) -> None:
         check_ranges(self.outstanding)
@@ -249,9 +255,11 @@ class Commit(ProxyMessage, frozen=True, tag=29):
     """(number, producer, its number) of messages whose producer numbers them itself."""
     moved: tuple[Whole, tuple[Whole, ...]] | None = None
     """All of them are rows of a committed segment: the id of its queue, and their seqs there."""
+    changes: tuple[tuple[Annotated[bytes, msgspec.Meta(max_length=4096)], tuple[Range, ...]], ...] = ()
+    """Annotations of the dead letters of these, which are rejected."""
 
     def __post_init__(self) -> None:
-        for _, ranges in self.settlements:
+        for _, ranges in (*self.settlements, *self.changes):
             check_ranges(ranges)
 
 
@@ -362,6 +370,12 @@ class Settled(ProxyMessage, frozen=True, tag=45):
     queue_id: Whole
     gen: Whole
     id: Whole
+    void: tuple[Range, ...] = ()
+    """Seqs of the settlement with this id that were not carried out: the node does not hold them. Members of older
+    releases do not read it."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self.void)
 
 
 class Answer(ProxyMessage, frozen=True, tag=46):

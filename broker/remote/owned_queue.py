@@ -14,7 +14,7 @@
 (READY -> UNACKED at its holder number), and its held and unlisted messages return. The settlements of an epoch's
 first Attach name messages that this owner has ready, because only the Attach itself names the holder. Later a
 settlement counts only while the message is held by that very start of that node; otherwise a late one would remove a
-message of another holder.
+message of another holder (`settling`).
 
 This module covers one queue: `owned_queues.OwnedQueues` reads the frames, finds the queue, and sends deliveries.
 """
@@ -46,6 +46,7 @@ from clusterbroker.broker.remote.messages import (
     Range,
     Settled,
 )
+from clusterbroker.broker.remote.settling import Settling
 from clusterbroker.journal.record import read_records, verify_records
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class OwnedQueue:
         self._consumes: list[tuple[Attachment, Consume]] = []  # they wait for everybody's consumers
         self._passed_over: dict[Attachment, None] = {}  # their publishes came too early to be judged
         self.asking = Asking(self)
+        self.settling = Settling(self)
         self.intake = Ingest(self)
         self._residence = Residence(self)
         queue.listener = self.touch
@@ -242,19 +244,20 @@ class OwnedQueue:
             if self.has_gap:
                 attachment.came_before = entry.sent
         assert attachment.incarnation == incarnation, "an attachment ends with its node's start"
-        attachment.renew(entry.gen, entry.next_number)
+        open_from = min((settlement.id for settlement in entry.settlements), default=attachment.settlement + 1)
+        attachment.renew(entry.gen, entry.next_number, open_from)
         self._forget_questions(attachment)
         if self.has_gap and self._missing:
             self._step_over(entry)
-        for head in entry.consumers:
-            if head.holding and self._obeys(head):
-                self.queue.ring.attach_link(head.holding, attachment.holder)  # its settlements count
+        for link in (*map(_link_of, entry.consumers), *entry.links):
+            if link[0] and self._obeys(LinkAttach(*link)):
+                attachment.place(link[0])  # its settlements count
         for settlement in entry.settlements:
             if self._missing:
                 for first, last in settlement.ranges:
                     if settlement.id > attachment.settlement:
                         self.queue.ring.adopt(first, last, attachment.holder)
-            self.intake.settle_one(attachment, settlement)
+            self.settling.settle_one(attachment, settlement)
         self._hold_only(attachment, entry.outstanding)
         self._list(attachment, entry.consumers, entry.asking)
         for member in attachment.members.values():
@@ -312,7 +315,7 @@ class OwnedQueue:
     ) -> None:
         """Those that stay keep their places; new ones come before old ones go, or a queue might think itself unused.
         Who asks stays if the answer was lost."""
-        listed = {head.consumer: head for head in heads if not head.holding or self._obeys(head)}
+        listed = {head.consumer: head for head in heads if not head.holding or self._obeys(_link_of(head))}
         for number, head in listed.items():
             member = attachment.members.get(number)
             if member is None:
@@ -346,6 +349,7 @@ class OwnedQueue:
             self._forget_questions(attachment)
             for number in tuple(attachment.members):
                 self.cancel(attachment, number)
+            attachment.unplace()
             self.queue.ring.requeue_all_held(attachment.holder)
             for producer in (attachment.producer, attachment.killer):
                 if producer in self.queue.ring.attributes:
@@ -386,7 +390,7 @@ class OwnedQueue:
             subscriptions.exclusive or (head.exclusive and len(subscriptions) > 0) or self.queue.leased != ""
         )
         why = (self.queue.leased or EXCLUSIVE) if refused else ""
-        if head.holding and not why and not self._obeys(head):
+        if head.holding and not why and not self._obeys(_link_of(head)):
             why = STALE
         if not why and head.consumer not in attachment.members:
             self._enlist(attachment, head)
@@ -399,12 +403,14 @@ class OwnedQueue:
     def _enlist(self, attachment: Attachment, head: ConsumerHead) -> None:
         member = RemoteSubscription(self, attachment, head)
         attachment.members[head.consumer] = member
+        if head.holding:
+            attachment.place(head.holding)
         self.queue.add_consumer(member, self.host.now_ms)
         self.queue.subscriptions.resumes(member, head.holding)
 
-    def _obeys(self, head: ConsumerHead) -> bool:
-        """Whether this attach of a recoverable link counts: another came after it, or the link has ended."""
-        return isinstance(self.queue, Queue) and not self.queue.admit_link(LinkAttach(head.holding, head.attach))
+    def _obeys(self, link: LinkAttach) -> bool:
+        """Whether this attach of a recoverable link counts: else another came after it, or the link has ended."""
+        return isinstance(self.queue, Queue) and not self.queue.admit_link(link)
 
     def _send_again(self, member: RemoteSubscription, outstanding: tuple[Range, ...]) -> None:
         """What its link holds and its node has not: it was on its way when link or owner were lost."""
@@ -434,22 +440,13 @@ class OwnedQueue:
         self.outgoing.pop(member, None)
         self.activity.pop(member, None)
         self.assigning.pop(member, None)
-        if member.holding:
-            self._suspend(attachment, member)
+        if member.holding:  # its link holds what it was handed, sent or not
+            assert isinstance(self.queue, Queue), "a stream has no such consumers"
+            self.queue.at_links.suspend(member, member.holding)
             return
         for seq, _, _, _ in read_records(member.credit.out.take()):  # not sent yet
             self.queue.ring.requeue_held(seq, seq, attachment.holder, False)
         self.queue.remove_consumer(member, self.host.now_ms)
-
-    def _suspend(self, attachment: Attachment, member: RemoteSubscription) -> None:
-        """Its link holds what it was handed, sent or not."""
-        ring = self.queue.ring
-        if ring.link_place(member.holding) == attachment.holder and all(
-            other.holding != member.holding for other in attachment.members.values()
-        ):
-            ring.attach_link(member.holding, 0)
-        assert isinstance(self.queue, Queue), "a stream has no such consumers"
-        self.queue.at_links.suspend(member, member.holding)
 
     def credit(self, attachment: Attachment, number: int, upto: int, held: int) -> None:
         member = attachment.members.get(number)
@@ -497,6 +494,9 @@ class OwnedQueue:
         if self._synced:
             settled = attachment.settled()
             if settled > attachment.told_settled:
+                for number, void in attachment.not_held.items():
+                    if attachment.told_settled < number <= settled:
+                        self.host.send(node, Settled(queue_id, gen, number, void))
                 attachment.told_settled = settled
                 self.host.send(node, Settled(queue_id, gen, settled))
         if attachment.refused is not None and attachment.published == attachment.accepted and not attachment.unlogged:
@@ -505,3 +505,7 @@ class OwnedQueue:
         elif attachment.published > attachment.told_published:
             attachment.told_published = attachment.published
             self.host.send(node, Published(queue_id, gen, attachment.published))
+
+
+def _link_of(head: ConsumerHead) -> LinkAttach:
+    return LinkAttach(head.holding, head.attach)

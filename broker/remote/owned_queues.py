@@ -275,7 +275,7 @@ class OwnedQueues:
 
     def _settle(self, peer: str, message: Settle, _: memoryview) -> None:
         if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
-            self._work(found.owned, found.owned.intake.settle, found.attachment, message.settlements)
+            self._work(found.owned, found.owned.settling.settle, found.attachment, message.settlements)
 
     def _ask(self, peer: str, message: Ask, _: memoryview) -> None:
         if (found := self._found(peer, message.queue_id, message.epoch, message.gen, True)) is not None:

@@ -20,8 +20,7 @@ The queue works in `turn`, when something marked its ring: the calls of a turn a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from clusterbroker.broker.queues.handle import GONE, CommitPart, Modification, Taken
 from clusterbroker.broker.queues.lease import GONE as LOST
@@ -31,10 +30,10 @@ from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer, tell_ended
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
-from clusterbroker.broker.remote.backlog import Backlog, Committing, Named
+from clusterbroker.broker.remote.backlog import OUTCOMES, Backlog, Committing, Named
 from clusterbroker.broker.remote.consumer_link import Line, no_place_for, seq_of, split
 from clusterbroker.broker.remote.host import ProxyHost
-from clusterbroker.broker.remote.link_side import LinkSide
+from clusterbroker.broker.remote.link_side import NO_LINKS, NONE_GONE, LinkSide
 from clusterbroker.broker.remote.messages import (
     ASK_COUNTS,
     ASK_DELETE,
@@ -42,7 +41,6 @@ from clusterbroker.broker.remote.messages import (
     ASK_LEASE,
     ASK_PURGE,
     ASK_TOUCH,
-    SETTLE_ACK,
     SETTLE_REJECT,
     SETTLE_REQUEUE,
     SETTLE_REQUEUE_COUNTED,
@@ -66,11 +64,9 @@ from clusterbroker.broker.streams.strip_bcc import unblinded
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.cluster.wiring.stream_settings import STREAM
-from clusterbroker.journal.ranges import merged, ranges_of
+from clusterbroker.journal.ranges import merged
 from clusterbroker.journal.record import Message, read_records, verify_records
 from clusterbroker.replication.errors import BadMessage
-
-_OUTCOMES: Final = {"ack": SETTLE_ACK, "reject": SETTLE_REJECT, "requeue": SETTLE_REQUEUE}
 
 
 class Others(Protocol):
@@ -112,8 +108,8 @@ class RemoteQueue(LinkSide):
     """The handle (`broker.queues.handle`) of one queue at a node that does not own it."""
 
     __slots__ = (
-        "_backlog", "_busy", "_by_subscription", "_cancels", "_gone_links", "_lines", "_questions", "_settlements",
-        "_watch", "attached", "deleted", "entity", "gen", "node", "outbox", "ready", "ring", "settings",
+        "_backlog", "_busy", "_by_subscription", "_cancels", "_gone_links", "_lines", "_links", "_questions",
+        "_settlements", "_watch", "attached", "deleted", "entity", "gen", "node", "outbox", "ready", "ring", "settings",
     )  # fmt: skip
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, node: Others) -> None:
@@ -135,9 +131,8 @@ class RemoteQueue(LinkSide):
         self._settlements = Settlements()
         self._questions = Questions()
         self._watch: Watch | None = None
-        self._gone_links: frozenset[int] = (
-            frozenset()
-        )  # consumers of recoverable links, of which deliveries may still come
+        self._gone_links: frozenset[int] = NONE_GONE
+        self._links: dict[int, int] = NO_LINKS
         ring.owner = self
 
     def __repr__(self) -> str:
@@ -272,13 +267,13 @@ class RemoteQueue(LinkSide):
         if part.publishes:
             self._commit(part, ticket)
         else:  # settlements alone are told, and told again, in one frame
-            for seq, outcome in part.settles:
-                if outcome == "ack":
-                    self.ring.settle(seq, True)
+            for one in part.settles:
+                if one.outcome == "ack":
+                    self.ring.settle(one.seq, True)
                 else:
-                    self._give_back(seq, _OUTCOMES[outcome])
+                    self._give_back(one.seq, OUTCOMES[one.outcome], change=one.change)
             self.gather()
-            self._settlements.hold(ticket)
+            self._settlements.hold(ticket, part)
         self.ring.mark()
 
     def _commit(self, part: CommitPart, ticket: Ticket) -> None:
@@ -293,21 +288,18 @@ class RemoteQueue(LinkSide):
             if name is not None:
                 named[len(messages)] = name
             messages.extend(some)
-        seqs: dict[int, list[int]] = {}
-        for seq, outcome in part.settles:
-            if outcome == "requeue":
-                self._give_back(seq, SETTLE_REQUEUE)
-            else:
-                seqs.setdefault(_OUTCOMES[outcome], []).append(seq)
+        staged = [one for one in part.settles if one.outcome != "requeue"]
+        for one in part.settles:
+            if one.outcome == "requeue":
+                self._give_back(one.seq, SETTLE_REQUEUE)
 
         def answered(refused: bool) -> None:
-            for seq in chain.from_iterable(seqs.values()):
-                if not self.deleted and self.ring.release(seq) >= 0 and refused:
-                    self._settlements.add(seq, SETTLE_REQUEUE)
+            for one in staged:
+                if not self.deleted and self.ring.release(one.seq) >= 0 and refused:
+                    self._settlements.add(one.seq, self.returned_by(one.link))
             self.ring.mark()
 
-        settlements = [(outcome, ranges_of(some)) for outcome, some in seqs.items()]
-        commit = Committing(settlements, named, answered, part.moved)
+        commit = Committing(staged, named, answered, part.moved)
         self.node.took(self, self._backlog.publish(self._shown(messages), ticket, commit=commit))
 
     def _shown(self, messages: Sequence[Message]) -> Sequence[Message]:
@@ -338,6 +330,9 @@ class RemoteQueue(LinkSide):
         self._ask(
             ASK_DELETE, lambda answer, _: then(answer.refused, answer.count), if_unused=if_unused, if_empty=if_empty
         )
+
+    def _begin_links(self) -> None:
+        self._links = {}
 
     def ownerless(self) -> None:
         """It has lost its owner, and there is no other: who deletes it without conditions need not wait for one."""
@@ -393,6 +388,7 @@ class RemoteQueue(LinkSide):
         self._busy.update(dict.fromkeys(self._lines.values()))
         for line in self._lines.values():
             line.attach()
+        self._gone_links = NONE_GONE  # what comes of this attachment is dropped
 
     def attachment(self) -> AttachedQueue:
         """All that this node has to do with the queue, for a new attachment (`detach` came before).
@@ -411,6 +407,7 @@ class RemoteQueue(LinkSide):
             next_number=self._backlog.next_number,
             asking=tuple(line.head() for line in self._lines.values() if line.then is not None),
             sent=self._backlog.sent,
+            links=self.silent_links(),
         )
 
     def on_attached(self, message: Attached) -> None:
@@ -564,7 +561,7 @@ class RemoteQueue(LinkSide):
 
     def on_settled(self, message: Settled) -> None:
         if message.gen == self.gen and not self.deleted:
-            acknowledged = self._settlements.settled(message.id)
+            acknowledged = self._settlements.settled(message.id, message.void, self.name)
             if acknowledged:
                 self.ring.forget(acknowledged)
 

@@ -2,7 +2,7 @@
 
 Settlements are gathered once per turn and sent with a rising id. They are kept, and sent again with each attachment,
 until `Settled`; the owner takes one twice without harm, because a settlement counts only while the message is held by
-this node.
+this node. What it could not carry out it says with that (`settling`), and whoever waits for it hears so.
 
 One case needs care. A returned message may come again before `Settled` does: its return has been carried out, and its
 new delivery is outstanding. If the next attachment had both, the owner would return a message that a client holds. A
@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec.structs
 
+from clusterbroker.broker.queues.handle import NOT_HELD, CommitPart
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.messages import (
     SETTLE_ACK,
@@ -42,47 +43,52 @@ class Settlements:
     def __init__(self) -> None:
         self._next_id = 1
         self._told = 0  # the last id that the owner was told in this attachment
-        self._gathered: dict[tuple[int, int, str, bytes], list[int]] = {}
-        """Outcome, delivery count, link, change: seqs."""
+        self._gathered: dict[tuple[int, int, str, bytes, int], list[int]] = {}
+        """Outcome, delivery count, link, change, withdraws: seqs."""
         self._open: deque[Settlement] | tuple[()] = ()
         self._returned: dict[int, int] = {}  # seq -> id of the open settlement that returns it
         self._struck: dict[int, list[int]] = {}  # id of an open settlement -> seqs to be struck off it
-        self._tickets: list[tuple[int, Ticket]] = []  # few, and seldom any: an empty deque weighs 760 bytes
+        # few, and seldom any: an empty deque weighs 760 bytes
+        self._tickets: list[tuple[int, Ticket, CommitPart]] = []
 
     def __bool__(self) -> bool:
         return bool(self._open or self._gathered)
 
-    def add(self, seq: int, outcome: int, count: int = 0, link: str = "", change: bytes = b"") -> None:
+    def add(
+        self, seq: int, outcome: int, count: int = 0, link: str = "", change: bytes = b"", withdraws: int = 0
+    ) -> None:
         """A delivery that is not acknowledged but rejected or returned; `count`: for how often it had been before;
-        `link` and `change` as in `Modification`, and `change` of a dead letter."""
-        self._gathered.setdefault((outcome, count, link, change), []).append(seq)
+        `link` and `change` as in `Modification`, and `change` of a dead letter; `withdraws` as in `Settlement`."""
+        self._gathered.setdefault((outcome, count, link, change, withdraws), []).append(seq)
 
     def gather(self, acknowledged: Sequence[Range]) -> None:
         """Makes settlements of all that came since the last call."""
         self._append(SETTLE_ACK, acknowledged)
-        for (outcome, count, link, change), seqs in sorted(self._gathered.items()):
-            self._append(outcome, ranges_of(seqs), count, link, change)
+        for (outcome, count, link, change, withdraws), seqs in sorted(self._gathered.items()):
+            self._append(outcome, ranges_of(seqs), count, link, change, withdraws)
         self._gathered.clear()
 
     def _append(
-        self, outcome: int, ranges: Sequence[Range], count: int = 0, link: str = "", change: bytes = b""
-    ) -> None:
+        self, outcome: int, ranges: Sequence[Range], count: int = 0, link: str = "", change: bytes = b"",
+        withdraws: int = 0,
+    ) -> None:  # fmt: skip
         for start in range(0, len(ranges), RANGES_MAX):
             part = tuple(ranges[start : start + RANGES_MAX])
             if isinstance(self._open, tuple):
                 self._open = deque()
-            self._open.append(Settlement(self._next_id, outcome, part, count, link, change))
+            self._open.append(Settlement(self._next_id, outcome, part, count, link, change, withdraws))
             if outcome in (SETTLE_REQUEUE, SETTLE_REQUEUE_COUNTED, SETTLE_LEFT):
                 for first, last in part:
                     self._returned.update(dict.fromkeys(range(first, last + 1), self._next_id))
             self._next_id += 1
 
-    def hold(self, ticket: Ticket) -> None:
-        """The ticket passes when all that was gathered is committed."""
+    def hold(self, ticket: Ticket, part: CommitPart) -> None:
+        """The ticket passes when all that was gathered is committed, what the part settles with the rest. It is
+        rejected if some of that was not carried out (`CommitPart.void`)."""
         assert not self._gathered, "what was settled is gathered before somebody waits for it"
         if self._open:
             ticket.hold()
-            self._tickets.append((self._open[-1].id, ticket))
+            self._tickets.append((self._open[-1].id, ticket, part))
 
     @property
     def watches_returns(self) -> bool:
@@ -122,9 +128,15 @@ class Settlements:
 
     # -- answers
 
-    def settled(self, upto: int) -> list[Range]:
-        """The owner has committed all up to this id; returns the acknowledged ranges among them."""
+    def settled(self, upto: int, void: Sequence[Range] = (), queue: str = "") -> list[Range]:
+        """The owner has committed all up to this id, but `void` of the last of them; returns the acknowledged ranges
+        among them."""
         acknowledged: list[Range] = []
+        for _, ticket, part in self._tickets if void else ():
+            found = {one.seq for one in part.settles if any(first <= one.seq <= last for first, last in void)}
+            if found:
+                part.void |= found
+                ticket.reject(queue, NOT_HELD)
         while self._open and self._open[0].id <= upto:
             settlement = self._open.popleft()
             self._struck.pop(settlement.id, None)
@@ -147,6 +159,6 @@ class Settlements:
         self._returned.clear()
         self._struck.clear()
         tickets, self._tickets = self._tickets, []
-        for _, ticket in tickets:
+        for _, ticket, _ in tickets:
             ticket.pass_()
         return acknowledged

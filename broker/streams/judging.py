@@ -30,14 +30,19 @@ def filter_asked(wire: bytes, known: Filter | None) -> Filter:
 
 def judged(taken: Taken, wanted: Filter, queue_id: int, epoch: int, count_max: int) -> tuple[Taken, int, int]:
     """What the filter takes of these records, at most so many messages and with gaps between them; the
-    work of judging them, and how many were taken. `next_seq`: all before it were judged."""
+    work of judging them, and how many were taken. `next_seq`: all before it were judged; when the
+    node has no memory for that, its reader asks again from there on."""
     buffer, first, work, found, next_seq = RecordBuffer(), 0, 0, 0, taken.next_seq
     for seq, message, delivery_count, redelivered in read_records(taken.records):
         if work > WORK_MAX or found >= count_max:
             next_seq = seq
             break
         work += wanted.work(message)
-        if wanted.takes(Subject(message)):
+        takes = wanted.takes(Subject(message))
+        if takes is None:
+            next_seq = seq
+            break
+        if takes:
             buffer.enqueue(queue_id, epoch, seq, message, delivery_count, bool(redelivered))
             first = first or seq
             found += 1

@@ -23,7 +23,7 @@ from clusterbroker.broker.content.selector.filters import Filter
 from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.handle import Taken as OneTaken
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
-from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.link_held import NO_LINK, HeldMessages, LinkAttach
 from clusterbroker.broker.queues.local_queue import Host, LocalQueue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer
@@ -162,8 +162,11 @@ class Stream(LocalQueue):
     def held_by(self, _: LinkAttach, then: Callable[[Sequence[HeldMessages] | str], None]) -> None:
         then(UNTAKEN)
 
-    def leave_to_link(self, _: Sequence[int]) -> None:
+    def leave_to_link(self, _: Sequence[int], __: LinkAttach = NO_LINK) -> None:
         """A reader holds nothing."""
+
+    def withdraw(self, _: Sequence[int], __: LinkAttach) -> None:
+        """Likewise."""
 
     def get(
         self, now_ms: int, then: Callable[[OneTaken | str | None], None], credit: Any = None, **_: Any  # noqa: ARG002

@@ -168,6 +168,10 @@ class Ring(LinkedRing):
             and (slot.holder == holder or (slot.link and self.link_place(slot.link) == holder))
         ]  # fmt: skip
 
+    def count_held(self, first: int, last: int, holder: int) -> int:
+        """How many of first to last that node may settle."""
+        return len(self._theirs_in(first, last, holder))
+
     def settle_held(self, first: int, last: int, holder: int) -> int:
         """Settles what that node holds of first to last, itself or as the place of a link; returns how many."""
         seqs = self._theirs_in(first, last, holder)

@@ -98,9 +98,10 @@ class LinkedRing(LeasedRing):
     def _of_link(self, link: int, first: int = 0) -> list[tuple[int, _Slot]]:
         return [(seq, slot) for seq, slot in sorted(self._slots.items()) if slot.link == link and seq >= first]
 
-    def held_by_link(self, link: int, first: int, count_max: int) -> list[tuple[int, int, bool]]:
-        """(seq, delivery count, redelivered) of what the link holds from `first` on, `count_max` of them."""
-        return [(seq, slot.delivery_count, slot.redelivered) for seq, slot in self._of_link(link, first)][:count_max]
+    def held_by_link(self, link: int, first: int, count_max: int, last: int = 2**64 - 1) -> list[tuple[int, int, bool]]:
+        """(seq, delivery count, redelivered) of what the link holds from `first` to `last`, `count_max` of them."""
+        held = [(seq, slot.delivery_count, slot.redelivered) for seq, slot in self._of_link(link, first) if seq <= last]
+        return held[:count_max]
 
     def _unlink(self, seqs: Sequence[int]) -> list[int]:
         for seq in seqs:

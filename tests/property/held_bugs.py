@@ -15,7 +15,8 @@ from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.selecting import Selecting
 from clusterbroker.broker.remote import attachment
 from clusterbroker.broker.remote.attachment import Attachment
-from clusterbroker.broker.remote.owned_queue import OwnedQueue
+from clusterbroker.broker.remote.link_side import LinkSide
+from clusterbroker.broker.remote.settling import Settling
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -68,14 +69,26 @@ def _answered_before_the_log(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_lost_consumer_gives_up(patch: pytest.MonkeyPatch) -> None:
-    def suspend(owned: OwnedQueue, attachment: Attachment, member: Any) -> None:
-        holding = owned.queue.holding
-        assert holding is not None
-        holding._begin_anew(member.holding)
-        rest(owned, attachment, member)
+    def suspend(holding: Holding, member: Any, link: int) -> None:
+        holding._begin_anew(link)
+        rest(holding, member, link)
 
-    rest = OwnedQueue._suspend
-    patch.setattr(OwnedQueue, "_suspend", suspend)
+    rest = Holding.suspend
+    patch.setattr(Holding, "suspend", suspend)
+
+
+def _outcomes_end_with_their_consumer(patch: pytest.MonkeyPatch) -> None:
+    def suspend(holding: Holding, member: Any, link: int) -> None:
+        holding._queue.ring.attach_link(link, 0)
+        rest(holding, member, link)
+
+    rest = Holding.suspend
+    patch.setattr(Holding, "suspend", suspend)
+    patch.setattr(LinkSide, "silent_links", lambda _: ())
+
+
+def _void_is_answered_as_done(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Settling, "_void", lambda *_: ())
 
 
 def _excluded_in_memory_alone(patch: pytest.MonkeyPatch) -> None:
@@ -86,13 +99,18 @@ def _filters_of_others_are_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(attachment, "filter_of_head", lambda _: None)
 
 
+def _halves_of_commits(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Settling, "holds_all", lambda *_: True)
+
+
 class Bug(NamedTuple):
-    """One of them. `seed`: of a life that finds it; `choosy`: a choosy one does."""
+    """One of them. `seed`: of a life that finds it; `choosy`, `patient`: such a one does."""
 
     what: str
     seed: int
     put_in: Patch
     choosy: bool = False
+    patient: bool = False
 
 
 BUGS: Final = {
@@ -106,6 +124,18 @@ BUGS: Final = {
     "excluded_in_memory_alone": Bug("the next owner has no exclusions", 10, _excluded_in_memory_alone, choosy=True),
     "filters_of_others_are_lost": Bug(
         "a link at another node has no filter", 1, _filters_of_others_are_lost, choosy=True
+    ),
+    "outcomes_end_with_their_consumer": Bug(
+        "an owner does not know whose outcomes come behind a consumer's end",
+        0,
+        _outcomes_end_with_their_consumer,
+        patient=True,
+    ),
+    "void_is_answered_as_done": Bug(
+        "what could not be settled is answered as settled", 40, _void_is_answered_as_done, patient=True
+    ),
+    "halves_of_commits": Bug(
+        "a transaction is carried out whose node does not hold what it settles", 37, _halves_of_commits, patient=True
     ),
     "a_lost_consumer_gives_up": Bug("what a link holds returns with its consumer", 0, _a_lost_consumer_gives_up),
 }

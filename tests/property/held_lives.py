@@ -10,6 +10,8 @@ a node that is cut off go on there. Nodes are killed, cut off and started again,
     L11  without the flag means: nobody was ever handed it
     L12  an ended link holds nothing
     E1   a link is handed what its filter takes, and nothing else (choosy lives)
+    T1   what a transaction has taken comes to nobody when what it has put is here (patient lives)
+    T2   what a refused transaction has put is nowhere (patient lives)
     E2   what a link has excluded, and that was committed, is never handed to it again (choosy lives)
     end  each message that was confirmed was settled, or comes to the last consumer
 """
@@ -25,7 +27,7 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.record import read_records
-from tests.unit.broker.node.link_clients import Choosy, Client, Receiver, message
+from tests.unit.broker.node.link_clients import Awaited, Choosy, Client, Receiver, message
 from tests.unit.broker.node.node_cluster import Cluster
 
 NAMES = ("l1", "l2")
@@ -53,10 +55,12 @@ class Link:
 
 
 class Life:
-    """`choosy`: the first link has a filter, and both exclude some of what they give back."""
+    """`choosy`: the first link has a filter, and both exclude some of what they give back. `patient`: clients wait
+    until some of what they settle is committed (rcv-settle-mode second), alone or with a message that they put."""
 
-    def __init__(self, seed: int, choosy: bool = False) -> None:
+    def __init__(self, seed: int, choosy: bool = False, patient: bool = False) -> None:
         self.rng = random.Random(seed)
+        self.patience = random.Random(seed) if patient else None
         self.choice = random.Random(seed) if choosy else None  # others' lives stay as they are
         self.cluster = Cluster(*NODES)
         self.cluster["a"].client().declare("q")
@@ -70,11 +74,17 @@ class Life:
         self.settling: set[bytes] = set()
         self.sure: set[bytes] = set()
         self.published = 0
+        self.doubtful: set[bytes] = set()  # a transaction has taken them, and is not answered
+        self.moved: dict[bytes, bytes] = {}  # what transactions have taken, and put for it
+        self.never: set[bytes] = set()
 
     # -- checkers
 
     def handed(self, to: object, body: bytes, again: bool) -> None:
         assert body not in self.gone, f"L6: {body!r} comes back"
+        assert body not in self.never, f"T2: {body!r} comes, though its transaction was refused"
+        put = self.moved.get(body)
+        assert put not in self.seen, f"T1: {body!r} comes back, and {put!r} is here"
         assert again or body not in self.seen, f"L11: {body!r} comes again without the flag"
         for link in self.links:
             if link is not to and body in link.map and not link.map[body]:
@@ -167,9 +177,15 @@ class Life:
         for body, again in receiver.read():
             self.handed(link, body, again)
             link.map[body] = False
-        hands = [body for body in receiver.hands if body in link.map and not link.map[body]]
+        hands = [
+            body for body in receiver.hands if body in link.map and not link.map[body] and body not in self.doubtful
+        ]  # fmt: skip
         for body in self.rng.sample(hands, min(len(hands), self.rng.choice((0, 1, 3)))):
-            if self.rng.random() < 0.75:
+            if body not in receiver.hands:
+                break  # it has left amid this
+            if self.patience and self.patience.random() < 0.6:
+                self.await_(link, receiver, body, self.patience.random() < 0.5)
+            elif self.rng.random() < 0.75:
                 receiver.ack(body)
                 link.map[body] = True
                 self.settling.add(body)
@@ -185,6 +201,34 @@ class Life:
                         link.excluded.add(body)  # the owner has answered
                 else:
                     receiver.give_back(body, counted)
+
+    def await_(self, link: Link, receiver: Receiver, body: bytes, puts: bool) -> None:
+        """Its client waits for the answer, and believes in it."""
+        put = b"m%d" % self.published if puts else b""
+        link.map[body] = True
+        self.settling.add(body)
+        if puts:
+            self.published += 1
+            self.moved[body] = put
+            self.doubtful.add(body)
+
+        def answered(answer: str) -> None:
+            self.doubtful.discard(body)
+            if answer == "done":
+                self.settling.discard(body)
+                self.gone.add(body)
+                if puts:
+                    self.sure.add(put)
+            elif puts:
+                assert answer == "refused", "it is carried out whole or not"
+                self.never.add(put)
+                self.settling.discard(body)
+                if body in link.map:
+                    link.map[body] = False
+
+        Awaited(receiver, body, publishes=put, then=answered)
+        if self.patience.random() < 0.3 and link.receiver is receiver:  # type: ignore[union-attr]
+            self.part(link)
 
     def move(self, link: Link) -> None:
         """It is attached at some node, resumed with its map, or anew."""
@@ -232,7 +276,7 @@ class Life:
             if body not in bodies:
                 assert settled, f"L9: {link.name} has {body!r}, and the queue does not say so"
                 del link.map[body]
-            elif settled:
+            elif settled and body not in self.doubtful:
                 receiver.handle.settle(bodies[body])
         for body, seq in bodies.items():
             if body not in link.map:
@@ -350,6 +394,8 @@ class Life:
         left = dict(last.read())
         for body, again in left.items():
             self.handed(last, body, again)
+        for body in left:
+            assert self.moved.get(body) not in self.seen, f"T1: {body!r} stays, and {self.moved[body]!r} is here"
         ring = self.owned.ring
         rest = {body: seq for body, seq in self.stored().items() if body not in left}
         assert not rest, f"stays in the queue: {rest}, {ring.living(1, ring.next_seq, 100)}, {ring.links()}"
@@ -361,5 +407,5 @@ def number_of(body: bytes) -> int:
     return int(body[1:])
 
 
-def live(seed: int, steps: int = 120, choosy: bool = False) -> None:
-    Life(seed, choosy).run(steps)
+def live(seed: int, steps: int = 120, choosy: bool = False, patient: bool = False) -> None:
+    Life(seed, choosy, patient).run(steps)

@@ -7,10 +7,10 @@ from itertools import chain
 import pytest
 
 from tests.budget import campaign
-from tests.property.held_bugs import BUGS
+from tests.property.held_bugs import BUGS, Bug
 from tests.property.held_lives import live
 
-INVARIANTS = ("L5", "L6", "L7", "L9", "L11", "L12", "E1", "E2")
+INVARIANTS = ("L5", "L6", "L7", "L9", "L11", "L12", "E1", "E2", "T1", "T2")
 TRIES = 120
 """Lives, where the one that found a bug does not any more."""
 
@@ -30,20 +30,25 @@ def test_what_links_hold_that_pass_messages_over(seed: int) -> None:
     live(seed, choosy=True)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_outcomes_that_clients_wait_for(seed: int) -> None:
+    live(seed, patient=True)
+
+
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bug = BUGS[name]
     bug.put_in(monkeypatch)
     found = next(
-        filter(None, (_violated(seed, bug.choosy) for seed in chain((bug.seed,), range(TRIES)))),
+        filter(None, (_violated(seed, bug) for seed in chain((bug.seed,), range(TRIES)))),
         f"{bug.what}: no life finds it",
     )
     assert found.partition(":")[0] in INVARIANTS
 
 
-def _violated(seed: int, choosy: bool) -> str:
+def _violated(seed: int, bug: Bug) -> str:
     try:
-        live(seed, choosy=choosy)
+        live(seed, choosy=bug.choosy, patient=bug.patient)
     except AssertionError as error:
         return str(error)
     return ""

@@ -67,10 +67,13 @@ class Filter:
         """About how long it takes to judge the message, in us."""
         return self._weight + len(message.header) // WORK_HEADER_BYTES
 
-    def takes(self, subject: Subject) -> bool:
-        """Whether the link takes the message; of one that cannot be read nobody knows, so it does not."""
+    def takes(self, subject: Subject) -> bool | None:
+        """Whether the link takes the message; of one that cannot be read nobody knows, so it does not. None: this node
+        has no memory to judge by, which says nothing of the message: it is judged later (decision 057)."""
         try:
             return all(holds(subject) is True for holds in self._holds)
+        except MemoryError:
+            return None
         except Exception:
             return False
 

@@ -63,7 +63,7 @@ def channel_row(connection_id: str, channel: Channel) -> ChannelRow:
         unacknowledged=channel.ledger.unacked,
         unconfirmed=0 if channel.confirms is None else channel.confirms.unconfirmed,
         uncommitted=0 if staged is None else sum(len(messages) for _, messages, _, _ in staged.publishes),
-        acks_uncommitted=0 if staged is None else sum(len(entries) for entries, _ in staged.settles),
+        acks_uncommitted=0 if staged is None else sum(len(entries) for entries, *_ in staged.settles),
         messages=channel.totals,
         publishes=tuple(
             (exchange.decode("utf-8", "replace"), count) for exchange, count in channel.counts.publishes.items()

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 from clusterbroker.broker.access.errors import Refusal, resource_error
 from clusterbroker.broker.access.readers import RangeReader
 from clusterbroker.broker.fronts.amqp091.delivery import BasicConsumer, Ledger, too_large
+from clusterbroker.broker.queues.link_held import NO_LINK
 from clusterbroker.broker.queues.subscription import Source
 from clusterbroker.broker.queues.watch import Delivery, Watch
 from clusterbroker.journal.record import Message
@@ -42,6 +43,7 @@ class Subscription:
     __slots__ = ("arguments", "credit", "exclusive", "holder", "no_ack", "order", "queue", "tag")
     node = link = ""
     filter = None
+    attach = NO_LINK
 
     def __init__(
         self,

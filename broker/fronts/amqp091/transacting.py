@@ -77,7 +77,7 @@ def _carry_out(channel: Channel, method: methods.TxCommit, staged: Transaction) 
 def _rollback(channel: Channel, _: methods.TxRollback) -> None:
     staged = _current(channel)
     channel.transaction = Transaction()
-    for entries, _outcome in staged.settles:
+    for entries, _outcome, _change in staged.settles:
         channel.ledger.restore(entries, channel.connection.node.now_ms)
     channel.send(methods.TxRollbackOk())
 

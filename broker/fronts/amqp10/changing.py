@@ -2,18 +2,23 @@
 
 A modified message returns, perhaps counted as failed, not for this link, or annotated. The dead letter of a rejected
 one has the error in its annotations.
+
+In rcv-settle-mode second the client hears that it is settled when that is committed, and only of what was carried out
+(`remote.settling`): of a link that is suspended meanwhile the rest is decided by the maps of its next attach.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from clusterbroker.broker.access.receiver import give_back
 from clusterbroker.broker.content.changes import change_of, rejection_of
 from clusterbroker.broker.node.core import Node
-from clusterbroker.broker.queues.handle import Modification
-from clusterbroker.broker.wire.amqp10.performatives import Modified, Rejected
+from clusterbroker.broker.queues.handle import CommitPart, Decided, Modification, QueueHandle
+from clusterbroker.broker.queues.subscription import attach_of
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.wire.amqp10.performatives import Accepted, Composite, Modified, Rejected
 
 
 def modify(node: Node, entries: Sequence[Any], outcome: Modified) -> None:
@@ -34,7 +39,67 @@ def modify(node: Node, entries: Sequence[Any], outcome: Modified) -> None:
 
 def reject(node: Node, entries: Sequence[Any], outcome: Rejected) -> None:
     """Carries the outcome out for deliveries of a session."""
-    error, change = outcome.error, b""
-    if error is not None:
-        change = rejection_of(error.condition, error.description or "", error.info or {})
-    give_back(node, entries, requeue=False, counted=False, change=change)
+    give_back(node, entries, requeue=False, counted=False, change=error_of(outcome))
+
+
+def error_of(outcome: Composite) -> bytes:
+    """What the letter of a rejected message is annotated with."""
+    error = outcome.error if isinstance(outcome, Rejected) else None
+    return b"" if error is None else rejection_of(error.condition, error.description or "", error.info or {})
+
+
+def settle_first(
+    node: Node,
+    link: Any,
+    outcomes: Sequence[tuple[int, Composite]],
+    then: Callable[[list[tuple[int, Composite]], bool], None],
+) -> None:
+    """A client comes back with these outcomes, by seq. `then(rest, void)`, perhaps later: in rcv-settle-mode second
+    those that end a delivery are committed by then, for it will be told that they are, or some are `void`; the rest is
+    to be carried out."""
+    ends = [one for one in outcomes if link.rcv_second and isinstance(one[1], Accepted | Rejected)]
+    waits, is_void = 1 + len(ends), False
+
+    def done(_: list[Any], void: list[Any]) -> None:
+        nonlocal waits, is_void
+        waits, is_void = waits - 1, is_void or bool(void)
+        if not waits:
+            then([one for one in outcomes if one not in ends], is_void)
+
+    for seq, outcome in ends:
+        assert isinstance(outcome, Accepted | Rejected), "it is one that ends a delivery"
+        settle_together(node, [(0, link.credit, seq)], outcome, done)
+    done([], [])
+
+
+def settle_together(
+    node: Node, entries: Sequence[Any], outcome: Accepted | Rejected, then: Callable[[list[Any], list[Any]], None]
+) -> None:
+    """Carries the outcome out for deliveries of a session. `then(done, void)` when what is done is committed on the
+    copies in sync; `void` are no client's of this node any more (`CommitPart.void`)."""
+    parts: dict[QueueHandle, CommitPart] = {}
+    kind, change = "reject" if isinstance(outcome, Rejected) else "ack", error_of(outcome)
+    queues = [entry[1].ring.owner for entry in entries]
+    for queue, (_, consumer, seq) in zip(queues, entries, strict=True):
+        parts.setdefault(queue, CommitPart()).settles.append(Decided(seq, kind, attach_of(consumer), change))
+    waits = 1 + len(parts)
+
+    def settled(_: Ticket) -> None:
+        void = [entry for queue, entry in zip(queues, entries, strict=True) if entry[2] in parts[queue].void]
+        then([entry for entry in entries if entry not in void] if void else list(entries), void)
+
+    def brought() -> None:
+        nonlocal waits
+        waits -= 1
+        if not waits:
+            ticket = Ticket(1, 1, settled)
+            for queue, part in parts.items():
+                queue.commit(part, ticket, node.now_ms)
+            node.barrier(ticket)
+
+    for queue, part in parts.items():
+        if kind == "reject":
+            queue.preload([one.seq for one in part.settles], brought)
+        else:
+            brought()
+    brought()

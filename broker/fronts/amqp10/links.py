@@ -253,8 +253,9 @@ class Links:
         """A link that cannot be: an attach without a terminus, then detach (2.6.3)."""
         session, handle = self._session, int(attach.handle)
         session.access.node.log_fault(session.connection, error, session.number)
-        link = self.by_handle.pop(handle, None)
-        if link is not None:
+        link = self.by_handle.get(handle)
+        if link is not None and not self._leave_recoverable(link):
+            self.by_handle.pop(handle)
             session.access.node.links.leave(link)
             link.interrupted()
             if isinstance(link, SenderLink):

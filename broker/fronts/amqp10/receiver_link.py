@@ -10,7 +10,6 @@ answer was sent before its second one, and has come. Until then the credit stand
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.access.browser import BrowseReader
@@ -23,6 +22,7 @@ from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT
 from clusterbroker.broker.fronts.amqp10.ports import Detached, LinkState, SessionCore, Terminus
 from clusterbroker.broker.fronts.amqp10.redelivery import Redelivery
 from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.link_held import NO_LINK, link_name
 from clusterbroker.broker.queues.watch import Delivery, Watch
 from clusterbroker.broker.wire.amqp10.errors import RESOURCE_DELETED, RESOURCE_LOCKED, UNAUTHORIZED, LinkError
 from clusterbroker.broker.wire.amqp10.performatives import OUTCOMES, UINT_MAX, Attach, Composite, Flow, Released, Source
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 Queue = QueueHandle | BrowseReader | StreamReader
 """What a link receives from."""
 
-LINK_MAX: Final = 100
-"""Characters of a container's id and a link's name together; of longer ones a digest is known."""
 ACTIVE: Final = "rabbitmq:active"
 GAPS: Final = 1 << 16
 """Gap epochs in a delivery-tag."""
@@ -65,9 +63,9 @@ class ReceiverLink:
     node = ""
 
     __slots__ = (
-        "active", "attached", "backlog", "credit", "drained", "draining", "drains", "exclusive", "filter", "handle",
-        "identity", "name", "order", "queue", "rcv_second", "session", "settled", "source", "store", "terminus",
-        "terms", "told_active",
+        "active", "attach", "attached", "backlog", "credit", "drained", "draining", "drains", "exclusive", "filter",
+        "handle", "identity", "initial_count", "name", "order", "queue", "rcv_second", "session", "settled", "source",
+        "store", "terminus", "terms", "told_active",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +76,8 @@ class ReceiverLink:
         self.name = attach.name
         self.identity = session.identity(attach.name, self.role)
         self.terms = NOTHING_KEPT
+        self.attach = NO_LINK
+        """Of a recoverable link, in the wiring."""
         self.store: Store | None = None
         """Of a link whose queue's log says what it holds."""
         self.backlog: Redelivery | None = None
@@ -92,6 +92,8 @@ class ReceiverLink:
         self.exclusive = False
         self.order = (0, "", 0)  # set by the queue
         self.attached = False
+        self.initial_count = 0
+        """Delivery-count of the answering attach: a client that has not read that names none in its flow (2.6.7)."""
         self.drained = 0
         """Credit that was given up."""
         self.active: bool | None = None
@@ -119,7 +121,7 @@ class ReceiverLink:
     def flow(self, flow: Flow) -> None:
         """The client says how many more it takes."""
         if flow.link_credit is not None:
-            seen = 0 if flow.delivery_count is None else flow.delivery_count
+            seen = self.initial_count if flow.delivery_count is None else flow.delivery_count
             left = room(self.delivery_count, seen + flow.link_credit)
             self.draining = flow.drain
             if self.backlog is not None:
@@ -249,8 +251,7 @@ class ReceiverLink:
 
     @property
     def link(self) -> str:
-        said = f"{self.identity.name.container}\0{self.name}"
-        return said if len(said) <= LINK_MAX else blake2b(said.encode(), digest_size=16).hexdigest()
+        return link_name(self.identity.name.container, self.name)
 
     @property
     def no_ack(self) -> bool:
@@ -370,6 +371,7 @@ class ReceiverLink:
         self.rcv_second = attach.rcv_settle_mode == 1
         self.settled = attach.snd_settle_mode == 1
         self.credit.move(session.ledger, self.handle, self.settled)
+        self.initial_count = self.delivery_count
         self.attached = True
         self.told_active = None
 

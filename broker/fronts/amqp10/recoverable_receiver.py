@@ -15,19 +15,22 @@ from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.fronts.amqp10 import resuming
 from clusterbroker.broker.fronts.amqp10.attach_answer import NO_MAP, answering
+from clusterbroker.broker.fronts.amqp10.changing import settle_first
 from clusterbroker.broker.fronts.amqp10.recoverable import Attaching, is_asked
 from clusterbroker.broker.fronts.amqp10.redelivery import begin_again, resume
 from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY, Told
 from clusterbroker.broker.node.link_recovery import Attachment
-from clusterbroker.broker.queues.handle import GONE
+from clusterbroker.broker.queues.handle import GONE, CommitPart
 from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
+from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.wire.amqp10.errors import (
     NOT_FOUND,
     RESOURCE_DELETED,
+    RESOURCE_LIMIT,
     RESOURCE_LOCKED,
     LinkError,
 )
-from clusterbroker.broker.wire.amqp10.performatives import Attach, Source
+from clusterbroker.broker.wire.amqp10.performatives import Attach, Composite, Source
 
 if TYPE_CHECKING:
     from clusterbroker.broker.content.selector.filters import Filter
@@ -60,8 +63,12 @@ class RecoverableReceiver:
         self._node.recovery.suspend(self.attachment)
 
     def close(self, then: Callable[[], None]) -> None:
-        """The client ends the link; `then()` when a later attach finds nothing of it."""
-        self._node.recovery.forget(self.attachment, then)
+        """The client ends the link; `then()` when a later attach finds nothing of it. The queue has heard before
+        what its client has settled: with the link its word ends."""
+        ticket = Ticket(1, 1, lambda _: self._node.recovery.forget(self.attachment, then))
+        if not self.queue.deleted:
+            self.queue.commit(CommitPart(), ticket, self._node.now_ms)
+        ticket.pass_()
 
 
 def is_wanted(session: SessionCore, attach: Attach, queue: QueueHandle, terms: Terms) -> bool:
@@ -119,19 +126,25 @@ class AttachingReceiver(Attaching):
         tag_of = self.link.credit.tag_of
         withdrawn = {tag_of(seq): seq for one in held if one.withdrawn for seq in one.seqs}
         self._withdrawn = {tag: seq for tag, seq in withdrawn.items() if tag in self.client.states}
-        if not self.client.incomplete:
-            heard = [seq.to_bytes(8) for tag, seq in withdrawn.items() if tag not in self._withdrawn]
-            for at in range(0, len(heard), FORGOTTEN_AT_ONCE):
-                self._queue.forget_tags(link.link, 0, heard[at : at + FORGOTTEN_AT_ONCE])
-        if self.waits:
-            self._subscribe(link)
-        else:
+        heard = [seq.to_bytes(8) for tag, seq in withdrawn.items() if tag not in self._withdrawn]
+        self._forget(link, [] if self.client.incomplete else heard)
+
+    def _forget(self, link: LinkAttach, heard: list[bytes]) -> None:
+        """The client knows of these that they were withdrawn. Before that is committed the link gets nothing: one of
+        them might be handed to it again, and its tag would be that of both."""
+        if not self.waits:
             self._queue.leave_to_link(self._held)
             assert self.attachment is not None, "it was ordered"
             self.session.access.node.recovery.suspend(self.attachment)
+        elif heard:
+            rest = self.guarded(lambda: self._forget(link, heard[FORGOTTEN_AT_ONCE:]))
+            self._queue.forget_tags(link.link, 0, heard[:FORGOTTEN_AT_ONCE], rest)
+        else:
+            self._subscribe(link)
 
     def _subscribe(self, link: LinkAttach) -> None:
         now_ms = self.session.access.node.now_ms
+        self.link.attach = link
         self._queue.subscribe_link(self.link, link, now_ms, self.guarded(self._subscribed))
 
     def _refused(self, why: str) -> None:
@@ -166,9 +179,22 @@ class AttachingReceiver(Attaching):
         seqs = {link.credit.tag_of(seq): seq for seq in self._held}
         found = resuming.resume_receiver(client, seqs, self.room, self._withdrawn)
         outcomes = resume(link, seqs, found, self._withdrawn)
-        self.answer(found.map)
-        link.begin()
-        link.go_on()
-        for seq, outcome in outcomes:
-            session.carry_out([(0, link.credit, seq)], outcome)
-        session.review_rights()
+        backlog = link.backlog
+        assert backlog is not None, "it was made just now"
+        backlog.waits = True
+
+        def settled(rest: Sequence[tuple[int, Composite]], void: bool) -> None:
+            backlog.waits = False
+            if not self.waits or link.store is None:
+                return  # it is suspended again, or over, with what it holds
+            if void:
+                self.refuse(LinkError(RESOURCE_LIMIT, "an outcome could not be carried out: attach again"))
+                return
+            self.answer(found.map)
+            link.begin()
+            link.go_on()
+            for seq, outcome in rest:
+                session.carry_out([(0, link.credit, seq)], outcome)
+            session.review_rights()
+
+        settle_first(session.access.node, link, outcomes, self.guarded(settled))

@@ -63,7 +63,7 @@ class Redelivery:
     """Of one link, until all is sent. `is_partial`: nothing new follows, for one of the maps was incomplete; `rest`:
     what the link holds besides."""
 
-    __slots__ = ("_items", "_link", "_looked", "_read", "_reading", "is_partial", "left", "over", "rest")
+    __slots__ = ("_items", "_link", "_looked", "_read", "_reading", "is_partial", "left", "over", "rest", "waits")
 
     def __init__(self, link: Resumed, items: Iterable[Item], rest: Sequence[int], is_partial: bool) -> None:
         self._link = link
@@ -77,10 +77,12 @@ class Redelivery:
         """Link credit."""
         self.over = False
         """The link goes on without it."""
+        self.waits = False
+        """The client's attach is not answered yet."""
 
     @property
     def is_done(self) -> bool:
-        return not self._items and not self.is_partial
+        return not self._items and not self.is_partial and not self.waits
 
     def take_back(self) -> list[int]:
         """It ends: what was not sent, and the link holds."""
@@ -92,6 +94,8 @@ class Redelivery:
 
     def go_on(self) -> None:
         """Sends what credit, window and socket allow."""
+        if self.waits:
+            return
         link = self._link
         credit, session = link.credit, link.session
         before = self.left
@@ -157,8 +161,12 @@ class Redelivery:
 
 
 def begin_again(link: Resumed) -> None:
-    """The link is about to be resumed: it gets nothing before it is known what comes first."""
+    """The link is about to be resumed: it gets nothing before it is known what comes first. Credit that its client has
+    given already counts from then on."""
+    credit = link.credit
     link.backlog = Redelivery(link, (), (), is_partial=True)
+    link.backlog.left = max(0, credit.limit - credit.delivered)
+    credit.limit = credit.delivered
 
 
 def resume(

@@ -9,16 +9,18 @@ Another user's link is refused, and its name with it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.fronts.amqp10 import resuming
 from clusterbroker.broker.fronts.amqp10.attach_answer import NO_MAP, answering, attached
+from clusterbroker.broker.fronts.amqp10.changing import settle_first
 from clusterbroker.broker.fronts.amqp10.positions import place_of
 from clusterbroker.broker.fronts.amqp10.redelivery import resume
 from clusterbroker.broker.fronts.amqp10.resuming import Map, Told
 from clusterbroker.broker.fronts.amqp10.suspended import Suspended, SuspendedReceiver, SuspendedSender
 from clusterbroker.broker.wire.amqp10.errors import RESOURCE_LIMIT, STOLEN, UNAUTHORIZED, LinkError
-from clusterbroker.broker.wire.amqp10.performatives import Attach, Source, Target
+from clusterbroker.broker.wire.amqp10.performatives import Attach, Composite, Source, Target
 
 if TYPE_CHECKING:
     from clusterbroker.broker.fronts.amqp10.expiry import Terms
@@ -149,7 +151,17 @@ def resume_receiver(
     session.links[link.handle] = link
     session.consumers[link.name] = link
     outcomes = resume(link, seqs, found)
-    _answer(session, told, link, found.map)
-    link.go_on()
-    for seq, outcome in outcomes:
-        session.carry_out([(0, link.credit, seq)], outcome)
+    backlog = link.backlog
+    assert backlog is not None, "it was made just now"
+    backlog.waits = True
+
+    def settled(rest: Sequence[tuple[int, Composite]], _: bool) -> None:
+        backlog.waits = False
+        if session.links.get(link.handle) is link and link.session is session:
+            _answer(session, told, link, found.map)
+            link.go_on()
+            session.want_send()
+        for seq, outcome in rest:
+            session.carry_out([(0, link.credit, seq)], outcome)
+
+    settle_first(node, link, outcomes, settled)

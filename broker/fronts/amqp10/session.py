@@ -11,6 +11,7 @@ one after another; an attach waits for its queue's owner without holding up the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.publisher import Publisher
@@ -18,7 +19,7 @@ from clusterbroker.broker.access.receiver import give_back
 from clusterbroker.broker.access.timeouts import check_timeouts
 from clusterbroker.broker.fronts.amqp10 import attaching
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
-from clusterbroker.broker.fronts.amqp10.changing import modify, reject
+from clusterbroker.broker.fronts.amqp10.changing import modify, reject, settle_together
 from clusterbroker.broker.fronts.amqp10.conditions import described
 from clusterbroker.broker.fronts.amqp10.delivery import SessionLedger
 from clusterbroker.broker.fronts.amqp10.expiry import Event
@@ -26,13 +27,13 @@ from clusterbroker.broker.fronts.amqp10.links import Link, Links
 from clusterbroker.broker.fronts.amqp10.outcomes import Outcomes
 from clusterbroker.broker.fronts.amqp10.ports import ConnectionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
+from clusterbroker.broker.fronts.amqp10.resuming import WITHDRAWN
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink
 from clusterbroker.broker.fronts.amqp10.transacting import Transactions
 from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.node.links import Identity, Name
-from clusterbroker.broker.queues.handle import CommitPart, QueueHandle
-from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.watch import Traced
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.stats.totals import MessageTotals
@@ -297,12 +298,16 @@ class Session:
     def _carry_out(self, entries: Sequence[Any], outcome: Composite, told: bool) -> None:
         """`told`: the client hears when it is committed on the copies in sync (rcv-settle-mode second)."""
         node = self.access.node
-        kind = type(outcome)
-        if kind is Accepted:
+        if isinstance(outcome, Accepted):
             self.counts.ack += len(entries)
-            self._accept(entries, outcome, told)
+        if told and isinstance(outcome, Accepted | Rejected):
+            settle_together(node, entries, outcome, partial(self._settled, outcome))
             return
-        if isinstance(outcome, Rejected):
+        if isinstance(outcome, Accepted):
+            for _, consumer, seq in entries:
+                consumer.ring.owner.settle(seq)
+                consumer.ring.mark()
+        elif isinstance(outcome, Rejected):
             reject(node, entries, outcome)
         elif isinstance(outcome, Modified):
             modify(node, entries, outcome)
@@ -315,20 +320,11 @@ class Session:
         """What a client says of deliveries as it comes back."""
         self._carry_out(entries, outcome, told=False)
 
-    def _accept(self, entries: Sequence[Any], outcome: Composite, told: bool) -> None:
-        node = self.access.node
-        if not told:
-            for _, consumer, seq in entries:
-                consumer.ring.owner.settle(seq)
-                consumer.ring.mark()
-            return
-        parts: dict[QueueHandle, CommitPart] = {}
-        for _, consumer, seq in entries:
-            parts.setdefault(consumer.ring.owner, CommitPart()).settles.append((seq, "ack"))
-        ticket = Ticket(1, 1, lambda _: self._tell(entries, outcome))
-        for queue, part in parts.items():
-            queue.commit(part, ticket, node.now_ms)
-        node.barrier(ticket)
+    def _settled(self, outcome: Composite, done: Sequence[Any], void: Sequence[Any]) -> None:
+        """Of deliveries that this node does not hold any more, an attached link's client hears that they are not
+        its; one that comes back hears it then."""
+        self._tell(done, outcome)
+        self._tell([entry for entry in void if entry[1].owner.attached], WITHDRAWN)
 
     def _tell(self, entries: Sequence[Any], outcome: Composite) -> None:
         """These deliveries are settled here too."""

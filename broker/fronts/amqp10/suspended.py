@@ -15,7 +15,7 @@ without a map. What it holds returns then.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.receiver import give_back
@@ -187,12 +187,18 @@ class SuspendedReceiver(_Suspended):
             return False
         return terminus.address == self.link.source.address and selects_as(terminus.filter or {}, self.link.filter)
 
+    @property
+    def is_here(self) -> bool:
+        """Its time is not over."""
+        return self.access.node.links.find(self.identity) is self
+
     def hold(self, seqs: Collection[int]) -> list[int]:
         """Takes over what the link holds, in this order; returns what is too much."""
         taken = list(seqs)
-        for seq in taken[:HELD_MAX]:
+        room = max(0, HELD_MAX - self.ledger.unacked)
+        for seq in taken[:room]:
             self.ledger.add(self.link.credit, seq, self.access.node.now_ms)
-        return taken[HELD_MAX:]
+        return taken[room:]
 
     def let_go(self) -> list[int]:
         """What the link holds, which goes on elsewhere."""
@@ -234,3 +240,19 @@ class SuspendedReceiver(_Suspended):
 
 
 Suspended = SuspendedSender | SuspendedReceiver
+
+
+def left(entries: Sequence[Any]) -> list[Any]:
+    """Deliveries that a session had kept apart, and carries out in vain: those of links that are suspended stay with
+    these. Returns the others."""
+    others = []
+    for entry in entries:
+        link: ReceiverLink = entry[1].owner
+        queue: Any = link.queue
+        waiting: Any = link.session
+        if link.attach.link and not link.attached:
+            if not queue.deleted:
+                queue.leave_to_link((entry[2],), link.attach)
+        elif not (isinstance(waiting, SuspendedReceiver) and waiting.is_here and not waiting.hold((entry[2],))):
+            others.append(entry)
+    return others

@@ -7,8 +7,10 @@
     retirement     a disposition with the id: the delivery leaves the session with the commit
 
 A rollback forgets the staged messages. Deliveries that their client has not settled are held as before; those that it
-has settled return to their queues, counted as failed. So does what an ended session had retired. A transaction is open
-for TIMEOUT_MS; then it is rolled back, and its discharge refused. What is atomic where is `access.transaction`'s.
+has settled return to their queues, counted as failed. So does what an ended session had retired; but what a suspended
+link was handed stays with that (`suspended.left`). A transaction is open for TIMEOUT_MS; then it is rolled back, and
+its discharge refused. What is atomic where is `access.transaction`'s; a link that goes on elsewhere, or has ended, has
+no more part in a transaction, which is rolled back then.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.publisher import Named
 from clusterbroker.broker.access.receiver import give_back
 from clusterbroker.broker.access.transaction import Transaction
-from clusterbroker.broker.fronts.amqp10.changing import modify
+from clusterbroker.broker.fronts.amqp10.changing import error_of, modify
 from clusterbroker.broker.fronts.amqp10.conditions import described, link_error
 from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink
+from clusterbroker.broker.fronts.amqp10.suspended import left
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.router import Route
@@ -128,7 +132,7 @@ class Transactions:
             known.modified.append((entries, outcome))
             return
         try:
-            known.staged.settle(entries, _STAGED.get(type(outcome), "requeue"))
+            known.staged.settle(entries, _STAGED.get(type(outcome), "requeue"), error_of(outcome))
         except Refusal as refusal:
             known.failed = described(link_error(refusal))
 
@@ -180,6 +184,11 @@ class Transactions:
             else:
                 then(Accepted())
 
+        if any(self._is_over(entry[1].owner) for entries, _ in known.retired for entry in entries):
+            self._undo(known)
+            text = "a link of a retired delivery goes on elsewhere, or has ended"
+            then(Rejected(error=Error(condition=ROLLBACK, description=text)))
+            return
         try:
             for queue, seqs in known.staged.rejected().items():
                 known.staged.letters(queue, seqs)
@@ -190,6 +199,11 @@ class Transactions:
         for entries, modified in known.modified:  # no record says of a message that it is ready: it is no part of it
             modify(self._session.access.node, entries, modified)
         known.staged.commit(self._session.publisher, done)
+
+    def _is_over(self, link: ReceiverLink) -> bool:
+        """A recoverable link whose deliveries are not this session's any more."""
+        wiring = self._session.access.node.map
+        return bool(link.attach.link) and not wiring.link_since(*link.attach)
 
     def _undo(self, known: Open) -> None:
         """Rolls back."""
@@ -203,14 +217,15 @@ class Transactions:
                 if not settled and entry[1].owner.attached and entry[1].ledger is session.ledger
             ]
             session.ledger.restore(lives, node.now_ms)
-            give_back(node, [entry for entry in entries if entry not in lives], requeue=True, counted=True)
+            returning = left([entry for entry in entries if entry not in lives])
+            give_back(node, returning, requeue=True, counted=True)
 
     def abandon(self, counted: bool) -> None:
-        """The session ends: what was retired in vain goes back to its queues."""
+        """The session ends, and its links before it: what was retired in vain goes back to its queues, or its links."""
         node = self._session.access.node
         for known in self.open.values():
             for entries, _ in known.retired:
-                give_back(node, entries, requeue=True, counted=counted)
+                give_back(node, left(entries), requeue=True, counted=counted)
         self.open.clear()
 
 

@@ -17,7 +17,7 @@ from clusterbroker.amqp10.client.resuming import (
     plan_sender,
 )
 from clusterbroker.broker.wire.amqp10.performatives import Accepted, Modified, Received, Released, Source, Target
-from clusterbroker.broker.wire.amqp10.types import Described
+from clusterbroker.broker.wire.amqp10.types import Described, Symbol
 from clusterbroker.broker.wire.numbers import UInt64
 
 HERE: dict[bytes, State] = {
@@ -58,6 +58,19 @@ def test_an_outcome_that_the_peer_did_not_take_is_lost() -> None:
     peer: dict[bytes, State] = {b"1": Modified(delivery_failed=True), b"2": Modified(delivery_failed=True), b"3": None}
     plan = plan_receiver(OwnMap(own, False), PeerMap(peer, True))
     assert (plan.awaited, plan.settled, plan.lost, plan.is_partial) == ({b"2", b"3"}, (), (b"1",), True)
+
+
+def test_another_modification_is_not_ours() -> None:
+    """The peer took the delivery back: it comes again without our annotations, perhaps to us."""
+    failed = Modified(delivery_failed=True)
+    own: dict[bytes, State] = {
+        b"1": Modified(delivery_failed=True, undeliverable_here=True), b"2": Modified(),
+        b"3": Modified(delivery_failed=True, message_annotations={Symbol("x-opt-why"): "bad"}),
+    }  # fmt: skip
+    plan = plan_receiver(OwnMap(own, False), PeerMap(dict.fromkeys(own, failed), True))
+    assert (plan.awaited, plan.lost) == (set(), (b"1", b"2", b"3"))
+    plan = plan_receiver(OwnMap(own, False), PeerMap(dict(own), True))
+    assert (plan.awaited, plan.lost) == (set(own), ())
 
 
 def test_a_map_fits_its_frame() -> None:

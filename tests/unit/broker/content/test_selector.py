@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.content.message import new_message
-from clusterbroker.broker.content.selector.filters import BadFilter, filter_of, filter_on_wire
+from clusterbroker.broker.content.selector.filters import BadFilter, Filter, filter_of, filter_on_wire
 from clusterbroker.broker.content.selector.subject import Subject
 from clusterbroker.broker.content.selector.syntax import DEPTH_MAX, NODES_MAX, TEXT_BYTES_MAX
 from clusterbroker.broker.wire.amqp091.properties import Properties as BasicProperties
@@ -232,3 +232,11 @@ def test_what_another_release_sent_is_refused() -> None:
     for wire in (b"\xff", encode("text"), encode({Symbol("f"): Described(Symbol("nobody:knows"), "x")})):
         with pytest.raises(BadFilter):
             filter_on_wire(wire)
+
+
+@pytest.mark.parametrize(("error", "answer"), [(MemoryError(), None), (ValueError("no such section"), False)])
+def test_a_want_of_memory_says_nothing_of_a_message(error: Exception, answer: bool | None) -> None:
+    def holds(_: Subject) -> bool:
+        raise error
+
+    assert Filter((holds,), b"").takes(Subject(message())) is answer

@@ -10,8 +10,10 @@ from clusterbroker.broker.content.selector.filters import Filter
 from clusterbroker.broker.fronts.amqp091.delivery import BasicConsumer, Ledger
 from clusterbroker.broker.fronts.amqp091.subscription import Subscription
 from clusterbroker.broker.node.link_recovery import Attachment
+from clusterbroker.broker.queues.handle import CommitPart, Decided
 from clusterbroker.broker.queues.link_held import LinkAttach
 from clusterbroker.broker.queues.modification import Modification
+from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.wire.amqp091.codec import OutBuffer
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.wiring import commands as c
@@ -87,6 +89,11 @@ class Client:
     def bodies(self) -> list[bytes]:
         return [body for body, _ in self.read()]
 
+    def everything(self) -> list[bytes]:
+        """What is ready for it, in order."""
+        assert self.consume() == ""
+        return self.bodies()
+
     def ack(self, *bodies: bytes) -> None:
         for body in bodies:
             assert not self.ledger.ack([self.hands.pop(body) * 2])
@@ -105,6 +112,30 @@ class Client:
     def reject(self, body: bytes) -> None:
         ((_, _, seq),) = self.ledger.collect(self.hands.pop(body), False) or []
         self.handle.reject(seq)
+
+
+class Awaited:
+    """An outcome whose client waits until it is committed: rcv-settle-mode second, or with `publishes` a transaction.
+    `answers`: done, void, or refused."""
+
+    def __init__(
+        self, receiver: Receiver, body: bytes, outcome: str = "ack", publishes: bytes = b"",
+        then: Callable[[str], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        ((_, _, self.seq),) = receiver.ledger.collect(receiver.hands.pop(body), False) or []
+        self.part = CommitPart()
+        self.part.settles.append(Decided(self.seq, outcome, receiver.link))
+        if publishes:
+            self.part.publishes.append(((message(publishes),), None))
+        self.answers: list[str] = []
+        self._then = then
+        ticket = Ticket(1, 1, self._done)
+        receiver.handle.commit(self.part, ticket, receiver.site.now_ms)
+        ticket.pass_()
+
+    def _done(self, ticket: Ticket) -> None:
+        self.answers.append("void" if self.part.void else "refused" if ticket.rejected else "done")
+        self._then(self.answers[0])
 
 
 class Receiver(Client):

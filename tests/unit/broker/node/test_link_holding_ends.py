@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
+from clusterbroker.broker.queues.attributes import EXCLUDED
+from clusterbroker.broker.queues.link_held import link_name
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring import commands as c
-from tests.unit.broker.node.link_clients import Client, Receiver
+from tests.unit.broker.node.link_clients import Choosy, Client, Receiver
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.node.test_link_holding import WHERE, names, others, place, publish
+from tests.unit.broker.node.test_link_holding import WHERE, names, others, place, publish, ring
 
 
 @pytest.fixture
@@ -50,3 +53,52 @@ def test_a_link_ends_that_holds_nothing(cluster: Cluster, where: str, parts_firs
     publish(cluster, b"2")
     assert other.bodies() == [b"2"]
     assert names(cluster) == [], "its queue does not know it any more"
+
+
+# -- what it never wants again
+
+
+def excluding() -> tuple[Cluster, Receiver]:
+    """A link that has returned a message for good; the log says so."""
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().declare("q")
+    link = Receiver(cluster, others(cluster)[0])
+    link.kind = partial(Choosy, link_name("c", "l"), None)
+    link.consume()
+    publish(cluster, b"1")
+    assert link.bodies() == [b"1"]
+    link.exclude(b"1", link_name("c", "l"))
+    assert (link.read(), len(EXCLUDED.of(ring(cluster).attributes))) == ([], 1)
+    return cluster, link
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_exclusions_of_a_link_that_ends_are_forgotten(is_away: bool) -> None:
+    """`is_away`: nobody owns the queue when the link ends."""
+    cluster, link = excluding()
+    if is_away:
+        for name in "abc":
+            cluster.kill(name, failed=False)
+    else:
+        link.leave()
+    forget(cluster, link)
+    if is_away:
+        for name in "abc":
+            cluster.restart(name)
+        cluster.wait(1000)
+    cluster.turn()
+    assert (EXCLUDED.of(ring(cluster).attributes), names(cluster)) == ([], [])
+    again = Receiver(cluster, others(cluster)[0])
+    again.kind = partial(Choosy, link_name("c", "l"), None)
+    assert again.consume() == ""
+    assert again.bodies() == [b"1"], "it is another link, of that name"
+
+
+def test_exclusions_of_other_links_stay_over_a_failover() -> None:
+    cluster, link = excluding()
+    other = Receiver(cluster, others(cluster)[1], name="other")
+    forget(cluster, other)
+    cluster.kill(next(site.name for site in cluster.running if site.name not in others(cluster)))
+    cluster.wait(1000)
+    assert len(EXCLUDED.of(ring(cluster).attributes)) == 1
+    assert link.read() == []

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from clusterbroker.broker.fronts.amqp091.subscription import Subscription
-from clusterbroker.broker.queues.handle import CommitPart
+from clusterbroker.broker.queues.handle import CommitPart, Decided
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.remote_queue import RemoteQueue
@@ -172,7 +172,7 @@ def test_transactions_that_pass_tokens_on_keep_their_number(seed: int) -> None:
         for _, _, seq in entries:
             part = CommitPart()
             part.publishes.append(([message(b"token", time_ms=world.stage.now_ms)], None))
-            part.settles.append((seq, outcome))
+            part.settles.append(Decided(seq, outcome))
             ticket = Ticket(1, 1, lambda done: answers.append(done.rejected))
             node.queue.commit(part, ticket, world.stage.now_ms)
             ticket.pass_()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterbroker.broker.queues.handle import CommitPart
+from clusterbroker.broker.queues.handle import CommitPart, Decided
 from clusterbroker.broker.remote.messages import (
     SETTLE_ACK,
     SETTLE_REQUEUE,
@@ -21,7 +21,7 @@ from tests.unit.broker.remote.pair import Channel, Pair, Receipt, entity, messag
 
 def part(*settles: tuple[int, str]) -> CommitPart:
     made = CommitPart()
-    made.settles.extend(settles)
+    made.settles.extend(Decided(*one) for one in settles)
     return made
 
 

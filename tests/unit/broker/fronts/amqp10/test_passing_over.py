@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.content.selector.filters import Filter
 from clusterbroker.broker.queues import selecting
 from clusterbroker.broker.queues.attributes import EXCLUDED
 from clusterbroker.broker.remote import consumer_link
@@ -332,3 +333,49 @@ def test_a_filter_is_in_force_at_the_next_owner() -> None:
     filled(cluster[other], 3)
     cluster.turn()
     assert link.bodies() == [b"1"]
+
+
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
+    """So often a filter that is made from now on has no memory to judge by."""
+    made, left = Filter.__init__, [times]
+
+    def make(known: Filter, holds: Any, wire: bytes, digest: bytes = b"") -> None:
+        def first(_: Any) -> bool:
+            if left[0]:
+                left[0] -= 1
+                raise MemoryError
+            return True
+
+        made(known, (first, *holds), wire, digest)
+
+    monkeypatch.setattr(Filter, "__init__", make)
+    return left
+
+
+SELECTS_ITSELF = {"x_subscription": "topic", "x_selector": "n >= 1"}
+
+
+@pytest.mark.parametrize("kind", ["consumer", "browser", "subscription", "stream"])
+def test_no_memory_is_no_answer(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """What could not be judged is judged later: nothing is passed over, or deleted, for that (decision 057)."""
+    left = short_of_memory(monkeypatch, 5)
+    world = World()
+    more: dict[str, Any] = {"x_queue_type": "stream"} if kind == "stream" else {}
+    world.client().declare(
+        "q", **({"x_subscription": "topic", "x_selector": "n >= 1"} if kind == "subscription" else more)
+    )
+    filled(world, 4)
+    wanted = {} if kind == "subscription" else {"filter": selector("n >= 1")}
+    if kind == "stream":
+        wanted["filter"][Symbol("rabbitmq:stream-offset-spec")] = Described(
+            Symbol("rabbitmq:stream-offset-spec"), "first"
+        )
+    if kind == "browser":
+        wanted["distribution_mode"] = Symbol("copy")
+    link = Peer(world).enter().receiver("r", "/queues/q", credit=9, **wanted)
+    found: list[bytes] = []
+    for _ in range(20):
+        found += link.bodies()
+        world.now_ms += 100
+        world.turn()
+    assert (found, left) == ([b"1", b"2", b"3"], [0])

@@ -1,0 +1,169 @@
+"""Settlements of remote queues at the queue's owner: each counts once, and only from the node that may say so.
+
+Theory. A delivery is settled by the node that has it. Whose word counts for a message is a function of where the
+message is, and never of a consumer: that may be gone (its link was detached, its channel cancelled it) while an outcome
+is on its way, through backpressure or to the next owner.
+
+    the message is                              a node's word counts
+    held by a node (a consumer, a get)          that node's, in its present start
+    held by a recoverable link                  that of the node of the link's newest attach, attached or suspended:
+                                                its `place`, which a new attach and the link's end clear
+    ready, returning, held by somebody else     nobody's: it expired, was withdrawn, or its link goes on elsewhere
+    gone                                        needs no word: it was settled before, and never comes again
+
+The place of a link is said by a consumer's Attach or Consume, by ASK_HELD, and by `AttachedQueue.links`: a node names
+there, to each next owner, the attaches of its gone consumers while outcomes of theirs are on the way. An attach that is
+not the newest one is not obeyed (`link_since`), whoever names it.
+
+What the owner answers, so that a client in rcv-settle-mode second, or with a transaction, believes in nothing that did
+not happen:
+
+    outcome                        carried out, or gone       not held by that node
+    accepted, rejected (Settle)    Settled                    Settled with `void`: its client is not answered
+    a transaction's part (Commit)  Published                  refused as a whole: nothing is stored, all stays
+    returned, left to its link     Settled                    Settled: it has returned, or is its link's
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from clusterbroker.broker.queues.handle import Modification
+from clusterbroker.broker.queues.local_queue import LocalQueue
+from clusterbroker.broker.queues.states import READY, UNACKED
+from clusterbroker.broker.remote.attachment import Attachment
+from clusterbroker.broker.remote.messages import (
+    SETTLE_ACK,
+    SETTLE_LEFT,
+    SETTLE_REJECT,
+    SETTLE_REQUEUE_COUNTED,
+    Range,
+    Settlement,
+)
+from clusterbroker.journal.ranges import ranges_of, subtract
+
+_LEAVES: Final = (SETTLE_ACK, SETTLE_REJECT)
+"""Outcomes in which somebody may believe."""
+
+
+class SettledQueue(Protocol):
+    """What this needs of the owned queue."""
+
+    queue: LocalQueue
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether clients may hold messages of which the queue knows nothing."""
+
+    def touch(self) -> None:
+        """Asks for a turn of the owned queue."""
+
+
+class Settling:
+    """Of one queue and epoch."""
+
+    __slots__ = ("_owned",)
+
+    def __init__(self, owned: SettledQueue) -> None:
+        self._owned = owned
+
+    def settle(self, attachment: Attachment, settlements: tuple[Settlement, ...]) -> None:
+        for settlement in settlements:
+            self.settle_one(attachment, settlement)
+        self._owned.queue.ring.mark()
+        self._owned.touch()
+
+    def settle_one(self, attachment: Attachment, settlement: Settlement) -> None:
+        if settlement.id <= attachment.settlement:
+            return  # told again, and applied before
+        queue, ring = self._owned.queue, self._owned.queue.ring
+        changed, taken = self._carry_out(attachment, settlement)
+        if settlement.outcome in _LEAVES and (void := self._void(settlement.ranges, taken)):
+            attachment.not_held[settlement.id] = void
+        attachment.settlement = settlement.id
+        if changed and ring.needs_write:
+            attachment.unsettled.append((settlement.id, queue.log.commits))
+        elif attachment.unsettled:  # it needs no commit, but the answer is for all up to it
+            attachment.unsettled.append((settlement.id, attachment.unsettled[-1][1]))
+
+    def _void(self, ranges: Sequence[Range], taken: Sequence[Range]) -> tuple[Range, ...]:
+        """Of these, what is here and was not taken. Of what was acknowledged the number is enough: it is here no more,
+        but a message that was rejected may wait for its death."""
+        if _count(taken) == _count(ranges):
+            return ()
+        living = self._owned.queue.ring.living
+        here = [
+            seq
+            for first, last in subtract(ranges, taken)
+            for seq, state, *_ in living(first, last, last + 1 - first)
+            if state in (READY, UNACKED)
+        ]
+        return tuple(ranges_of(here))
+
+    def holds_all(self, attachment: Attachment, settlements: Sequence[tuple[int, Sequence[Range]]]) -> bool:
+        """Whether the node holds each of the messages that its transaction settles. A queue that has lost what was
+        committed knows nothing of some, which come to nobody any more."""
+        ring, holder = self._owned.queue.ring, attachment.holder
+        return self._owned.has_gap or all(
+            ring.count_held(first, last, holder) == last + 1 - first
+            for _, ranges in settlements
+            for first, last in ranges
+        )
+
+    def commit(self, attachment: Attachment, parts: Sequence[Settlement]) -> int:
+        """What a transaction settles of what its node holds; how much of it the log must hear of."""
+        return sum([self._carry_out(attachment, part)[0] for part in parts])
+
+    def _give_back(self, seqs: list[int], settlement: Settlement) -> int:
+        """What links have held returns when that is committed; how many that are."""
+        holding, ring = self._owned.queue.holding, self._owned.queue.ring
+        assert holding is not None, "there are links"
+        counts, upto = settlement.outcome == SETTLE_REQUEUE_COUNTED, settlement.count
+        counted = [seq for seq in seqs if counts and ring.delivery_count(seq) <= upto]
+        uncounted = [seq for seq in seqs if seq not in set(counted)] if counted else seqs
+        holding.give_back(counted, Modification(True, settlement.link, settlement.change))
+        holding.give_back(uncounted, Modification(False, settlement.link, settlement.change))
+        return len(seqs)
+
+    def _carry_out(self, attachment: Attachment, settlement: Settlement) -> tuple[int, Sequence[Range]]:
+        """Of how many of these messages the log must hear, and ranges of those that leave the queue; of one that was
+        acknowledged in part none.
+
+        A message that counts more deliveries than it came with was counted by an owner before, who died with the
+        answer: it returns as it is.
+        """
+        queue, ring, holder = self._owned.queue, self._owned.queue.ring, attachment.holder
+        outcome, link, change, changed = settlement.outcome, settlement.link, settlement.change, 0
+        taken: list[Range] = []
+        for first, last in settlement.ranges:
+            if outcome == SETTLE_ACK:
+                count = ring.settle_held(first, last, holder)
+                changed += count
+                if count == last + 1 - first:
+                    taken.append((first, last))
+                continue
+            if outcome == SETTLE_LEFT:
+                ring.requeue_held(first, last, holder, False)
+                continue
+            if settlement.withdraws and queue.holding is not None and queue.host.recovery.withdraws:
+                if ring.link_place(settlement.withdraws) == holder:
+                    changed += queue.holding.withdraw(settlement.withdraws, first, last)
+            elif outcome != SETTLE_REJECT and queue.holding is not None:
+                changed += self._give_back(ring.take_linked(first, last, holder), settlement)
+            seqs = ring.take_held(first, last, holder)
+            taken += ranges_of(seqs)
+            for seq in seqs:
+                counted = outcome == SETTLE_REQUEUE_COUNTED and ring.delivery_count(seq) <= settlement.count
+                changed += outcome == SETTLE_REJECT or counted or bool(change)
+                if outcome == SETTLE_REJECT:
+                    queue.reject(seq, change)
+                elif link or change:
+                    queue.modify(seq, Modification(counted, link, change))
+                else:
+                    queue.requeue(seq, counted)
+        return changed, taken
+
+
+def _count(ranges: Sequence[Range]) -> int:
+    return sum(last + 1 - first for first, last in ranges)

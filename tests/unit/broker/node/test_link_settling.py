@@ -1,0 +1,118 @@
+"""Outcomes that are on their way while their link is suspended, resumed elsewhere or ended (`remote.settling`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterbroker.cluster.ids import LogIndex
+from clusterbroker.cluster.wiring import commands as c
+from tests.unit.broker.node.link_clients import Awaited, Client, Receiver
+from tests.unit.broker.node.node_cluster import Cluster
+from tests.unit.broker.node.test_link_holding import others, owned, owner, publish, ring
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().declare("q")
+    return cluster
+
+
+def holding(cluster: Cluster, at: str, *bodies: bytes) -> Receiver:
+    receiver = Receiver(cluster, at)
+    receiver.consume()
+    publish(cluster, *bodies)
+    assert receiver.bodies() == list(bodies)
+    return receiver
+
+
+def fail_over(cluster: Cluster) -> None:
+    cluster.kill(owner(cluster).name)
+    cluster.wait(500)
+    cluster.relink()
+    cluster.wait(500)
+    assert owned(owner(cluster))
+
+
+def rest(cluster: Cluster) -> list[bytes]:
+    """What anybody may have of the queue."""
+    return Client(cluster, owner(cluster).name).everything()
+
+
+@pytest.mark.parametrize("outcome", ["ack", "reject"])
+@pytest.mark.parametrize("publishes", [b"", b"out"])
+def test_what_the_lost_owner_did_not_hear_the_next_one_carries_out(
+    cluster: Cluster, outcome: str, publishes: bytes
+) -> None:
+    """Settled before the link was detached: its node says so to the next owner, without the consumer."""
+    receiver = holding(cluster, others(cluster)[0], b"1", b"2")
+    cluster.unlink(receiver.site.name, owner(cluster).name)
+    awaited = Awaited(receiver, b"1", outcome, publishes)
+    receiver.leave()
+    assert awaited.answers == []
+    fail_over(cluster)
+    assert awaited.answers == ["done"]
+    assert ring(cluster).links() == {receiver.link.link: 1}
+    assert rest(cluster) == ([publishes] if publishes else [])
+
+
+@pytest.mark.parametrize("publishes", [b"", b"out"])
+def test_a_commit_that_comes_behind_the_cancel_counts(cluster: Cluster, publishes: bytes) -> None:
+    receiver = holding(cluster, others(cluster)[0], b"1", b"2")
+    outbox = receiver.handle.outbox
+    outbox.shut = True  # an alarm: publishes wait, the rest goes by
+    awaited = Awaited(receiver, b"1", publishes=publishes)
+    receiver.leave()
+    outbox.shut = False
+    receiver.handle.ring.mark()
+    cluster.turn()
+    assert awaited.answers == ["done"]
+    assert ring(cluster).links() == {receiver.link.link: 1}
+
+
+@pytest.mark.parametrize("publishes", [b"", b"out"])
+@pytest.mark.parametrize("end", ["expired", "resumed", "fresh", "ended"])
+def test_what_is_not_the_links_any_more_is_not_answered_as_done(cluster: Cluster, end: str, publishes: bytes) -> None:
+    here, there = others(cluster)
+    receiver = holding(cluster, here, b"1", b"2")
+    cluster.unlink(here, owner(cluster).name)
+    awaited = Awaited(receiver, b"1", publishes=publishes)
+    receiver.leave()
+    number = LogIndex(receiver.link.link)
+    other: Any = None
+    if end == "resumed":
+        other = Receiver(cluster, there, resumes=True)
+    elif end == "fresh":
+        other = Receiver(cluster, there)
+    else:
+        cluster.order((c.ExpireLink if end == "expired" else c.ForgetLink)(link=number, attach=1))
+        cluster.turn()
+    cluster.relink()
+    cluster.turn()
+    assert awaited.answers == ["refused" if publishes else "void"]
+    if end == "resumed":
+        assert other.seqs() == [1, 2], "its client says what becomes of them"
+    else:
+        assert rest(cluster) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("publishes", [b"", b"out"])
+def test_an_answer_that_is_lost_is_given_again(cluster: Cluster, publishes: bytes) -> None:
+    here, there = others(cluster)
+    receiver = holding(cluster, here, b"1", b"2")
+    for site in cluster.running:
+        site.disk_waits = True
+    awaited = [Awaited(receiver, b"1", publishes=publishes)]
+    cluster.wait(100)
+    cluster.unlink(here, owner(cluster).name)
+    for site in cluster.running:
+        site.disk_waits = False
+    cluster.wait(100)
+    assert awaited[0].answers == []
+    cluster.relink()
+    cluster.wait(100)
+    assert awaited[0].answers == ["done"]
+    receiver.leave()
+    assert Receiver(cluster, there, resumes=True).seqs() == ([2, 3] if publishes else [2]), "it is the next one as well"
