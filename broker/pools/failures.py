@@ -106,11 +106,8 @@ class Failures:
 
     def stayed(self, key: str, ready_since_s: float, now_s: float) -> None:
         """A worker has been ready since a time. One that was there before the last failure proves nothing."""
-        if (
-            now_s - ready_since_s >= STABLE_S
-            and (group := self._groups.get(key)) is not None
-            and now_s >= group.until_s
-        ):
+        group = self._groups.get(key)
+        if group is not None and group.at_s <= ready_since_s <= now_s - STABLE_S:
             self._forget(key)
 
     def forget(self, key: str) -> None:
