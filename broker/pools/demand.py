@@ -40,7 +40,8 @@ DOWN_EVERY_S: Final = 10.0
 DOWN_PART: Final = 4
 """A quarter of the workers is taken back at once."""
 STARTS_MAX: Final = 6
-"""Starts within WINDOW_S, beside those of growth: where workers die, or make room, they do not start over and over."""
+"""Starts within WINDOW_S beside those of growth, or as many as there were workers at once, if those are more: a place
+that is lost is made up for once, and workers that die, or make room, do not start over and over."""
 
 
 @dataclass(slots=True)
@@ -130,7 +131,9 @@ class Demand:
         while self._starts and self._starts[0][0] <= now_s - WINDOW_S:
             self._starts.popleft()
         least = self._starts[0][1] if self._starts else workers - ordered
-        return len(self._starts) + ordered + 1 - max(0, workers + 1 - least) <= STARTS_MAX
+        peak = max([workers, *(before for _, before in self._starts)]) + 1
+        again = len(self._starts) + ordered + 1 - (peak - least)
+        return again <= max(STARTS_MAX, peak)
 
     def started(self, workers: int, now_s: float) -> None:
         """One start was ordered, beside so many workers."""

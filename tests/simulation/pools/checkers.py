@@ -7,7 +7,7 @@ No checker asks the policy what it counted: launches, claims, windows and shares
     I9   memory promised is at most the capacity, at every place, by what was learnt until then
     I10  no worker that holds a message is stopped before `grace_s` after it was retired; no busy group is evicted
     I11  rest: without load everything is gone after the delays, and nothing ticks
-    I13  starts of a key in a minute are at most 6, beside those that its growth takes
+    I13  starts of a key in a minute are at most 6 (or its workers, if more), beside those that its growth takes
     back a group waits 1, 2, 4 .. 60 s after failed starts in a row, whatever was begun in between
     idle a group that holds or has messages is neither unbound nor drained nor dropped
     down a surplus leaves at least the largest need of the last minute
@@ -180,9 +180,10 @@ class Checkers:
         starts.append((self._now_s, active))
         while starts[0][0] <= self._now_s - MINUTE_S:
             starts.popleft()
-        rise = max(0, active + 1 - starts[0][1])
-        again = len(starts) - rise
-        require(again <= STARTS_MAX, f"I13: {key!r} was started {len(starts)} times in a minute, and has {active + 1}")
+        peak = max(before for _, before in starts) + 1
+        again = len(starts) - (peak - starts[0][1])
+        most = max(STARTS_MAX, peak)
+        require(again <= most, f"I13: {key!r} was started {len(starts)} times in a minute, and had {peak} at most")
 
     # ---- waiting ----
 
