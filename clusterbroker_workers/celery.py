@@ -28,6 +28,14 @@ def use_delays(app: Any, exchange: str = EXCHANGE, at_least_s: float = 1.0) -> N
     send = amqp.send_task_message
     delayed = kombu.Exchange(exchange, type="x-delayed-message", durable=True, arguments={"x-delayed-type": "direct"})
 
+    class Bound(kombu.Queue):  # type: ignore[misc]
+        """Kombu declares a queue once by the hash of its name; this one is declared beside it, for its binding."""
+
+        __eq__ = kombu.Queue.__eq__
+
+        def __hash__(self) -> int:
+            return hash(f"{exchange}|{self.name}")
+
     @functools.wraps(send)
     def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
         queue = options.get("queue")
@@ -39,7 +47,7 @@ def use_delays(app: Any, exchange: str = EXCHANGE, at_least_s: float = 1.0) -> N
         now = datetime.datetime.now(datetime.UTC)
         if due is None or queue is None or isinstance(queue, broadcast) or (due - now).total_seconds() <= at_least_s:
             return send(producer, name, message, **options)
-        bound = kombu.Queue(
+        bound = Bound(
             queue.name,
             delayed,
             routing_key=queue.name,

@@ -59,6 +59,8 @@ class Costs:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._known: OrderedDict[str, Cost] = OrderedDict()
+        self.most = 0
+        """Memory of the largest place: a key that takes more has it alone, and does not wait for ever. 0: no place."""
 
     def _of(self, key: str) -> Cost:
         cost = self._known.get(key)
@@ -88,7 +90,8 @@ class Costs:
     def memory(self, key: str) -> int:
         """`m`: bytes to promise to a worker."""
         cost = self._known.get(key)
-        return math.ceil(cost.peak * HEADROOM) if cost is not None and cost.peak else self._settings.memory
+        known = math.ceil(cost.peak * HEADROOM) if cost is not None and cost.peak else self._settings.memory
+        return min(known, self.most) if self.most else known
 
     def start_s(self, key: str) -> float:
         """`L`: seconds from the launch to readiness."""
@@ -205,6 +208,7 @@ class Placement:
             for name, place in facts.places.items()
         }
         self._leaving = set(retired)
+        self._costs.most = max((place.memory for place in facts.places.values()), default=0)
         for key, group in facts.groups.items():
             for worker in group.workers:
                 if (book := self.books.get(worker.place)) is not None:

@@ -173,7 +173,8 @@ class Checkers:
 
     def _claim(self, key: str) -> float:
         peak = self._peaks.get(key, 0.0)
-        return math.ceil(peak * 1.15) if peak else self._world.settings.memory
+        known = math.ceil(peak * 1.15) if peak else self._world.settings.memory
+        return min(known, max(place.memory for place in self._world.places.values()))
 
     def _restarts(self, key: str, active: int) -> None:
         starts = self._starts[key]

@@ -47,6 +47,15 @@ def test_best_fit_then_names() -> None:
     assert place.fit("k", True, False, 0.0) is None
 
 
+def test_a_key_that_takes_more_than_any_place() -> None:
+    """It ran once, so it has the largest place alone."""
+    place, costs = placement()
+    costs.learn_peak("big", 900)
+    place.open(facts(places={"a": 500, "b": 1_000}), set(), set())
+    assert costs.memory("big") == 1_000
+    assert place.fit("big", True, False, 0.0) == "b"
+
+
 def test_the_same_place_within_an_hour() -> None:
     place, costs = placement()
     costs.seen("k", "big", 0.0)
