@@ -12,7 +12,7 @@ goes first, and the clock becomes that H. Cheap to bring back, big and long unus
     1  groups that idle for EVICT_IDLE_S, by H; never one with backlog, `min` > 0, or pinned
     2  a second worker of a group, of the one with most workers
     3  for a starved key only: any group whose workers ran `min_run_s`, those that hold nothing first; never one with
-       `min` > 0, or pinned
+       `min` > 0, or pinned. If those are not enough yet, a place is kept for the key until they are
 
 An over-committed place (memory alarm, or claims above its capacity, since a learnt cost was wrong) evicts by 1 and 2.
 Whoever is evicted is retired, and stopped when nothing is held or `grace_s` later: room comes later, and is reserved
@@ -90,8 +90,10 @@ class Costs:
     def memory(self, key: str) -> int:
         """`m`: bytes to promise to a worker."""
         cost = self._known.get(key)
-        known = math.ceil(cost.peak * HEADROOM) if cost is not None and cost.peak else self._settings.memory
-        return min(known, self.most) if self.most else known
+        if cost is None or not cost.peak:
+            return self._settings.memory
+        learnt = math.ceil(cost.peak * HEADROOM)
+        return min(learnt, self.most) if self.most else learnt
 
     def start_s(self, key: str) -> float:
         """`L`: seconds from the launch to readiness."""
@@ -268,10 +270,36 @@ class Placement:
                 if best is None or cost < best[0]:
                     best = cost, victims
         if best is None:
-            return None
+            return self._hold(memory, wanted, facts, now_s) if starved else None
         (rank, _, _, place), victims = best
         for victim in victims:
             self.evict(victim, place, by_worth=rank == 1)
+        self.books[place].reserve(memory)
+        return place, victims
+
+    def _hold(self, memory: int, wanted: str, facts: PoolFacts, now_s: float) -> tuple[str, list[Victim]] | None:
+        """A place for a starved key that takes the room of several, of whom some have not run `min_run_s` yet.
+
+        Those that have make room now, and the place is kept from all others until the rest has: else keys that take
+        less would come into each gap first, for ever.
+        """
+        best: tuple[int, str] | None = None
+        for name, book in self.books.items():
+            staying = [
+                self._costs.claim(key, each)
+                for key, group in facts.groups.items()
+                if key != wanted and not group.pinned and not self._settings.min
+                for each in self._here(group, name)
+            ]
+            coming = book.free + book.leaving
+            if book.usable and memory <= book.facts.memory and coming + sum(staying) >= memory:
+                best = max(best or (coming, name), (coming, name))
+        if best is None:
+            return None
+        place = best[1]
+        victims = [each for each in self._after_min_run(place, facts, now_s) if each.key != wanted]
+        for victim in victims:
+            self.evict(victim, place, by_worth=False)
         self.books[place].reserve(memory)
         return place, victims
 

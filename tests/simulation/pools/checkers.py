@@ -173,8 +173,8 @@ class Checkers:
 
     def _claim(self, key: str) -> float:
         peak = self._peaks.get(key, 0.0)
-        known = math.ceil(peak * 1.15) if peak else self._world.settings.memory
-        return min(known, max(place.memory for place in self._world.places.values()))
+        largest = max(place.memory for place in self._world.places.values())
+        return min(math.ceil(peak * 1.15), largest) if peak else self._world.settings.memory
 
     def _restarts(self, key: str, active: int) -> None:
         starts = self._starts[key]
@@ -203,7 +203,7 @@ class Checkers:
             not place.suspended and not place.alarm and place.memory >= max(map(self._claim, facts.groups), default=0)
             for place in facts.places.values()
         )
-        if not starving or not fits:
+        if not starving or not fits or world.settings.min:  # `min` workers of other keys never make room
             self._head = None
             return
         head = starving[0][1]

@@ -103,6 +103,7 @@ class Group:
     service_s: float = 0.0
     workers: dict[str, Worker] = field(default_factory=dict)
     unbound_s: float = 0.0
+    timed: bool = False
 
     @property
     def held(self) -> int:
@@ -386,8 +387,10 @@ class World:
         """Idle groups are unbound, drained and dropped, by the policy's own idle clocks."""
         for key, group in list(self.groups.items()):
             idle_s = self.policy.idle_s(key, self.now_s)
-            if idle_s == 0.0:
-                self.after(self.unbind_s + 1e-3, self.wake)  # the controller's own timer
+            busy = bool(group.queue or group.held)
+            if not busy and not group.timed:  # the controller's own timer
+                self.after(self.unbind_s - idle_s + 1e-3, self.wake)
+            group.timed = not busy
             if group.queue:
                 group.state = GroupState.ACTIVE
             elif group.state is GroupState.ACTIVE and idle_s >= self.unbind_s:

@@ -145,11 +145,28 @@ def test_a_busy_first_worker_makes_room_for_the_starved_only() -> None:
     everything = facts(group("a", worker("w", held=1), held=1), group("k"), places={"p": 100})
     place.open(everything, set(), set())
     assert place.room("k", everything, [], starved=False, now_s=100.0) is None
-    assert place.room("k", everything, [], starved=True, now_s=5.0) is None, "it has not run min_run_s"
+    assert place.room("k", everything, [], starved=True, now_s=5.0) == ("p", []), "min_run_s: the place is kept for it"
+    place.open(everything, set(), set())
     assert place.room("k", everything, [], starved=True, now_s=100.0) is not None
     pinned = facts(group("a", worker("w"), pinned=True), group("k"), places={"p": 100})
     place.open(pinned, set(), set())
     assert place.room("k", pinned, [], starved=True, now_s=100.0) is None
+
+
+def test_a_starved_key_that_takes_the_room_of_several() -> None:
+    """Small keys that come and go do not take each gap before it."""
+    place, costs = placement()
+    costs.learn_peak("big", 170)
+    everything = facts(
+        group("a", worker("x", since_s=0.0)), group("b", worker("y", since_s=15.0)), group("big"), group("small"),
+        places={"p": 200},
+    )  # fmt: skip
+    place.open(everything, set(), set())
+    found = place.room("big", everything, [], starved=True, now_s=20.0)
+    assert found is not None
+    assert [victim.key for victim in found[1]] == ["a"], "the other one has not run min_run_s"
+    assert place.room("small", everything, [], starved=True, now_s=20.0) is None
+    assert place.fit("small", True, False, 20.0) is None
 
 
 def test_room_that_comes_is_reserved() -> None:
