@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import inspect
 import json
 import logging
@@ -59,8 +60,15 @@ class Reply:
 
 
 Outcome: TypeAlias = Reply | Busy | Retry
-Identity: TypeAlias = tuple[str, str]
-"""(correlation id, reply_to): the same for all deliveries of a request."""
+Identity: TypeAlias = tuple[str, str, str, bytes]
+"""(correlation id, reply_to, message id, digest of the body): the same for all deliveries of a request."""
+COMPUTED_MAX: Final = 64
+"""Outcomes kept for requests whose delivery was lost; each may come back to another worker, and never here."""
+
+
+def _identity(message: AbstractIncomingMessage) -> Identity:
+    digest = hashlib.blake2b(message.body, digest_size=16).digest()
+    return message.correlation_id or "", message.reply_to or "", message.message_id or "", digest
 
 
 class Runner:
@@ -205,16 +213,19 @@ class Runner:
 
     async def _outcome(self, message: AbstractIncomingMessage) -> Outcome:
         """The outcome of a request, computed once however often it is delivered here."""
-        identity = (message.correlation_id or "", message.reply_to or "")
+        identity = _identity(message)
         task = self._computing.get(identity) if message.correlation_id and message.redelivered else None
         if task is None:
             task = asyncio.create_task(self._compute(message))
             if message.correlation_id:
                 self._computing[identity] = task
+                done = [each for each, other in self._computing.items() if other.done()]
+                for each in done[: max(0, len(done) - COMPUTED_MAX)]:
+                    del self._computing[each]
         return await asyncio.shield(task)
 
     def _forget(self, message: AbstractIncomingMessage) -> None:
-        self._computing.pop((message.correlation_id or "", message.reply_to or ""), None)
+        self._computing.pop(_identity(message), None)
 
     async def _compute(self, message: AbstractIncomingMessage) -> Outcome:
         try:

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from .facts import COMING, GroupFacts, PlaceFacts, PoolFacts, Settings, WorkerFacts, WorkerState
+from .facts import COMING, PlaceFacts, PoolFacts, Settings, WorkerFacts, WorkerState
 
 HEADROOM: Final = 1.15
 PEAK_WEIGHT: Final = 0.25
@@ -127,6 +127,9 @@ class Book:
     reserved_workers: int = 0
     coming: int = 0
     by_key: dict[str, int] = field(default_factory=dict)
+    """Claims."""
+    active: dict[str, list[WorkerFacts]] = field(default_factory=dict)
+    """Workers that are not on their way out, as the step found them."""
 
     @property
     def free(self) -> int:
@@ -187,6 +190,8 @@ class Placement:
         self.books: dict[str, Book] = {}
         self._leaving: set[str] = set()
         """Workers that this step has retired."""
+        self._staying: dict[str, int] = {}
+        """Workers of groups that are not on their way out."""
 
     # ---- use ----
 
@@ -210,6 +215,7 @@ class Placement:
             for name, place in facts.places.items()
         }
         self._leaving = set(retired)
+        self._staying.clear()
         self._costs.most = max((place.memory for place in facts.places.values()), default=0)
         for key, group in facts.groups.items():
             for worker in group.workers:
@@ -217,6 +223,9 @@ class Placement:
                     claim = self._costs.claim(key, worker)
                     active = worker.active and worker.id not in retired
                     book.add(key, claim, active=active, coming=worker.state in COMING)
+                    if active:
+                        book.active.setdefault(key, []).append(worker)
+                        self._staying[key] = self._staying.get(key, 0) + 1
 
     def fit(self, key: str, first: bool, others_wait: bool, now_s: float) -> str | None:
         """The place of a launch now; None: none has room."""
@@ -287,9 +296,9 @@ class Placement:
         for name, book in self.books.items():
             staying = [
                 self._costs.claim(key, each)
-                for key, group in facts.groups.items()
-                if key != wanted and not group.pinned and not self._settings.min
-                for each in self._here(group, name)
+                for key in book.active
+                if key != wanted and not facts.groups[key].pinned and not self._settings.min
+                for each in self._here(key, name)
             ]
             coming = book.free + book.leaving
             if book.usable and memory <= book.facts.memory and coming + sum(staying) >= memory:
@@ -336,7 +345,7 @@ class Placement:
         self, place: str, wanted: str, facts: PoolFacts, idle: list[str], starved: bool, now_s: float
     ) -> Iterator[tuple[int, Victim]]:
         for key in idle:
-            if key != wanted and (workers := self._here(facts.groups[key], place)):
+            if key != wanted and (workers := self._here(key, place)):
                 yield 1, Victim(key, workers, whole=True)
         for victim in self._seconds(place, facts, now_s):
             if victim.key != wanted:
@@ -346,8 +355,8 @@ class Placement:
                 if victim.key != wanted:
                     yield 3, victim
 
-    def _here(self, group: GroupFacts, place: str) -> tuple[WorkerFacts, ...]:
-        return tuple(each for each in group.active if each.place == place and each.id not in self._leaving)
+    def _here(self, key: str, place: str) -> tuple[WorkerFacts, ...]:
+        return tuple(each for each in self.books[place].active.get(key, ()) if each.id not in self._leaving)
 
     def _ran(self, worker: WorkerFacts, now_s: float) -> bool:
         """A start is not thrown away before it was of use."""
@@ -358,11 +367,10 @@ class Placement:
         least = max(1, self._settings.min)
         counts: dict[str, int] = {}
         spare: dict[str, list[WorkerFacts]] = {}
-        for key, group in facts.groups.items():
-            staying = [each for each in group.active if each.id not in self._leaving]
-            if len(staying) > least and not group.pinned:
-                counts[key] = len(staying)
-                here = [each for each in staying if each.place == place and self._ran(each, now_s)]
+        for key in self.books[place].active:
+            if self._staying[key] > least and not facts.groups[key].pinned:
+                counts[key] = self._staying[key]
+                here = [each for each in self._here(key, place) if self._ran(each, now_s)]
                 spare[key] = sorted(here, key=lambda each: (each.held > 0, each.idle_since_s, each.id), reverse=True)
         while open_keys := [key for key in counts if counts[key] > least and spare[key]]:
             key = max(open_keys, key=lambda each: (counts[each], each))
@@ -371,10 +379,10 @@ class Placement:
 
     def _after_min_run(self, place: str, facts: PoolFacts, now_s: float) -> Iterator[Victim]:
         found = []
-        for key, group in facts.groups.items():
-            if group.pinned or self._settings.min:
+        for key in self.books[place].active:
+            if facts.groups[key].pinned or self._settings.min:
                 continue
-            workers = self._here(group, place)
+            workers = self._here(key, place)
             if workers and all(self._ran(each, now_s) for each in workers):
                 holds = any(each.held for each in workers)
                 found.append((holds, self.worth(key), key, workers))
@@ -387,6 +395,7 @@ class Placement:
             self._clock = max(self._clock, self.worth(victim.key))
         for worker in victim.workers:
             self._leaving.add(worker.id)
+            self._staying[victim.key] -= 1
             self.books[place].leave(self._costs.claim(victim.key, worker))
 
     def over_committed(self, facts: PoolFacts, idle: Iterable[str], now_s: float) -> Iterator[tuple[str, Victim]]:

@@ -155,7 +155,7 @@ def run(seed: int, scenario: str | None = None, calm: bool = False) -> Report:
     name = scenario or rng.choice(sorted(LOADS))
     fair = name == "two_tenants"
     settings = Settings(
-        min=0 if fair or name in ("one_hot_key", "growing_keys") else rng.choice((0, 0, 0, 1)),
+        min=0 if fair or name in ("one_hot_key", "growing_keys", "many_keys") else rng.choice((0, 0, 0, 1)),
         max=rng.choice((1, 4, 8, 16)) if name not in ("periodic", "burst", "ramp") else rng.choice((8, 16)),
         prefetch=rng.choice((1, 1, 4)),
         target_wait_s=rng.choice((1.0, 5.0)),
