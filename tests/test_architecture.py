@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 PACKAGE = "clusterbroker"
 """The one package that is installed. Below, and in the lists, modules go by their names inside it."""
+WORKERS = "clusterbroker_workers"
+"""The library of workers and callers, beside it: it is installed where no node is."""
 MAY_IMPORT = {
     "journal": set(),
     "cluster": {"journal"},
@@ -307,7 +309,8 @@ def test_every_package_is_installed() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     found = {".".join(path.parent.parts) for path in sources()}
     listed = {*find_packages(str(ROOT), include=settings["packages"]["find"]["include"])}
-    assert listed == {PACKAGE, *(f"{PACKAGE}.{name}" for name in found)}, "installed is what has code, and nothing else"
+    ours = {PACKAGE, *(f"{PACKAGE}.{name}" for name in found), WORKERS}
+    assert listed == ours, "installed is what has code, and nothing else"
     bare = sorted(name for name in found if not (ROOT / name.replace(".", "/") / "__init__.py").exists())
     assert not bare, f"packages without __init__.py: {', '.join(bare)}"
     links = {path.name: path.resolve() for path in (ROOT / PACKAGE).iterdir() if path.is_symlink()}
@@ -319,7 +322,7 @@ def test_floors_are_imported_as_parts_of_the_package() -> None:
     bare = re.compile(rf"^\s*(?:from|c?import)\s+(?:{'|'.join(MAY_IMPORT)})\b(?!\s*=)", re.MULTILINE)
     files = [
         path
-        for folder in (*MAY_IMPORT, PACKAGE, "tests", "bench", "scripts", "examples")
+        for folder in (*MAY_IMPORT, PACKAGE, WORKERS, "tests", "bench", "scripts", "examples")
         for kind in ("*.py", "*.pyx", "*.pxd", "*.pxi", "*.pyi")
         for path in (ROOT / folder).rglob(kind)
         if path not in (Path(__file__), ROOT / "tests/test_floors.py")  # their small houses
@@ -331,6 +334,18 @@ def test_floors_are_imported_as_parts_of_the_package() -> None:
     ]
     assert files
     assert not wrong, f"say `from {PACKAGE}.`: {'; '.join(wrong)}"
+
+
+def test_the_library_of_workers_imports_nothing_of_the_broker() -> None:
+    files = sorted((ROOT / WORKERS).rglob("*.py"))
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in files
+        for name in _python_imports(ast.parse(path.read_text(encoding="utf-8")), path.relative_to(ROOT))
+        if floor_of(name) in {*OURS, PACKAGE}
+    ]
+    assert files
+    assert not wrong, "; ".join(wrong)
 
 
 def test_a_rule_that_is_broken_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

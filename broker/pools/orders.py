@@ -1,0 +1,66 @@
+"""Output of the scaling policy. The controller carries orders out in their sequence, as commands of the wiring log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Start one worker of a key at a place."""
+
+    key: str
+    place: str
+    version: str
+    memory: int
+    """Bytes promised to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """Give a worker no more messages. Stop follows when nothing is held, or after `grace_s`."""
+
+    key: str
+    worker: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Revoke a worker: TERM, and KILL after `grace_s`."""
+
+    key: str
+    worker: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """A group makes room at a place: its workers there are retired by the orders that follow. The queue stays."""
+
+    key: str
+    place: str
+    wanted_by: str
+    """Key that the room is for; empty: the place is over-committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Starts of a group fail: answer waiting and coming requests with `start_failed` until a time."""
+
+    key: str
+    until_s: float
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendPlace:
+    """Starts fail at a place whatever the key. The policy starts nothing there until a time; for logs and the page."""
+
+    place: str
+    until_s: float
+    detail: str
+
+
+Order: TypeAlias = Launch | Retire | Stop | Evict | Fail | SuspendPlace

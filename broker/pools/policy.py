@@ -1,0 +1,377 @@
+"""Scaling policy of a pool: facts and time in, orders out (design page `workers.md`, section 4).
+
+    facts --> demand (need, window) --> surplus --> Retire --> Stop
+                       |missing workers
+                       v
+              failures (back-off) --> admission (whose turn) --> placement (where, or who makes room) --> Launch
+                                                                                   |--> Evict, Retire
+
+The policy decides how many workers a group has and where; the states of groups (bound, unbound, draining) are the
+controller's, which asks `idle_s` for them. No clock, no chance, no socket: policies with the same past say the same.
+
+Of one step, in this order, since each may read what the one before it has done:
+
+    1  measurements of each group that is not at rest
+    2  starts that took too long end, and count as failures; retired workers stop: empty, or `grace_s` later
+    3  surplus is retired: the window's, of draining groups all, old versions one by one
+    4  starts by turn; room is made for first workers of keys
+    5  over-committed places give back
+
+Rules: *retire before stop* (a worker that holds a message is stopped `grace_s` after it was retired, at the earliest).
+*The need is counted against launches*, ready or not, so a slow start is not started again. *For SETTLE_S after a
+take-over nothing is retired or evicted*: what this policy does not know yet may be why it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from .admission import Admission, Wish
+from .demand import Demand
+from .facts import COMING, GroupFacts, GroupState, PoolFacts, Scaling, Settings, WorkerFacts, WorkerState
+from .failures import Failures
+from .orders import Evict, Fail, Launch, Order, Retire, Stop, SuspendPlace
+from .placement import EVICT_IDLE_S, Costs, Placement, Victim
+
+TICK_S: Final = 1.0
+SETTLE_S: Final = 10.0
+ROOM_TRIES: Final = 16
+"""Keys of a step for which room is looked for in vain, of the starved ones and of the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """End of a launch, as its foreman tells."""
+
+    key: str
+    worker: str
+    place: str
+    ready: bool
+    """It was ready once."""
+    asked: bool
+    """Revoked, or stopped by a `Stop`."""
+    peak: int = 0
+    """Bytes; 0: unknown."""
+    detail: str = ""
+    """Exit status in words."""
+
+
+class Policy:
+    """The policy of one pool, from one take-over of its controller to the next."""
+
+    def __init__(self, settings: Settings, begun_s: float, *, taken_over: bool = False) -> None:
+        self.settings = settings
+        self.costs = Costs(settings)
+        self.placement = Placement(settings, self.costs)
+        self.failures = Failures(settings.start_failures_max)
+        self.admission = Admission(settings.weights)
+        self.needs: dict[str, int] = {}
+        """Of the last step, by key."""
+        self._settled_s = begun_s + (SETTLE_S if taken_over else 0.0)
+        self._demands: dict[str, Demand] = {}
+        self._waiting: dict[str, float] = {}
+        """Keys without a worker, and since when."""
+        self._evicted: set[str] = set()
+        """Groups that made room, and had no message since."""
+        self._timed_out: set[str] = set()
+        """Launches whose failure is counted already."""
+        self._rested: dict[str, GroupFacts] = {}
+        self._restless = True
+        self._suspended: dict[str, float] = {}
+
+    # ---- questions ----
+
+    def idle_s(self, key: str, now_s: float) -> float:
+        """Seconds without a message waiting or held, and without an event. 0 for a key that no step has seen."""
+        demand = self._demands.get(key)
+        return now_s - demand.idle_since_s if demand is not None else 0.0
+
+    def waiting_since(self, key: str) -> float | None:
+        """Since when a key waits for its first worker."""
+        return self._waiting.get(key)
+
+    def failed_until(self, key: str, now_s: float) -> float | None:
+        """Requests of the key are answered `start_failed` until then; None: they are not."""
+        return self.failures.failed_until(key, now_s)
+
+    def next_s(self, now_s: float) -> float | None:
+        """Time of the next step without an event; None: at rest, nothing changes by itself."""
+        return now_s + TICK_S if self._restless else None
+
+    # ---- events ----
+
+    def worker_ready(self, key: str, place: str, took_s: float, now_s: float) -> None:
+        """A launch is ready for the first time, seconds after its order."""
+        self.failures.became_ready(key, place)
+        self.costs.learn_start(key, took_s)
+        self.costs.seen(key, place, now_s)
+        self._suspended.pop(place, None)
+        self._wake(key)
+
+    def worker_gone(self, gone: Gone, now_s: float) -> list[Order]:
+        """A launch has ended; `facts` do not have it any more."""
+        self.costs.learn_peak(gone.key, gone.peak)
+        self.costs.seen(gone.key, gone.place, now_s)
+        self._wake(gone.key)
+        if gone.worker in self._timed_out:
+            self._timed_out.discard(gone.worker)
+            return []
+        if gone.asked:
+            return []
+        if gone.ready:
+            self.failures.crashed(gone.key, now_s)
+            return []
+        return self._failed(gone.key, gone.place, gone.detail or "ended before it was ready", now_s)
+
+    def retry(self, key: str) -> None:
+        """An operator's word: start again now."""
+        self.failures.forget(key)
+        self._wake(key)
+
+    def _failed(self, key: str, place: str, detail: str, now_s: float) -> list[Order]:
+        until_s = self.failures.failed_start(key, place, detail, now_s)
+        return [] if until_s is None else [Fail(key, until_s, detail)]
+
+    def _wake(self, key: str) -> None:
+        self._rested.pop(key, None)
+        self._restless = True
+
+    # ---- one step ----
+
+    def step(self, facts: PoolFacts, now_s: float) -> list[Order]:
+        """Orders of now, in the sequence in which they are to be carried out."""
+        orders: list[Order] = []
+        self._restless = False
+        self._forget(facts, now_s)
+        awake = [group for key, group in facts.groups.items() if self._rested.get(key) is not group]
+        for group in awake:
+            self._measure(group, now_s)
+            orders += self._timeouts(group, now_s)
+        orders += self._suspend(facts, now_s)
+        for group in awake:
+            orders += self._stops(group, now_s)
+        if self.settings.scaling is Scaling.NONE:
+            return orders
+        retired: set[str] = set()
+        if now_s >= self._settled_s:
+            for group in awake:
+                for worker, why in self._surplus(group, facts, now_s):
+                    retired.add(worker.id)
+                    orders.append(Retire(group.key, worker.id, why))
+        self.placement.open(facts, set(self._suspended), retired)
+        orders += self._starts(awake, facts, retired, now_s)
+        if now_s >= self._settled_s:
+            for place, victim in self.placement.over_committed(facts, self._idle(facts, now_s), now_s):
+                orders += self._evict(victim, place, "", facts)
+        for group in awake:
+            self._rest(group, facts, now_s)
+        return orders
+
+    def _forget(self, facts: PoolFacts, now_s: float) -> None:
+        if len(self._demands) == len(facts.groups) and self._demands.keys() == facts.groups.keys():
+            return
+        for key in [key for key in self._demands if key not in facts.groups]:
+            del self._demands[key]
+            self.needs.pop(key, None)
+            self._rested.pop(key, None)
+            self._waiting.pop(key, None)
+            self._evicted.discard(key)
+            self.placement.forget(key)
+            self.failures.gone(key, now_s)
+
+    def _measure(self, group: GroupFacts, now_s: float) -> None:
+        key = group.key
+        demand = self._demands.get(key)
+        if demand is None:
+            demand = self._demands[key] = Demand(self.settings.service_s)
+        demand.observe(group, now_s)
+        if demand.idle_since_s == now_s:
+            self.placement.touch(key)
+        if group.busy:
+            self._evicted.discard(key)
+        need = 0 if key in self._evicted else demand.need(group, self.settings)
+        self.needs[key] = need
+        demand.remember(need, now_s)
+        for worker in group.workers:
+            if worker.state is WorkerState.READY:
+                self.failures.stayed(key, worker.since_s, now_s)
+
+    def _timeouts(self, group: GroupFacts, now_s: float) -> Iterator[Order]:
+        """A start has `start_timeout_s`."""
+        for worker in group.workers:
+            late = worker.state in COMING and now_s - worker.since_s >= self.settings.start_timeout_s
+            if late and worker.id not in self._timed_out:
+                self._timed_out.add(worker.id)
+                detail = f"not ready after {self.settings.start_timeout_s:g} s"
+                yield Stop(group.key, worker.id, detail)
+                yield from self._failed(group.key, worker.place, detail, now_s)
+
+    def _suspend(self, facts: PoolFacts, now_s: float) -> Iterator[Order]:
+        """A place whose starts fail for all keys is suspended, not the keys."""
+        self._suspended = {place: until_s for place, until_s in self._suspended.items() if now_s < until_s}
+        for name in facts.places:
+            others = any(
+                other != name and not (place.suspended or place.alarm or other in self._suspended)
+                for other, place in facts.places.items()
+            )
+            if name not in self._suspended and (found := self.failures.suspend(name, others, now_s)) is not None:
+                until_s, detail = found
+                self._suspended[name] = until_s
+                yield SuspendPlace(name, until_s, detail)
+
+    def _stops(self, group: GroupFacts, now_s: float) -> Iterator[Order]:
+        """Retire before stop."""
+        for worker in group.workers:
+            if worker.state is WorkerState.RETIRING:
+                if not worker.held:
+                    yield Stop(group.key, worker.id, "retired and empty")
+                elif now_s - worker.since_s >= self.settings.grace_s:
+                    yield Stop(
+                        group.key, worker.id, f"held a message for {self.settings.grace_s:g} s after it was retired"
+                    )
+
+    # ---- down ----
+
+    def _surplus(self, group: GroupFacts, facts: PoolFacts, now_s: float) -> Iterator[tuple[WorkerFacts, str]]:
+        """Workers to retire, and why."""
+        demand, active = self._demands[group.key], list(group.active)
+        active.sort(
+            key=lambda worker: (worker.held > 0, worker.version == facts.version, worker.idle_since_s, worker.id)
+        )
+        if group.state is GroupState.DRAINING:
+            if not group.busy:
+                yield from ((worker, "its group ends") for worker in active)
+            return
+        surge = self.settings.surge if any(worker.version != facts.version for worker in active) else 0
+        count = demand.surplus(group, len(active) - surge, now_s, self.settings)
+        if group.state is GroupState.UNBOUND and not self.settings.scale_to_zero_while_bound:
+            count = min(count, len(active) - 1)  # a request may still come back to it
+        if count > 0:
+            demand.down_s = now_s
+            yield from ((worker, "surplus") for worker in active[:count])
+        elif len(active) > max(demand.largest(now_s), self._least(group)) and (old := self._outdated(active, facts)):
+            yield old[0], "an older version"
+
+    def _least(self, group: GroupFacts) -> int:
+        return max(self.settings.min, 1 if group.state is GroupState.UNBOUND else 0)
+
+    def _outdated(self, active: list[WorkerFacts], facts: PoolFacts) -> list[WorkerFacts]:
+        """Workers of an older version that one may be replaced of: nothing is starting, so the new ones are ready."""
+        if not facts.version or any(worker.state in COMING for worker in active):
+            return []
+        return [worker for worker in active if worker.version != facts.version]
+
+    # ---- up ----
+
+    def _wishes(self, group: GroupFacts, facts: PoolFacts, retired: set[str], now_s: float) -> Iterator[Wish]:
+        """One for each worker that is missing and would pay."""
+        key, demand = group.key, self._demands[group.key]
+        active = [worker for worker in group.active if worker.id not in retired]
+        have, target = self._counted(active), self.needs[key]
+        if have >= target and self._outdated(active, facts) and len(active) == len(group.active):
+            most = self.settings.max + self.settings.surge
+            target = have + 1 if have < min(most, demand.largest(now_s) + self.settings.surge) else have
+        elif group.state is GroupState.DRAINING:
+            target = 0
+        if have >= target or not self.failures.may_start(key, now_s):
+            self._waiting.pop(key, None)
+            return
+        if self.failures.on_trial(key):
+            if any(worker.state in COMING for worker in active):
+                return
+            target = have + 1
+        cost = self.costs.memory(key) * self.costs.start_s(key)
+        if have:
+            self._waiting.pop(key, None)
+            since_s = now_s
+        else:
+            since_s = self._waiting.setdefault(key, now_s)
+        starved = not have and group.busy and now_s - since_s > self.settings.starve_s
+        for number in range(have, target):
+            extra = number >= self.needs[key]  # of a new version
+            if not extra and not demand.pays(group, number, self.costs.start_s(key), self.settings):
+                return
+            if not extra and not demand.may_start(number, number - have, now_s):
+                return
+            yield Wish(key, group.tenant, cost, since_s, number, extra, starved and not number)
+
+    def _counted(self, active: list[WorkerFacts]) -> int:
+        """What counts against the need: launches, whether they are seen running or not (2.6)."""
+        return len(active)
+
+    def _starts(self, awake: list[GroupFacts], facts: PoolFacts, retired: set[str], now_s: float) -> Iterator[Order]:
+        if facts.paused:
+            return
+        wishes = [wish for group in awake for wish in self._wishes(group, facts, retired, now_s)]
+        if not wishes:
+            return
+        self._restless = True
+        left = self.settings.max_workers - sum(len(group.workers) for group in facts.groups.values())
+        waiting = {wish.key for wish in wishes if wish.first}
+        tries = {True: ROOM_TRIES, False: ROOM_TRIES}
+        idle: list[str] | None = None
+        for wish in self.admission.order(wishes):
+            if left <= 0:
+                return
+            place = self.placement.fit(wish.key, wish.first, bool(waiting - {wish.key}), now_s)
+            if place is not None:
+                self.admission.admitted(wish)
+                self._waiting.pop(wish.key, None)
+                waiting.discard(wish.key)
+                left -= 1
+                if not wish.extra:
+                    self._demands[wish.key].started(wish.workers, now_s)
+                yield Launch(wish.key, place, facts.version, self.placement.launch(wish.key, place, now_s))
+            elif wish.first and tries[wish.starved] and now_s >= self._settled_s:
+                idle = self._idle(facts, now_s) if idle is None else idle
+                found = self.placement.room(wish.key, facts, idle, wish.starved, now_s)
+                if found is None:
+                    tries[wish.starved] -= 1
+                else:
+                    for victim in found[1]:
+                        yield from self._evict(victim, found[0], wish.key, facts)
+
+    # ---- room ----
+
+    def _idle(self, facts: PoolFacts, now_s: float) -> list[str]:
+        """Groups that may be evicted: never one with backlog, `min` > 0, or pinned."""
+        if self.settings.min:
+            return []
+        return [key for key, group in facts.groups.items() if self._evictable(group, now_s)]
+
+    def _evictable(self, group: GroupFacts, now_s: float) -> bool:
+        return not group.busy and not group.pinned and self.idle_s(group.key, now_s) >= EVICT_IDLE_S
+
+    def _evict(self, victim: Victim, place: str, wanted_by: str, facts: PoolFacts) -> Iterator[Order]:
+        group = facts.groups[victim.key]
+        leaving = {worker.id for worker in victim.workers}
+        if victim.whole and not group.busy and not {worker.id for worker in group.active} - leaving:
+            self._evicted.add(victim.key)
+        self._wake(victim.key)
+        yield Evict(victim.key, place, wanted_by)
+        why = f"room for {wanted_by!r}" if wanted_by else "the place is short of memory"
+        for worker in victim.workers:
+            yield Retire(victim.key, worker.id, why)
+
+    # ---- rest ----
+
+    def _rest(self, group: GroupFacts, facts: PoolFacts, now_s: float) -> None:
+        """A group is at rest when no step changes it without an event."""
+        demand, need = self._demands[group.key], self.needs[group.key]
+        active = len(group.active)
+        kept = max(need, 1 if group.state is GroupState.UNBOUND and active else 0)
+        at_rest = (
+            not group.busy
+            and now_s >= self._settled_s
+            and demand.settles(need, now_s)
+            and all(worker.state is WorkerState.READY for worker in group.workers)
+            and (active == kept or facts.paused)
+            and not self._outdated(list(group.active), facts)
+        )
+        if at_rest:
+            self._rested[group.key] = group
+        else:
+            self._rested.pop(group.key, None)
+            self._restless = True

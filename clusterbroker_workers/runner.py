@@ -1,0 +1,346 @@
+"""A worker's process: connection, requests, answers, and the end by TERM (waits).
+
+    connecting --> loading (once) --> consuming --TERM, cancel notice--> draining --> exit 0
+        ^                                 |connection lost
+        +---------------------------------+
+
+*Answer before ack*: a request is acknowledged when the broker has confirmed its answer. An answer belongs to the
+delivery that it answers: when the connection is lost, what is computed until then is sent for no other delivery but one
+of the same request that comes back to this process, which then is not computed twice.
+
+Exit statuses: 0 drained; 1 TERM, and requests still at work after WORKER_GRACE_S (they come again); 70 `load` failed;
+77 the broker refuses the user (revoked).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import inspect
+import json
+import logging
+import signal
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import aio_pika
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+from aio_pika.exceptions import AMQPException
+
+from . import headers as h
+from . import names
+from .connecting import Dialler, SignInRefused
+from .environment import Environment
+from .errors import Busy, Fail, Retry
+from .request import Request
+from .worker import Worker
+
+EXIT_DRAINED: Final = 0
+EXIT_CUT_SHORT: Final = 1
+EXIT_LOAD_FAILED: Final = 70
+EXIT_REFUSED: Final = 77
+
+logger = logging.getLogger("clusterbroker_workers")
+
+GONE: Final = (AMQPException, ConnectionError, asyncio.InvalidStateError)
+"""Errors of a connection or channel that is not there any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer that is to be sent."""
+
+    status: str
+    body: bytes
+    detail: str = ""
+
+
+Outcome: TypeAlias = Reply | Busy | Retry
+Identity: TypeAlias = tuple[str, str, str, bytes]
+"""(correlation id, reply_to, message id, digest of the body): the same for all deliveries of a request."""
+COMPUTED_MAX: Final = 64
+"""Outcomes kept for requests whose delivery was lost; each may come back to another worker, and never here."""
+
+
+def _identity(message: AbstractIncomingMessage) -> Identity:
+    digest = hashlib.blake2b(message.body, digest_size=16).digest()
+    return message.correlation_id or "", message.reply_to or "", message.message_id or "", digest
+
+
+class Runner:
+    """One worker and its connections, one after the other."""
+
+    def __init__(self, worker: Worker, environment: Environment) -> None:
+        self._worker = worker
+        self._environment = environment
+        self._dialler = Dialler(
+            environment.urls, {"connection_name": f"worker {environment.id}", "worker-id": environment.id}
+        )
+        self._threads = ThreadPoolExecutor(environment.prefetch, thread_name_prefix="handler")
+        self._stop = asyncio.Event()
+        self._loaded = False
+        self._computing: dict[Identity, asyncio.Task[Outcome]] = {}
+        self._at_work: set[asyncio.Task[None]] = set()
+        self._activity: AbstractChannel | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def drain(self) -> None:
+        """Take no more requests, finish those at work, end."""
+        self._stop.set()
+
+    async def run(self) -> int:
+        """Serve until drained; the exit status."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self.drain)
+        try:
+            while not self._stop.is_set():
+                status = await self._connect_and_serve()
+                if status is not None:
+                    return status
+            return EXIT_DRAINED
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._loop.remove_signal_handler(number)
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _connect_and_serve(self) -> int | None:
+        """One connection's life. None: it is lost, or the worker drained before it was there."""
+        dial = asyncio.create_task(self._dialler.dial())
+        stop = asyncio.create_task(self._stop.wait())
+        await asyncio.wait({dial, stop}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not dial.done():
+            dial.cancel()
+            return EXIT_DRAINED
+        try:
+            connection = dial.result()
+        except SignInRefused as error:
+            logger.error("the broker refuses worker %s: %s", self._environment.id, error)
+            return EXIT_REFUSED
+        try:
+            async with connection:
+                lost = asyncio.Event()
+                connection.close_callbacks.add(lambda *_: lost.set())
+                return await self._serve(connection, lost)
+        except GONE as error:
+            logger.warning("connection lost: %s", error)
+            self._dialler.leave()
+            return None
+        finally:
+            self._activity = None
+
+    async def _serve(self, connection: aio_pika.abc.AbstractConnection, lost: asyncio.Event) -> int | None:
+        environment = self._environment
+        self._activity = await connection.channel(publisher_confirms=False)
+        await self._report("started")
+        if not self._loaded and not await self._load():
+            return EXIT_LOAD_FAILED
+        if self._stop.is_set():
+            return EXIT_DRAINED
+        channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
+        await channel.set_qos(prefetch_count=environment.prefetch)
+        channel.close_callbacks.add(lambda *_: lost.set())
+        cancelled = asyncio.Event()
+        underlay = await channel.get_underlay_channel()
+        underlay.on_consumer_cancel_callbacks.add(lambda _frame: cancelled.set())
+        queue = await channel.get_queue(environment.requests_queue, ensure=False)
+
+        async def take(message: AbstractIncomingMessage) -> None:
+            self._spawn(self._process(channel, message))
+
+        tag = await queue.consume(take, arguments={"worker-id": environment.id})
+        await self._report("ready")
+        events = [asyncio.create_task(each.wait()) for each in (self._stop, lost, cancelled)]
+        await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+        for each in events:
+            each.cancel()
+        if lost.is_set() and not self._stop.is_set():
+            self._dialler.leave()
+            return None
+        await self._report("draining")
+        if not cancelled.is_set():
+            with contextlib.suppress(*GONE):
+                await queue.cancel(tag)
+        self._stop.set()
+        return await self._finish()
+
+    async def _finish(self) -> int:
+        """Wait for what is at work, `grace_s` at most."""
+        if self._at_work:
+            await asyncio.wait(self._at_work, timeout=self._environment.grace_s)
+        if left := sum(not task.done() for task in self._at_work):
+            logger.warning("%d requests were at work after %g s; they come again", left, self._environment.grace_s)
+            return EXIT_CUT_SHORT
+        return EXIT_DRAINED
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._at_work.add(task)
+        task.add_done_callback(self._at_work.discard)
+
+    async def _load(self) -> bool:
+        try:
+            await self._call(self._worker.load, self._environment.key)
+        except Exception as error:
+            logger.exception("load(%r) failed: %s", self._environment.key, error)
+            return False
+        self._loaded = True
+        return True
+
+    async def _call(self, method: Any, argument: Any) -> Any:
+        """An ordinary method runs in a thread, an async one here."""
+        if inspect.iscoroutinefunction(method):
+            return await method(argument)
+        result = await self._loop.run_in_executor(self._threads, method, argument)
+        return await result if inspect.isawaitable(result) else result
+
+    # ---- requests ----
+
+    async def _process(self, channel: AbstractChannel, message: AbstractIncomingMessage) -> None:
+        try:
+            await self._report("request-received")
+            deadline = h.number(message.headers, h.DEADLINE)
+            if deadline is not None and deadline < time.time() * 1_000:
+                await message.ack()  # nobody waits for it any more
+                return
+            await self._conclude(channel, message, await self._outcome(message))
+        except GONE as error:
+            logger.warning("request %s goes back to the queue: %s", message.correlation_id, error)
+
+    async def _outcome(self, message: AbstractIncomingMessage) -> Outcome:
+        """The outcome of a request, computed once however often it is delivered here."""
+        identity = _identity(message)
+        task = self._computing.get(identity) if message.correlation_id and message.redelivered else None
+        if task is None:
+            task = asyncio.create_task(self._compute(message))
+            if message.correlation_id:
+                self._computing[identity] = task
+                done = [each for each, other in self._computing.items() if other.done()]
+                for each in done[: max(0, len(done) - COMPUTED_MAX)]:
+                    del self._computing[each]
+        return await asyncio.shield(task)
+
+    def _forget(self, message: AbstractIncomingMessage) -> None:
+        self._computing.pop(_identity(message), None)
+
+    async def _compute(self, message: AbstractIncomingMessage) -> Outcome:
+        try:
+            result = await self._call(self._worker.handle, self._request(message))
+        except (Busy, Retry) as outcome:
+            return outcome
+        except Fail as failure:
+            return Reply(failure.status, failure.text.encode(), failure.text)
+        except Exception as error:
+            logger.exception("request %s", message.correlation_id)
+            text = f"{type(error).__name__}: {error}"
+            return Reply("worker_error", text.encode(), text)
+        body = result.encode() if isinstance(result, str) else result
+        if not isinstance(body, (bytes, bytearray, memoryview, type(None))):
+            text = f"{type(self._worker).__name__}.handle returned {type(result).__name__}: return bytes, str or None"
+            logger.error(text)
+            return Reply("worker_error", text.encode(), text)
+        return Reply("ok", bytes(body or b""))
+
+    def _request(self, message: AbstractIncomingMessage) -> Request:
+        headers: Mapping[str, Any] = message.headers
+        deadline = h.number(headers, h.DEADLINE)
+
+        def progress(part: float) -> None:
+            told = {"x-progress": part, "x-correlation-id": message.correlation_id or ""}
+            asyncio.run_coroutine_threadsafe(self._report("progress", told), self._loop)
+
+        return Request(
+            key=message.routing_key or "",
+            body=message.body,
+            path=h.text(headers, h.PATH),
+            headers=headers,
+            correlation_id=message.correlation_id,
+            reply_to=message.reply_to,
+            content_type=message.content_type,
+            deadline=None if deadline is None else deadline / 1_000,
+            attempt=h.number(headers, h.ATTEMPT) or 0,
+            redelivered=bool(message.redelivered),
+            traceparent=h.text(headers, h.TRACE),
+            _progress=progress,
+        )
+
+    async def _conclude(self, channel: AbstractChannel, message: AbstractIncomingMessage, outcome: Outcome) -> None:
+        """Answer, then ack; or give it back; or send it on, then ack."""
+        if isinstance(outcome, Busy):
+            self._forget(message)
+            await asyncio.sleep(outcome.after_s)
+            await message.reject(requeue=True)
+            return
+        if isinstance(outcome, Retry):
+            await self._delay(channel, message, outcome)
+        elif message.reply_to:
+            await self._answer(channel, message, outcome)
+        await message.ack()
+        self._forget(message)
+
+    async def _answer(self, channel: AbstractChannel, message: AbstractIncomingMessage, reply: Reply) -> None:
+        headers: dict[str, Any] = {h.STATUS: h.octets(reply.status), h.WORKER: self._environment.id}
+        if reply.detail:
+            headers[h.DETAIL] = reply.detail[:1_000]
+        if (trace := h.text(message.headers, h.TRACE)) is not None:
+            headers[h.TRACE] = trace
+        answer = aio_pika.Message(
+            reply.body,
+            correlation_id=message.correlation_id,
+            headers=headers,
+            delivery_mode=message.delivery_mode or aio_pika.DeliveryMode.PERSISTENT,
+        )
+        assert message.reply_to is not None, "somebody waits for it"
+        try:
+            await channel.default_exchange.publish(answer, message.reply_to, mandatory=True)
+        except aio_pika.exceptions.DeliveryError:
+            logger.warning("the caller of request %s is gone; its answer is dropped", message.correlation_id)
+
+    async def _delay(self, channel: AbstractChannel, message: AbstractIncomingMessage, retry: Retry) -> None:
+        headers = dict(message.headers)
+        headers[h.ATTEMPT] = (h.number(headers, h.ATTEMPT) or 0) + 1
+        headers[h.DELAY] = round(retry.after_s * 1_000)
+        again = aio_pika.Message(
+            message.body,
+            headers=headers,
+            correlation_id=message.correlation_id,
+            reply_to=message.reply_to,
+            content_type=message.content_type,
+            priority=message.priority,
+            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+        )
+        exchange = await channel.get_exchange(names.delayed_exchange(self._environment.pool), ensure=False)
+        await exchange.publish(again, message.routing_key or self._environment.key, mandatory=True)
+
+    # ---- activity ----
+
+    async def _report(self, event: str, told: Mapping[str, Any] | None = None) -> None:
+        """Activity is a hint: the broker sees consumers, deliveries and acks itself, so a lost report is no error."""
+        channel = self._activity
+        if channel is None or channel.is_closed:
+            return
+        message = aio_pika.Message(b"", headers={h.EVENT: event, h.WORKER: self._environment.id, **(told or {})})
+        with contextlib.suppress(*GONE):
+            exchange = await channel.get_exchange(self._environment.activity_exchange, ensure=False)
+            await exchange.publish(message, self._environment.key, mandatory=False)
+
+
+def configure_log() -> None:
+    """JSON lines on standard error, for the pool's log of its workers."""
+
+    class Lines(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            line = {"at": round(record.created, 3), "level": record.levelname.lower(), "text": record.getMessage()}
+            if record.exc_info:
+                line["trace"] = self.formatException(record.exc_info)
+            return json.dumps(line)
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(Lines())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    for noisy in ("aiormq", "aio_pika"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)

@@ -1,0 +1,212 @@
+"""The policy step by step: golden scenarios, each a conversation of facts and orders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clusterbroker.broker.pools.facts import PlaceFacts, Scaling, Settings
+from clusterbroker.broker.pools.orders import Evict, Fail, Launch, Retire, Stop, SuspendPlace
+from clusterbroker.broker.pools.policy import SETTLE_S, Gone, Policy
+
+from .made import facts, group, worker
+
+SETTINGS = Settings(memory=100, scale_to_zero_while_bound=True)
+
+
+def launch(key: str, place: str = "p", version: str = "") -> Launch:
+    return Launch(key, place, version, 100)
+
+
+def test_the_first_request_starts_one_worker() -> None:
+    policy = Policy(SETTINGS, 0.0)
+    assert policy.step(facts(group("k", ready=1_000)), 0.0) == [launch("k")]
+    assert policy.step(facts(group("k", worker("w", "wanted"), ready=1_000)), 1.0) == []
+    assert policy.next_s(1.0) == 2.0
+
+
+def test_up_at_once_to_the_need() -> None:
+    policy = Policy(SETTINGS, 0.0)
+    policy.step(facts(group("k", worker("w"), ready=100, settled=0)), 0.0)
+    busy = group("k", worker("w"), ready=100, settled=10, service_s=10.0)
+    assert policy.step(facts(busy), 1.0) == [launch("k")] * 7, "max 8"
+
+
+def test_down_after_the_window() -> None:
+    policy = Policy(SETTINGS, 0.0)
+    policy.step(facts(group("k", ready=100)), 0.0)
+    workers = tuple(worker(f"w{number}", idle_since_s=float(number)) for number in range(8))
+    busy = group("k", *workers, ready=100, settled=10, service_s=10.0)
+    policy.step(facts(busy), 1.0)
+    quiet = replace(busy, ready=0)
+    orders = [(second, order) for second in range(2, 80) for order in policy.step(facts(quiet), float(second))]
+    assert orders[:2] == [(63, Retire("k", "w0", "surplus")), (63, Retire("k", "w1", "surplus"))]
+    assert {second for second, _ in orders} == {63, 73}, "a quarter of them each ten seconds"
+
+
+def test_retire_before_stop() -> None:
+    policy = Policy(SETTINGS, 0.0)
+    holds = group("k", worker("w", "retiring", since_s=0.0, held=1), held=1, state="unbound")
+    assert Stop("k", "w", "") not in policy.step(facts(holds), 29.0)
+    assert policy.step(facts(group("k", worker("w", "retiring"), state="unbound")), 29.5) == [
+        Stop("k", "w", "retired and empty")
+    ]
+    orders = policy.step(facts(holds), 30.0)
+    assert orders[0] == Stop("k", "w", "held a message for 30 s after it was retired")
+
+
+def test_a_draining_group_loses_its_workers() -> None:
+    policy = Policy(SETTINGS, 0.0)
+    ends = group("k", worker("a"), worker("b", "starting"), state="draining")
+    assert policy.step(facts(ends), 0.0) == [Retire("k", name, "its group ends") for name in "ab"]
+    assert policy.step(facts(group("k", worker("c", held=1), held=1, state="draining")), 1.0) == []
+
+
+def test_an_unbound_group_keeps_one() -> None:
+    policy = Policy(Settings(memory=100), 0.0)
+    unbound = group("k", worker("w"), state="unbound")
+    assert all(policy.step(facts(unbound), float(second)) == [] for second in range(200))
+    assert policy.next_s(200.0) is None, "at rest: nothing ticks"
+
+
+def test_rest_is_left_by_an_event() -> None:
+    policy = Policy(Settings(memory=100), 0.0)
+    idle = group("k", worker("w"))
+    for second in range(70):
+        policy.step(facts(idle), float(second))
+    assert policy.next_s(70.0) is None
+    assert policy.step(facts(), 100.0) == []
+    assert policy.step(facts(group("k", ready=1)), 101.0) == [launch("k")]
+
+
+def test_failed_starts() -> None:
+    policy = Policy(Settings(memory=100, start_failures_max=2), 0.0)
+    waiting = facts(group("k", ready=1))
+    assert policy.step(waiting, 0.0) == [launch("k")]
+    assert policy.worker_gone(Gone("k", "w1", "p", ready=False, asked=False, detail="exit status 70"), 1.0) == []
+    assert policy.step(waiting, 1.5) == []
+    assert policy.step(waiting, 2.5) == [launch("k")]
+    gone = Gone("k", "w2", "p", ready=False, asked=False, detail="exit status 70")
+    assert policy.worker_gone(gone, 3.0) == [Fail("k", 63.0, "exit status 70")]
+    assert policy.failed_until("k", 62.9) == 63.0
+    assert policy.step(waiting, 62.0) == []
+    assert policy.step(waiting, 63.0) == [launch("k")], "one trial"
+    policy.worker_ready("k", "p", 2.0, 65.0)
+    assert policy.failed_until("k", 65.0) is None
+    policy.retry("k")
+
+
+def test_a_start_has_its_time() -> None:
+    policy = Policy(Settings(memory=100, start_timeout_s=10), 0.0)
+    policy.step(facts(group("k", ready=1)), 0.0)
+    late = facts(group("k", worker("w", "starting"), ready=1))
+    assert policy.step(late, 9.0) == []
+    assert policy.step(late, 10.0) == [Stop("k", "w", "not ready after 10 s")]
+    assert policy.step(late, 11.0) == [], "told once"
+    assert policy.worker_gone(Gone("k", "w", "p", ready=False, asked=True), 12.0) == []
+    assert policy.failures.on_trial("k"), "counted once, and not at its end as well"
+
+
+def test_a_place_where_nothing_starts() -> None:
+    policy = Policy(SETTINGS, 0.0)
+    two = {"p": 1_000, "q": 2_000}
+    keys = [group(f"k{number}", ready=1) for number in range(3)]
+    assert policy.step(facts(*keys, places=two), 0.0) == [launch(f"k{number}") for number in range(3)]
+    for number in range(3):
+        policy.worker_gone(Gone(f"k{number}", f"w{number}", "p", False, False, detail="no such image"), 1.0)
+    detail = "3 keys did not start here; the last one: no such image"
+    assert policy.step(facts(*keys, places=two), 1.1) == [
+        SuspendPlace("p", 61.1, detail),
+        *(launch(f"k{number}", "q") for number in range(3)),
+    ]
+
+
+def test_an_idle_group_makes_room() -> None:
+    policy = Policy(Settings(memory=100), 0.0)
+    idle = group("old", worker("w"))
+    full = {"p": 100}
+    policy.step(facts(idle, places=full), 0.0)
+    assert policy.step(facts(idle, group("new", ready=1), places=full), 9.0) == [], "not idle for ten seconds"
+    assert policy.step(facts(idle, group("new", ready=1), places=full), 11.0) == [
+        Evict("old", "p", "new"),
+        Retire("old", "w", "room for 'new'"),
+    ]
+    leaving = group("old", worker("w", "retiring", since_s=11.0))
+    assert policy.step(facts(leaving, group("new", ready=1), places=full), 12.0) == [
+        Stop("old", "w", "retired and empty")
+    ]
+    assert policy.step(facts(group("old"), group("new", ready=1), places=full), 13.0) == [launch("new")]
+    served = facts(group("old"), group("new", worker("n"), ready=0), places=full)
+    assert policy.step(served, 14.0) == [], "the evicted group is not started again without a request"
+    busy = facts(group("old", ready=1), group("new", worker("n", held=1), held=1), places=full)
+    assert policy.step(busy, 15.0) == [], "and then waits for room"
+    assert policy.waiting_since("old") == 15.0
+
+
+def test_a_starved_key_takes_the_place_of_a_busy_one() -> None:
+    policy = Policy(SETTINGS, 0.0)
+    hot = group("hot", worker("w", held=1), held=1, ready=50)
+    waits = facts(hot, group("cold", ready=1), places={"p": 100})
+    for second in range(31):
+        assert policy.step(waits, float(second)) == []
+    assert policy.step(waits, 31.0) == [Evict("hot", "p", "cold"), Retire("hot", "w", "room for 'cold'")]
+
+
+def test_a_take_over_settles_first() -> None:
+    policy = Policy(SETTINGS, 100.0, taken_over=True)
+    workers = [worker(f"w{number}") for number in range(3)]
+    found = facts(group("k", *workers), group("new", ready=1))
+    assert policy.step(found, 100.0) == [launch("new")], "requests are served at once"
+    assert policy.idle_s("k", 105.0) <= 5.0, "idle clocks begin anew"
+    assert not any(isinstance(order, Retire) for order in policy.step(found, 100.0 + SETTLE_S - 0.5))
+    assert any(isinstance(order, Retire) for order in policy.step(found, 100.0 + SETTLE_S))
+
+
+def test_a_new_version_comes_one_by_one() -> None:
+    policy = Policy(Settings(memory=100, min=2), 0.0)
+    old = (worker("a", version="1"), worker("b", version="1"))
+    assert policy.step(facts(group("k", *old), version="2"), 0.0) == [launch("k", version="2")]
+    coming = group("k", *old, worker("c", "starting", version="2"))
+    assert policy.step(facts(coming, version="2"), 1.0) == []
+    ready = group("k", *old, worker("c", version="2"))
+    assert policy.step(facts(ready, version="2"), 2.0) == [Retire("k", "a", "an older version")]
+    left = group("k", old[1], worker("c", version="2"))
+    assert policy.step(facts(left, version="2"), 3.0) == [launch("k", version="2")]
+
+
+def test_paused_and_scaled_by_others() -> None:
+    waiting = group("k", ready=5)
+    assert Policy(SETTINGS, 0.0).step(facts(waiting, paused=True), 0.0) == []
+    assert Policy(replace(SETTINGS, scaling=Scaling.NONE), 0.0).step(facts(waiting), 0.0) == []
+    outside = Policy(replace(SETTINGS, scaling=Scaling.OUTSIDE), 0.0)
+    assert outside.step(facts(waiting), 0.0) == [launch("k")]
+    assert outside.step(facts(group("k", worker("w"), ready=10_000)), 1.0) == []
+
+
+def test_bounds_of_the_pool() -> None:
+    policy = Policy(replace(SETTINGS, max_workers=2), 0.0)
+    keys = [group(f"k{number}", ready=1) for number in range(5)]
+    assert len(policy.step(facts(*keys), 0.0)) == 2
+
+
+def test_an_alarm_takes_what_idles() -> None:
+    policy = Policy(Settings(memory=100), 0.0)
+    alarm = {"p": PlaceFacts("p", 1_000, alarm=True)}
+    idle, busy = group("idle", worker("i")), group("busy", worker("b", held=1), held=1)
+    policy.step(facts(idle, busy, given=alarm), 0.0)
+    assert policy.step(facts(idle, busy, given=alarm), 10.0) == [
+        Evict("idle", "p", ""),
+        Retire("idle", "i", "the place is short of memory"),
+    ]
+
+
+def test_ten_thousand_idle_groups_are_passed_over() -> None:
+    policy = Policy(Settings(memory=1), 0.0)
+    groups = [group(f"k{number}", worker(f"w{number}")) for number in range(10_000)]
+    everything = facts(*groups, places={"p": 100_000})
+    policy.step(everything, 0.0)
+    policy.step(everything, 61.0)
+    assert policy.next_s(61.0) is None
+    assert len(policy._rested) == 10_000
+    changed = {**everything.groups, "k5": replace(groups[5], ready=1)}
+    policy.step(replace(everything, groups=changed), 70.0)
+    assert len(policy._rested) == 9_999
