@@ -156,7 +156,7 @@ def template(name: str, table: Any) -> Template:
     if not isinstance(table, dict):
         raise BadTemplate(f"{where}: it is a section: write [{where}], and its settings below")
     if isinstance(table.get("command"), str):
-        raise BadTemplate(f"{where}.command: it runs without a shell: write a list, [\"program\", \"argument\"]")
+        raise BadTemplate(f'{where}.command: it runs without a shell: write a list, ["program", "argument"]')
     try:
         read = msgspec.convert(table, Template)
     except msgspec.ValidationError as error:
@@ -220,11 +220,11 @@ def read_templates(file: Path, uid: int | None = None) -> dict[str, Template]:
 def _check_writers(file: Path, of_file: os.stat_result, uid: int) -> None:
     mode = stat.S_IMODE(of_file.st_mode)
     if mode & 0o022:
-        raise BadTemplate(
-            f"{file} says what is executed, and others may write it (mode {mode:04o}): chmod go-w {file}"
-        )
+        raise BadTemplate(f"{file} says what is executed, and others may write it (mode {mode:04o}): chmod go-w {file}")
     if of_file.st_uid not in (0, uid):
-        raise BadTemplate(f"{file} says what is executed, and user {of_file.st_uid} owns it: chown it to the node's user")
+        raise BadTemplate(
+            f"{file} says what is executed, and user {of_file.st_uid} owns it: chown it to the node's user"
+        )
     folder = file.absolute().parent
     mode = stat.S_IMODE(folder.stat().st_mode)
     if mode & 0o002 and not mode & stat.S_ISVTX:
@@ -236,4 +236,6 @@ def fits(spec: WorkerSpec, known: Mapping[str, Template], file: str) -> str:
     if spec.template in known:
         return ""
     names = ", ".join(sorted(known)) or "none"
-    return f"there is no [pools.{spec.template}] in {file} (there are: {names}): add it, or declare the pool with another"
+    return (
+        f"there is no [pools.{spec.template}] in {file} (there are: {names}): add it, or declare the pool with another"
+    )

@@ -88,7 +88,17 @@ def podman(directory: Path) -> tuple[Daemon, str]:
     """Podman's service, and the address of its API."""
     root = programs() / "root"
     crun = directory / "crun"
-    crun.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={_libraries(root)} exec {root}/usr/bin/crun "$@"\n')
+    crun.write_text(
+        # the limits that podman asks for are above those of a test's machine, and nobody may raise them
+        f"""#!/bin/sh
+before=
+for word; do
+    [ "$before" = --bundle ] && sed -i 's/"rlimits":\\[[^]]*\\]/"rlimits":[]/' "$word/config.json"
+    before=$word
+done
+LD_LIBRARY_PATH={_libraries(root)} exec {root}/usr/bin/crun "$@"
+"""
+    )
     crun.chmod(0o755)
     (directory / "containers.conf").write_text(
         f"""[engine]

@@ -77,6 +77,8 @@ class Containers:
 
     async def start(self, spec: WorkerSpec, template: Template) -> None:
         check(spec)
+        if spec.worker_id in self._starting:
+            return  # a daemon has the name of a container before it has the container
         self._starting.add(spec.worker_id)
         try:
             if (state := await self._state(spec.worker_id)) is None:
@@ -108,7 +110,7 @@ class Containers:
             if error.status == CONFLICT or "already in use" in error.message:  # podman: 500
                 return
             if error.status != ABSENT or template.pull == "never":
-                hint = ": load it, or say pull = \"missing\"" if error.status == ABSENT else ""
+                hint = ': load it, or say pull = "missing"' if error.status == ABSENT else ""
                 raise DriverError(f"docker: start {spec.worker_id}: {error.message}{hint}") from error
             async with asyncio.timeout(PULL_S):
                 await self._client().images.pull(template.image)

@@ -64,6 +64,8 @@ class _Running:
     output: Output | None = None
     peak_bytes: int = 0
     cgroup: Path | None = None
+    floor_bytes: int = 0
+    """The kernel counts the fork as the worker's memory until exec: a peak of no more than this is the foreman's own."""
 
 
 class Subprocesses:
@@ -128,7 +130,9 @@ class Subprocesses:
 
     def _spawn(self, spec: WorkerSpec, template: Template, user: str | None) -> _Running:
         """Raises OSError, SubprocessError, ValueError."""
-        variables = template.variables(self._place.environment) | told(spec) | secrets(spec) | {MARK: self._place.prefix}
+        variables = (
+            template.variables(self._place.environment) | told(spec) | secrets(spec) | {MARK: self._place.prefix}
+        )
         cgroup = _made_cgroup(template, spec.worker_id)
         writes: int = subprocess.DEVNULL
         output = None
@@ -149,7 +153,7 @@ class Subprocesses:
                 stdout=writes,
                 stderr=subprocess.STDOUT if output else subprocess.DEVNULL,
                 start_new_session=True,
-                preexec_fn=_limiter(template, cgroup),  # noqa: PLW1509 - the foreman has one thread
+                preexec_fn=_limiter(template, cgroup),
                 **switch,
             )
         except BaseException:
@@ -159,7 +163,8 @@ class Subprocesses:
         finally:
             if writes >= 0:
                 os.close(writes)
-        return _Running(child.pid, os.pidfd_open(child.pid), child, output, cgroup=cgroup)
+        floor_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        return _Running(child.pid, os.pidfd_open(child.pid), child, output, cgroup=cgroup, floor_bytes=floor_bytes)
 
     # -- adoption ---------------------------------------------------------------------------------------------------------
 
@@ -214,8 +219,12 @@ class Subprocesses:
         if running.child is not None:
             _signal_group(running.pid, signal.SIGKILL)
             _, status, usage = os.wait4(running.pid, 0)
-            running.child.returncode = os.waitstatus_to_exitcode(status)  # the object knows that nothing is left to reap
-            code, peak_bytes = _shell_code(running.child.returncode), usage.ru_maxrss << 10
+            running.child.returncode = os.waitstatus_to_exitcode(
+                status
+            )  # the object knows that nothing is left to reap
+            code = _shell_code(running.child.returncode)
+            if usage.ru_maxrss << 10 > running.floor_bytes:
+                peak_bytes = usage.ru_maxrss << 10
         os.close(running.pidfd)
         self._end_all(worker_id)
         why = _leave_cgroup(running.cgroup)
@@ -378,7 +387,7 @@ def _kill_cgroup(cgroup: Path) -> None:
 
 
 def _leave_cgroup(cgroup: Path | None) -> str:
-    """"out of memory" if the kernel ended something in it."""
+    """ "out of memory" if the kernel ended something in it."""
     if cgroup is None:
         return ""
     _kill_cgroup(cgroup)

@@ -61,7 +61,9 @@ class Units:
         try:
             self._records = Records(directory)
         except OSError as error:
-            raise DriverError(f"systemd: {directory}: {error.strerror}: the node must be able to write there") from error
+            raise DriverError(
+                f"systemd: {directory}: {error.strerror}: the node must be able to write there"
+            ) from error
         self._boot = boot_id()
 
     # -- the bus ----------------------------------------------------------------------------------------------------------
@@ -133,7 +135,9 @@ class Units:
             if template.unit:
                 await self._call("StartUnit", "ss", [unit, "fail"])
             else:
-                await self._call("StartTransientUnit", "ssa(sv)a(sa(sv))", [unit, "fail", _facts(spec, template, file), []])
+                await self._call(
+                    "StartTransientUnit", "ssa(sv)a(sa(sv))", [unit, "fail", _facts(spec, template, file), []]
+                )
         except _Refused as refused:
             if not refused.exists:
                 self._records.remove(spec.worker_id)
@@ -199,9 +203,7 @@ class Units:
                 state = State.RUNNING if unit[3] == "active" else State.STARTING
                 return Seen(worker_id, state, *labels, memory_bytes=current, peak_bytes=peak)
             record = await self._settled(record, facts, peak)
-        return Seen(
-            worker_id, State.EXITED, *labels, record.exit, peak_bytes=record.peak_bytes, why=record.why
-        )
+        return Seen(worker_id, State.EXITED, *labels, record.exit, peak_bytes=record.peak_bytes, why=record.why)
 
     async def _facts(self, path: str) -> dict[str, Any]:
         try:

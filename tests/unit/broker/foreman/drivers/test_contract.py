@@ -158,9 +158,7 @@ async def test_rules_38_and_64_variables_and_no_shell(beside: World, driver: Dri
     script = 'cat /proc/$$/environ > "$1"/env.part; printf %s "$2" > "$1"/key; mv "$1"/env.part "$1"/env'
     template = beside.template(script, str(files), "{key}", environment={"MODEL": "a {key} b"}, env_pass=["LANG"])
     await driver.start(spec(key=key), template)
-    told = dict(
-        line.split("=", 1) for line in (await wrote(files / "env")).decode().split("\0") if line
-    )
+    told = dict(line.split("=", 1) for line in (await wrote(files / "env")).decode().split("\0") if line)
     ours = {name: value for name, value in told.items() if name.startswith("WORKER_")}
     ours.pop("WORKER_PLACE", None)  # how subprocess finds children that left their session
     assert ours == {

@@ -68,7 +68,9 @@ async def written(path: Path) -> str:
 
 
 async def test_the_whole_group_ends_and_children_that_left_it(driver: Subprocesses, tmp_path: Path) -> None:
-    script = f"(trap '' TERM; sleep 600) & setsid sleep 600 & echo $$ > {tmp_path}/up; trap 'exit 0' TERM; sleep 600 & wait"
+    script = (
+        f"(trap '' TERM; sleep 600) & setsid sleep 600 & echo $$ > {tmp_path}/up; trap 'exit 0' TERM; sleep 600 & wait"
+    )
     await driver.start(spec(), shell(script))
     await written(tmp_path / "up")
 
@@ -138,7 +140,9 @@ async def test_root_only_by_setting_and_other_users(driver: Subprocesses, tmp_pa
     open_to_all.chmod(0o666)
     for path in (tmp_path, *list(tmp_path.parents)[:2]):
         path.chmod(path.stat().st_mode | 0o011)
-    await driver.start(spec(), msgspec.structs.replace(shell(f"id -un > {open_to_all}; id -G >> {open_to_all}"), user="nobody"))
+    await driver.start(
+        spec(), msgspec.structs.replace(shell(f"id -un > {open_to_all}; id -G >> {open_to_all}"), user="nobody")
+    )
     await over(driver)
     user, groups = open_to_all.read_text().split("\n", 1)
     assert user == "nobody"
@@ -149,7 +153,9 @@ async def test_root_only_by_setting_and_other_users(driver: Subprocesses, tmp_pa
 
 
 async def test_a_later_foreman_adopts_what_runs(driver: Subprocesses, tmp_path: Path) -> None:
-    await driver.start(spec(), shell(f"echo $$ > {tmp_path}/up; trap 'exit 3' TERM; while :; do sleep 0.05; echo line; done"))
+    await driver.start(
+        spec(), shell(f"echo $$ > {tmp_path}/up; trap 'exit 3' TERM; while :; do sleep 0.05; echo line; done")
+    )
     pid = int(await written(tmp_path / "up"))
     child = driver._running["w1-0"].child
     assert child is not None
@@ -192,7 +198,9 @@ async def test_a_foreman_that_died_between_fork_and_record(tmp_path: Path, runs:
     await first.close()
     child = None
     if runs:
-        child = subprocess.Popen(["sleep", "600"], env={"WORKER_ID": "w9-9", "WORKER_PLACE": PLACE.prefix}, start_new_session=True)
+        child = subprocess.Popen(
+            ["sleep", "600"], env={"WORKER_ID": "w9-9", "WORKER_PLACE": PLACE.prefix}, start_new_session=True
+        )
     later = Subprocesses(PLACE, directory)
     seen = await row(later, "w9-9")
     assert seen is not None

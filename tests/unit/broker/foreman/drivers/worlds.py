@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from foreman_support import PLACE
 
 from clusterbroker.broker.foreman.drivers.noop import Noop
 from clusterbroker.broker.foreman.drivers.port import Driver, Place
@@ -86,7 +85,7 @@ def _containers(start: Callable[[Path], tuple[daemons.Daemon, str]]) -> Callable
         daemons.load_image(Path(address.removeprefix("unix://")))
         facts = {
             "driver": "docker", "image": daemons.IMAGE, "socket": address, "network": "host",
-            "mounts": [f"{files}:{files}"], "files_max": 1024,
+            "mounts": [f"{files}:{files}"],
         }  # fmt: skip
         return World("docker", lambda place: Containers(place, address), facts, files)
 
