@@ -1,8 +1,8 @@
 """The foreman: rounds of list, decide, act, for each driver of a place (waits).
 
-A round begins when the map changed, a driver tells of a change, or the books have something due; while nothing is wanted
-and nothing runs there is none. A round that failed is told once as *suspended*, and tried again after 1, 2, 4 .. 15 s. What
-is decided is in `reconcile`; what is carried out here has no memory but the books'.
+A round begins when the map changed, a driver tells of a change, or the books have something due; while nothing is
+wanted and nothing runs there is none. A round that failed is told once as *suspended*, and tried again after 1, 2, 4
+.. 15 s. What is decided is in `reconcile`; what is carried out here has no memory but the books'.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from clusterbroker.broker.foreman import frames
 from clusterbroker.broker.foreman.drivers import choice
 from clusterbroker.broker.foreman.drivers.port import Driver, DriverError, Place, bounded
 from clusterbroker.broker.foreman.reconcile import (
+    TELL_AGAIN_MS,
     Action,
     Books,
     Gone,
@@ -83,7 +84,7 @@ class Foreman:
         self._told: frames.PlaceRow | None = None
         self._no_template_ms: dict[str, int] = {}
 
-    # -- what the node tells ------------------------------------------------------------------------------------------------
+    # -- what the node tells ------------------------------------------------------------------------------------------
 
     def hear(self, frame: Any) -> None:
         """Wanted or Lease. Raises ValueError for a launch that cannot be."""
@@ -118,7 +119,7 @@ class Foreman:
                 mine[worker_id] = wanted
         return View(mine, self._fresh and self._mapped, self._unleased_since_ms)
 
-    # -- its life -------------------------------------------------------------------------------------------------------------
+    # -- its life -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Until it is cancelled. Workers go on."""
@@ -134,15 +135,15 @@ class Foreman:
                 group.create_task(hand.run())
 
     async def wind_up(self) -> None:
-        """The node's process is over: workers of templates with on_node_exit = "kill" end, by TERM and after their grace by
-        KILL. Those of a shared place are other nodes' as well, and stay."""
+        """The node's process is over: workers of templates with on_node_exit = "kill" end, by TERM and after their
+        grace by KILL. Those of a shared place are other nodes' as well, and stay."""
         await asyncio.gather(*(hand.wind_up() for hand in self._hands.values() if not hand.books.shared))
 
     async def close(self) -> None:
         for hand in self._hands.values():
             await hand.close()
 
-    # -- what hands tell --------------------------------------------------------------------------------------------------------
+    # -- what hands tell ----------------------------------------------------------------------------------------------
 
     def settled(self) -> None:
         """After a round: rows that changed."""
@@ -166,10 +167,11 @@ class Foreman:
         at_ms = now_ms()
         for worker_id, wanted in self.launches.items():
             why = fits(wanted.spec, self._templates, self._file)
-            if why and not any(hand.has(worker_id) or not hand.known for hand in self._hands.values()):
-                if at_ms >= self._no_template_ms.get(worker_id, 0):
-                    self._no_template_ms[worker_id] = at_ms + 5_000
-                    self.gone(Gone(worker_id, None, why=why))
+            if not why or any(hand.has(worker_id) or not hand.known for hand in self._hands.values()):
+                continue
+            if at_ms >= self._no_template_ms.get(worker_id, 0):
+                self._no_template_ms[worker_id] = at_ms + TELL_AGAIN_MS
+                self.gone(Gone(worker_id, None, why=why))
         for worker_id in self._no_template_ms.keys() - self.launches.keys():
             del self._no_template_ms[worker_id]
 
@@ -297,7 +299,7 @@ class _Hand:
         """Whether it was carried out."""
         try:
             match action:
-                case Start(spec):
+                case Start():
                     task = asyncio.create_task(self._start(driver, action))
                     self._starts.add(task)
                     task.add_done_callback(self._starts.discard)
@@ -330,7 +332,7 @@ class _Hand:
             self._foreman.log("info", "worker.started", worker=spec.worker_id, pool=spec.pool, driver=driver.name)
         self.wake.set()
 
-    # -- the node is over ---------------------------------------------------------------------------------------------------
+    # -- the node is over ---------------------------------------------------------------------------------------------
 
     async def wind_up(self) -> None:
         """Raises nothing: what a driver refuses is logged, and left to the next foreman."""

@@ -5,10 +5,10 @@ Its node starts it (`broker.server.foreman_process`), and nobody else does:
     --node NAME         whose it is: the place
     --cluster ID        label of all its workers
     --directory DIR     for records, in the node's data directory
-    --config FILE       whose sections [pools.NAME] are the templates: read here, so that a file which others may write keeps
-                        the foreman from starting, and not the node
-    --lifeline FD       the socket to the node's process (`broker.foreman.frames`): when that is over, workers end as their
-                        templates say, and then this process
+    --config FILE       whose sections [pools.NAME] are the templates: read here, so that a file which others may write
+                        keeps the foreman from starting, and not the node
+    --lifeline FD       the socket to the node's process (`broker.foreman.frames`): when that is over, workers end as
+                        their templates say, and then this process
     --log-format json|console, --log-level LEVEL      as the node has them
 
 A lock on the directory keeps the next foreman waiting while this one winds up.
@@ -25,7 +25,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from clusterbroker.broker.foreman import frames
 from clusterbroker.broker.foreman.drivers.port import Place
@@ -103,8 +103,7 @@ async def serve(asked: argparse.Namespace, log: NodeLog) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lifeline.over.set)
     directory: Path = asked.directory
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600), "w") as lock:
+    with _lock(directory) as lock:
         await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)  # one that winds up still has it
         try:
             templates = read_templates(asked.config)
@@ -125,6 +124,12 @@ async def serve(asked: argparse.Namespace, log: NodeLog) -> int:
         await foreman.wind_up()
         await foreman.close()
     return 0
+
+
+def _lock(directory: Path) -> IO[str]:
+    """Of a directory for this user alone. Raises OSError."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return open(os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600), "w")
 
 
 def main(words: Sequence[str] | None = None) -> int:

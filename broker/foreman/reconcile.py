@@ -14,9 +14,9 @@ Rules beside the table:
 
 1. A list that failed is unknown, and nothing follows from it.
 2. A map without a lease, or older than the foreman's start, is stale: nothing is started and nothing removed by it.
-3. A worker that is not in the map is left alone unless the map is fresh, and the worker bears this cluster's and place's label.
-4. A launch that ended keeps its record at the driver until the map has dropped it: so it cannot be started twice, by
-   another foreman either. `Gone` is told until then, each TELL_AGAIN_MS.
+3. A worker that is not in the map is left alone unless the map is fresh, and the worker bears this cluster's and
+place's label. 4. A launch that ended keeps its record at the driver until the map has dropped it: so it cannot be
+   started twice, by another foreman either. `Gone` is told until then, each TELL_AGAIN_MS.
 5. *Lease*: without one, all workers of the place are told to stop after 15 s and killed at 25 s: before
    `lost_place_s` = 30 s, at which the controller launches them elsewhere. Not where the place is shared (Kubernetes).
 6. At most IN_FLIGHT_MAX starts at once and STARTS_PER_S in a second, for all drivers of the place together.
@@ -216,7 +216,7 @@ class Books:
         if listed is None:  # rule 1
             return []
         own = {seen.worker_id: seen for seen in listed.workers if self._bears_our_label(seen)}
-        self._forget(view, own)
+        self._forget(view)
         self._ends = set()
         actions: list[Action] = []
         for worker_id, wanted in view.launches.items():
@@ -309,8 +309,8 @@ class Books:
             for action in self._end(seen.worker_id, left_s, now_ms)
         ]
 
-    def _forget(self, view: View, own: Mapping[str, Seen]) -> None:
-        """What is neither wanted nor there has no entry, whatever the map and the list were before."""
+    def _forget(self, view: View) -> None:
+        """What the map does not have any more has no entry."""
         for book in (self.begun, self.failed, self._told_ms):
             for worker_id in book.keys() - view.launches.keys():
                 del book[worker_id]

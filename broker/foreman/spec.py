@@ -1,8 +1,8 @@
 """The spec of a worker: values only.
 
-A spec says *which* worker: ids, names and numbers, as the map of pools has them. *What* is executed is in the template of its
-pool (`broker.foreman.templates`), which only a config file can give. The key of a worker is a text that any client may
-choose; it reaches the worker as one environment variable, and names only through a hash.
+A spec says *which* worker: ids, names and numbers, as the map of pools has them. *What* is executed is in the template
+of its pool (`broker.foreman.templates`), which only a config file can give. The key of a worker is a text that any
+client may choose; it reaches the worker as one environment variable, and names only through a hash.
 """
 
 from __future__ import annotations

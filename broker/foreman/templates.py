@@ -1,8 +1,8 @@
 """Templates: the sections `[pools.NAME]` of a node's config file, the only place that says what is executed.
 
 The wire can choose the name of a template that exists, numbers within its bounds, and a key. A command is a list of
-arguments and runs without a shell. `{key}` is replaced where it is a whole argument, nowhere else. A file that other users
-may write is refused: they would run programs as the node's user.
+arguments and runs without a shell. `{key}` is replaced where it is a whole argument, nowhere else. A file that other
+users may write is refused: they would run programs as the node's user.
 
 The version of a template is a hash of what a worker gets of it. Two nodes with one file agree on it.
 """
@@ -82,7 +82,8 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     env_pass: tuple[str, ...] = ENV_PASS
     """Variables of the node's environment that a worker inherits (subprocess)."""
     user: str = ""
-    """The worker's user; empty: the node's own, which may not be root (subprocess, systemd), or the image's (docker)."""
+    """The worker's user; empty: the node's own, which may not be root (subprocess, systemd), or the image's
+    (docker)."""
     max_workers: int = 0
     """Workers of this pool at this node; 0: as many as memory allows."""
     memory_bytes: int = 0

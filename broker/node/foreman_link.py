@@ -1,12 +1,13 @@
-"""The node's end of its foreman: what the map wants at this place, told as differences, and what the foreman tells back (pure).
+"""The node's end of its foreman: what the map wants at this place, told as differences, and what the foreman tells
+back (pure).
 
     ForemanLink.wants(launches, index)    -> bytes to send      each time that launches of this place changed
     ForemanLink.lease(held, caught_up)    -> bytes to send      with each change of the lease
     ForemanLink.attached()                -> bytes to send      a foreman's process began: all of it
     ForemanLink.heard(bytes)              -> events             Hello, PlaceRow, WorkerRow, GoneRow
 
-Who has the link turns GoneRow into the command Gone, PlaceRow into what is told to the controller, and calls `wants` with all
-launches of the place that are in the map and have no Gone.
+Who has the link turns GoneRow into the command Gone, PlaceRow into what is told to the controller, and calls `wants`
+with all launches of the place that are in the map and have no Gone.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class ForemanLink:
         self._known = False
         self._frames = frames.Frames(ToNode)
 
-    # -- to the foreman -----------------------------------------------------------------------------------------------------
+    # -- to the foreman -----------------------------------------------------------------------------------------------
 
     def wants(self, launches: Iterable[LaunchRow], index: int) -> bytes:
         """What to send; nothing while no foreman is there, or if nothing is new."""
@@ -71,7 +72,7 @@ class ForemanLink:
         """It is over. Its workers may go on; what was told of them stays until another foreman tells."""
         self.attached_now = False
 
-    # -- from the foreman ---------------------------------------------------------------------------------------------------
+    # -- from the foreman ---------------------------------------------------------------------------------------------
 
     def heard(self, data: bytes) -> list[Event]:
         """What it told, in order. Raises ValueError for what is no frame: the foreman is of no use then."""
@@ -83,8 +84,7 @@ class ForemanLink:
                 self.templates = event.templates
             elif isinstance(event, PlaceRow):
                 self.place = event
-            elif isinstance(event, WorkerRow):
-                if event.worker_id in self._rows:
-                    self.workers[event.worker_id] = event
+            elif isinstance(event, WorkerRow) and event.worker_id in self._rows:
+                self.workers[event.worker_id] = event
             events.append(event)
         return events

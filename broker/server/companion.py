@@ -4,8 +4,8 @@ A process that ends by itself is logged and followed by another one, after 0.5 s
 most; a life of a minute begins that count anew.
 
 The process lives as long as the node's process, across incarnations of the node. `pause` and `begin` hand the watch
-from one event loop to the next. A socket pair, the lifeline, ties the two processes: each end reads end-of-file when the
-other process is over, however that came about, on any system.
+from one event loop to the next. A socket pair, the lifeline, ties the two processes: each end reads end-of-file when
+the other process is over, however that came about, on any system.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The foreman process beside a node: its start, its end, and the frames between them (waits).
 
-It is there only if the config file has sections `[pools.NAME]`. The node hands it the file's name and reads nothing of it.
-What it tells goes to `heard` as events of `broker.node.foreman_link`. The process outlives a node's process by the grace of
-its workers: a lock on its directory keeps the next node's foreman waiting until then.
+It is there only if the config file has sections `[pools.NAME]`. The node hands it the file's name and reads nothing of
+it. What it tells goes to `heard` as events of `broker.node.foreman_link`. The process outlives a node's process by the
+grace of its workers: a lock on its directory keeps the next node's foreman waiting until then.
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ class ForemanProcess(Companion):
     def __init__(
         self,
         node: str,
-        cluster: str,
         directory: Path,
         config: Path,
         log: NodeLog,
-        heard: Callable[[Event], None],
         words: Sequence[str] = (),
         command: Sequence[str] = MODULE,
     ) -> None:
-        """`cluster`: label of all workers. `directory`: for records of workers, in the node's data directory. `words`: more
-        arguments. `command`: for tests."""
+        """`directory`: for records of workers, in the node's data directory. `words`: more arguments. `command`: for
+        tests."""
         super().__init__(command)
         self.link = ForemanLink()
+        self.cluster = ""
+        """Label of all workers: set before it begins."""
+        self.heard: Callable[[Event], None] = _unheard
+        """Gets what the foreman tells."""
         self._log = log
-        self._heard = heard
         self._words = [
-            "--node", node, "--cluster", cluster, "--directory", str(directory), "--config", str(config), *words,
+            "--node", node, "--directory", str(directory), "--config", str(config), *words,
         ]  # fmt: skip
         self._unsent = bytearray()
 
@@ -85,7 +86,7 @@ class ForemanProcess(Companion):
         else:
             self._loop.remove_writer(self._lifeline.fileno())
 
-    # -- its life -------------------------------------------------------------------------------------------------------
+    # -- its life -----------------------------------------------------------------------------------------------------
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Watches over it on this loop, and starts it if it does not run."""
@@ -115,7 +116,8 @@ class ForemanProcess(Companion):
             self._process = None
 
     def _arguments(self) -> tuple[list[str], list[int]]:
-        return self._words, []
+        assert self.cluster, "its workers bear the cluster's label"
+        return ["--cluster", self.cluster, *self._words], []
 
     def _attached(self) -> None:
         assert self._lifeline is not None, "it was started"
@@ -133,7 +135,7 @@ class ForemanProcess(Companion):
             data = b""
         try:
             for event in self.link.heard(data) if data else ():
-                self._heard(event)
+                self.heard(event)
         except ValueError as error:
             self._log.emit("error", "foreman.unreadable", why=str(error))
             assert self._process is not None, "it has a lifeline"
@@ -147,3 +149,7 @@ class ForemanProcess(Companion):
 
     def _tell_end(self, why: str, again_in_s: float) -> None:
         self._log.emit("error", "foreman.ended", why=why, again_in_s=again_in_s)
+
+
+def _unheard(event: Event) -> None:
+    """Until somebody listens."""

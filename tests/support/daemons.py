@@ -1,8 +1,8 @@
 """Daemons that start workers, started for tests: systemd of a user, podman's service, dockerd.
 
 Their programs come from `scripts/driver-daemons DIR` (Debian's packages, unpacked and not installed); a directory in
-CLUSTERBROKER_DAEMONS, else ~/.cache/clusterbroker/daemons. Each runs in a mount namespace of its own and has all its state in
-a directory that is given. What is missing is said by `Missing`.
+CLUSTERBROKER_DAEMONS, else ~/.cache/clusterbroker/daemons. Each runs in a mount namespace of its own and has all its
+state in a directory that is given. What is missing is said by `Missing`.
 """
 
 from __future__ import annotations

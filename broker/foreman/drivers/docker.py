@@ -3,9 +3,9 @@
     start     create (name = prefix and worker id, so a second one is refused) -> start
     its end   the container stays, with its exit status, until it is removed
 
-TERM goes to the container's first process, KILL ends all. What was created and not started by this foreman is of one that
-died in between: it counts as ended. Variables of a container can be read by all who may use the daemon, and who may do
-that is root of its machine anyway.
+TERM goes to the container's first process, KILL ends all. What was created and not started by this foreman is of one
+that died in between: it counts as ended. Variables of a container can be read by all who may use the daemon, and who
+may do that is root of its machine anyway.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class Containers:
         if isinstance(error, DockerError):
             return DriverError(f"docker: {what}: {error.message}")
         return DriverError(
-            f"docker: {what}: {self._socket or 'the daemon'} cannot be reached: {error}: is it at work, and may the node's user"
-            " use it?"
+            f"docker: {what}: {self._socket or 'the daemon'} cannot be reached: {error}: is it at work,"
+            " and may the node's user use it?"
         )
 
     def _name(self, worker_id: str) -> str:
         return f"{self._place.prefix}-{worker_id}"
 
-    # -- start ------------------------------------------------------------------------------------------------------------
+    # -- start --------------------------------------------------------------------------------------------------------
 
     async def start(self, spec: WorkerSpec, template: Template) -> None:
         check(spec)
@@ -116,7 +116,7 @@ class Containers:
                 await self._client().images.pull(template.image)
             await self._client().containers.create(config, name=name)
 
-    # -- calls ------------------------------------------------------------------------------------------------------------
+    # -- calls --------------------------------------------------------------------------------------------------------
 
     async def stop(self, worker_id: str, grace_s: float) -> None:  # noqa: ARG002 - the foreman sends KILL
         await self._signal(worker_id, "TERM")

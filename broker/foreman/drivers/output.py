@@ -1,7 +1,7 @@
 """What is kept of a worker's output: two files of at most half the bound each.
 
-The worker writes to a FIFO that it has open for reading as well: it gets no SIGPIPE while no foreman reads, and the next
-foreman goes on reading. A worker that writes more than the FIFO holds (64 KiB) meanwhile waits.
+The worker writes to a FIFO that it has open for reading as well: it gets no SIGPIPE while no foreman reads, and the
+next foreman goes on reading. A worker that writes more than the FIFO holds (64 KiB) meanwhile waits.
 """
 
 from __future__ import annotations

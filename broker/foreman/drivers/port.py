@@ -1,7 +1,7 @@
 """What a foreman asks of a driver.
 
-All calls are idempotent and may be cancelled. `bounded` gives each of them CALL_S: a daemon that does not answer costs a
-round, and no more. What goes wrong is a DriverError with one line that says what to do; of a list it means *unknown*.
+All calls are idempotent and may be cancelled. `bounded` gives each of them CALL_S: a daemon that does not answer costs
+a round, and no more. What goes wrong is a DriverError with one line that says what to do; of a list it means *unknown*.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Records:
             self.path(worker_id, ending).unlink(missing_ok=True)
 
 
-# -- processes ----------------------------------------------------------------------------------------------------------
+# -- processes --------------------------------------------------------------------------------------------------------
 
 
 def begun_ticks(pid: int) -> int | None:
@@ -129,8 +129,8 @@ def memory(pid: int) -> tuple[int, int]:
 
 
 def belongs(pid: int, place: str, worker_id: str) -> bool:
-    """Whether a process began as this worker, or below it: by its variables. As far as this user may look. `place`: prefix of
-    cluster and node, for two of them on one machine may have launches of one number."""
+    """Whether a process began as this worker, or below it: by its variables. As far as this user may look. `place`:
+    prefix of cluster and node, for two of them on one machine may have launches of one number."""
     try:
         variables = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:

@@ -1,12 +1,12 @@
 """Driver `subprocess`: a worker is a process of its own session on this machine (Linux).
 
     start     record (O_EXCL) -> fork, exec -> record with pid -> pidfd
-    its end   pidfd is readable -> its group gets KILL while the leader is not yet reaped, so the group's number is nobody
-              else's -> wait4 (exit status, peak memory) -> record
+    its end   pidfd is readable -> its group gets KILL while the leader is not yet reaped, so the group's number is
+              nobody else's -> wait4 (exit status, peak memory) -> record
 
-A foreman that begins anew adopts what the records name and still runs; of those the exit status is lost, for they are not
-its children. A record without a pid is of a foreman that died between fork and record: the process is looked for by its
-variables. `subprocess.Popen` and a pidfd of our own stand in the place of asyncio's subprocess, which reaps the
+A foreman that begins anew adopts what the records name and still runs; of those the exit status is lost, for they are
+not its children. A record without a pid is of a foreman that died between fork and record: the process is looked for
+by its variables. `subprocess.Popen` and a pidfd of our own stand in the place of asyncio's subprocess, which reaps the
 leader before anybody could end the group.
 
 Its own memory limit is a cgroup's, if one is given; else `memory_bytes` is a promise.
@@ -65,7 +65,8 @@ class _Running:
     peak_bytes: int = 0
     cgroup: Path | None = None
     floor_bytes: int = 0
-    """The kernel counts the fork as the worker's memory until exec: a peak of no more than this is the foreman's own."""
+    """The kernel counts the fork as the worker's memory until exec: a peak of no more than this is the foreman's
+    own."""
 
 
 class Subprocesses:
@@ -89,7 +90,7 @@ class Subprocesses:
         self._boot = boot_id()
         self._adopt()
 
-    # -- start ----------------------------------------------------------------------------------------------------------
+    # -- start --------------------------------------------------------------------------------------------------------
 
     async def start(self, spec: WorkerSpec, template: Template) -> None:
         check(spec)
@@ -166,7 +167,7 @@ class Subprocesses:
         floor_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
         return _Running(child.pid, os.pidfd_open(child.pid), child, output, cgroup=cgroup, floor_bytes=floor_bytes)
 
-    # -- adoption ---------------------------------------------------------------------------------------------------------
+    # -- adoption -----------------------------------------------------------------------------------------------------
 
     def _adopt(self) -> None:
         """Raises DriverError."""
@@ -207,7 +208,7 @@ class Subprocesses:
         self._running[worker_id] = running
         self._watch_process(worker_id, running)
 
-    # -- its end ------------------------------------------------------------------------------------------------------------
+    # -- its end ------------------------------------------------------------------------------------------------------
 
     def _watch_process(self, worker_id: str, running: _Running) -> None:
         self._loop.add_reader(running.pidfd, self._ended, worker_id)
@@ -257,7 +258,7 @@ class Subprocesses:
         """Raises OSError."""
         self._records.write(msgspec.structs.replace(record, exited=True, exit=code, peak_bytes=peak_bytes, why=why))
 
-    # -- calls ------------------------------------------------------------------------------------------------------------
+    # -- calls --------------------------------------------------------------------------------------------------------
 
     async def stop(self, worker_id: str, grace_s: float) -> None:  # noqa: ARG002 - the foreman sends KILL
         self._signal(worker_id, signal.SIGTERM)
@@ -333,7 +334,7 @@ class Subprocesses:
         self._running.clear()
 
 
-# -- what the system is asked ----------------------------------------------------------------------------------------------
+# -- what the system is asked -----------------------------------------------------------------------------------------
 
 
 def _user(template: Template) -> str | None:

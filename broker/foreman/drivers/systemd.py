@@ -1,11 +1,13 @@
-"""Driver `systemd`: a worker is a transient unit, or an instance of a template unit, of the system's or the user's manager.
+"""Driver `systemd`: a worker is a transient unit, or an instance of a template unit, of the system's or the user's
+manager.
 
     start     record (O_EXCL) and environment file (0600) -> StartTransientUnit, or StartUnit("core@ID.service")
-    its end   the unit is `exited`, `failed` or `dead` -> record (exit status) -> StopUnit, which ends what its main process
-              left behind -> ResetFailedUnit
+    its end   the unit is `exited`, `failed` or `dead` -> record (exit status) -> StopUnit, which ends what its main
+              process left behind -> ResetFailedUnit
 
-Variables reach the unit in a file that only the node's user may read: what a unit's properties say, every user may read. A
-worker lives in the manager's hands: it goes on when foreman and node end, and the next foreman finds it by its record.
+Variables reach the unit in a file that only the node's user may read: what a unit's properties say, every user may
+read. A worker lives in the manager's hands: it goes on when foreman and node end, and the next foreman finds it by its
+record.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class Units:
             ) from error
         self._boot = boot_id()
 
-    # -- the bus ----------------------------------------------------------------------------------------------------------
+    # -- the bus ------------------------------------------------------------------------------------------------------
 
     async def _connected(self) -> MessageBus:
         async with self._connecting:
@@ -102,7 +104,7 @@ class Units:
         """The first value of the answer. Raises DriverError."""
         return await _asked(await self._connected(), member, signature, body, *where)
 
-    # -- start --------------------------------------------------------------------------------------------------------------
+    # -- start --------------------------------------------------------------------------------------------------------
 
     async def start(self, spec: WorkerSpec, template: Template) -> None:
         check(spec)
@@ -125,8 +127,7 @@ class Units:
                 return
             variables = template.variables(self._place.environment) | told(spec) | secrets(spec)
             file = self._records.path(spec.worker_id, ".env")
-            with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as opened:
-                opened.write("".join(f"{name}={_quoted(value)}\n" for name, value in variables.items()))
+            _write_private(file, "".join(f"{name}={_quoted(value)}\n" for name, value in variables.items()))
         except OSError as error:
             raise DriverError(
                 f"systemd: {self._records.directory}: {error.strerror}: the node must be able to write there"
@@ -149,7 +150,7 @@ class Units:
             return template.unit.replace("@.", f"@{worker_id}.")
         return f"{self._place.prefix}-{worker_id}.service"
 
-    # -- calls ----------------------------------------------------------------------------------------------------------------
+    # -- calls --------------------------------------------------------------------------------------------------------
 
     async def stop(self, worker_id: str, grace_s: float) -> None:  # noqa: ARG002 - the foreman sends KILL
         await self._signal(worker_id, 15)
@@ -315,6 +316,12 @@ def _facts(spec: WorkerSpec, template: Template, file: Path) -> list[list[Any]]:
     for name, value in template.properties.items():
         facts[name] = Variant(SIGNATURES.get(name, KINDS[PROPERTIES[name]]), value)
     return [[name, value] for name, value in facts.items()]
+
+
+def _write_private(file: Path, text: str) -> None:
+    """Raises OSError."""
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as opened:
+        opened.write(text)
 
 
 def _quoted(value: str) -> str:

@@ -21,7 +21,7 @@ from clusterbroker.broker.foreman.drivers.records import processes_of
 from clusterbroker.broker.foreman.frames import GoneRow, LaunchRow
 from clusterbroker.broker.node.foreman_link import Event
 from clusterbroker.broker.server import companion
-from clusterbroker.broker.server.foreman_process import ForemanProcess
+from clusterbroker.broker.server.foreman_process import MODULE, ForemanProcess
 from clusterbroker.broker.server.log import NodeLog
 
 PREFIX = Place("c1u5ter", "node1", {}).prefix
@@ -56,9 +56,10 @@ command = ["/not/there"]
 
     def made(self) -> ForemanProcess:
         log = NodeLog(lambda level, event, facts: self.lines.append((level, event, facts)), "debug")
-        return ForemanProcess(
-            "node1", "c1u5ter", self.directory / "workers", self.config, log, self.heard, ["--log-level", "debug"]
-        )
+        said = ("/bin/sh", "-c", f'exec "$@" 2>> {self.directory}/stderr', "sh", *MODULE)
+        made = ForemanProcess("node1", self.directory / "workers", self.config, log, ["--log-level", "debug"], said)
+        made.cluster, made.heard = "c1u5ter", self.heard
+        return made
 
     def heard(self, event: Event) -> None:
         self.events.append(event)
@@ -231,12 +232,12 @@ async def test_rule_66_a_file_that_others_may_write(tmp_path: Path) -> None:
     assert not stat.S_IMODE((tmp_path / "w").stat().st_mode) & 0o077
 
 
-async def test_no_secret_is_in_a_log_line(capfd: pytest.CaptureFixture[str], node: Node) -> None:
+async def test_no_secret_is_in_a_log_line(node: Node) -> None:
     node.want("w1-0", key="a secret key")
     await node.runs("w1-0")
     node.want("w1-0", "revoked", key="a secret key")
     await node.is_gone("w1-0")
-    told = capfd.readouterr().err + repr(node.lines) + repr(node.events)
+    told = (node.directory / "stderr").read_text() + repr(node.lines) + repr(node.events)
     assert "worker.started" in told
     assert "pass" not in told.replace("passed", "")
     assert "a secret key" not in told

@@ -59,7 +59,8 @@ class World:
         self.spawned[worker_id] = self.spawned.get(worker_id, 0) + 1
 
     def round(self, listing: str, answers: str) -> None:
-        """`listing`: right, unknown, late (asked for before what is in flight), empty by mistake. `answers`: to starts."""
+        """`listing`: right, unknown, late (asked for before what is in flight), empty by mistake. `answers`: to
+        starts."""
         rows = {"unknown": None, "empty": ()}.get(listing, self.rows())
         listed = None if rows is None else Listed(self.now_ms, rows)
         wanted = {one: Wanted(spec(one, grace_s=5.0), state) for one, state in self.launches.items()}

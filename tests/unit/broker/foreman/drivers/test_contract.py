@@ -1,4 +1,5 @@
-"""What a foreman relies on, of each driver, against the real thing: processes, a systemd, podman, dockerd, an API server."""
+"""What a foreman relies on, of each driver, against the real thing: processes, a systemd, podman, dockerd, an API
+server."""
 
 from __future__ import annotations
 
@@ -71,9 +72,13 @@ async def becomes(driver: Driver, state: State, worker_id: str = "w1-0") -> Seen
     return found
 
 
+def content(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
 async def wrote(path: Path) -> bytes:
     async def there() -> bytes:
-        return path.read_bytes() if path.exists() else b""
+        return content(path)
 
     text: bytes = await until(there, str(path))
     return text
@@ -207,7 +212,9 @@ async def test_places_do_not_see_each_other(beside: World, driver: Driver, files
     try:
         for one in (driver, *others):
             await one.start(spec(), beside.template(WAITS.format(files=files)))
-        for one, labels in zip((driver, *others), [("c1u5ter", "node1"), ("another", "node1"), ("c1u5ter", "node2")]):
+        for one, labels in zip(
+            (driver, *others), [("c1u5ter", "node1"), ("another", "node1"), ("c1u5ter", "node2")], strict=True
+        ):
             assert [(seen.cluster, seen.place) for seen in await one.list()] == [labels]
         await driver.kill("w1-0")
         await becomes(driver, State.EXITED)

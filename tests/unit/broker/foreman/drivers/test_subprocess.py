@@ -59,9 +59,13 @@ async def over(driver: Subprocesses, worker_id: str = "w1-0") -> Seen:
     return found
 
 
+def content(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
 async def written(path: Path) -> str:
     async def there() -> str:
-        return path.read_text() if path.exists() else ""
+        return content(path)
 
     text: str = await until(there, str(path))
     return text
@@ -149,7 +153,7 @@ async def test_root_only_by_setting_and_other_users(driver: Subprocesses, tmp_pa
     assert "0" not in groups.split(), "and none of root's groups"
 
 
-# -- adoption -----------------------------------------------------------------------------------------------------------
+# -- adoption ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_later_foreman_adopts_what_runs(driver: Subprocesses, tmp_path: Path) -> None:
@@ -198,7 +202,7 @@ async def test_a_foreman_that_died_between_fork_and_record(tmp_path: Path, runs:
     await first.close()
     child = None
     if runs:
-        child = subprocess.Popen(
+        child = subprocess.Popen(  # noqa: ASYNC220
             ["sleep", "600"], env={"WORKER_ID": "w9-9", "WORKER_PLACE": PLACE.prefix}, start_new_session=True
         )
     later = Subprocesses(PLACE, directory)
