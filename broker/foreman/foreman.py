@@ -71,7 +71,7 @@ class Foreman:
         self._templates = templates
         self._file = file
         self._tell = tell
-        self._log = log
+        self._emit = log
         self._make = make
         self._fresh = False
         self._unleased_since_ms: int | None = None
@@ -176,7 +176,7 @@ class Foreman:
             del self._no_template_ms[worker_id]
 
     def gone(self, gone: Gone) -> None:
-        self._log(
+        self._emit(
             "info", "worker.gone", worker=gone.worker_id, exit=gone.exit, peak_bytes=gone.peak_bytes, why=gone.why
         )
         self._tell(
@@ -193,8 +193,8 @@ class Foreman:
         """Raises DriverError."""
         return await self._make(template, self._place, self._directory)
 
-    def log(self, level: str, event: str, **facts: Any) -> None:
-        self._log(level, event, **facts)
+    def emit(self, level: str, event: str, **facts: Any) -> None:
+        self._emit(level, event, **facts)
 
 
 class _Hand:
@@ -242,7 +242,7 @@ class _Hand:
         except DriverError as error:
             return self._failed(error)
         if self.why:
-            self._foreman.log("info", "foreman.resumed", driver=self._template.driver)
+            self._foreman.emit("info", "foreman.resumed", driver=self._template.driver)
         self.why, self._failures = "", 0
         self._look(rows)
         at_ms = now_ms()
@@ -273,7 +273,7 @@ class _Hand:
             async for _ in driver.watch():
                 self.wake.set()
         except DriverError as error:
-            self._foreman.log("debug", "foreman.watch_ended", driver=driver.name, why=str(error))
+            self._foreman.emit("debug", "foreman.watch_ended", driver=driver.name, why=str(error))
             await asyncio.sleep(WATCH_AGAIN_S)
             self.wake.set()
 
@@ -281,7 +281,7 @@ class _Hand:
         """The list is unknown: nothing is done."""
         if str(error) != self.why:
             self.why = str(error)
-            self._foreman.log("warning", "foreman.suspended", driver=self._template.driver, why=self.why)
+            self._foreman.emit("warning", "foreman.suspended", driver=self._template.driver, why=self.why)
             self._foreman.settled()
         again_s = AGAIN_S[min(self._failures, len(AGAIN_S) - 1)]
         self._failures += 1
@@ -313,7 +313,7 @@ class _Hand:
                     await bounded(driver.name, f"remove {worker_id}", driver.remove(worker_id))
                     self.wake.set()
         except DriverError as error:
-            self._foreman.log("warning", "foreman.action_failed", driver=driver.name, why=str(error))
+            self._foreman.emit("warning", "foreman.action_failed", driver=driver.name, why=str(error))
             return False
         return True
 
@@ -326,10 +326,10 @@ class _Hand:
             await bounded(driver.name, f"start {spec.worker_id}", driver.start(spec, template))
         except (DriverError, BadSpec) as error:
             self.books.start_failed(spec.worker_id, now_ms(), str(error))
-            self._foreman.log("warning", "worker.start_failed", worker=spec.worker_id, why=str(error))
+            self._foreman.emit("warning", "worker.start_failed", worker=spec.worker_id, why=str(error))
         else:
             self.books.started(spec.worker_id, now_ms())
-            self._foreman.log("info", "worker.started", worker=spec.worker_id, pool=spec.pool, driver=driver.name)
+            self._foreman.emit("info", "worker.started", worker=spec.worker_id, pool=spec.pool, driver=driver.name)
         self.wake.set()
 
     # -- the node is over ---------------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ class _Hand:
                 except TimeoutError:
                     pass
         except DriverError as error:
-            self._foreman.log("warning", "foreman.action_failed", driver=self._template.driver, why=str(error))
+            self._foreman.emit("warning", "foreman.action_failed", driver=self._template.driver, why=str(error))
 
     def _ends_with_node(self, seen: Seen) -> bool:
         wanted = self._foreman.launches.get(seen.worker_id)
