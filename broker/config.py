@@ -19,7 +19,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ByteSize, Field, ValidationError, model_validator
+from pydantic import BaseModel, ByteSize, Field, PrivateAttr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -38,6 +38,7 @@ from clusterbroker.broker.config_sections import (
     words,
 )
 from clusterbroker.broker.extras import is_there, wanting
+from clusterbroker.broker.foreman.templates import BadTemplate, templates
 from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.oauth2.options import ALGORITHMS, OAuth2Options
 from clusterbroker.broker.peer_list import members, named
@@ -152,6 +153,9 @@ class NodeConfig(BaseSettings):
     """When publishers have to wait."""
     log: LogSettings = LogSettings()
     """What is written on standard error."""
+    _pools_file: Path | None = PrivateAttr(default=None)
+    """The config file, if it has sections [pools.NAME]. They are no settings: neither the environment nor a flag may
+    say what is executed, and the foreman reads them by itself."""
 
     @classmethod
     def settings_customise_sources(
@@ -268,6 +272,7 @@ class NodeConfig(BaseSettings):
             default_password=self._first_password(),
             drain_ends_at_start=self.drain_ends_at_start,
             definitions=self._definitions(),
+            pools_file=self._pools_file,
         )
 
 
@@ -325,13 +330,22 @@ def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> No
     Raises ConfigError.
     """
     where = {"flags": _nested(flags or {}), "file": _read(file) if file is not None else {}}
+    pools = where["file"].pop("pools", None)
+    if pools is not None:
+        try:
+            templates(pools)
+        except BadTemplate as error:
+            raise ConfigError(f"{error} ({file})") from None
     _reject_unknown_environment()
     # the environment stands between the two, so the model is asked for it first and gets both around it
     try:
         environment = _environment()
-        return NodeConfig(**_over(where["flags"], _over(environment, where["file"])))
+        config = NodeConfig(**_over(where["flags"], _over(environment, where["file"])))
     except ValidationError as error:
         raise ConfigError(_one_line(error, where["flags"], environment, file)) from None
+    if pools and file is not None:
+        config._pools_file = file.absolute()
+    return config
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("broker.config",),
     ("broker.boot_definitions", "broker.config_sections", "broker.peer_list"),
     ("broker.trial",),
-    ("broker.http",),
+    ("broker.http", "broker.foreman.main"),
     ("broker.management",),
     ("broker.server",),
     ("broker.fronts",),
@@ -35,7 +35,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("broker.transactions", "broker.streams", "broker.delay", "broker.pools"),
     ("broker.queues",),
     ("broker.routing",),
-    ("broker.stats", "broker.oauth2"),
+    ("broker.stats", "broker.oauth2", "broker.foreman"),
     ("broker.content",),
     ("amqp10",),  # a client is built upon the codec, and on nothing of the node
     ("broker.wire",),

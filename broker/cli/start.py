@@ -33,6 +33,7 @@ from clusterbroker.broker.server.supervisor import Supervisor
 from clusterbroker.broker.server.tls import BadCertificate, Chain, watch
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.server.foreman_process import ForemanProcess
     from clusterbroker.broker.server.management import ManagementProcess
 
 QUICK = {"name", "data_dir", "amqp", "log.level"}
@@ -90,8 +91,9 @@ def _lives(options: ServerOptions, log: NodeLog, sayer: Sayer, form: str, level:
             options, beside = _with_management(options, log, form, level)
         except (OSError, BadCertificate) as error:
             return sayer.ended(error, 1)
+    foreman = _foreman(options, log, form, level) if options.pools_file is not None else None
     supervisor = Supervisor()
-    while (code := _run_on_loop(_serve(options, log, beside, supervisor, sayer))) == BEGIN_AGAIN:
+    while (code := _run_on_loop(_serve(options, log, beside, foreman, supervisor, sayer))) == BEGIN_AGAIN:
         _forget_former_life()
         log.emit("info", "node.begins_again")
         supervisor.notify("STATUS=begins again in its cluster")
@@ -117,6 +119,16 @@ def _with_management(
     return replace(options, http=beside.addresses, https=beside.tls_addresses, management=True), beside
 
 
+def _foreman(options: ServerOptions, log: NodeLog, form: str, level: str) -> ForemanProcess:
+    from clusterbroker.broker.server.foreman_process import ForemanProcess  # a node without pools does not pay for it
+
+    assert options.data_dir is not None, "a node that is started has a data directory"
+    assert options.pools_file is not None, "the file with its templates"
+    words = ["--log-format", form, "--log-level", level]
+    directory = options.data_dir.absolute() / "workers"
+    return ForemanProcess(options.node.name, directory, options.pools_file, log, words)
+
+
 BEGIN_AGAIN = -1
 """The cluster has taken the node for dead: it closes everything and starts anew, as a new incarnation."""
 
@@ -136,26 +148,37 @@ def _run_on_loop(main: Coroutine[Any, Any, int]) -> int:
 
 
 async def _serve(
-    options: ServerOptions, log: NodeLog, beside: ManagementProcess | None, supervisor: Supervisor, sayer: Sayer
+    options: ServerOptions,
+    log: NodeLog,
+    beside: ManagementProcess | None,
+    foreman: ForemanProcess | None,
+    supervisor: Supervisor,
+    sayer: Sayer,
 ) -> int:
-    """One life of the node. The process beside it lives on when another one follows."""
-    if beside is None:
-        return await _live(options, log, None, supervisor, sayer)
-    if beside.pid is not None:
-        beside.begin(asyncio.get_running_loop())
+    """One life of the node. The processes beside it live on when another one follows."""
+    companions = [one for one in (beside, foreman) if one is not None]
+    for one in companions:
+        if one.pid is not None:
+            one.begin(asyncio.get_running_loop())
     code = 1
     try:
-        code = await _live(options, log, beside, supervisor, sayer)
+        code = await _live(options, log, beside, foreman, supervisor, sayer)
     finally:
-        if code == BEGIN_AGAIN:
-            beside.pause()
-        else:
-            await beside.end()
+        for one in companions:
+            if code == BEGIN_AGAIN:
+                one.pause()
+            else:
+                await one.end()
     return code
 
 
 async def _live(
-    options: ServerOptions, log: NodeLog, beside: ManagementProcess | None, supervisor: Supervisor, sayer: Sayer
+    options: ServerOptions,
+    log: NodeLog,
+    beside: ManagementProcess | None,
+    foreman: ForemanProcess | None,
+    supervisor: Supervisor,
+    sayer: Sayer,
 ) -> int:
     loop = asyncio.get_running_loop()
     supervisor.pulse(loop)
@@ -182,6 +205,10 @@ async def _live(
         listening += [f"https {where}" for where in beside.tls_addresses]
         if beside.pid is None:
             beside.begin(loop)
+    if foreman is not None and foreman.pid is None:
+        identity = shell.storage.parts.identity
+        foreman.cluster = identity.cluster_id or identity.disk_id
+        foreman.begin(loop)
     sayer.listening(listening)
     supervisor.notify("READY=1", f"STATUS={options.node.name}: clients are accepted")
     _quiet_collector()
@@ -201,8 +228,9 @@ async def _live(
         log.emit("info", "node.stopping")
     if not isinstance(failure, Restart):
         supervisor.notify("STOPPING=1")
-    if beside is not None:
-        beside.pause()  # who stops the node may have told the process beside it as well: that is no reason for another
+    for companion in (beside, foreman):
+        if companion is not None:
+            companion.pause()  # who stops the node may have told it as well: that is no reason for another
     await shell.stop()
     if isinstance(failure, Restart):
         return BEGIN_AGAIN

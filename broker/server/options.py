@@ -109,6 +109,8 @@ class ServerOptions:
     """Receiver of spans of sampled messages; None: there are none."""
     definitions: Definitions | None = None
     """Imported at the start."""
+    pools_file: Path | None = None
+    """The config file with templates of worker pools, for a foreman beside the node; None: there are none."""
     control: bool = True
     """Whether the node serves `control.sock`, for commands and for its management process."""
     control_dir: Path | None = None

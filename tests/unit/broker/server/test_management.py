@@ -16,7 +16,7 @@ from server_support import options as node_options
 
 from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.oauth2.options import OAuth2Options
-from clusterbroker.broker.server import management
+from clusterbroker.broker.server import companion, management
 from clusterbroker.broker.server.audit import AuditOptions
 from clusterbroker.broker.server.listener import Address
 from clusterbroker.broker.server.log import NodeLog
@@ -60,7 +60,7 @@ async def asked(where: Address) -> list[str]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(management, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(companion, "FIRST_PAUSE_S", 0.05)
 
 
 async def test_it_serves_the_sockets_of_its_node_and_ends_with_it(tmp_path: Path, lines: Lines) -> None:

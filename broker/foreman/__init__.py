@@ -1,0 +1,1 @@
+"""The foreman: starts and stops the workers of one place, so that they are what the map of pools wants."""

@@ -1,0 +1,1 @@
+"""Drivers: one way each of running a worker."""

@@ -1,0 +1,243 @@
+"""Driver `kubernetes`: a worker is a bare Pod. Experimental: docs/design/011-foreman-and-drivers.md says what was tried.
+
+    start     Pod (name = prefix and worker id) -> Secret with the credential, owned by the Pod, which waits for it
+    its end   phase Succeeded or Failed; a finalizer of ours keeps the Pod and its exit status until it is removed
+
+`$` is doubled in values and arguments: a kubelet replaces $(NAME) in them, and a key may have that. The place is
+shared: the lease of one node says nothing of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import aiohttp
+from kubernetes_asyncio import client, config, watch
+from kubernetes_asyncio.client.exceptions import ApiException
+from kubernetes_asyncio.config.config_exception import ConfigException
+
+from clusterbroker.broker.foreman.drivers.port import Capacity, DriverError, Place
+from clusterbroker.broker.foreman.reconcile import Seen, State
+from clusterbroker.broker.foreman.spec import WorkerSpec, check, secrets, told
+from clusterbroker.broker.foreman.templates import Template
+
+LABEL: Final = "clusterbroker.io/"
+FINALIZER: Final = "clusterbroker.io/exit-status"
+ABSENT: Final = 404
+CONFLICT: Final = 409
+MERGE: Final = "application/merge-patch+json"
+STATES: Final = {"Running": State.RUNNING, "Succeeded": State.EXITED, "Failed": State.EXITED}
+
+
+class Pods:
+    """Of one namespace. Connects with the first call."""
+
+    name = "kubernetes"
+    shared = True
+
+    def __init__(self, place: Place, kubeconfig: str, namespace: str) -> None:
+        self._place = place
+        self._kubeconfig = kubeconfig
+        self._namespace = namespace
+        self._api: client.CoreV1Api | None = None
+
+    async def _core(self) -> client.CoreV1Api:
+        """Raises DriverError."""
+        if self._api is None:
+            made = client.Configuration()
+            try:
+                if self._kubeconfig:
+                    await config.load_kube_config(config_file=self._kubeconfig, client_configuration=made)
+                else:
+                    config.load_incluster_config(client_configuration=made)
+            except (ConfigException, OSError) as error:
+                raise DriverError(f"kubernetes: no API server is known: {error}: set kubeconfig") from error
+            self._api = client.CoreV1Api(client.ApiClient(made))
+        return self._api
+
+    def _error(self, what: str, error: Exception) -> DriverError:
+        if isinstance(error, ApiException):
+            hint = ": may the account do that (RBAC)?" if error.status == 403 else ""
+            return DriverError(f"kubernetes: {what}: {error.status} {error.reason}{hint}")
+        return DriverError(f"kubernetes: {what}: the API server cannot be reached: {error}: see kubeconfig")
+
+    def _pod(self, worker_id: str) -> str:
+        return f"{self._place.prefix}-{worker_id}"
+
+    @property
+    def _selector(self) -> str:
+        return f"{LABEL}place={self._place.prefix}"
+
+    # -- start --------------------------------------------------------------------------------------------------------
+
+    async def start(self, spec: WorkerSpec, template: Template) -> None:
+        check(spec)
+        api = await self._core()
+        name = self._pod(spec.worker_id)
+        try:
+            try:
+                pod = await api.create_namespaced_pod(self._namespace, _manifest(self._place, spec, template, name))
+            except ApiException as error:
+                if error.status != CONFLICT:
+                    raise
+                pod = await api.read_namespaced_pod(name, self._namespace)
+            if pod.status.phase == "Pending":  # a foreman may have died before it made the Secret
+                await self._secret(api, spec, name, pod.metadata.uid)
+        except (ApiException, aiohttp.ClientError, OSError) as error:
+            raise self._error(f"start {spec.worker_id}", error) from error
+
+    async def _secret(self, api: client.CoreV1Api, spec: WorkerSpec, name: str, uid: str) -> None:
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
+        data = {key: base64.b64encode(value.encode()).decode() for key, value in secrets(spec).items()}
+        body = {"metadata": {"name": name, "ownerReferences": [owner]}, "type": "Opaque", "data": data}
+        try:
+            await api.create_namespaced_secret(self._namespace, body)
+        except ApiException as error:
+            if error.status != CONFLICT:
+                raise
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    async def stop(self, worker_id: str, grace_s: float) -> None:
+        await self._delete(worker_id, max(1, math.ceil(grace_s)))
+
+    async def kill(self, worker_id: str) -> None:
+        await self._delete(worker_id, 1)  # 0 would forget the Pod before its processes are over
+
+    async def _delete(self, worker_id: str, grace_s: int) -> None:
+        api = await self._core()
+        try:
+            await api.delete_namespaced_pod(self._pod(worker_id), self._namespace, grace_period_seconds=grace_s)
+        except ApiException as error:
+            if error.status != ABSENT:
+                raise self._error(f"delete {worker_id}", error) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._error(f"delete {worker_id}", error) from error
+
+    async def remove(self, worker_id: str) -> None:
+        api = await self._core()
+        name = self._pod(worker_id)
+        try:
+            pod = await api.read_namespaced_pod(name, self._namespace)
+            if _state(pod) is not State.EXITED:
+                return
+            await api.delete_namespaced_pod(name, self._namespace, grace_period_seconds=0)
+            await api.patch_namespaced_pod(
+                name, self._namespace, {"metadata": {"finalizers": None}}, _content_type=MERGE
+            )
+        except ApiException as error:
+            if error.status != ABSENT:
+                raise self._error(f"remove {worker_id}", error) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._error(f"remove {worker_id}", error) from error
+
+    async def list(self) -> tuple[Seen, ...]:
+        api = await self._core()
+        try:
+            found = await api.list_namespaced_pod(self._namespace, label_selector=self._selector)
+        except (ApiException, aiohttp.ClientError, OSError) as error:
+            raise self._error("list", error) from error
+        return tuple(self._row(pod) for pod in found.items)
+
+    def _row(self, pod: Any) -> Seen:
+        state = _state(pod)
+        exit_, why = None, ""
+        if state is State.EXITED:
+            why = str(pod.status.reason or "")
+            for one in pod.status.container_statuses or ():
+                if (end := one.state.terminated) is not None:
+                    exit_ = end.exit_code
+                    why = "out of memory" if end.reason == "OOMKilled" else why
+        annotations = pod.metadata.annotations or {}
+        return Seen(
+            pod.metadata.labels.get(f"{LABEL}worker", ""),
+            state,
+            self._place.cluster,
+            self._place.node,
+            annotations.get(f"{LABEL}pool", ""),
+            exit_,
+            why=why,
+        )
+
+    async def watch(self) -> AsyncIterator[str]:
+        api = await self._core()
+        watching = watch.Watch()
+        try:
+            async for event in watching.stream(api.list_namespaced_pod, self._namespace, label_selector=self._selector):
+                metadata = event["raw_object"].get("metadata", {})  # of an error (410) there are none: list anew
+                yield str(metadata.get("labels", {}).get(f"{LABEL}worker", ""))
+        except (ApiException, aiohttp.ClientError, OSError) as error:
+            raise self._error("watch", error) from error
+        finally:
+            watching.stop()
+        raise DriverError("kubernetes: watch: the API server ended it")
+
+    async def capacity(self) -> Capacity:
+        return Capacity()  # quotas are the API server's to enforce
+
+    async def close(self) -> None:
+        if self._api is not None:
+            await self._api.api_client.close()
+            self._api = None
+
+
+def _state(pod: Any) -> State:
+    return STATES.get(pod.status.phase, State.STARTING)
+
+
+def _manifest(place: Place, spec: WorkerSpec, template: Template, name: str) -> dict[str, Any]:
+    variables = template.variables({}) | told(spec)
+    container: dict[str, Any] = {
+        "name": "worker",
+        "image": template.image,
+        "imagePullPolicy": "Never" if template.pull == "never" else "IfNotPresent",
+        "env": [
+            *({"name": key, "value": _plain(value)} for key, value in variables.items()),
+            *({"name": key, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}} for key in secrets(spec)),
+        ],
+        "securityContext": {"allowPrivilegeEscalation": False, "privileged": False},
+    }
+    if template.command:
+        container["command"] = [_plain(word) for word in template.arguments(spec.key)]
+    if template.directory:
+        container["workingDir"] = template.directory
+    limits = {}
+    if template.memory_bytes:
+        limits["memory"] = str(template.memory_bytes)
+    if template.cpus:
+        limits["cpu"] = f"{template.cpus:g}"
+    if limits:
+        container["resources"] = {"limits": limits, "requests": limits}
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": max(1, math.ceil(spec.grace_s)),
+        "containers": [container],
+    }
+    if template.service_account:
+        pod["serviceAccountName"] = template.service_account
+    labels = {
+        "place": place.prefix,
+        "worker": spec.worker_id,
+        "generation": str(spec.generation),
+        "version": spec.version,
+        "key": spec.key_hash,
+    }
+    annotations = {"cluster": place.cluster, "node": place.node, "pool": spec.pool}
+    return {
+        "metadata": {
+            "name": name,
+            "labels": {f"{LABEL}{label}": value for label, value in labels.items()},
+            "annotations": {f"{LABEL}{label}": value for label, value in annotations.items()},
+            "finalizers": [FINALIZER],
+        },
+        "spec": pod,
+    }
+
+
+def _plain(text: str) -> str:
+    return text.replace("$", "$$")

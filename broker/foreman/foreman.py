@@ -1,0 +1,377 @@
+"""The foreman: rounds of list, decide, act, for each driver of a place (waits).
+
+A round begins when the map changed, a driver tells of a change, or the books have something due; while nothing is
+wanted and nothing runs there is none. A round that failed is told once as *suspended*, and tried again after 1, 2, 4
+.. 15 s. What is decided is in `reconcile`; what is carried out here has no memory but the books'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from clusterbroker.broker.foreman import frames
+from clusterbroker.broker.foreman.drivers import choice
+from clusterbroker.broker.foreman.drivers.port import Driver, DriverError, Place, bounded
+from clusterbroker.broker.foreman.reconcile import (
+    TELL_AGAIN_MS,
+    Action,
+    Books,
+    Gone,
+    Kill,
+    Launch,
+    Listed,
+    Pace,
+    Remove,
+    Seen,
+    Start,
+    State,
+    Stop,
+    View,
+    Wanted,
+)
+from clusterbroker.broker.foreman.spec import BadSpec
+from clusterbroker.broker.foreman.templates import Template, fits
+
+AGAIN_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
+WATCH_AGAIN_S: Final = 1.0
+LOOK_S: Final = 5.0
+"""While workers run: memory is told, and what a driver's watch missed is found."""
+
+Make = Callable[[Template, Place, Path], Awaitable[Driver]]
+Tell = Callable[[frames.Frame], None]
+Log = Callable[..., None]
+
+
+def now_ms() -> int:
+    """Monotonic."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class Foreman:
+    """`hear` frames, `run` until it is cancelled, then `wind_up` if the node is over."""
+
+    def __init__(
+        self,
+        place: Place,
+        directory: Path,
+        templates: Mapping[str, Template],
+        file: str,
+        tell: Tell,
+        log: Log,
+        make: Make = choice.made,
+    ) -> None:
+        """`file`: the templates', for messages. `directory`: for what drivers keep. `log`: level, event, facts."""
+        self.launches: dict[str, Wanted] = {}
+        self._place = place
+        self._directory = directory
+        self._templates = templates
+        self._file = file
+        self._tell = tell
+        self._emit = log
+        self._make = make
+        self._fresh = False
+        self._unleased_since_ms: int | None = None
+        self._mapped = False
+        pace = Pace()
+        self._hands = {
+            where: _Hand(self, template, Books(place.cluster, place.node, pace, shared=template.driver == "kubernetes"))
+            for where, template in choice.endpoints(templates).items()
+        }
+        self._told: frames.PlaceRow | None = None
+        self._no_template_ms: dict[str, int] = {}
+
+    # -- what the node tells ------------------------------------------------------------------------------------------
+
+    def hear(self, frame: Any) -> None:
+        """Wanted or Lease. Raises ValueError for a launch that cannot be."""
+        if isinstance(frame, frames.Lease):
+            if frame.held:
+                self._unleased_since_ms = None
+            elif self._unleased_since_ms is None:
+                self._unleased_since_ms = now_ms()
+            self._fresh = frame.held and frame.caught_up
+        else:
+            assert isinstance(frame, frames.Wanted), "a node tells nothing else"
+            if frame.full:
+                self.launches = {}
+                self._mapped = True
+            for row in frame.put:
+                self.launches[row.spec.worker_id] = Wanted(row.spec, Launch(row.state))
+            for worker_id in frame.drop:
+                self.launches.pop(worker_id, None)
+        for hand in self._hands.values():
+            hand.wake.set()
+
+    def view(self, hand: _Hand) -> View:
+        """The launches of one driver: those whose template it serves, and those that it has already."""
+        mine = {}
+        for worker_id, wanted in self.launches.items():
+            template = self._templates.get(wanted.spec.template)
+            if hand.has(worker_id) or (
+                template is not None
+                and self._hands[choice.endpoint(template)] is hand
+                and not any(other.has(worker_id) for other in self._hands.values())
+            ):
+                mine[worker_id] = wanted
+        return View(mine, self._fresh and self._mapped, self._unleased_since_ms)
+
+    # -- its life -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until it is cancelled. Workers go on."""
+        told = {
+            name: frames.TemplateRow(
+                version=one.version, driver=one.driver, max_workers=one.max_workers, memory_bytes=one.memory_bytes
+            )
+            for name, one in self._templates.items()
+        }
+        self._tell(frames.Hello(version=frames.VERSION, templates=told))
+        async with asyncio.TaskGroup() as group:
+            for hand in self._hands.values():
+                group.create_task(hand.run())
+
+    async def wind_up(self) -> None:
+        """The node's process is over: workers of templates with on_node_exit = "kill" end, by TERM and after their
+        grace by KILL. Those of a shared place are other nodes' as well, and stay."""
+        await asyncio.gather(*(hand.wind_up() for hand in self._hands.values() if not hand.books.shared))
+
+    async def close(self) -> None:
+        for hand in self._hands.values():
+            await hand.close()
+
+    # -- what hands tell ----------------------------------------------------------------------------------------------
+
+    def settled(self) -> None:
+        """After a round: rows that changed."""
+        seen = [one for hand in self._hands.values() for one in hand.seen.values()]
+        row = frames.PlaceRow(
+            running=sum(one.state is State.RUNNING for one in seen),
+            starting=sum(one.state is State.STARTING for one in seen),
+            memory_bytes=max((hand.memory_bytes for hand in self._hands.values()), default=0),
+            used_bytes=sum(one.memory_bytes for one in seen),
+            suspended={"-".join(filter(None, where)): hand.why for where, hand in self._hands.items() if hand.why},
+        )
+        if row != self._told:
+            self._told = row
+            self._tell(row)
+        self._without_template()
+
+    def _without_template(self) -> None:
+        """Launches that no file of this place explains, and that no driver has."""
+        if not (self._fresh and self._mapped):
+            return
+        at_ms = now_ms()
+        for worker_id, wanted in self.launches.items():
+            why = fits(wanted.spec, self._templates, self._file)
+            if not why or any(hand.has(worker_id) or not hand.known for hand in self._hands.values()):
+                continue
+            if at_ms >= self._no_template_ms.get(worker_id, 0):
+                self._no_template_ms[worker_id] = at_ms + TELL_AGAIN_MS
+                self.gone(Gone(worker_id, None, why=why))
+        for worker_id in self._no_template_ms.keys() - self.launches.keys():
+            del self._no_template_ms[worker_id]
+
+    def gone(self, gone: Gone) -> None:
+        self._emit(
+            "info", "worker.gone", worker=gone.worker_id, exit=gone.exit, peak_bytes=gone.peak_bytes, why=gone.why
+        )
+        self._tell(
+            frames.GoneRow(worker_id=gone.worker_id, exit=gone.exit, peak_bytes=gone.peak_bytes, why=gone.why[:1000])
+        )
+
+    def changed(self, seen: Seen) -> None:
+        self._tell(frames.WorkerRow(worker_id=seen.worker_id, state=seen.state.value, memory_bytes=seen.memory_bytes))
+
+    def template(self, name: str) -> Template | None:
+        return self._templates.get(name)
+
+    async def driver(self, template: Template) -> Driver:
+        """Raises DriverError."""
+        return await self._make(template, self._place, self._directory)
+
+    def emit(self, level: str, event: str, **facts: Any) -> None:
+        self._emit(level, event, **facts)
+
+
+class _Hand:
+    """One driver, its books and its rounds."""
+
+    def __init__(self, foreman: Foreman, template: Template, books: Books) -> None:
+        self.books = books
+        self.wake = asyncio.Event()
+        self.seen: dict[str, Seen] = {}
+        self.known = False
+        """A list was read."""
+        self.why = ""
+        self.memory_bytes = 0
+        self._foreman = foreman
+        self._template = template
+        self._driver: Driver | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._starts: set[asyncio.Task[None]] = set()
+        self._failures = 0
+
+    def has(self, worker_id: str) -> bool:
+        return worker_id in self.seen or worker_id in self.books.begun or worker_id in self.books.pace.in_flight
+
+    async def run(self) -> None:
+        """Rounds, until it is cancelled."""
+        try:
+            while True:
+                self.wake.clear()
+                wait_s = await self._round()
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await self.wake.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            for task in (*self._starts, *([self._watching] if self._watching else [])):
+                task.cancel()
+
+    async def _round(self) -> float | None:
+        """How long to wait for the next one; None: until something happens."""
+        try:
+            driver = await self._there()
+            asked_ms = now_ms()
+            rows = await bounded(driver.name, "list", driver.list())
+        except DriverError as error:
+            return self._failed(error)
+        if self.why:
+            self._foreman.emit("info", "foreman.resumed", driver=self._template.driver)
+        self.why, self._failures = "", 0
+        self._look(rows)
+        at_ms = now_ms()
+        failed = False
+        for action in self.books.decide(self._foreman.view(self), Listed(asked_ms, rows), at_ms):
+            failed |= not await self._act(driver, action)
+        self._foreman.settled()
+        waits = [LOOK_S] if any(one.state is not State.EXITED for one in rows) else []
+        if self.books.next_ms is not None:
+            waits.append(max(0.01, (self.books.next_ms - now_ms()) / 1000))
+        if failed:
+            waits.append(AGAIN_S[0])
+        return min(waits, default=None)
+
+    async def _there(self) -> Driver:
+        """Raises DriverError."""
+        if self._driver is None:
+            self._driver = await self._foreman.driver(self._template)
+            room = await bounded(self._driver.name, "capacity", self._driver.capacity())
+            self.memory_bytes = room.memory_bytes or 0
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch(self._driver))
+        return self._driver
+
+    async def _watch(self, driver: Driver) -> None:
+        """A watch that ends is begun anew with the next round."""
+        try:
+            async for _ in driver.watch():
+                self.wake.set()
+        except DriverError as error:
+            self._foreman.emit("debug", "foreman.watch_ended", driver=driver.name, why=str(error))
+            await asyncio.sleep(WATCH_AGAIN_S)
+            self.wake.set()
+
+    def _failed(self, error: DriverError) -> float:
+        """The list is unknown: nothing is done."""
+        if str(error) != self.why:
+            self.why = str(error)
+            self._foreman.emit("warning", "foreman.suspended", driver=self._template.driver, why=self.why)
+            self._foreman.settled()
+        again_s = AGAIN_S[min(self._failures, len(AGAIN_S) - 1)]
+        self._failures += 1
+        return again_s
+
+    def _look(self, rows: tuple[Seen, ...]) -> None:
+        before = self.seen
+        self.seen = {one.worker_id: one for one in rows}
+        self.known = True
+        for worker_id, one in self.seen.items():
+            if worker_id not in before or before[worker_id].state is not one.state:
+                self._foreman.changed(one)
+
+    async def _act(self, driver: Driver, action: Action) -> bool:
+        """Whether it was carried out."""
+        try:
+            match action:
+                case Start():
+                    task = asyncio.create_task(self._start(driver, action))
+                    self._starts.add(task)
+                    task.add_done_callback(self._starts.discard)
+                case Gone():
+                    self._foreman.gone(action)
+                case Stop(worker_id, grace_s):
+                    await bounded(driver.name, f"stop {worker_id}", driver.stop(worker_id, grace_s))
+                case Kill(worker_id):
+                    await bounded(driver.name, f"kill {worker_id}", driver.kill(worker_id))
+                case Remove(worker_id):
+                    await bounded(driver.name, f"remove {worker_id}", driver.remove(worker_id))
+                    self.wake.set()
+        except DriverError as error:
+            self._foreman.emit("warning", "foreman.action_failed", driver=driver.name, why=str(error))
+            return False
+        return True
+
+    async def _start(self, driver: Driver, action: Start) -> None:
+        spec = action.spec
+        template = self._foreman.template(spec.template)
+        try:
+            if template is None:
+                raise DriverError(f"{spec.worker_id}: its template is gone")
+            await bounded(driver.name, f"start {spec.worker_id}", driver.start(spec, template))
+        except (DriverError, BadSpec) as error:
+            self.books.start_failed(spec.worker_id, now_ms(), str(error))
+            self._foreman.emit("warning", "worker.start_failed", worker=spec.worker_id, why=str(error))
+        else:
+            self.books.started(spec.worker_id, now_ms())
+            self._foreman.emit("info", "worker.started", worker=spec.worker_id, pool=spec.pool, driver=driver.name)
+        self.wake.set()
+
+    # -- the node is over ---------------------------------------------------------------------------------------------
+
+    async def wind_up(self) -> None:
+        """Raises nothing: what a driver refuses is logged, and left to the next foreman."""
+        try:
+            driver = await self._there()
+            ends_ms: dict[str, int] = {}
+            while True:
+                rows = await bounded(driver.name, "list", driver.list())
+                left = [one for one in rows if one.state is not State.EXITED and self._ends_with_node(one)]
+                if not left:
+                    return
+                for one in left:
+                    if one.worker_id not in ends_ms:
+                        grace_s = self._grace_s(one.worker_id)
+                        ends_ms[one.worker_id] = now_ms() + int(grace_s * 1000)
+                        await bounded(driver.name, "stop", driver.stop(one.worker_id, grace_s))
+                    elif now_ms() >= ends_ms[one.worker_id]:
+                        await bounded(driver.name, "kill", driver.kill(one.worker_id))
+                self.wake.clear()
+                try:
+                    async with asyncio.timeout(0.5):
+                        await self.wake.wait()
+                except TimeoutError:
+                    pass
+        except DriverError as error:
+            self._foreman.emit("warning", "foreman.action_failed", driver=self._template.driver, why=str(error))
+
+    def _ends_with_node(self, seen: Seen) -> bool:
+        wanted = self._foreman.launches.get(seen.worker_id)
+        template = self._foreman.template(wanted.spec.template if wanted is not None else seen.pool)
+        return template is None or template.on_node_exit == "kill"
+
+    def _grace_s(self, worker_id: str) -> float:
+        wanted = self._foreman.launches.get(worker_id)
+        return 30.0 if wanted is None else wanted.spec.grace_s
+
+    async def close(self) -> None:
+        for task in (*self._starts, *([self._watching] if self._watching else [])):
+            task.cancel()
+        if self._driver is not None:
+            await self._driver.close()
+            self._driver = None

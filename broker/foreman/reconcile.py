@@ -1,0 +1,320 @@
+"""From what the map wants and what a driver has: what to do next (pure).
+
+The theory. The map says which launches a place has; a driver's list says which workers there are. Both are read anew
+each time, so an action that was lost is decided again, and one that was done is not seen any more: no action needs an
+answer. Every action is idempotent at the driver, for the worker's id is its name there.
+
+    map \\ list     absent, not begun   absent, begun      starting, running          exited
+    wanted          Start               Gone (vanished)    -                          Gone
+    retiring        Gone (never begun)  Gone (vanished)    Stop(grace), Kill          Gone
+    revoked         Gone (never begun)  Gone (vanished)    Stop(FENCED_S), Kill       Gone
+    not in the map  -                   -                  Stop(FENCED_S), Kill       Remove
+
+Rules beside the table:
+
+1. A list that failed is unknown, and nothing follows from it.
+2. A map without a lease, or older than the foreman's start, is stale: nothing is started and nothing removed by it.
+3. A worker that is not in the map is left alone unless the map is fresh, and the worker bears this cluster's and
+place's label. 4. A launch that ended keeps its record at the driver until the map has dropped it: so it cannot be
+   started twice, by another foreman either. `Gone` is told until then, each TELL_AGAIN_MS.
+5. *Lease*: without one, all workers of the place are told to stop after 15 s and killed at 25 s: before
+   `lost_place_s` = 30 s, at which the controller launches them elsewhere. Not where the place is shared (Kubernetes).
+6. At most IN_FLIGHT_MAX starts at once and STARTS_PER_S in a second, for all drivers of the place together.
+7. *Absent, begun* holds only of a list that was asked for after the start was answered.
+
+Invariants: of a launch at most one process lives (I4: Start only where rule 4 and 7 leave no other reading); no process
+without a launch lives longer than a fence and two rounds (I6).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from clusterbroker.broker.foreman.spec import WorkerSpec
+
+IN_FLIGHT_MAX: Final = 8
+STARTS_PER_S: Final = 20
+FENCED_S: Final = 5.0
+"""From TERM to KILL of a worker that gets, acks and answers nothing any more."""
+LEASE_STOP_MS: Final = 15_000
+LEASE_KILL_MS: Final = 25_000
+TELL_AGAIN_MS: Final = 5_000
+KILL_AGAIN_MS: Final = 2_000
+SECOND_MS: Final = 1_000
+
+
+class Launch(Enum):
+    """State of a launch in the map."""
+
+    WANTED = "wanted"
+    RETIRING = "retiring"
+    """It gets no more messages, and holds none or has been waited for: it ends by TERM, and KILL after its grace."""
+    REVOKED = "revoked"
+    """It is fenced."""
+
+
+class State(Enum):
+    """State of a worker at its driver."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    EXITED = "exited"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A launch of this place."""
+
+    spec: WorkerSpec
+    state: Launch = Launch.WANTED
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A row of a driver's list."""
+
+    worker_id: str
+    state: State
+    cluster: str
+    """Label: id of the cluster."""
+    place: str
+    """Label: name of the node."""
+    pool: str = ""
+    exit: int | None = None
+    """Exit status as a shell has it: 128 + n for signal n. None: it runs, or nobody knows."""
+    memory_bytes: int = 0
+    """Now."""
+    peak_bytes: int = 0
+    """The most so far; 0: the driver cannot tell."""
+    why: str = ""
+    """More of its end than the exit status: "out of memory"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A driver's list. `asked_ms`: when it was asked for."""
+
+    asked_ms: int
+    workers: tuple[Seen, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the node tells of the map."""
+
+    launches: Mapping[str, Wanted]
+    """By worker id: those of this driver."""
+    fresh: bool
+    """The node holds its lease, and has applied all that was there when the foreman began."""
+    unleased_since_ms: int | None = None
+    """None: it holds its lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    spec: WorkerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    worker_id: str
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Closes the books of a launch. `exit` None: nobody knows, or it never ran."""
+
+    worker_id: str
+    exit: int | None
+    peak_bytes: int = 0
+    why: str = ""
+
+
+Action = Start | Stop | Kill | Remove | Gone
+
+
+@dataclass(slots=True)
+class Pace:
+    """Starts of a place: bounded at once and in a second."""
+
+    in_flight: set[str] = field(default_factory=set)
+    _begun_ms: deque[int] = field(default_factory=deque)
+
+    def may_start(self, now_ms: int) -> bool:
+        while self._begun_ms and self._begun_ms[0] <= now_ms - SECOND_MS:
+            self._begun_ms.popleft()
+        return len(self.in_flight) < IN_FLIGHT_MAX and len(self._begun_ms) < STARTS_PER_S
+
+    def begin(self, worker_id: str, now_ms: int) -> None:
+        self.in_flight.add(worker_id)
+        self._begun_ms.append(now_ms)
+
+    def next_ms(self) -> int | None:
+        """When the next start may be; None: when one of those in flight is answered."""
+        if len(self.in_flight) >= IN_FLIGHT_MAX:
+            return None
+        return self._begun_ms[0] + SECOND_MS if self._begun_ms else 0
+
+
+@dataclass(slots=True)
+class _Ending:
+    kill_ms: int
+    killed_ms: int | None = None
+
+
+@dataclass(slots=True)
+class Books:
+    """What a foreman remembers of one driver's workers: nothing that its successor could not do without."""
+
+    cluster: str
+    place: str
+    pace: Pace = field(default_factory=Pace)
+    shared: bool = False
+    """Other foremen act on the same workers."""
+    begun: dict[str, int] = field(default_factory=dict)
+    """Launch -> when its start was answered."""
+    failed: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Launch -> when its start failed, and why."""
+    next_ms: int | None = None
+    """When to look again though nothing happens; None: nothing is due."""
+    _ending: dict[str, _Ending] = field(default_factory=dict)
+    _told_ms: dict[str, int] = field(default_factory=dict)
+    _ends: set[str] = field(default_factory=set)
+
+    # -- what came of a start -----------------------------------------------------------------------------------------
+
+    def started(self, worker_id: str, now_ms: int) -> None:
+        """The driver has it, or had it already."""
+        self.pace.in_flight.discard(worker_id)
+        self.begun[worker_id] = now_ms
+
+    def start_failed(self, worker_id: str, now_ms: int, why: str) -> None:
+        """It may be there all the same: only a list that is asked for from now on says that it is not."""
+        self.pace.in_flight.discard(worker_id)
+        self.failed[worker_id] = now_ms, why
+
+    # -- a round ------------------------------------------------------------------------------------------------------
+
+    def decide(self, view: View, listed: Listed | None, now_ms: int) -> list[Action]:
+        """What to do now. Raises nothing; may be called at any time."""
+        self.next_ms = None
+        if listed is None:  # rule 1
+            return []
+        own = {seen.worker_id: seen for seen in listed.workers if self._bears_our_label(seen)}
+        self._forget(view)
+        self._ends = set()
+        actions: list[Action] = []
+        for worker_id, wanted in view.launches.items():
+            seen = own.get(worker_id)
+            if seen is None:
+                actions += self._absent(wanted, view, listed, now_ms)
+            elif seen.state is State.EXITED:
+                actions += self._tell(Gone(worker_id, seen.exit, seen.peak_bytes, seen.why), now_ms)
+            elif wanted.state is Launch.RETIRING:
+                actions += self._end(worker_id, wanted.spec.grace_s, now_ms)
+            elif wanted.state is Launch.REVOKED:
+                actions += self._end(worker_id, FENCED_S, now_ms)
+        if view.fresh:  # rules 2 and 3
+            for worker_id, seen in own.items():
+                if worker_id in view.launches or worker_id in self.pace.in_flight:
+                    continue
+                if seen.state is State.EXITED:
+                    actions.append(Remove(worker_id))
+                else:
+                    actions += self._end(worker_id, FENCED_S, now_ms)
+        actions += self._fence(view, own.values(), now_ms)
+        for worker_id in self._ending.keys() - self._ends:  # a lease came back: the next end begins with TERM again
+            del self._ending[worker_id]
+        return actions
+
+    def _bears_our_label(self, seen: Seen) -> bool:
+        return seen.cluster == self.cluster and seen.place == self.place
+
+    def _absent(self, wanted: Wanted, view: View, listed: Listed, now_ms: int) -> Sequence[Action]:
+        worker_id = wanted.spec.worker_id
+        if worker_id in self.pace.in_flight:
+            return ()
+        if worker_id in self.failed:
+            failed_ms, why = self.failed[worker_id]
+            return self._tell(Gone(worker_id, None, why=why), now_ms) if failed_ms < listed.asked_ms else ()
+        if worker_id in self.begun:  # rule 7
+            if self.begun[worker_id] >= listed.asked_ms:
+                return ()
+            return self._tell(Gone(worker_id, None, why="it vanished: somebody else removed it"), now_ms)
+        if not view.fresh:  # rule 2
+            return ()
+        if wanted.state is not Launch.WANTED:
+            return self._tell(Gone(worker_id, None, why="it was never started"), now_ms)
+        if not self.pace.may_start(now_ms):  # rule 6
+            self._look_at(self.pace.next_ms())
+            return ()
+        self.pace.begin(worker_id, now_ms)
+        return (Start(wanted.spec),)
+
+    def _tell(self, gone: Gone, now_ms: int) -> Sequence[Action]:
+        told_ms = self._told_ms.get(gone.worker_id)
+        if told_ms is not None and now_ms < told_ms + TELL_AGAIN_MS:
+            self._look_at(told_ms + TELL_AGAIN_MS)
+            return ()
+        self._told_ms[gone.worker_id] = now_ms
+        self._look_at(now_ms + TELL_AGAIN_MS)
+        return (gone,)
+
+    def _end(self, worker_id: str, grace_s: float, now_ms: int) -> Sequence[Action]:
+        """TERM once, KILL when its time is over and then again; a shorter grace shortens the time that is left."""
+        self._ends.add(worker_id)
+        kill_ms = now_ms + int(grace_s * 1000)
+        ending = self._ending.get(worker_id)
+        if ending is None:
+            self._ending[worker_id] = _Ending(kill_ms)
+            self._look_at(kill_ms)
+            return (Stop(worker_id, grace_s),)
+        ending.kill_ms = min(ending.kill_ms, kill_ms)
+        due_ms = ending.kill_ms if ending.killed_ms is None else ending.killed_ms + KILL_AGAIN_MS
+        if now_ms < due_ms:
+            self._look_at(due_ms)
+            return ()
+        ending.killed_ms = now_ms
+        self._look_at(now_ms + KILL_AGAIN_MS)
+        return (Kill(worker_id),)
+
+    def _fence(self, view: View, own: Iterable[Seen], now_ms: int) -> list[Action]:
+        """Rule 5."""
+        since_ms = view.unleased_since_ms
+        if since_ms is None or self.shared:
+            return []
+        if now_ms < since_ms + LEASE_STOP_MS:
+            self._look_at(since_ms + LEASE_STOP_MS)
+            return []
+        left_s = max(0, since_ms + LEASE_KILL_MS - now_ms) / 1000
+        return [
+            action
+            for seen in own
+            if seen.state is not State.EXITED
+            for action in self._end(seen.worker_id, left_s, now_ms)
+        ]
+
+    def _forget(self, view: View) -> None:
+        """What the map does not have any more has no entry."""
+        for book in (self.begun, self.failed, self._told_ms):
+            for worker_id in book.keys() - view.launches.keys():
+                del book[worker_id]
+
+    def _look_at(self, at_ms: int | None) -> None:
+        if at_ms is not None and (self.next_ms is None or at_ms < self.next_ms):
+            self.next_ms = at_ms

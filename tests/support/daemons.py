@@ -1,0 +1,208 @@
+"""Daemons that start workers, started for tests: systemd of a user, podman's service, dockerd.
+
+Their programs come from `scripts/driver-daemons DIR` (Debian's packages, unpacked and not installed); a directory in
+CLUSTERBROKER_DAEMONS, else ~/.cache/clusterbroker/daemons. Each runs in a mount namespace of its own and has all its
+state in a directory that is given. What is missing is said by `Missing`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PATIENCE_S = 60.0
+IMAGE = "localhost/worker:1"
+SYSTEMD = Path("/usr/lib/systemd/systemd")
+
+
+class Missing(Exception):
+    """Why a daemon cannot be had here."""
+
+
+def programs() -> Path:
+    """Raises Missing."""
+    root = Path(os.environ.get("CLUSTERBROKER_DAEMONS", "~/.cache/clusterbroker/daemons")).expanduser()
+    if not (root / "root").is_dir():
+        raise Missing(f"no daemons in {root}: scripts/driver-daemons fetches them")
+    return root
+
+
+class Daemon:
+    """A process in a mount namespace of its own, and its end."""
+
+    def __init__(self, directory: Path, script: str, environment: dict[str, str], ready: Callable[[], bool]) -> None:
+        if os.geteuid() != 0:
+            raise Missing("needs root, for a mount namespace")
+        self.log = directory / "log"
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                ["unshare", "--mount", "--propagation", "private", "sh", "-c", script],
+                env={"PATH": os.environ["PATH"], "HOME": str(directory), **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        end_s = time.monotonic() + PATIENCE_S
+        while not ready():
+            if self.process.poll() is not None or time.monotonic() > end_s:
+                self.end()
+                raise Missing(f"it does not run here: {self.log.read_text(errors='replace')[-600:]}")
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            pass
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+
+def systemd_user(directory: Path) -> tuple[Daemon, str]:
+    """The manager of a user, and the address of its bus."""
+    if not SYSTEMD.exists():
+        raise Missing("systemd is not installed")
+    runtime = directory / "xdg"
+    runtime.mkdir(mode=0o700)
+    script = f"mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system && exec {SYSTEMD} --user --log-target=console"
+    bus = runtime / "bus"
+    daemon = Daemon(directory, script, {"XDG_RUNTIME_DIR": str(runtime)}, bus.exists)
+    return daemon, f"unix:path={bus}"
+
+
+def podman(directory: Path) -> tuple[Daemon, str]:
+    """Podman's service, and the address of its API."""
+    root = programs() / "root"
+    crun = directory / "crun"
+    crun.write_text(
+        # the limits that podman asks for are above those of a test's machine, and nobody may raise them
+        f"""#!/bin/sh
+before=
+for word; do
+    [ "$before" = --bundle ] && sed -i 's/"rlimits":\\[[^]]*\\]/"rlimits":[]/' "$word/config.json"
+    before=$word
+done
+LD_LIBRARY_PATH={_libraries(root)} exec {root}/usr/bin/crun "$@"
+"""
+    )
+    crun.chmod(0o755)
+    (directory / "containers.conf").write_text(
+        f"""[engine]
+runtime = "crun"
+conmon_path = ["{root}/usr/bin/conmon"]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+[engine.runtimes]
+crun = ["{crun}"]
+[containers]
+netns = "host"
+cgroups = "disabled"
+"""
+    )
+    (directory / "storage.conf").write_text(
+        f'[storage]\ndriver = "vfs"\nrunroot = "{directory}/run"\ngraphroot = "{directory}/graph"\n'
+    )
+    policy = directory / ".config" / "containers" / "policy.json"
+    policy.parent.mkdir(parents=True)
+    policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+    socket = directory / "api.sock"
+    script = (
+        # crun has no hybrid of both cgroup versions
+        "if mountpoint -q /sys/fs/cgroup/unified; then umount /sys/fs/cgroup/unified; fi;"
+        f" exec {root}/usr/bin/podman system service --time=0 unix://{socket}"
+    )
+    environment = {
+        "LD_LIBRARY_PATH": _libraries(root),
+        "CONTAINERS_CONF": str(directory / "containers.conf"),
+        "CONTAINERS_STORAGE_CONF": str(directory / "storage.conf"),
+        "CONTAINERS_REGISTRIES_CONF": "/dev/null",
+        "PATH": f"{root}/usr/bin:{root}/usr/sbin:{os.environ['PATH']}",
+        "TMPDIR": str(directory),
+    }
+    return Daemon(directory, script, environment, lambda: _answers(socket)), f"unix://{socket}"
+
+
+def dockerd(directory: Path) -> tuple[Daemon, str]:
+    """Docker's daemon, and the address of its API."""
+    root = programs() / "root"
+    (directory / "daemon.json").write_text("{}")
+    socket = directory / "api.sock"
+    script = (
+        f"exec {root}/usr/sbin/dockerd --bridge=none --iptables=false --ip6tables=false --storage-driver=vfs"
+        f" --data-root={directory}/data --exec-root={directory}/exec --pidfile={directory}/pid --host=unix://{socket}"
+        f" --config-file={directory}/daemon.json --userland-proxy=false"
+    )
+    environment = {
+        "LD_LIBRARY_PATH": _libraries(root),
+        "PATH": f"{root}/usr/bin:{root}/usr/sbin:{os.environ['PATH']}",
+    }
+    return Daemon(directory, script, environment, lambda: _answers(socket)), f"unix://{socket}"
+
+
+def _libraries(root: Path) -> str:
+    return f"{root}/usr/lib/x86_64-linux-gnu"
+
+
+def _answers(socket: Path) -> bool:
+    if not socket.exists():
+        return False
+    try:
+        request(socket, "GET", "/_ping")
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def request(socket: Path, method: str, path: str, body: bytes = b"", kind: str = "application/x-tar") -> Any:
+    """A request of Docker's API without a library: the driver's is what is tested."""
+    import http.client
+    import socket as sockets
+
+    connection = http.client.HTTPConnection("localhost", timeout=60)
+    connection.sock = sockets.socket(sockets.AF_UNIX)
+    connection.sock.connect(str(socket))
+    connection.request(method, path, body, {"content-type": kind})
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    if answer.status >= 400:
+        raise ValueError(f"{method} {path}: {answer.status} {text}")
+    return json.loads(text.splitlines()[-1]) if text.startswith(("{", "[")) else text
+
+
+def load_image(socket: Path) -> None:
+    """IMAGE: busybox and nothing else, without a registry."""
+    busybox = next((programs() / "root").rglob("bin/busybox"))
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        tar.add(busybox, "bin/busybox")
+        for name in ("sh", "sleep", "cat", "env", "true", "id", "tr", "mv"):
+            link = tarfile.TarInfo(f"bin/{name}")
+            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(link)
+        for name in ("tmp", "etc"):
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o777
+            tar.addfile(folder)
+    told = request(socket, "POST", "/v1.40/images/create?fromSrc=-&repo=localhost/worker&tag=1", made.getvalue())
+    image = told.get("id") or told["status"]
+    request(socket, "POST", f"/v1.40/images/{image}/tag?repo=localhost/worker&tag=1")
+
+
+def clear(directory: Path) -> None:
+    """What containers left there."""
+    shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Beside this file: `foreman_support`."""

@@ -1,0 +1,186 @@
+"""The table of `reconcile`, cell by cell, and its rules."""
+
+from __future__ import annotations
+
+import pytest
+from foreman_support import spec
+
+from clusterbroker.broker.foreman.reconcile import (
+    FENCED_S,
+    IN_FLIGHT_MAX,
+    STARTS_PER_S,
+    Action,
+    Books,
+    Gone,
+    Kill,
+    Launch,
+    Listed,
+    Remove,
+    Seen,
+    Start,
+    State,
+    Stop,
+    View,
+    Wanted,
+)
+
+W = "w1-0"
+VANISHED = Gone(W, None, why="it vanished: somebody else removed it")
+NEVER = Gone(W, None, why="it was never started")
+
+
+def books() -> Books:
+    return Books("c1u5ter", "node1")
+
+
+def seen(state: State, worker_id: str = W, cluster: str = "c1u5ter", place: str = "node1") -> Seen:
+    ended = state is State.EXITED
+    return Seen(worker_id, state, cluster, place, "core", 3 if ended else None, peak_bytes=9 if ended else 0)
+
+
+def view(*launches: Wanted, fresh: bool = True, unleased_since_ms: int | None = None) -> View:
+    return View({one.spec.worker_id: one for one in launches}, fresh, unleased_since_ms)
+
+
+def wanted(state: Launch = Launch.WANTED, worker_id: str = W) -> Wanted:
+    return Wanted(spec(worker_id, grace_s=30.0), state)
+
+
+def decided(of: Books, what: View, *rows: Seen, now_ms: int = 1000, asked_ms: int | None = None) -> list[Action]:
+    return of.decide(what, Listed(now_ms if asked_ms is None else asked_ms, rows), now_ms)
+
+
+@pytest.mark.parametrize(
+    "launch, begun, state, action",
+    [
+        (Launch.WANTED, False, None, Start(spec(grace_s=30.0))),
+        (Launch.WANTED, True, None, VANISHED),
+        (Launch.WANTED, True, State.STARTING, None),
+        (Launch.WANTED, True, State.RUNNING, None),
+        (Launch.WANTED, True, State.EXITED, Gone(W, 3, 9)),
+        (Launch.RETIRING, False, None, NEVER),
+        (Launch.RETIRING, True, None, VANISHED),
+        (Launch.RETIRING, True, State.STARTING, Stop(W, 30.0)),
+        (Launch.RETIRING, True, State.RUNNING, Stop(W, 30.0)),
+        (Launch.RETIRING, True, State.EXITED, Gone(W, 3, 9)),
+        (Launch.REVOKED, False, None, NEVER),
+        (Launch.REVOKED, True, None, VANISHED),
+        (Launch.REVOKED, True, State.RUNNING, Stop(W, FENCED_S)),
+        (Launch.REVOKED, True, State.EXITED, Gone(W, 3, 9)),
+        (None, True, None, None),
+        (None, True, State.STARTING, Stop(W, FENCED_S)),
+        (None, True, State.RUNNING, Stop(W, FENCED_S)),
+        (None, True, State.EXITED, Remove(W)),
+    ],
+)
+def test_each_cell(launch: Launch | None, begun: bool, state: State | None, action: Action | None) -> None:
+    of = books()
+    if begun:
+        of.started(W, 500)
+    rows = () if state is None else (seen(state),)
+    what = view() if launch is None else view(wanted(launch))
+    assert decided(of, what, *rows) == ([] if action is None else [action])
+    if isinstance(action, (Start, Gone, Stop)):
+        assert decided(of, what, *rows, now_ms=1001) == [], "an answer is waited for"
+
+
+def test_an_unknown_list_is_no_empty_one() -> None:
+    of = books()
+    of.started(W, 500)
+    for state in Launch:
+        assert of.decide(view(wanted(state)), None, 1000) == []
+    assert of.decide(view(unleased_since_ms=0), None, 99_000) == []
+
+
+@pytest.mark.parametrize("state", [None, State.RUNNING, State.EXITED])
+def test_a_stale_map_starts_and_removes_nothing(state: State | None) -> None:
+    rows = () if state is None else (seen(state),)
+    assert decided(books(), view(*(() if state else (wanted(),)), fresh=False), *rows) == []
+
+
+@pytest.mark.parametrize("labels", [("another", "node1"), ("c1u5ter", "node2")])
+@pytest.mark.parametrize("state", State)
+def test_what_is_anothers_is_left_alone(labels: tuple[str, str], state: State) -> None:
+    assert decided(books(), view(), seen(state, W, *labels)) == []
+    assert decided(books(), view(unleased_since_ms=0), seen(state, W, *labels), now_ms=99_000) == []
+
+
+def test_a_list_of_before_the_start_does_not_say_that_it_vanished() -> None:
+    of = books()
+    decided(of, view(wanted()))
+    of.started(W, 2000)
+    assert decided(of, view(wanted()), now_ms=2100, asked_ms=1999) == []
+    assert decided(of, view(wanted()), now_ms=2200, asked_ms=2001) == [VANISHED]
+
+
+def test_a_failed_start_may_have_begun_all_the_same() -> None:
+    of = books()
+    decided(of, view(wanted()))
+    of.start_failed(W, 2000, "no answer within 10 s")
+    assert decided(of, view(wanted()), now_ms=2100, asked_ms=1999) == []
+    assert decided(of, view(wanted()), seen(State.RUNNING), now_ms=2100, asked_ms=2001) == []
+    assert decided(of, view(wanted()), now_ms=2200, asked_ms=2150) == [Gone(W, None, why="no answer within 10 s")]
+
+
+def test_gone_is_told_until_the_map_drops_it() -> None:
+    of = books()
+    times = [at for at in range(0, 20_000, 100) if decided(of, view(wanted()), seen(State.EXITED), now_ms=at)]
+    assert times == [0, 5000, 10_000, 15_000]
+    assert of.next_ms == 20_000
+    assert decided(of, view(), seen(State.EXITED), now_ms=20_000) == [Remove(W)]
+
+
+def test_term_first_then_kill_when_its_time_is_over() -> None:
+    of = books()
+    what = view(wanted(Launch.RETIRING))
+    done = [(at, one) for at in range(0, 40_000, 500) for one in decided(of, what, seen(State.RUNNING), now_ms=at)]
+    assert done[0] == (0, Stop(W, 30.0))
+    assert [at for at, one in done[1:]] == [30_000, 32_000, 34_000, 36_000, 38_000]
+    assert {one for _, one in done[1:]} == {Kill(W)}
+
+
+def test_a_revoke_shortens_the_grace_of_one_that_retires() -> None:
+    of = books()
+    assert decided(of, view(wanted(Launch.RETIRING)), seen(State.RUNNING), now_ms=0) == [Stop(W, 30.0)]
+    assert decided(of, view(wanted(Launch.REVOKED)), seen(State.RUNNING), now_ms=1000) == []
+    assert of.next_ms == 6000
+    assert decided(of, view(wanted(Launch.REVOKED)), seen(State.RUNNING), now_ms=6000) == [Kill(W)]
+
+
+def test_without_a_lease_term_after_15_s_and_kill_at_25_s() -> None:
+    of = books()
+    what = view(wanted(), fresh=False, unleased_since_ms=1000)
+    done = [(at, one) for at in range(1000, 27_000, 500) for one in decided(of, what, seen(State.RUNNING), now_ms=at)]
+    assert done == [(16_000, Stop(W, 10.0)), (26_000, Kill(W))]
+
+
+def test_a_lease_that_comes_back_begins_the_next_end_with_term() -> None:
+    of = books()
+    decided(of, view(wanted(), fresh=False, unleased_since_ms=0), seen(State.RUNNING), now_ms=16_000)
+    assert decided(of, view(wanted()), seen(State.RUNNING), now_ms=20_000) == []
+    assert decided(of, view(wanted(Launch.RETIRING)), seen(State.RUNNING), now_ms=60_000) == [Stop(W, 30.0)]
+
+
+def test_a_shared_place_is_not_stopped_by_one_node_without_a_lease() -> None:
+    of = Books("c1u5ter", "node1", shared=True)
+    assert decided(of, view(wanted(), fresh=False, unleased_since_ms=0), seen(State.RUNNING), now_ms=99_000) == []
+
+
+def test_rule_i8_starts_are_bounded_at_once_and_in_a_second() -> None:
+    of = books()
+    many = view(*(wanted(worker_id=f"w{index}-0") for index in range(50)))
+    started: list[tuple[int, str]] = []
+    running: list[Seen] = []
+    for at in range(0, 3000, 10):
+        found = [one for one in decided(of, many, *running, now_ms=at) if isinstance(one, Start)]
+        assert len(of.pace.in_flight) <= IN_FLIGHT_MAX
+        for one in found:
+            started.append((at, one.spec.worker_id))
+            of.started(one.spec.worker_id, at)
+            running.append(seen(State.RUNNING, one.spec.worker_id))
+    assert len(started) == 50
+    for at, _ in started:
+        assert sum(at <= other < at + 1000 for other, _ in started) <= STARTS_PER_S
+    slow = books()
+    assert len(decided(slow, many)) == IN_FLIGHT_MAX
+    assert slow.next_ms is None, "the answer of one in flight begins the next round"
