@@ -18,14 +18,15 @@ END: Final = "<!-- figures: end -->"
 SECTIONS: Final = (
     (
         "Bound by the disk",
-        "A backlog of five million durable messages, written whole while nobody consumes, then drained; and starts with it.",
+        "A backlog of five million durable messages, written whole while nobody consumes, then drained; and starts "
+        "with it.",
         (("", "backlog"), ("", "restart")),
     ),
     (
         "Three nodes, three replicas, fsync",
-        "Queues on all three nodes, publishers and consumers on different ones, all processes on the same two cores. RabbitMQ's "
-        "queues are quorum queues. A confirm waits for the disk of every in-sync replica, or for the message's "
-        "acknowledgement, whatever comes first.",
+        "Queues on all three nodes, publishers and consumers on different ones, all processes on the same two cores. "
+        "RabbitMQ's queues are quorum queues. A confirm waits for the disk of every in-sync replica, or for the "
+        "message's acknowledgement, whatever comes first.",
         (
             ("cluster", "cluster-one"), ("cluster", "cluster-spread"), ("cluster", "cluster-latency"),
             ("cluster", "cluster-memory"), ("cluster", "cluster-rotating"), ("cluster", "cluster-declare"),
@@ -40,9 +41,10 @@ SECTIONS: Final = (
     ("One node at a fixed rate", "Latency from publish to delivery.", (("", "latency"),)),
     (
         "One node, durable, consumers keep up",
-        "Publishers wait for confirms (window of 1,000), consumers acknowledge. clusterbroker does not write a message that was "
-        "acknowledged before its group commit "
-        "([decision 5](decisions/005-patience-of-the-group-commit.md)): these rates are bound by the processor, not by the disk.",
+        "Publishers wait for confirms (window of 1,000), consumers acknowledge. clusterbroker does not write a "
+        "message that was acknowledged before its group commit "
+        "([decision 5](decisions/005-patience-of-the-group-commit.md)): these rates are bound by the processor, not "
+        "by the disk.",
         (("", "durable"), ("", "durable-1k"), ("", "durable-16k"), ("", "fan")),
     ),
     ("One node, nothing durable", "No confirms, automatic acknowledgement.", (("", "transient"),)),
@@ -69,9 +71,8 @@ def row(figure: dict[str, Any], *, first: bool) -> str:
     unit = f" ({figure['unit']})" if figure["unit"] else ""
     ratio = figure["ratio"]
     times = "" if ratio is None else f"{ratio:.2g} x" if ratio < 10 else f"{ratio:.0f} x"
-    cells = (
-        figure["workload"] if first else "", figure["figure"] + unit, number(figure["ours"]), number(figure["peer"]), times
-    )  # fmt: skip
+    workload = figure["workload"] if first else ""
+    cells = (workload, figure["figure"] + unit, number(figure["ours"]), number(figure["peer"]), times)
     return f"| {' | '.join(cells)} |"
 
 
@@ -84,8 +85,9 @@ def page() -> str:
     parts = [
         f"Measured {settings['date']}, commit {machine['commit']}: {machine['cores']} cores of an {machine['cpu']}, "
         f"{machine['memory_gib']} GiB, {machine['file_system']} on a virtual disk whose `fdatasync` of 4 KiB takes "
-        f"{disk['p50']:.2g} ms (p99 {disk['p99']:.2g} ms), Python {machine['python']}. The medians of {settings['rounds']} "
-        "rounds, both brokers in turn. Ratio: clusterbroker divided by RabbitMQ; for times and memory less is better.",
+        f"{disk['p50']:.2g} ms (p99 {disk['p99']:.2g} ms), Python {machine['python']}. The medians of "
+        f"{settings['rounds']} rounds, both brokers in turn. Ratio: clusterbroker divided by "
+        "RabbitMQ; for times and memory less is better.",
     ]
     for heading, words, names in SECTIONS:
         table = ["| workload | figure | clusterbroker | RabbitMQ | ratio |", "|---|---|---:|---:|---:|"]

@@ -6,11 +6,13 @@
 | `python` without | run in order in one namespace, with `url`, `pika`, `json`, `connection`, `channel` at hand |
 | `console` | each line that begins with `$` is run by a shell there; the lines below are parts of what it prints |
 | `toml`, `json`, `yaml` | read; `toml` also as settings of a node, unless it has a title |
-| `text`, and indented blocks | not run: what is shown |
+| `text` or no language, and indented blocks | not run: what is shown |
 
-`<!-- not run: reason -->` above a block leaves its run out. `<!-- in the background -->` keeps the last command of a
-`console` block running: its first line is awaited at once, the others in the end. `<!-- page: node -->` anywhere on a
-page asks for a node of its own process, as `clusterbroker start` runs it, in `clusterbroker-data`.
+Comments above a block change that. `<!-- before`, lines of code and `-->`: they are run before it, and not shown;
+likewise `<!-- after`.
+`<!-- not run: reason -->` leaves its run out. `<!-- in the background -->` keeps the last command of a `console` block
+running: its first line is awaited at once, the others in the end. `<!-- page: node -->` anywhere on a page asks for a
+node of its own process, as `clusterbroker start` runs it, in `clusterbroker-data`.
 Every command `clusterbroker ...` of any block that has one is parsed by the program's own parser, run or not.
 """
 
@@ -33,9 +35,11 @@ PAGES: Final = [
         if page.relative_to(ROOT / "docs").parts[0] not in NOT_FOR_USERS
     ),
 ]
-LANGUAGES: Final = frozenset(("python", "console", "toml", "json", "yaml", "text"))
+LANGUAGES: Final = frozenset(("python", "console", "toml", "json", "yaml", "text", ""))
 _FENCE: Final = re.compile(r"^(\s*)```(.*)$")
 _NOT_RUN: Final = re.compile(r"<!-- not run: (.+?) -->", re.DOTALL)
+_BEFORE: Final = re.compile(r"<!-- before\n(.+?)\n-->", re.DOTALL)
+_AFTER: Final = re.compile(r"<!-- after\n(.+?)\n-->", re.DOTALL)
 _TITLE: Final = re.compile(r'title="([^"]+)"')
 BACKGROUND: Final = "<!-- in the background -->"
 
@@ -52,6 +56,9 @@ class Block(NamedTuple):
     text: str
     not_run: str
     """Why it is not run; "" of one that is."""
+    before: str
+    after: str
+    """Code that is run before it, and after it."""
     background: bool
     fenced: bool
 
@@ -82,8 +89,11 @@ def blocks(page: Path) -> Iterator[Block]:
             yield _block(page, number + 1, "", None, text, above, fenced=False)
             number, above = end, []
         else:
-            above = [*above, line] if line.strip() else above
-            if line.strip() and not line.lstrip().startswith("<!--") and "-->" not in line:
+            if line.lstrip().startswith("<!--"):
+                end = next(i for i in range(number, len(lines)) if "-->" in lines[i])
+                above += lines[number : end + 1]
+                number = end
+            elif line.strip():
                 above = []
             number += 1
 
@@ -104,8 +114,18 @@ def _block(
 ) -> Block:
     said = "\n".join(above)
     reason = _NOT_RUN.search(said)
+    before, after = _BEFORE.search(said), _AFTER.search(said)
     return Block(
-        page, line, language, title[1] if title else "", text, reason[1] if reason else "", BACKGROUND in said, fenced
+        page,
+        line,
+        language,
+        title[1] if title else "",
+        text,
+        reason[1] if reason else "",
+        before[1] if before else "",
+        after[1] if after else "",
+        BACKGROUND in said,
+        fenced,
     )
 
 

@@ -64,6 +64,13 @@ class Terminal:
         }
 
     def run(self, block: Block) -> None:
+        if block.before:
+            self.execute(block._replace(text=block.before))
+        self._run(block)
+        if block.after:
+            self.execute(block._replace(text=block.after))
+
+    def _run(self, block: Block) -> None:
         if block.language == "python":
             self.save(block) if block.title else self.execute(block)
         elif block.title:

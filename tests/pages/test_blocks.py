@@ -10,11 +10,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import typer
 import yaml
 
+from clusterbroker.broker.cli import watching
 from clusterbroker.broker.cli.main import app
 from clusterbroker.broker.config import load
 from tests.pages.blocks import LANGUAGES, PAGES, ROOT, Block, blocks, calls, commands
@@ -87,7 +87,6 @@ def test_a_file_of_settings_is_accepted(block: Block, tmp_path: Path) -> None:
 
 
 ROOT_COMMAND: Any = typer.main.get_group(app)
-PLACEHOLDERS = {"NUMBER": "1", "SECONDS": "1", "HOST:PORT": "127.0.0.1:1", "FILE": "file.jsonl", "DIR": "."}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -102,15 +101,17 @@ def test_each_command_of_the_program_is_one(page: Path, tmp_path: Path, monkeypa
 
 def misunderstood(words: str) -> str:
     """What the parser says against a command line; "" when it has nothing to say."""
-    command, context, rest = ROOT_COMMAND, click.Context(ROOT_COMMAND), shlex.split(words)
+    command = ROOT_COMMAND
+    context = command.context_class(command, info_name="clusterbroker")
+    rest = shlex.split(words)
     try:
-        while rest and isinstance(command, click.Group) and not rest[0].startswith("-"):
-            _, below, rest = command.resolve_command(context, rest)
-            command, context = below, click.Context(below, context, resilient_parsing=True)
+        while rest and hasattr(command, "resolve_command") and not rest[0].startswith("-"):
+            _, command, rest = command.resolve_command(context, rest)
+            context = command.context_class(command, info_name=command.name, parent=context)
         if command is not ROOT_COMMAND:
-            command.make_parser(context).parse_args(rest)
-    except click.ClickException as error:
-        return error.format_message()
+            command.make_parser(context).parse_args(args=watching.normalised(rest))
+    except Exception as error:
+        return str(getattr(error, "message", error)) or type(error).__name__
     return ""
 
 
@@ -125,7 +126,7 @@ def test_what_is_not_run_is_little() -> None:
 
 def test_a_block_that_fails_is_noticed(tmp_path: Path) -> None:
     def block(language: str, text: str, title: str = "") -> Block:
-        return Block(ROOT / "README.md", 1, language, title, text, "", False, True)
+        return Block(ROOT / "README.md", 1, language, title, text, "", "", "", False, True)
 
     with terminal(tmp_path, "embedded") as session:
         session.run(block("python", 'channel.queue_declare("q")\nassert url'))
