@@ -24,26 +24,33 @@ from clusterbroker.broker.trial.nodes import free_port
 from tests.pages.blocks import ROOT, Block, Command, commands
 
 PATIENCE_S: Final = 60.0
-AMQP: Final = re.compile(r"\b(127\.0\.0\.1|localhost):5672\b")
-HTTP: Final = re.compile(r"\b(127\.0\.0\.1|localhost):15672\b")
+ADDRESS: Final = re.compile(r"\b(127\.0\.0\.1|localhost):(5[67]\d\d|156\d\d)\b")
+"""What stands for a port of the session."""
 
 
 class Terminal:
     """Where the blocks of a page are run.
 
-    The addresses 127.0.0.1:5672 and :15672 stand for free ports, so that pages can be tried side by side.
+    Ports of addresses like 127.0.0.1:5672 and :15672 stand for free ones, so that pages can be tried side by side.
     """
 
     def __init__(self, directory: Path, amqp: int, http: int) -> None:
         self.directory = directory
         self.amqp = amqp
-        self.http = http
+        self._ports = {"5672": amqp, "15672": http}
         self.namespace: dict[str, Any] = {"pika": pika, "json": json, "__name__": "page"}
         self._running: list[tuple[Block, Command, subprocess.Popen[bytes], Path]] = []
+        self._left: list[subprocess.Popen[bytes]] = []
+        """Commands that ended, and may have left others running (`&`)."""
 
     def adapted(self, text: str) -> str:
         """With the ports of this session."""
-        return HTTP.sub(rf"\1:{self.http}", AMQP.sub(rf"\1:{self.amqp}", text))
+        return ADDRESS.sub(lambda found: f"{found[1]}:{self.port(found[2])}", text)
+
+    def port(self, shown: str) -> int:
+        if shown not in self._ports:
+            self._ports[shown] = free_port()
+        return self._ports[shown]
 
     @property
     def url(self) -> str:
@@ -125,7 +132,7 @@ class Terminal:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{block.place}: {text}\ndoes not end:\n{log.read_text()}") from None
         finally:
-            _end(process)
+            self._left.append(process)
         printed = log.read_text()
         assert code == 0, f"{block.place}: {text}\nended with exit code {code}:\n{printed}"
         missing = absent(self.wanted(command.prints), printed)
@@ -153,7 +160,7 @@ class Terminal:
                 for block, command, process, log in self._running:
                     self._await(block, command, command.prints, log, process)
         finally:
-            for _, _, process, _ in reversed(self._running):
+            for process in (*self._left, *(process for _, _, process, _ in reversed(self._running))):
                 _end(process)
             if connection := self.namespace.get("connection"):
                 connection.close() if connection.is_open else None
@@ -175,14 +182,15 @@ def absent(lines: tuple[str, ...], printed: str) -> str:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """With its children: it leads a group of processes."""
     for number in (signal.SIGTERM, signal.SIGKILL):
+        until = time.monotonic() + 5
         try:
             os.killpg(process.pid, number)
+            while time.monotonic() < until:
+                process.poll()
+                os.killpg(process.pid, 0)
+                time.sleep(0.02)
         except ProcessLookupError:
             break
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            continue
     process.wait(5)
 
 
@@ -212,7 +220,7 @@ def terminal(directory: Path, kind: str) -> Iterator[Terminal]:
 
 
 def _node(made: Terminal) -> subprocess.Popen[bytes]:
-    addresses = f"--amqp 127.0.0.1:{made.amqp} --http 127.0.0.1:{made.http}"
+    addresses = made.adapted("--amqp 127.0.0.1:5672 --http 127.0.0.1:15672")
     log = made.directory / ".node"
     with log.open("wb") as said:
         process = subprocess.Popen(
