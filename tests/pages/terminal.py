@@ -13,11 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import pika
+import pika.exceptions
 
 from clusterbroker import Broker
 from clusterbroker.broker.trial.nodes import free_port
@@ -84,8 +85,13 @@ class Terminal:
             self.save(block)
         elif block.language == "console":
             told = commands(block)
-            for place, command in enumerate(told):
-                self.shell(block, command, background=block.background and place == len(told) - 1)
+            last = told.pop() if block.background else None
+            if told:  # in one shell: what one sets the next may use
+                text = "\n".join(command.text for command in told)
+                lines = tuple(line for command in told for line in command.prints)
+                self.shell(block, Command(text, lines), background=False)
+            if last is not None:
+                self.shell(block, last, background=True)
 
     def save(self, block: Block) -> None:
         path = self.directory / block.title
@@ -115,7 +121,7 @@ class Terminal:
         log = self.directory / f".said-{len(self._running)}"
         with log.open("wb") as said:
             process = subprocess.Popen(
-                ["bash", "-c", text],
+                ["bash", "-ec", text],
                 cwd=self.directory,
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,
@@ -160,10 +166,11 @@ class Terminal:
                 for block, command, process, log in self._running:
                     self._await(block, command, command.prints, log, process)
         finally:
+            with suppress(pika.exceptions.AMQPError):
+                if connection := self.namespace.get("connection"):
+                    connection.close()
             for process in (*self._left, *(process for _, _, process, _ in reversed(self._running))):
                 _end(process)
-            if connection := self.namespace.get("connection"):
-                connection.close() if connection.is_open else None
 
 
 def absent(lines: tuple[str, ...], printed: str) -> str:
