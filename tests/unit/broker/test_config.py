@@ -189,7 +189,7 @@ def test_a_word_that_is_no_setting_is_told_what_may_be_meant(file: Path, toml: s
 
 def test_a_word_that_is_like_no_setting_is_told_no_other(file: Path) -> None:
     file.write_text("[limits]\nmemmory = 3")
-    with pytest.raises(ConfigError, match="see `clusterbroker settings`$"):
+    with pytest.raises(ConfigError, match=r"see `clusterbroker settings`$"):
         load(file)
 
 

@@ -238,5 +238,5 @@ def test_definitions_from_the_start(tmp_path: Path) -> None:
 
 
 def test_a_limit_that_there_is_not() -> None:
-    with pytest.raises(TypeError, match="no limit 'heartbeats': choose of .*heartbeat_s"):
+    with pytest.raises(TypeError, match=r"no limit 'heartbeats': choose of .*heartbeat_s"):
         Broker(heartbeats=1)
