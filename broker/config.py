@@ -450,7 +450,7 @@ def _meant(name: str) -> str:
     """What somebody may have meant by a name that there is not: the nearest one, or one of another section."""
     known = list(fields())
     last = name.rpartition(".")[2]
-    near = [other for other in known if other.rpartition(".")[2] == last] or get_close_matches(name, known, 1)
+    near = [other for other in known if other.rpartition(".")[2] == last] or get_close_matches(name, known, 1, 0.72)
     return f"; is it {near[0]}?" if near else ""
 
 

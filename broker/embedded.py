@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Coroutine, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -24,6 +24,7 @@ from urllib.parse import quote
 
 from clusterbroker.broker.boot_definitions import BootDefinitions
 from clusterbroker.broker.extras import is_there, wanting
+from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.server.alarms import AlarmOptions
 from clusterbroker.broker.server.listener import Address
 from clusterbroker.broker.server.log import NodeLog, library
@@ -74,6 +75,9 @@ class Broker:
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._name = name
         self._definitions = definitions
+        known = {field.name for field in fields(NodeOptions)}
+        if unknown := limits.keys() - known:
+            raise TypeError(f"Broker() has no limit {min(unknown)!r}: choose of {', '.join(sorted(known))}")
         self._limits = limits
         self._shell: NodeShell | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

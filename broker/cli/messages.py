@@ -134,8 +134,8 @@ WHY: Final = {
 }
 
 _FILTER: Final = "routing_key=a.* AND header.x=1 AND payload~text AND age>5m AND size<1k ..."
-Filter = Annotated[str, typer.Option("--only", help=f"Only matching messages: {_FILTER}")]
-Wanted = Annotated[str | None, typer.Option("--only", help=f"All matching messages; '' is all. {_FILTER}")]
+Filter = Annotated[str, typer.Option("--only", "--filter", help=f"Only matching messages: {_FILTER}")]
+Wanted = Annotated[str | None, typer.Option("--only", "--filter", help=f"All matching messages; '' is all. {_FILTER}")]
 First = Annotated[int, typer.Option("--from", min=1, help="The first number to examine.")]
 Seqs = Annotated[list[int] | None, typer.Option("--seq", "-s", min=1, help="Message number (repeatable).")]
 ToQueue = Annotated[

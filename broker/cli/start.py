@@ -318,6 +318,8 @@ class Sayer:
 
     def ended(self, why: object, code: int) -> int:
         """The process ends for that; the exit code."""
+        if isinstance(why, OSError) and why.filename is None and why.strerror:
+            why = why.strerror  # without Python's "[Errno 98]"
         if self._form == JSON:
             self._tell("critical", "node.ended", {"why": str(why), "code": code})
         else:

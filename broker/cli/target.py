@@ -51,7 +51,8 @@ class Address:
             raise Failed(f"--url: {error}", USAGE) from None
         if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
             # the URL itself is not shown: it may have a password
-            raise Failed("--url is http://HOST:PORT or https://HOST:PORT", USAGE)
+            amqp = ": the management API's, not that of AMQP clients" if parts.scheme in ("amqp", "amqps") else ""
+            raise Failed(f"--url is http://HOST:PORT or https://HOST:PORT{amqp}", USAGE)
         self.user = unquote(parts.username) if parts.username else None
         self.password = unquote(parts.password) if parts.password is not None else None
         shown = f"[{host}]" if ":" in host else host

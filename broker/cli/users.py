@@ -54,7 +54,8 @@ TOPIC_PERMISSIONS = Table(
 LIMITS = Table((Column("user"), Column("limits", "value", pairs)), name="user")
 
 Tags = Annotated[
-    list[str] | None, typer.Option("--tag", help="administrator, monitoring, policymaker, management (repeatable)")
+    list[str] | None,
+    typer.Option("--tag", "--tags", help="administrator, monitoring, policymaker, management (repeatable)"),
 ]
 Password = Annotated[
     str | None,

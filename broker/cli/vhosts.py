@@ -51,7 +51,7 @@ def vhost_add(
     reach: Target,
     name: str,
     description: Annotated[str, typer.Option(help="A description.")] = "",
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag (repeatable).")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", "--tags", help="A tag (repeatable).")] = None,
 ) -> str:
     """Create a virtual host. With --url or --as its creator has all permissions, else no user: `permissions set`."""
     reach.change("vhost.add", name=name, description=description, tags=tag or [])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import resource
 from collections.abc import Awaitable, Callable, Sequence
+from socket import gaierror
 from typing import Any, NamedTuple
 
 from clusterbroker.broker.server.tls import Chain, TlsDoor
@@ -79,7 +81,9 @@ def raise_descriptor_limit() -> int:
 
 def refused(protocol: str, where: Address, error: OSError) -> OSError:
     """The error with the address in its text."""
-    return OSError(error.errno, f"cannot listen on {protocol} {where}: {error.strerror or error}")
+    of_the_system = (error.errno or 0) > 0 and not isinstance(error, gaierror)
+    why = os.strerror(error.errno or 0) if of_the_system else error.strerror or str(error)
+    return OSError(error.errno, f"cannot listen on {protocol} {where}: {why}")
 
 
 class Listener:

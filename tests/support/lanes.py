@@ -12,7 +12,10 @@ from typing import Final
 from xdist.scheduler.loadscope import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-WAITING: Final = ("tests/spark", "tests/browser", "tests/faults", "tests/conformance", "tests/interop", "tests/fuzz")
+WAITING: Final = (
+    "tests/spark", "tests/browser", "tests/faults", "tests/conformance", "tests/interop", "tests/fuzz",
+    "tests/pages",
+)  # fmt: skip
 SLOW: Final = (
     "tests/spark", "tests/faults/test_membership.py", "tests/conformance[cluster", "tests/conformance[node",
     "tests/interop/test_celery.py", "tests/faults", "tests/interop", "tests/browser",
@@ -29,6 +32,8 @@ def unit_of(test: str) -> str:
     if path.startswith("tests/conformance/"):
         _, bracket, parameter = name.partition("[")
         return "tests/conformance" + bracket + parameter.partition("-")[0].rstrip("]")  # one broker
+    if path.startswith("tests/pages/"):
+        return test  # each page has a broker of its own
     return path
 
 

@@ -171,7 +171,7 @@ function Signed({ me, stale, out }: { me: Me; stale: number | null; out: () => v
       </header>
       {stale !== null && (
         <p class="stale" role="alert">
-          This node has been cut off from the cluster for {span(stale * 1000)}. The page shows the last known state, and changes are refused. Every other member answers.
+          This node has been cut off from the cluster for {span(stale * 1000)}. The page shows the last known state, and changes are refused. Ask another member, if one is up.
         </p>
       )}
       <main id="main" ref={main} tabIndex={-1}>

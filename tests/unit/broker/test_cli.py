@@ -157,7 +157,11 @@ def test_policies_status_and_drills(node: Any) -> None:
         (["start", "--http", "192.0.2.1:1", "--data-dir", "{tmp}"], 1, "cannot listen on http 192.0.2.1:1"),
         (["start", "--peers", "a@h:1,b@h:2"], 2, "clusterbroker: peers (flag): 'node' is not among them"),
         (["start", "--config", "/nowhere.toml"], 2, "clusterbroker: --config /nowhere.toml: No such file"),
-        (["start", "--amqp", "192.0.2.1:1", "--data-dir", "{tmp}"], 1, "cannot listen on amqp 192.0.2.1:1"),
+        (
+            ["start", "--amqp", "192.0.2.1:1", "--data-dir", "{tmp}"],
+            1,
+            ": cannot listen on amqp 192.0.2.1:1: Cannot",
+        ),
         (["start", "--data-dir", "/proc/nowhere"], 1, "clusterbroker: [Errno"),
         (["status", "--data-dir", "{tmp}"], 3, "clusterbroker: no node runs in"),
         (["user", "delete", "bob", "--data-dir", "{tmp}"], 3, "and it is no node's directory"),

@@ -187,6 +187,12 @@ def test_a_word_that_is_no_setting_is_told_what_may_be_meant(file: Path, toml: s
         load(file)
 
 
+def test_a_word_that_is_like_no_setting_is_told_no_other(file: Path) -> None:
+    file.write_text("[limits]\nmemmory = 3")
+    with pytest.raises(ConfigError, match=r"see `clusterbroker settings`$"):
+        load(file)
+
+
 def test_every_option_of_start_may_stand_in_the_file() -> None:
     command = next(command for command in app.registered_commands if command.name is None and command.callback is start)
     assert command.callback is not None

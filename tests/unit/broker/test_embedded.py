@@ -235,3 +235,8 @@ def test_definitions_from_the_start(tmp_path: Path) -> None:
             connection.close()
     with pytest.raises(ValueError, match=r"definitions: queues\[0\]"), Broker(definitions={"queues": [{}]}):
         pass
+
+
+def test_a_limit_that_there_is_not() -> None:
+    with pytest.raises(TypeError, match=r"no limit 'heartbeats': choose of .*heartbeat_s"):
+        Broker(heartbeats=1)

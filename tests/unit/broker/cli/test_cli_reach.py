@@ -44,6 +44,7 @@ def test_the_command_line_comes_before_the_environment(tmp_path: Path) -> None:
         ({"url": "ftp://u:secret@h"}, "--url is http://HOST:PORT"),
         ({"url": "http://u:secret@h:port"}, "--url"),
         ({"url": "h:15672"}, "--url is http://HOST:PORT"),
+        ({"url": "amqp://h:5672"}, "the management API's, not that of AMQP clients"),
         ({"url": "http://h:1/?q=secret"}, "--url is http://HOST:PORT"),
     ],
 )
