@@ -53,6 +53,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "parameters": Entry("policies", "parameters", RIGHTS, "parameter"),
     "global-parameters": Entry("policies", "global_parameters", RIGHTS, "global-parameter"),
     "definitions": Entry("definitions", "app", RIGHTS),
+    "migrate": Entry("migrate", "app", CLUSTER),
     "overview": Entry("nodes", "glance", CLUSTER),
     "whoami": Entry("nodes", "glance", CLUSTER),
     "cluster": Entry("nodes", "cluster", CLUSTER),
