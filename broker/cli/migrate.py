@@ -29,13 +29,13 @@ from clusterbroker.broker.cli.exit_codes import FAILED, USAGE, Failed
 from clusterbroker.broker.cli.parameters import duration
 from clusterbroker.broker.cli.readable import visible
 from clusterbroker.broker.cli.target import Address, Target
+from clusterbroker.broker.management.foreign_definitions import GENERATED
 
 app = typer.Typer()
 STATE: Final = Path("clusterbroker-migration")
 HERE: Final = "amqp://guest:guest@127.0.0.1:5672"
 PASS_S: Final = 1.0
 """With --follow: between two looks at all queues."""
-GENERATED: Final = "amq.gen-"
 
 
 @operation(app, "migrate")
@@ -132,7 +132,7 @@ class _Way:
             return [f"warning: {line}" for line in out.warnings]
         from clusterbroker.broker.cli.definitions import imported
 
-        document = _of_vhosts(_lasting(document), vhosts)
+        document = _of_vhosts(document, vhosts)
         return imported(self._reach.api, document, skip=skip, dry_run=dry_run)
 
     def jobs(self, source: Place, vhosts: list[str] | None, patterns: list[str] | None) -> list[Job]:
@@ -177,16 +177,6 @@ class _Way:
 
 def _any(name: str, patterns: list[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _lasting(document: dict[str, Any]) -> dict[str, Any]:
-    """Without queues that the source gave a name, which it would not give up, and their bindings."""
-    queues, bindings = document.get("queues", []), document.get("bindings", [])
-    return {
-        **document,
-        "queues": [entry for entry in queues if not str(entry.get("name", "")).startswith(GENERATED)],
-        "bindings": [entry for entry in bindings if not str(entry.get("destination", "")).startswith(GENERATED)],
-    }
 
 
 def _of_vhosts(document: dict[str, Any], vhosts: list[str] | None) -> dict[str, Any]:

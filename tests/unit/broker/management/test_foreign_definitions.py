@@ -176,3 +176,25 @@ def test_any_document_is_adapted(document: dict[str, Any], skip: bool) -> None:
     again = adapted(found.document, skip)
     if skip:
         assert again.document == found.document, "what was adapted needs it no more"
+
+
+def test_names_that_a_broker_gave_and_types_to_be_delayed_can_be_skipped() -> None:
+    document = {
+        "queues": [{"vhost": "/", "name": "amq.gen-abc", "durable": False, "auto_delete": True, "arguments": {}}],
+        "exchanges": [
+            {"vhost": "/", "name": "later", "type": "x-delayed-message", "arguments": {"x-delayed-type": "x-none"}}
+        ],
+        "bindings": [
+            {"vhost": "/", "source": "amq.topic", "destination": "amq.gen-abc", "destination_type": "queue"},
+            {"vhost": "/", "source": "later", "destination": "q", "destination_type": "queue"},
+        ],
+    }
+    found = adapted(document)
+    assert [line.partition(": ")[0] for line in found.obstacles] == [
+        "queue 'amq.gen-abc' in vhost '/'", "exchange 'later' in vhost '/'",
+    ]  # fmt: skip
+    assert not found.warnings, "what hangs on an obstacle is not told beside it"
+    skipped = adapted(document, skip=True)
+    assert not skipped.obstacles
+    assert skipped.document == {"queues": [], "exchanges": [], "bindings": []}
+    assert definitions.drafted(document, WHEN_MS, skip=True).ready().commands == []
