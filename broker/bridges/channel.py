@@ -21,6 +21,7 @@ from clusterbroker.broker.wire.amqp091.errors import AmqpError
 from clusterbroker.broker.wire.amqp091.fields import Table
 
 FRAME_MAX: Final = 131072
+PRODUCT: Final = "clusterbroker"
 HEARTBEAT_S: Final = 20
 ANSWER_S: Final = 30.0
 DIAL_S: Final = 10.0
@@ -282,3 +283,8 @@ class Channel(asyncio.Protocol):
             return
         self.write(_BEAT)
         self._timer = loop.call_later(self._heartbeat_s / 2, self._beat)
+
+
+def is_ours(channel: Channel) -> bool:
+    """Whether the broker is one of this program, which knows numbered publishes."""
+    return str(channel.server_properties.get("product", "")).lower() == PRODUCT

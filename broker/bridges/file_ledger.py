@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from clusterbroker.broker.bridges.ledger import State, closed, framed, opened, state, summary
+from clusterbroker.broker.bridges.ledger import State, begun, closed, framed, opened, state, summary
 from clusterbroker.broker.bridges.ledger import bodies as whole
 
 ANEW_BYTES: Final = 4 << 20
@@ -33,9 +34,10 @@ class FileLedger:
             self._write(framed(opened(self._producer)))
             _flush_directory(path.parent)
             found = [(0, opened(self._producer))]
-        self.state: State = state(body for _, body in found)
-        """As it was found."""
+        self.state: State = begun(state(body for _, body in found), time.time())
+        """As it was found, in a new session."""
         self._producer = self.state.producer
+        self._write(framed(closed(self.state.next, (one for one in self.state.window if not one.closed))))
 
     async def append(self, bodies: Sequence[bytes]) -> None:
         """Returns when they are durable. Raises OSError."""

@@ -11,6 +11,11 @@ A ledger is a list of records, oldest first, in a file (`file_ledger`) or in a q
 A mark is `priority << 1 | redelivered`, as the message first came. A print is a hash of properties and body. A record
 that is torn, and all behind it, was never finished, so nothing of it was published.
 
+A number is `session << 32 | count`, and the producer's name ends in its session and in the priority of the message
+("NAME/0b2c5f01/00"). A queue takes a number below another one of its producer for known. In a session, and within a
+priority, numbers rise as the source hands out, at first and again; but a message of a new session, or of a higher
+priority, may come before one that comes again.
+
 Recognising (`Recognition`): a source hands out again, flagged as redelivered and in their order, what was not
 acknowledged. A flagged message that equals a known one gets its number; what is known and lies before it is gone from
 the source. It ends when the source is seen empty, or all is recognised. (The first message without the flag proves
@@ -35,6 +40,9 @@ _WINDOW: Final = struct.Struct(">QI")
 _NEXT: Final = struct.Struct(">Q")
 _KNOWN: Final = struct.Struct(">QB8s")
 PAST_MAX: Final = 1 << 16
+SESSION_SHIFT: Final = 32
+EPOCH_S: Final = 1_577_836_800
+"""2020-01-01"""
 RECORD_BYTES_MAX: Final = 64 << 20
 
 
@@ -126,6 +134,12 @@ def state(records: Iterable[bytes]) -> State:
     if not producer:
         raise BadLedger("it has no beginning")
     return State(producer, next_, tuple(sorted(known.values())))
+
+
+def begun(of: State, now_s: float) -> State:
+    """The state in a new session. `now_s`: since 1970; a session that was never recorded is not used again."""
+    session = max((of.next >> SESSION_SHIFT) + 1, int(now_s) - EPOCH_S)
+    return of._replace(next=(session << SESSION_SHIFT) + 1)
 
 
 def summary(of: State) -> list[bytes]:

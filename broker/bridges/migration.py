@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from clusterbroker.broker.bridges.carrier import Carrier, locked
-from clusterbroker.broker.bridges.channel import Channel, Lost, Refused
+from clusterbroker.broker.bridges.channel import Channel, Lost, Refused, is_ours
 from clusterbroker.broker.bridges.file_ledger import FileLedger
 from clusterbroker.broker.bridges.ledger import BadLedger
 from clusterbroker.broker.bridges.mover import Mover, Plan
@@ -39,7 +39,6 @@ PATIENCE_S: Final = 60.0
 AGAIN_S: Final = 1.0
 GIVEN_UP: Final = (403, 404, 406, 530)
 """Reply codes with which dialling again would be no use: no right, no queue or vhost, a queue of another kind."""
-PRODUCT: Final = "clusterbroker"
 EXCHANGE: Final = "clusterbroker.migration."
 
 
@@ -232,8 +231,3 @@ class Migration:
     def _progress(self, job: Job, mover: Mover) -> None:
         job.tell(mover)
         self._tell()
-
-
-def is_ours(channel: Channel) -> bool:
-    """Whether the broker is one of this program, which knows numbered publishes."""
-    return str(channel.server_properties.get("product", "")).lower() == PRODUCT

@@ -12,6 +12,8 @@ from clusterbroker.broker.wire.big_endian cimport get16, get32, get64, put16, pu
 
 from hashlib import blake2b
 
+cdef const char *DIGITS = b"0123456789abcdef"
+
 cdef enum:
     METHOD = 1
     HEADER = 2
@@ -94,18 +96,44 @@ cdef class Parcel:
     def number(self, uint64_t first):
         cdef uint8_t *data = <uint8_t *><char *>self.frames
         cdef const uint64_t *places = <const uint64_t *>PyBytes_AS_STRING(self.places)
+        cdef const uint8_t *priorities = <const uint8_t *>PyBytes_AS_STRING(self.priorities)
         cdef Py_ssize_t at
         for at in range(PyBytes_GET_SIZE(self.places) // 8):
-            put64(data + places[at], first + at)
+            _number(data + places[at], first + at, priorities[at])
+
+    def bodies(self):
+        cdef const uint8_t *p = <const uint8_t *><char *>self.frames
+        cdef size_t at = 0
+        cdef size_t end = len(self.frames)
+        cdef list found = []
+        while at < end:
+            if p[at] == HEADER:
+                found.append(b"")
+            elif p[at] == BODY:
+                found[-1] += PyBytes_FromStringAndSize(<char *>p + at + 7, get32(p + at + 3))
+            at += get32(p + at + 3) + FRAME
+        return found
 
     def number_each(self, list numbers not None):
         cdef uint8_t *data = <uint8_t *><char *>self.frames
         cdef const uint64_t *places = <const uint64_t *>PyBytes_AS_STRING(self.places)
+        cdef const uint8_t *priorities = <const uint8_t *>PyBytes_AS_STRING(self.priorities)
         cdef Py_ssize_t at
         if len(numbers) * 8 != PyBytes_GET_SIZE(self.places):
             raise ValueError("a number for each message")
         for at in range(len(numbers)):
-            put64(data + places[at], <uint64_t>numbers[at])
+            _number(data + places[at], <uint64_t>numbers[at], priorities[at])
+
+
+cdef void _number(uint8_t *place, uint64_t number, uint8_t priority) noexcept:
+    """| producer ... "/SSSSSSSS/PP" | 5 "x-seq" "l" | number u64: `place` |"""
+    cdef uint8_t *digit = place - 7 - 11
+    cdef int at
+    put64(place, number)
+    for at in range(8):
+        digit[at] = DIGITS[number >> (60 - 4 * at) & 15]
+    digit[9] = DIGITS[priority >> 4]
+    digit[10] = DIGITS[priority & 15]
 
 
 @cython.final
@@ -137,7 +165,7 @@ cdef class Rewriter:
         self.key = b"" if routing_key is None else routing_key.encode()
         if len(self.exchange) > 255 or len(self.key) > 255:
             raise ValueError("a name has 255 bytes at most")
-        self.producer = producer
+        self.producer = producer + b"/00000000/00" if producer else b""
         self.hop = hop
         self.frame_max = frame_max
         self.rest = b""

@@ -41,6 +41,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "channels": Entry("connections", "channels", singular="channel"),
     "consumers": Entry("connections", "consumers", singular="consumer"),
     "links": Entry("links", singular="link"),
+    "bridges": Entry("bridges", singular="bridge"),
     "explain": Entry("explain"),
     "vhosts": Entry("vhosts", "app", RIGHTS, "vhost"),
     "vhost-limits": Entry("vhosts", "limits", RIGHTS),

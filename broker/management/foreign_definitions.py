@@ -12,6 +12,7 @@
     users               a hash of MD5                            unsupported
     parameters          shovel, federation-*                     kept, without effect
     exchanges           a type that is not here, or to be delayed   unsupported
+                        amq.rabbitmq....                         left out: there RabbitMQ publishes events and logs
     queues              a queue type that is not here            unsupported
                         amq.gen-..., named by the broker         unsupported: it would not go with its connection
     bindings            of an exchange or queue that is left out left out
@@ -39,6 +40,8 @@ NO_EFFECT: Final = {"queue-mode": "default"}
 """A definition that means nothing, of a policy of which nothing is left."""
 GENERATED: Final = "amq.gen-"
 """Begins the names that brokers give to queues without one."""
+OF_RABBITMQ: Final = "amq.rabbitmq."
+"""Begins the names of exchanges to which RabbitMQ itself publishes."""
 DEFAULT_QUEUE_TYPES: Final = ("classic", "quorum", "undefined", "")
 _PLUGINS: Final = {"shovel": "shovel", "federation-upstream": "federation", "federation-upstream-set": "federation"}
 """Components of RabbitMQ's parameters that its plug-ins read."""
@@ -251,6 +254,9 @@ def _queue(entry: Entry, findings: _Findings) -> Entry | None:
 
 
 def _exchange(entry: Entry, findings: _Findings) -> Entry | None:
+    if str(entry.get("name", "")).startswith(OF_RABBITMQ):
+        findings.warn(_named("exchange", entry), "left out: RabbitMQ's own")
+        return None
     kind = entry.get("type")
     if isinstance(kind, str) and kind not in DECLARABLE:
         findings.left_out(_named("exchange", entry), f"no exchange type '{kind}' here", "left out")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import SocketCore
     from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.server.alarms import Alarms
+    from clusterbroker.broker.server.bridging import Bridges
     from clusterbroker.broker.server.client import Client
     from clusterbroker.broker.server.control.protocol import Logins as LoginsOverHttp
     from clusterbroker.broker.server.listener import Listener
@@ -50,6 +51,7 @@ class ServerPort(ClientOwner, Protocol):
     retired: asyncio.Event
     scrub: Scrub | None
     link_ends: LinkEndsPort | None
+    bridges: Bridges | None
 
     @property
     def cluster(self) -> ClusterPort | None: ...

@@ -198,3 +198,9 @@ def test_names_that_a_broker_gave_and_types_to_be_delayed_can_be_skipped() -> No
     assert not skipped.obstacles
     assert skipped.document == {"queues": [], "exchanges": [], "bindings": []}
     assert definitions.drafted(document, WHEN_MS, skip=True).ready().commands == []
+
+
+def test_exchanges_of_rabbitmq_itself_are_left_out() -> None:
+    found = adapted({"exchanges": [{"vhost": "/", "name": "amq.rabbitmq.log", "type": "topic"}]})
+    assert found.warnings == ["exchange 'amq.rabbitmq.log' in vhost '/': left out: RabbitMQ's own"]
+    assert (found.document["exchanges"], found.obstacles) == ([], [])
