@@ -81,7 +81,7 @@ class Carrier:
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
-        self._records: deque[bytes | None] = deque()
+        self._records: deque[tuple[bytes, ...]] = deque()
         self._record_asked = asyncio.Event()
         self._prefetch = 0
         self._qos: deque[bool] = deque()  # answers that will come; True: of a Settle
@@ -137,8 +137,8 @@ class Carrier:
             match effect:
                 case Publish(parcel):
                     self._destination.write(parcel.frames)
-                case Record(body):
-                    self._records.append(body)
+                case Record(bodies):
+                    self._records.append(bodies)
                     self._record_asked.set()
                 case Consume(count):
                     self._consume(min(count, WINDOW_MAX))
@@ -175,7 +175,7 @@ class Carrier:
             self._record_asked.clear()
             asked = list(self._records)
             self._records.clear()
-            bodies = [body for body in asked if body is not None]
+            bodies = [body for each in asked for body in each]
             if bodies:
                 await ledger.append(bodies)
             for _ in asked:

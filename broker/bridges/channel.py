@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from clusterbroker.broker.bridges.errors import Looped, Malformed, Unfit
 from clusterbroker.broker.bridges.places import Place
-from clusterbroker.broker.bridges.rewriting import Looped, Malformed, Parcel, Rewriter, Unfit
+from clusterbroker.broker.bridges.rewriting import Parcel, Rewriter
 from clusterbroker.broker.version import VERSION
 from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.broker.wire.amqp091.errors import AmqpError

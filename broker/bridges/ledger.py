@@ -6,6 +6,7 @@ A ledger is a list of records, oldest first, in a file (`file_ledger`) or in a q
     body      b"O" producer                                        a new ledger: the name that goes with the numbers
               b"W" first u64, count u32, marks, prints              these numbers are about to be published
               b"C" next u64, known ...                              all below `next` are acknowledged, but these
+              b"D" first u64, known ...                             of all below `first` only these can come again
     known     number u64, mark u8, print 8 bytes
 
 A mark is `priority << 1 | redelivered`, as the message first came. A print is a hash of properties and body. A record
@@ -18,12 +19,15 @@ priority, may come before one that comes again.
 
 Recognising (`Recognition`): a source hands out again, flagged as redelivered and in their order, what was not
 acknowledged. A flagged message that equals a known one gets its number; what is known and lies before it is gone from
-the source. It ends when the source is seen empty, or all is recognised. (The first message without the flag proves
-nothing: after a crash a quorum queue of RabbitMQ hands out what its dead consumer had behind what is new.)
+the source. It ends when the source is seen empty, when QUIET_WINDOWS brought nothing flagged, or when all is recognised.
+The first message without the flag ends it for what has a twin, of its priority and above: had more been given back, it
+would have come before, and the next flagged twin would be another message. (It does not end all: after a crash a quorum
+queue of RabbitMQ hands out what its dead consumer had behind what is new.)
 
 A classic queue of RabbitMQ that crashes forgets acknowledgements of the last moments, answered or not, and flags all
-messages. So the last PAST_MAX that were closed are known as well, until a message comes that is none of them; those
-with a twin among all that is known are not: a copy is better than a loss.
+messages. So the last PAST_MAX that were closed are known as well, until a message comes that is none of them. Of these,
+and of what an earlier session than the last one published, those with a twin are not recognised: a copy is better than
+a loss.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ _HEAD: Final = struct.Struct(">II")
 _WINDOW: Final = struct.Struct(">QI")
 _NEXT: Final = struct.Struct(">Q")
 _KNOWN: Final = struct.Struct(">QB8s")
+QUIET_WINDOWS: Final = 2
 PAST_MAX: Final = 1 << 16
 SESSION_SHIFT: Final = 32
 EPOCH_S: Final = 1_577_836_800
@@ -69,6 +74,8 @@ class State(NamedTuple):
     """The first number that was never given."""
     window: tuple[Known, ...]
     """Perhaps not acknowledged, and the last that were, in their order."""
+    last_session: int = 0
+    """The one before this."""
 
 
 def framed(body: bytes) -> bytes:
@@ -90,6 +97,11 @@ def window(first: int, marks: bytes, prints: bytes) -> bytes:
 def closed(next_: int, known: Iterable[Known] = ()) -> bytes:
     """The body that says that all below is acknowledged, but what is still `known`."""
     return b"C" + _NEXT.pack(next_) + b"".join(_KNOWN.pack(*one[:3]) for one in known)
+
+
+def dropped(first: int, known: Iterable[Known]) -> bytes:
+    """The body that says that of the numbers below `first` only what is still `known` can come again."""
+    return b"D" + closed(first, known)[1:]
 
 
 def bodies(octets: bytes) -> Iterator[tuple[int, bytes]]:
@@ -120,13 +132,13 @@ def state(records: Iterable[bytes]) -> State:
                         print_ = prints[PRINT_BYTES * place : PRINT_BYTES * (place + 1)]
                         known[first + place] = Known(first + place, marks[place], print_)
                     next_ = max(next_, first + count)
-                case b"C":
-                    (next_,) = _NEXT.unpack_from(body, 1)
-                    still = {one[0] for one in _KNOWN.iter_unpack(body[1 + _NEXT.size :])}
-                    past = [one for one in known.values() if one.number not in still]
-                    known = {one.number: one._replace(closed=True) for one in past[-PAST_MAX:]} | {
-                        one[0]: Known(*one) for one in _KNOWN.iter_unpack(body[1 + _NEXT.size :])
-                    }
+                case b"C" | b"D" as kind:
+                    (upto,) = _NEXT.unpack_from(body, 1)
+                    still = {one[0]: Known(*one) for one in _KNOWN.iter_unpack(body[1 + _NEXT.size :])}
+                    later = {number: one for number, one in known.items() if number >= upto}
+                    past = [one for one in known.values() if one.number < upto and one.number not in still]
+                    known = {one.number: one._replace(closed=True) for one in past[-PAST_MAX:]} | still | later
+                    next_ = upto if kind == b"C" else next_
                 case _:
                     raise BadLedger("a record of a later version is in it")
     except (struct.error, IndexError):
@@ -139,7 +151,7 @@ def state(records: Iterable[bytes]) -> State:
 def begun(of: State, now_s: float) -> State:
     """The state in a new session. `now_s`: since 1970; a session that was never recorded is not used again."""
     session = max((of.next >> SESSION_SHIFT) + 1, int(now_s) - EPOCH_S)
-    return of._replace(next=(session << SESSION_SHIFT) + 1)
+    return of._replace(next=(session << SESSION_SHIFT) + 1, last_session=of.next >> SESSION_SHIFT)
 
 
 def summary(of: State) -> list[bytes]:
@@ -159,22 +171,25 @@ def summary(of: State) -> list[bytes]:
 class Recognition:
     """Gives known messages their numbers when they come again."""
 
-    __slots__ = ("_doubtful", "_open")
+    __slots__ = ("_doubtful", "_open", "_twins", "dropped")
 
-    def __init__(self, known: Iterable[Known]) -> None:
+    def __init__(self, known: Iterable[Known], last_session: int = 0) -> None:
+        self.dropped = False
+        """Something that the ledger has cannot come again: it is to be told before new numbers are."""
         self._open: dict[int, deque[Known]] = {}
         """By priority: a source keeps the order within each."""
         times: dict[bytes, int] = {}
         for one in known:
             self._open.setdefault(one.mark >> 1, deque()).append(one)
             times[one.print] = times.get(one.print, 0) + 1
-        # Whether a flagged message is the known one, or one of the same content that another consumer gave back before,
-        # cannot be told when the known one had its flag from the beginning, and has twins.
+        self._twins = {print_ for print_, count in times.items() if count > 1}
+        # Which of two twins came again cannot be told when the source took back its word, for then it flags all, or when
+        # a session since then may have been handed the other one and never knew.
         self._doubtful = {
             one.number
             for known in self._open.values()
             for one in known
-            if (one.mark & 1 or one.closed) and times[one.print] > 1
+            if one.print in self._twins and (one.closed or one.number >> SESSION_SHIFT < last_session)
         }
 
     @property
@@ -189,25 +204,32 @@ class Recognition:
 
     def end(self) -> None:
         """The source has nothing more."""
+        self.dropped |= bool(self._open)
         self._open.clear()
 
-    def forget_closed(self) -> None:
-        """A message came that is new: what the source once took it still has."""
-        for priority, known in list(self._open.items()):
-            self._open[priority] = deque(one for one in known if not one.closed)
-            if not self._open[priority]:
-                del self._open[priority]
+    def new(self, priority: int = 256) -> None:
+        """A message came that is new: what the source once took is taken. `priority`: it has no flag."""
+        for other, known in list(self._open.items()):
+            left = deque(
+                one for one in known if not one.closed and not (other >= priority and one.print in self._twins)
+            )
+            self.dropped |= len(left) < len(known)
+            if left:
+                self._open[other] = left
+            else:
+                del self._open[other]
 
-    def number(self, mark: int, print_: bytes) -> int | None:
-        """The number that the next message of the source has; None: it has none yet."""
+    def known_as(self, mark: int, print_: bytes) -> Known | None:
+        """The next message of the source, if it is known."""
         known = self._open.get(mark >> 1, deque())
         if mark & 1:
             for place, one in enumerate(known):
                 if one.print == print_ and one.number not in self._doubtful:
+                    self.dropped |= place > 0
                     for _ in range(place + 1):
                         known.popleft()
                     if not known:
                         del self._open[mark >> 1]
-                    return one.number
-        self.forget_closed()
+                    return one
+        self.new(256 if mark & 1 else mark >> 1)
         return None

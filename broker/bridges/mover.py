@@ -29,13 +29,13 @@ from enum import Enum
 from math import inf
 from typing import Final
 
-from clusterbroker.broker.bridges.ledger import Known, Recognition, State, closed, window
+from clusterbroker.broker.bridges.ledger import QUIET_WINDOWS, Known, Recognition, State, closed, dropped, window
 from clusterbroker.broker.bridges.rewriting import Parcel
 
 LINGER_S: Final = 0.05
 """A window is closed when nothing came for so long."""
 WINDOW_S: Final = 1.0
-"""A window is closed when it is open for so long, so that a queue with a slow trickle is acknowledged as well."""
+"""A window is closed so long after its first message, so that a queue with a slow trickle is acknowledged as well."""
 EMPTY_S: Final = 0.25
 """An empty queue is looked at again after so long, at first."""
 EMPTY_S_MAX: Final = 2.0
@@ -70,9 +70,9 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A body for the ledger; `recorded` when it is durable. None: nothing new, only the order matters."""
+    """Bodies for the ledger; `recorded` when they are durable. None: nothing new, only the order matters."""
 
-    body: bytes | None
+    bodies: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +134,13 @@ class Mover:
         """Redelivered and not recognised while something could come again: perhaps published twice."""
         self._plan = plan
         self._counted = state is not None
-        self._next = state.next if state is not None else 1
-        self._recognition = Recognition(state.window if state is not None else ())
+        self._first = self._next = state.next if state is not None else 1
+        self._recognised: list[Known] = []  # in this window
+        self._recognition = Recognition(*((state.window, state.last_session) if state is not None else ((),)))
         self._came = 0  # delivery tags of the source are 1, 2, ...
         self._count = 0  # of the window
+        self._quiet = True  # nothing flagged came in it
+        self._quiet_windows = 0
         self._published = 0  # confirms of the destination are 1, 2, ...
         self._confirmed = 0  # all up to here
         self._apart: set[int] = set()  # confirmed beyond
@@ -197,6 +200,8 @@ class Mover:
     def delivered(self, parcel: Parcel, now_s: float) -> list[Effect]:
         """Messages came."""
         assert self.phase in (Phase.ASKING, Phase.CLOSING), "the source hands out only what was asked for"
+        if not self._window_came:
+            self._opened_s = now_s
         self._came += parcel.count
         self._window_came += parcel.count
         self._last_s = now_s
@@ -212,23 +217,33 @@ class Mover:
             effects += self._close()
         return effects
 
-    def _numbered(self, parcel: Parcel) -> bytes | None:
+    def _numbered(self, parcel: Parcel) -> tuple[bytes, ...]:
         """Gives the messages their numbers; what the ledger has to know of it."""
+        bodies = self._number(parcel)
+        if self._recognition.dropped:
+            # or a twin of what is gone, if it is given back, would get its number
+            self._recognition.dropped = False
+            bodies = (dropped(self._first, sorted((*self._recognition.known, *self._recognised))), *bodies)
+        return bodies
+
+    def _number(self, parcel: Parcel) -> tuple[bytes, ...]:
         first = self._next
         marks = bytes(
             priority << 1 & 0xFE | flag for priority, flag in zip(parcel.priorities, parcel.flagged, strict=True)
         ) if any(parcel.priorities) else parcel.flagged  # fmt: skip
-        if not any(parcel.flagged):
-            self._recognition.forget_closed()
-        if self._recognition.is_over or not any(parcel.flagged):
+        flagged = any(parcel.flagged)
+        self._quiet = not flagged and self._quiet
+        if not flagged:
+            self._recognition.new(min(parcel.priorities))
+        if self._recognition.is_over or not flagged:
             parcel.number(first)
             self._next += parcel.count
-            return window(first, marks, parcel.prints)
+            return (window(first, marks, parcel.prints),)
         numbers: list[int] = []
         new_marks, new_prints = bytearray(), bytearray()
         for place, mark in enumerate(marks):
             print_ = parcel.prints[8 * place : 8 * place + 8]
-            known = self._recognition.number(mark, print_)
+            known = self._recognition.known_as(mark, print_)
             if known is None:
                 self.doubtful += mark & 1 and not self._recognition.is_over
                 numbers.append(self._next)
@@ -237,9 +252,10 @@ class Mover:
                 new_prints += print_
             else:
                 self.again += 1
-                numbers.append(known)
+                self._recognised.append(known)
+                numbers.append(known.number)
         parcel.number_each(numbers)
-        return window(first, bytes(new_marks), bytes(new_prints)) if new_marks else None
+        return (window(first, bytes(new_marks), bytes(new_prints)),) if new_marks else ()
 
     def cancelled(self, now_s: float) -> list[Effect]:
         """The answer to Cancel."""
@@ -269,9 +285,14 @@ class Mover:
         if not self._counted:
             return self._go_on(now_s)
         self.phase = Phase.NOTING
+        self._quiet_windows += self._quiet
+        self._quiet = True
+        if self._quiet_windows >= QUIET_WINDOWS:
+            self._recognition.end()
         self._records.append(None)
-        known: list[Known] = [] if self._recognition.is_over else self._recognition.known
-        return [Record(closed(self._next, known))]
+        self._recognised.clear()
+        self._recognition.dropped = False
+        return [Record((closed(self._next, self._recognition.known),))]
 
     # -- the ledger -------------------------------------------------------------------------------------------
 

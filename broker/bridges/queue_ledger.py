@@ -1,7 +1,7 @@
 """A ledger in a queue of the destination: each record is a persistent message there, confirmed before it counts (waits).
 
 To open it is to get all messages, to put their summary behind them, and then to acknowledge them: whoever dies in
-between leaves more records than needed, and none too few. It is opened anew after ANEW_BYTES. The queue's lock
+between leaves more records than needed, and none too few. The same is done when it has grown by ANEW_BYTES. The queue's lock
 (`carrier.locked`) is held by its connection, so there is one writer.
 """
 
@@ -16,7 +16,8 @@ from typing import Final
 
 from clusterbroker.broker.bridges.carrier import locked
 from clusterbroker.broker.bridges.channel import Channel, Lost
-from clusterbroker.broker.bridges.ledger import State, begun, bodies, framed, opened, state, summary
+from clusterbroker.broker.bridges.ledger import State, begun, closed, framed, opened, state, summary
+from clusterbroker.broker.bridges.ledger import bodies as records_of
 from clusterbroker.broker.bridges.places import Place
 from clusterbroker.broker.bridges.rewriting import Parcel, Rewriter
 from clusterbroker.broker.wire.amqp091 import methods as m
@@ -41,7 +42,7 @@ class QueueLedger:
         self._queue = queue
         self._sent = self._confirmed = 0
         self._moved = asyncio.Event()
-        self._size = 0
+        self._size = self._got = 0
         channel.on_method = self._method
         channel.lost.add_done_callback(lambda _: self._moved.set())
 
@@ -54,7 +55,7 @@ class QueueLedger:
             await locked(channel, queue)
             await channel.call(m.ConfirmSelect(), m.ConfirmSelectOk)
             found = await self._read()
-            records = [body for octets in found for _, body in bodies(octets)]
+            records = [body for octets in found for _, body in records_of(octets)]
             records = records or [opened(f"{name}/{uuid.uuid4().hex}".encode())]
             self.state = begun(state(records), time.time())
             await self._replace(len(found))
@@ -66,15 +67,15 @@ class QueueLedger:
     async def append(self, bodies: Sequence[bytes]) -> None:
         """Returns when they are confirmed. Raises Lost."""
         await self._put(b"".join(map(framed, bodies)))
+        if self._size > ANEW_BYTES and bodies[-1][:1] == closed(0)[:1]:
+            self._size = 0
+            found = await self._read()
+            self.state = state(body for octets in found for _, body in records_of(octets))
+            await self._replace(len(found))
 
     async def close(self) -> None:
         """May be called again."""
         await self.channel.close()
-
-    @property
-    def is_large(self) -> bool:
-        """Time to open it anew."""
-        return self._size > ANEW_BYTES
 
     async def _read(self) -> list[bytes]:
         """All messages, none acknowledged."""
@@ -109,7 +110,8 @@ class QueueLedger:
         """The state behind the messages that were read, then these are acknowledged."""
         await self._put(b"".join(map(framed, summary(self.state))))
         if count:
-            self.channel.send(m.BasicAck(delivery_tag=count, multiple=True))
+            self._got += count
+            self.channel.send(m.BasicAck(delivery_tag=self._got, multiple=True))
 
     async def _put(self, octets: bytes) -> None:
         self._size += len(octets)

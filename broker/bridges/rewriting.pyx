@@ -12,6 +12,8 @@ from clusterbroker.broker.wire.big_endian cimport get16, get32, get64, put16, pu
 
 from hashlib import blake2b
 
+from clusterbroker.broker.bridges.errors import Looped, Malformed, Unfit
+
 cdef const char *DIGITS = b"0123456789abcdef"
 
 cdef enum:
@@ -39,18 +41,6 @@ cdef enum:
     CLUSTER = 1 << 2
     PRINT = 8
     NO_BODY = 0
-
-
-class Malformed(ValueError):
-    """A frame of the source is none of AMQP 0-9-1."""
-
-
-class Unfit(ValueError):
-    """A message that the destination cannot take as it is."""
-
-
-class Looped(ValueError):
-    """A message has passed here before."""
 
 
 @cython.final
@@ -106,13 +96,15 @@ cdef class Parcel:
         cdef size_t at = 0
         cdef size_t end = len(self.frames)
         cdef list found = []
+        cdef list body = []
         while at < end:
-            if p[at] == HEADER:
-                found.append(b"")
+            if p[at] == METHOD:
+                body = []
+                found.append(body)
             elif p[at] == BODY:
-                found[-1] += PyBytes_FromStringAndSize(<char *>p + at + 7, get32(p + at + 3))
+                body.append(PyBytes_FromStringAndSize(<char *>p + at + 7, get32(p + at + 3)))
             at += get32(p + at + 3) + FRAME
-        return found
+        return [b"".join(body) for body in found]
 
     def number_each(self, list numbers not None):
         cdef uint8_t *data = <uint8_t *><char *>self.frames

@@ -1,17 +1,17 @@
 """What a bridge is to do: the value of a parameter of component `shovel`, in RabbitMQ's syntax.
 
-    src-uri, dest-uri             an AMQP 0-9-1 URI, or a list of which one is taken after the other
-                                  `amqp://USER:PASSWORD@/VHOST`, without a host: the node that runs the bridge
-    src-queue                     or src-exchange with src-exchange-key: a queue of the bridge's own is bound there
-    dest-queue                    or dest-exchange with dest-exchange-key; neither: as the message was published
-    src-queue-args, dest-queue-args   for a queue that is not there and is made
-    src-prefetch-count            1000
-    src-delete-after              never, queue-length, or a number of messages: the bridge ends then
-    reconnect-delay               5 s
+src-uri, dest-uri             an AMQP 0-9-1 URI, or a list of which one is taken after the other
+                              `amqp://USER:PASSWORD@/VHOST`, without a host: the node that runs the bridge
+src-queue                     or src-exchange with src-exchange-key: a queue of the bridge's own is bound there
+dest-queue                    or dest-exchange with dest-exchange-key; neither: as the message was published
+src-queue-args, dest-queue-args   for a queue that is not there and is made
+src-prefetch-count            1000
+src-delete-after              never, queue-length, or a number of messages: the bridge ends then
+reconnect-delay               5 s
 
-    ack-mode                      on-confirm, whatever it says: the other modes lose messages
-    without effect                dest-add-forward-headers, dest-add-timestamp-header, dest-[publish-]properties
-    src-protocol, dest-protocol   amqp091 alone
+ack-mode                      on-confirm, whatever it says: the other modes lose messages
+without effect                dest-add-forward-headers, dest-add-timestamp-header, dest-[publish-]properties
+src-protocol, dest-protocol   amqp091 alone
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def bridge(vhost: str, name: str, value: Any) -> Bridge:
     """Raises BadBridge."""
     if not isinstance(value, Mapping):
         raise BadBridge("it is no object")
-    said: dict[str, Any] = {_ALIASES.get(key, key): inner for key, inner in value.items()}
+    said: dict[str, Any] = {_ALIASES.get(str(key), str(key)): inner for key, inner in value.items()}
     for end in ("src", "dest"):
         if said.get(f"{end}-protocol", "amqp091") != "amqp091":
             raise BadBridge(f"{end}-protocol '{said[f'{end}-protocol']}': a bridge speaks amqp091")

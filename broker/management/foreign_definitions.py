@@ -10,7 +10,8 @@
                         nothing else left                        an empty policy, which still hides weaker ones
     vhosts              default_queue_type stream, other         unsupported
     users               a hash of MD5                            unsupported
-    parameters          shovel, federation-*                     kept, without effect
+    parameters          shovel                                   kept: a bridge, or without effect and why
+                        federation-*                             kept, without effect
     exchanges           a type that is not here, or to be delayed   unsupported
                         amq.rabbitmq....                         left out: there RabbitMQ publishes events and logs
     queues              a queue type that is not here            unsupported
@@ -27,6 +28,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from clusterbroker.broker.bridges.shovel import COMPONENT as SHOVEL
+from clusterbroker.broker.bridges.shovel import BadBridge, bridge
 from clusterbroker.cluster.passwords import MD5
 from clusterbroker.cluster.wiring.exchange_rules import DECLARABLE, DELAYED, DELAYED_TYPE, TYPES
 from clusterbroker.cluster.wiring.policies import ALTERNATE_EXCHANGE
@@ -43,8 +46,8 @@ GENERATED: Final = "amq.gen-"
 OF_RABBITMQ: Final = "amq.rabbitmq."
 """Begins the names of exchanges to which RabbitMQ itself publishes."""
 DEFAULT_QUEUE_TYPES: Final = ("classic", "quorum", "undefined", "")
-_PLUGINS: Final = {"shovel": "shovel", "federation-upstream": "federation", "federation-upstream-set": "federation"}
-"""Components of RabbitMQ's parameters that its plug-ins read."""
+_FEDERATION: Final = ("federation-upstream", "federation-upstream-set")
+"""Components of RabbitMQ's parameters that its plug-in reads."""
 
 Entry = dict[str, Any]
 
@@ -181,8 +184,15 @@ def _parameter(entry: Entry, findings: _Findings) -> Entry | None:
     if component == OPERATOR_POLICY_COMPONENT and isinstance(value, dict):
         about = {"name": entry.get("name"), "vhost": entry.get("vhost"), **value}
         return {**entry, "value": {**value, **_definition("operator policy", about, findings)}}
-    if isinstance(component, str) and component in _PLUGINS:
-        findings.warn(_named(component, entry), f"kept, and does nothing: there is no {_PLUGINS[component]} here")
+    if component in _FEDERATION:
+        findings.warn(_named(component, entry), "kept, and does nothing: there is no federation here")
+    if component == SHOVEL:
+        try:
+            bridge(str(entry.get("vhost", "")), str(entry.get("name", "")), value)
+        except BadBridge as bad:
+            findings.warn(_named(component, entry), f"kept, and does nothing: {bad}")
+        else:
+            findings.warn(_named(component, entry), "is a bridge here, and runs when it is imported")
     return entry
 
 

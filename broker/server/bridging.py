@@ -88,9 +88,7 @@ class Bridges:
         queue = self._shell.storage.wiring.map.queue(key[0], QUEUE + key[1])
         if queue is not None:
             at_ms = self._shell.clock.now_ms()
-            self._propose(
-                c.DeleteQueue(at_ms=at_ms, vhost=queue.vhost, name=queue.name, queue_id=queue.queue_id)
-            )
+            self._propose(c.DeleteQueue(at_ms=at_ms, vhost=queue.vhost, name=queue.name, queue_id=queue.queue_id))
 
     def _review(self, key: Key, parameter: Parameter) -> None:
         try:

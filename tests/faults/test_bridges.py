@@ -90,7 +90,11 @@ def test_a_loop_is_refused_in_a_line(brokers: Callable[[str], Any]) -> None:
         connection.channel().basic_publish("", "ring", b"round", pika.BasicProperties(delivery_mode=2))
     row = wait_for(
         lambda: next(
-            (row for node, name in ((first, "there"), (second, "back")) if (row := rows(node)[name])["state"] == "refused"),
+            (
+                row
+                for node, name in ((first, "there"), (second, "back"))
+                if (row := rows(node)[name])["state"] == "refused"
+            ),
             None,
         ),
         "the loop is found",

@@ -94,7 +94,7 @@ def test_without_what_is_unsupported_the_rest_is_imported() -> None:
     assert draft.warnings == [
         "vhost 'logs': no default queue type 'stream' here: left out",
         "user 'old': an MD5 hash of a password is not taken: imported without a password, to be set anew",
-        "shovel 'to-b' in vhost 'app': kept, and does nothing: there is no shovel here",
+        "shovel 'to-b' in vhost 'app': kept, and does nothing: say src-queue or src-exchange, one of them",
         "operator policy 'two' in vhost 'app', policy 'ha-two' in vhost 'app': 'ha-mode' 'exactly' is replaced by"
         " 'replicas' 2",
         "policy 'ha-all' in vhost 'app': 'ha-mode' 'all' is left out, as all queues are replicated",
