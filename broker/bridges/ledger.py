@@ -19,7 +19,7 @@ priority, may come before one that comes again.
 
 Recognising (`Recognition`): a source hands out again, flagged as redelivered and in their order, what was not
 acknowledged. A flagged message that equals a known one gets its number; what is known and lies before it is gone from
-the source. It ends when the source is seen empty, when QUIET_WINDOWS brought nothing flagged, or when all is recognised.
+the source. It ends when the source is seen empty, when QUIET_WINDOWS brought nothing flagged, or when all is known.
 The first message without the flag ends it for what has a twin, of its priority and above: had more been given back, it
 would have come before, and the next flagged twin would be another message. (It does not end all: after a crash a quorum
 queue of RabbitMQ hands out what its dead consumer had behind what is new.)
@@ -183,8 +183,8 @@ class Recognition:
             self._open.setdefault(one.mark >> 1, deque()).append(one)
             times[one.print] = times.get(one.print, 0) + 1
         self._twins = {print_ for print_, count in times.items() if count > 1}
-        # Which of two twins came again cannot be told when the source took back its word, for then it flags all, or when
-        # a session since then may have been handed the other one and never knew.
+        # Which of two twins came again cannot be told when the source took back its word, for then it flags all, or
+        # when a session since then may have been handed the other one and never knew.
         self._doubtful = {
             one.number
             for known in self._open.values()

@@ -1,8 +1,8 @@
-"""A ledger in a queue of the destination: each record is a persistent message there, confirmed before it counts (waits).
+"""A ledger in a queue of the destination: a record is a persistent message there, confirmed before it counts (waits).
 
 To open it is to get all messages, to put their summary behind them, and then to acknowledge them: whoever dies in
-between leaves more records than needed, and none too few. The same is done when it has grown by ANEW_BYTES. The queue's lock
-(`carrier.locked`) is held by its connection, so there is one writer.
+between leaves more records than needed, and none too few. The same is done when it has grown by ANEW_BYTES. The
+queue's lock (`carrier.locked`) is held by its connection, so there is one writer.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Standing:
         self,
         bridge: Bridge,
         here: Callable[[Place], Place],
-        tell: Callable[[str, Status], object] = lambda what, status: None,
+        tell: Callable[[str, Status], object] = lambda *_: None,
     ) -> None:
         """`here`: a place without a host becomes one. `tell`: hears when the state changes."""
         self.bridge = bridge

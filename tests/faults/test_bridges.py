@@ -128,10 +128,10 @@ def test_what_goes_to_an_exchange_keeps_its_key_and_a_changed_parameter_begins_a
     assert code == 2, said
     assert "src-queue or src-exchange" in said or "a URI is amqp" in said
     wrong = f"http://127.0.0.1:{node.http}/api/parameters/shovel/%2F/bad"
-    request = urllib.request.Request(wrong, json.dumps({"value": {"src-uri": 5}}).encode(), method="PUT")  # noqa: S310
+    request = urllib.request.Request(wrong, json.dumps({"value": {"src-uri": 5}}).encode(), method="PUT")
     request.add_header("authorization", "Basic Z3Vlc3Q6Z3Vlc3Q=")
     request.add_header("content-type", "application/json")
-    with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=20) as answer:
         assert answer.status in (201, 204)
     assert rows(node)["bad"]["state"] == "refused"
     assert command("bridges", "delete", "bad", "--data-dir", str(node.data_dir))[0] == 0

@@ -11,7 +11,17 @@ from collections import Counter
 
 from clusterbroker.broker.bridges import ledger as records
 from clusterbroker.broker.bridges.mover import (
-    Cancel, Consume, Effect, End, Look, Mover, Phase, Plan, Publish, Record, Settle,
+    Cancel,
+    Consume,
+    Effect,
+    End,
+    Look,
+    Mover,
+    Phase,
+    Plan,
+    Publish,
+    Record,
+    Settle,
 )  # fmt: skip
 
 STEPS_MAX = 100_000

@@ -1,4 +1,4 @@
-"""A mover as a conversation: what comes in, what is asked for (`tests/property/test_mover_lives.py` has its promise)."""
+"""A mover as a conversation. Its promise is held by `tests/property/test_mover_lives.py`."""
 
 from __future__ import annotations
 
