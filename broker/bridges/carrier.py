@@ -83,7 +83,7 @@ class Carrier:
         self._timer: asyncio.TimerHandle | None = None
         self._records: deque[tuple[bytes, ...]] = deque()
         self._record_asked = asyncio.Event()
-        self._prefetch = 0
+        self._prefetch = self._got = 0
         self._qos: deque[bool] = deque()  # answers that will come; True: of a Settle
         self._tasks: set[asyncio.Task[None]] = set()
         source.on_parcel, source.on_method = self._delivered, self._from_source
@@ -145,7 +145,7 @@ class Carrier:
                 case Cancel():
                     self._source.send(m.BasicCancel(consumer_tag=TAG))
                 case Settle(tag, sync):
-                    self._source.send(m.BasicAck(delivery_tag=tag, multiple=True))
+                    self._source.send(m.BasicAck(delivery_tag=tag + self._got, multiple=True))
                     if sync:
                         self._ask_qos(settles=True)
                 case Look():
@@ -166,8 +166,12 @@ class Carrier:
         self._source.send(m.BasicQos(prefetch_count=self._prefetch))
 
     async def _look(self) -> None:
-        declared = await self._source.call(m.QueueDeclare(queue=self._queue, passive=True), m.QueueDeclareOk)
-        self._carry_out(self.mover.depth(declared.message_count, self._loop.time()))
+        """By basic.get: the count of a declaration may be seconds old (RabbitMQ's quorum queues)."""
+        got = await self._source.call(m.BasicGet(queue=self._queue), m.Method)
+        if isinstance(got, m.BasicGetOk):
+            self._got += 1
+            self._source.send(m.BasicNack(delivery_tag=got.delivery_tag, requeue=True))
+        self._carry_out(self.mover.depth(int(isinstance(got, m.BasicGetOk)), self._loop.time()))
 
     async def _write_records(self, ledger: Ledger) -> None:
         while True:

@@ -5,7 +5,7 @@
     DRAINING    waits until all that came is confirmed by the destination
     SETTLING    basic.ack of all, and basic.qos behind it: its answer shows that the source has taken the ack
     NOTING      the ledger is told that nothing of the window can come again
-    LOOKING     nothing came: the source says how many messages are ready
+    LOOKING     nothing came: the source says whether a message is ready
     RESTING     until `wake_s`: the rate, or an empty queue
     OVER        ended: see `why`
 
@@ -92,7 +92,7 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """queue.declare, passive: how many messages are ready?"""
+    """Is a message ready?"""
 
 
 @dataclass(frozen=True, slots=True)

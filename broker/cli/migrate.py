@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -34,6 +35,8 @@ from clusterbroker.broker.management.foreign_definitions import GENERATED
 app = typer.Typer()
 STATE: Final = Path("clusterbroker-migration")
 HERE: Final = "amqp://guest:guest@127.0.0.1:5672"
+HELD_S: Final = 6.0
+"""Counts of RabbitMQ are up to 5 s old: what a mover held then is told once more."""
 PASS_S: Final = 1.0
 """With --follow: between two looks at all queues."""
 
@@ -165,14 +168,21 @@ class _Way:
         wanted = {(job.vhost, job.queue) for job in jobs}
         if self._source is None:
             return {}
-        with contextlib.suppress(Failed):
-            rows = self._source.get("/api/queues")
-            return {
+        found: dict[tuple[str, str], int] = {}
+        for again_s in (HELD_S, 0.0):
+            try:
+                rows = self._source.get("/api/queues")
+            except Failed:
+                return {}
+            found = {
                 key: int(row["messages_unacknowledged"])
                 for row in rows
                 if (key := (row["vhost"], row["name"])) in wanted and row.get("messages_unacknowledged")
             }
-        return {}
+            if not found:
+                break
+            time.sleep(again_s)
+        return found
 
 
 def _any(name: str, patterns: list[str]) -> bool:
@@ -266,7 +276,7 @@ async def _all(run: _Run, migration: Migration) -> None:
 def _report(way: _Way, migration: Migration, interrupted: bool) -> str:
     jobs = list(migration.jobs.values())
     lines = [f"clusterbroker: {line}" for line in way.passed_over]
-    held = way.held(jobs)
+    held = {} if interrupted else way.held(jobs)
     for job in jobs:
         name = f"queue '{job.queue}' in vhost '{job.vhost}'"
         told = f"{job.moved:,} messages"

