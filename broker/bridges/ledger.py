@@ -25,7 +25,8 @@ would have come before, and the next flagged twin would be another message. (It 
 queue of RabbitMQ hands out what its dead consumer had behind what is new.)
 
 A classic queue of RabbitMQ that crashes forgets acknowledgements of the last moments, answered or not, and flags all
-messages. So the last PAST_MAX that were closed are known as well, until a message comes that is none of them. Of these,
+messages. So the last PAST_MAX that were closed are known as well, if they come in a run (`weigh`), until a message comes
+that is none of them. Of these,
 and of what an earlier session than the last one published, those with a twin are not recognised: a copy is better than
 a loss.
 """
@@ -35,7 +36,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 PRINT_BYTES: Final = 8
@@ -171,9 +172,10 @@ def summary(of: State) -> list[bytes]:
 class Recognition:
     """Gives known messages their numbers when they come again."""
 
-    __slots__ = ("_doubtful", "_open", "_twins", "dropped")
+    __slots__ = ("_doubtful", "_open", "_twins", "_weighed", "dropped")
 
     def __init__(self, known: Iterable[Known], last_session: int = 0) -> None:
+        self._weighed = False
         self.dropped = False
         """Something that the ledger has cannot come again: it is to be told before new numbers are."""
         self._open: dict[int, deque[Known]] = {}
@@ -218,6 +220,21 @@ class Recognition:
                 self._open[other] = left
             else:
                 del self._open[other]
+
+    def weigh(self, prints: Sequence[bytes]) -> None:
+        """The first messages with the flag that come: closed ones are among them only if all of these follow in the
+        order in which they were known, and one alone proves nothing."""
+        if self._weighed:
+            return
+        self._weighed = True
+        order = sorted(one for known in self._open.values() for one in known)
+        for place, one in enumerate(order):
+            if one.print == prints[0]:
+                count = min(len(prints), len(order) - place)
+                run = [each.print for each in order[place : place + count]]
+                if not one.closed or (count > 1 and run == list(prints[:count])):
+                    return
+        self.new()
 
     def known_as(self, mark: int, print_: bytes) -> Known | None:
         """The next message of the source, if it is known."""

@@ -239,6 +239,7 @@ class Mover:
             parcel.number(first)
             self._next += parcel.count
             return (window(first, marks, parcel.prints),)
+        self._recognition.weigh([parcel.prints[at : at + 8] for at in range(0, len(parcel.prints), 8)])
         numbers: list[int] = []
         new_marks, new_prints = bytearray(), bytearray()
         for place, mark in enumerate(marks):

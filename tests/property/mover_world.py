@@ -50,7 +50,7 @@ class World:
 
     def __init__(self, contents: list[tuple[bytes, int]], seed: int, window: int, forgets: int = 0) -> None:
         """`contents`: of the queue, with priorities. `forgets`: so many interruptions are crashes of the source, which
-        forgets acks of the last window and flags all."""
+        forgets acks of the last window and flags all; what it hands out arrives whole."""
         self.random = random.Random(seed)
         self.expected = Counter(content for content, _ in contents)
         self.ready = [(content, priority, False) for content, priority in contents]
@@ -61,7 +61,7 @@ class World:
         self.stored = Counter[bytes]()
         self.highest: dict[tuple[int, int], int] = {}
         self.log: list[bytes] = [records.opened(b"p")]
-        self.window, self.forgets = window, forgets
+        self.window, self.forgets, self.whole = window, forgets, bool(forgets)
         self.now_s = 1_700_000_000.0
         self.interruptions = 0
         self._begin()
@@ -140,7 +140,9 @@ class World:
                 self.answers.append(("depth", len(self.ready)))
 
     def _hand_out(self) -> None:
-        count = self.random.randint(1, min(self.credit, len(self.ready), 5))
+        count = min(self.credit, len(self.ready))
+        if not self.whole:
+            count = self.random.randint(1, min(count, 5))
         taken, self.ready = self.ready[:count], self.ready[count:]
         self.credit -= count
         self.unacked += taken
@@ -150,7 +152,7 @@ class World:
         what, number = self.answers.pop(0)
         if what == "delivered":
             batch = [self.unacked[number]]
-            while self.answers and self.answers[0][0] == "delivered" and self.random.random() < 0.8:
+            while self.answers and self.answers[0][0] == "delivered" and (self.whole or self.random.random() < 0.8):
                 batch.append(self.unacked[self.answers.pop(0)[1]])
             self._do(self.mover.delivered(FakeParcel(batch), self.now_s))  # type: ignore[arg-type]
         elif what == "cancelled":

@@ -44,4 +44,6 @@ def test_priorities(priorities: list[int], seed: int, window: int, interruptions
 def test_a_source_that_forgets_what_it_took_last(count: int, seed: int, window: int, interruptions: int) -> None:
     world = World([(b"%d" % number, 0) for number in range(count)], seed, window, forgets=interruptions)
     world.run(interruptions)
-    assert world.stored == world.expected
+    assert world.stored >= world.expected
+    doubled = (world.stored - world.expected).total()
+    assert doubled <= interruptions, "one message that comes alone proves nothing"

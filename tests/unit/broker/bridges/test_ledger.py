@@ -89,6 +89,14 @@ def test_closed_ones_are_known_until_something_new_comes() -> None:
     assert asked.known_as(1, B) == known[1]
 
 
+def test_closed_ones_come_in_a_run_or_not_at_all() -> None:
+    known = [Known(1, 0, A, True), Known(2, 0, B, True), Known(3, 0, C)]
+    for prints, there in (([B, C], True), ([A, B, C, A], True), ([A, C], False), ([B], False), ([B, A], False)):
+        asked = Recognition(known)
+        asked.weigh(prints)
+        assert (asked.known_as(1, prints[0]) is not None) is there, prints
+
+
 def test_a_file_goes_on_and_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "q.ledger"
     first = FileLedger(path, "m")
