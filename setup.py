@@ -32,6 +32,7 @@ COMPILED = (  # the longest first
     "clusterbroker.broker.access.ledger",
     "clusterbroker.pipeline.records",
     "clusterbroker.broker.transactions.rows",
+    "clusterbroker.broker.bridges.rewriting",
     "clusterbroker.broker.content.headers",
     "clusterbroker.journal.walk",
     "clusterbroker.journal.due_index",

@@ -20,7 +20,7 @@ import msgspec
 
 from clusterbroker.broker.server.clock import Clock
 from clusterbroker.broker.server.endings import come
-from clusterbroker.cluster.errors import Unavailable, WiringError
+from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.passwords import SCRYPT, hashed, verified
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.map import ClusterMap
@@ -152,10 +152,7 @@ async def _all_there(shell: ServerPort, plan: Sequence[c.Defining]) -> bool:
     for start in range(0, len(plan), LOOKED_AT):
         view = shell.storage.wiring.map
         assert isinstance(view, ClusterMap), "a node folds the wiring itself"
-        try:
-            if view.importing is not None or view.tried(plan[start : start + LOOKED_AT]):
-                return False
-        except WiringError:
+        if view.importing is not None or view.tried(plan[start : start + LOOKED_AT]) != ([], []):
             return False
         await asyncio.sleep(0)
     return True

@@ -36,6 +36,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("broker.queues",),
     ("broker.routing",),
     ("broker.stats", "broker.oauth2", "broker.foreman"),
+    ("broker.bridges",),
     ("broker.content",),
     ("amqp10",),  # a client is built upon the codec, and on nothing of the node
     ("broker.wire",),

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ from clusterbroker.broker.cli.exit_codes import FAILED, USAGE, Failed
 from clusterbroker.broker.cli.parameters import OfVhost
 from clusterbroker.broker.cli.readable import visible
 from clusterbroker.broker.cli.target import Target
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.cli.api import Api
 
 app = typer.Typer(no_args_is_help=True, help="Export and import of definitions, also RabbitMQ's.")
 FILE_BYTES_MAX = 64 << 20
@@ -79,18 +82,24 @@ def definitions_import(
         raise Failed(f"{file} is not JSON: {error}", USAGE) from None
     if not isinstance(document, dict):
         raise Failed(f"{file} is no JSON object: definitions are what 'definitions export' writes", USAGE)
+    told = imported(reach.api, document, vhost, skip=skip_unsupported, dry_run=dry_run)
+    return "\n".join(told)
+
+
+def imported(api: Api, document: dict[str, Any], vhost: str | None = None, *, skip: bool, dry_run: bool) -> list[str]:
+    """Imports a document, or only tries it; lines for the user. Failed with all obstacles."""
     path = "/api/definitions" if vhost is None else "/api/definitions/{}"
     names = () if vhost is None else (vhost,)
-    query = {"skip_unsupported": "true"} if skip_unsupported else {}
-    trial = reach.api.post(path, *names, body=document, query={"dry_run": "true", **query})
+    query = {"skip_unsupported": "true"} if skip else {}
+    trial = api.post(path, *names, body=document, query={"dry_run": "true", **query})
     for line in trial["warnings"]:
         _say(f"warning: {line}")
     if trial["unsupported"] or trial["obstacles"]:
         raise Failed(_obstacles(trial["unsupported"], trial["obstacles"]))
     if dry_run:
-        return _told(trial)
-    reach.api.post(path, *names, body=document, query=query)
-    return "all definitions are there"
+        return _told(trial).split("\n")
+    api.post(path, *names, body=document, query=query)
+    return ["all definitions are there"]
 
 
 def _say(line: str) -> None:

@@ -241,9 +241,7 @@ def drafted(document: Any, at_ms: int, vhost: str | None = None, *, skip: bool =
     passed_over = () if vhost is None else _OF_CLUSTER
     adapted = foreign_definitions.adapted(document, skip, passed_over)
     unsupported = adapted.obstacles
-    # what hangs on something unsupported shall not be taken for a mistake
-    rest = foreign_definitions.adapted(document, True, passed_over) if unsupported else adapted
-    document = rest.document
+    document = adapted.document
     plan: Plan = []
     passwords: list[tuple[int, str]] = []
     wrong: list[str] = []
@@ -293,12 +291,14 @@ def trial(map_: ClusterMap, draft: Draft) -> Document:
     "changed": n, "same": n, "names": {"new": [name], "changed": [name]}}}`, with the first NAMES_MAX names of each.
     With something in `unsupported` or `obstacles` nothing would be done, and no section is told."""
     obstacles = draft.mistakes
+    changes: list[c.Defining] = []
     if not obstacles:
-        obstacles = [error.text for error in map_.contradictions(draft.commands, OBSTACLES_TOLD)]
+        changes, refused = map_.tried(draft.commands, OBSTACLES_TOLD)
+        obstacles = [error.text for error in refused]
     answer: Document = {"warnings": draft.warnings, "unsupported": draft.unsupported, "obstacles": obstacles}
     if draft.unsupported or obstacles:
         return answer
-    changing = {id(command) for command in map_.tried(draft.commands)}
+    changing = {id(command) for command in changes}
     for command in draft.commands:
         section, there = _OF[type(command)]
         existed = bool(there(map_, command))

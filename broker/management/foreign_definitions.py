@@ -10,14 +10,17 @@
                         nothing else left                        an empty policy, which still hides weaker ones
     vhosts              default_queue_type stream, other         unsupported
     users               a hash of MD5                            unsupported
-    parameters          shovel, federation-*                     kept, without effect
-    exchanges           a type that is not here                  unsupported
+    parameters          shovel                                   kept: a bridge, or without effect and why
+                        federation-*                             kept, without effect
+    exchanges           a type that is not here, or to be delayed   unsupported
+                        amq.rabbitmq....                         left out: there RabbitMQ publishes events and logs
     queues              a queue type that is not here            unsupported
+                        amq.gen-..., named by the broker         unsupported: it would not go with its connection
     bindings            of an exchange or queue that is left out left out
 
-*Unsupported* is an obstacle: the import is refused with all of them. With `skip` each is left out instead, with a
-warning: a key of its policy, a queue type of its vhost, a password of its user, else the entry itself. An entry of the
-wrong form passes as it is: the form refuses it.
+*Unsupported* is an obstacle: the import is refused with all of them. With `skip` it is a warning. Either way it is left
+out of the document, so that nothing that hangs on it is taken for a mistake: a key of its policy, a queue type of its
+vhost, a password of its user, else the entry itself. An entry of the wrong form passes as it is: the form refuses it.
 """
 
 from __future__ import annotations
@@ -25,8 +28,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from clusterbroker.broker.bridges.shovel import COMPONENT as SHOVEL
+from clusterbroker.broker.bridges.shovel import BadBridge, bridge
 from clusterbroker.cluster.passwords import MD5
-from clusterbroker.cluster.wiring.exchange_rules import DECLARABLE
+from clusterbroker.cluster.wiring.exchange_rules import DECLARABLE, DELAYED, DELAYED_TYPE, TYPES
 from clusterbroker.cluster.wiring.policies import ALTERNATE_EXCHANGE
 from clusterbroker.cluster.wiring.queue_settings import POLICY_RULES, QUEUE_TYPES
 
@@ -36,9 +41,13 @@ NAMES_TOLD: Final = 20
 REPLICAS_MAX: Final = 255
 NO_EFFECT: Final = {"queue-mode": "default"}
 """A definition that means nothing, of a policy of which nothing is left."""
+GENERATED: Final = "amq.gen-"
+"""Begins the names that brokers give to queues without one."""
+OF_RABBITMQ: Final = "amq.rabbitmq."
+"""Begins the names of exchanges to which RabbitMQ itself publishes."""
 DEFAULT_QUEUE_TYPES: Final = ("classic", "quorum", "undefined", "")
-_PLUGINS: Final = {"shovel": "shovel", "federation-upstream": "federation", "federation-upstream-set": "federation"}
-"""Components of RabbitMQ's parameters that its plug-ins read."""
+_FEDERATION: Final = ("federation-upstream", "federation-upstream-set")
+"""Components of RabbitMQ's parameters that its plug-in reads."""
 
 Entry = dict[str, Any]
 
@@ -62,13 +71,17 @@ class _Findings:
     def warn(self, name: str, text: str) -> None:
         self._warnings.setdefault(text, []).append(name)
 
-    def left_out(self, name: str, problem: str, instead: str) -> bool:
-        """Of something unsupported: whether to do without it."""
+    def left_out(self, name: str, problem: str, instead: str) -> None:
+        """Something unsupported is."""
         if self._skip:
             self.warn(name, f"{problem}: {instead}")
         else:
             self._obstacles.setdefault(problem, []).append(name)
-        return self._skip
+
+    def follows(self, name: str, text: str) -> None:
+        """From something unsupported: told when that is only a warning."""
+        if self._skip:
+            self.warn(name, text)
 
     def lines(self) -> tuple[list[str], list[str]]:
         return _lines(self._warnings), _lines(self._obstacles)
@@ -126,7 +139,7 @@ def _dangling(entry: Any, gone: set[tuple[str, Any, Any]], findings: _Findings) 
     source = "exchange", vhost, _hashable(entry.get("source"))
     destination = entry.get("destination_type", "queue"), vhost, _hashable(entry.get("destination"))
     for kind, _, name in {source, (_hashable(destination[0]), *destination[1:])} & gone:
-        findings.warn(f"bindings of {kind} '{name}'{_in(entry)}", "left out with it")
+        findings.follows(f"bindings of {kind} '{name}'{_in(entry)}", "left out with it")
         return True
     return False
 
@@ -149,11 +162,11 @@ def _vhost(entry: Entry, findings: _Findings) -> Entry | None:
         kind = holder.get("default_queue_type")
         if kind is None or kind in DEFAULT_QUEUE_TYPES:
             continue
-        if findings.left_out(f"vhost '{entry.get('name')}'", f"no default queue type '{kind}' here", "left out"):
-            entry = {name: value for name, value in entry.items() if name != "default_queue_type"}
-            if isinstance(metadata, dict):
-                entry["metadata"] = {name: value for name, value in metadata.items() if name != "default_queue_type"}
-            break
+        findings.left_out(f"vhost '{entry.get('name')}'", f"no default queue type '{kind}' here", "left out")
+        entry = {name: value for name, value in entry.items() if name != "default_queue_type"}
+        if isinstance(metadata, dict):
+            entry["metadata"] = {name: value for name, value in metadata.items() if name != "default_queue_type"}
+        break
     return entry
 
 
@@ -161,9 +174,8 @@ def _user(entry: Entry, findings: _Findings) -> Entry | None:
     if entry.get("hashing_algorithm") != MD5 or not entry.get("password_hash"):
         return entry
     problem = "an MD5 hash of a password is not taken"
-    if findings.left_out(f"user '{entry.get('name')}'", problem, "imported without a password, to be set anew"):
-        entry = {name: value for name, value in entry.items() if name != "hashing_algorithm"} | {"password_hash": ""}
-    return entry
+    findings.left_out(f"user '{entry.get('name')}'", problem, "imported without a password, to be set anew")
+    return {name: value for name, value in entry.items() if name != "hashing_algorithm"} | {"password_hash": ""}
 
 
 def _parameter(entry: Entry, findings: _Findings) -> Entry | None:
@@ -172,8 +184,15 @@ def _parameter(entry: Entry, findings: _Findings) -> Entry | None:
     if component == OPERATOR_POLICY_COMPONENT and isinstance(value, dict):
         about = {"name": entry.get("name"), "vhost": entry.get("vhost"), **value}
         return {**entry, "value": {**value, **_definition("operator policy", about, findings)}}
-    if isinstance(component, str) and component in _PLUGINS:
-        findings.warn(_named(component, entry), f"kept, and does nothing: there is no {_PLUGINS[component]} here")
+    if component in _FEDERATION:
+        findings.warn(_named(component, entry), "kept, and does nothing: there is no federation here")
+    if component == SHOVEL:
+        try:
+            bridge(str(entry.get("vhost", "")), str(entry.get("name", "")), value)
+        except BadBridge as bad:
+            findings.warn(_named(component, entry), f"kept, and does nothing: {bad}")
+        else:
+            findings.warn(_named(component, entry), "is a bridge here, and runs when it is imported")
     return entry
 
 
@@ -192,6 +211,7 @@ def _definition(kind: str, entry: Entry, findings: _Findings) -> Entry:
         return {}
     name = _named(kind, entry)
     after: Entry = {}
+    unsupported = False
     known = {*POLICY_RULES, ALTERNATE_EXCHANGE} if kind == "policy" else {*POLICY_RULES}
     for key, value in before.items():
         if key in known:
@@ -207,10 +227,12 @@ def _definition(kind: str, entry: Entry, findings: _Findings) -> Entry:
             _put_replicas(after, before, value)
         elif key.startswith("federation-"):
             findings.warn(name, f"'{key}' is left out: there is no federation here")
-        elif not findings.left_out(name, f"no setting '{key}' of policies here", "left out"):
-            after[key] = value
+        else:
+            findings.left_out(name, f"no setting '{key}' of policies here", "left out")
+            unsupported = True
     if not after:
-        findings.warn(name, "nothing of its definition is left; it stays, as it hides policies of lower priority")
+        tell = findings.follows if unsupported else findings.warn
+        tell(name, "nothing of its definition is left; it stays, as it hides policies of lower priority")
         after = dict(NO_EFFECT)
     return {"definition": after}
 
@@ -232,16 +254,27 @@ def _put_replicas(after: Entry, before: Entry, replicas: Any) -> None:
 def _queue(entry: Entry, findings: _Findings) -> Entry | None:
     arguments = entry.get("arguments")
     kind = arguments.get("x-queue-type") if isinstance(arguments, dict) else None
-    unsupported = isinstance(kind, str) and kind not in QUEUE_TYPES
-    if unsupported and findings.left_out(_named("queue", entry), f"no queue type '{kind}' here", "left out"):
+    if isinstance(kind, str) and kind not in QUEUE_TYPES:
+        findings.left_out(_named("queue", entry), f"no queue type '{kind}' here", "left out")
+        return None
+    if str(entry.get("name", "")).startswith(GENERATED):
+        findings.left_out(_named("queue", entry), "a broker gave this name, for as long as its client was", "left out")
         return None
     return entry
 
 
 def _exchange(entry: Entry, findings: _Findings) -> Entry | None:
+    if str(entry.get("name", "")).startswith(OF_RABBITMQ):
+        findings.warn(_named("exchange", entry), "left out: RabbitMQ's own")
+        return None
     kind = entry.get("type")
-    unsupported = isinstance(kind, str) and kind not in DECLARABLE
-    if unsupported and findings.left_out(_named("exchange", entry), f"no exchange type '{kind}' here", "left out"):
+    if isinstance(kind, str) and kind not in DECLARABLE:
+        findings.left_out(_named("exchange", entry), f"no exchange type '{kind}' here", "left out")
+        return None
+    arguments = entry.get("arguments")
+    within = arguments.get(DELAYED_TYPE) if kind == DELAYED and isinstance(arguments, dict) else None
+    if isinstance(within, str) and within not in TYPES:
+        findings.left_out(_named("exchange", entry), f"no exchange type '{within}' here, to be delayed", "left out")
         return None
     return entry
 

@@ -96,6 +96,8 @@ def _there(r: Reading, p: Path) -> None:
 
 _QUEUE: Final = "/api/queues/{vhost}/{name}"
 OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation("GET", "/api/bridges", "Bridges: which node runs each, and what those of this node do",
+              lambda _r, _p, _said: Asked("bridges")),
     Operation("POST", "/api/rebalance/queues", "Hand queues over until members own about as many",
               lambda _r, _p, _said: Asked("queues.rebalance")),
     Operation("POST", _QUEUE + "/move", "Hand a queue over to another in-sync member",

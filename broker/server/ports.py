@@ -50,6 +50,7 @@ class ServerPort(ClientOwner, Protocol):
     retired: asyncio.Event
     scrub: Scrub | None
     link_ends: LinkEndsPort | None
+    bridges: BridgesPort | None
 
     @property
     def cluster(self) -> ClusterPort | None: ...
@@ -71,6 +72,12 @@ class LinkEndsPort(Protocol):
     """Suspended links, as the node that leads sees them."""
 
     def since(self) -> Iterator[tuple[RecoverableLink, int]]: ...
+
+
+class BridgesPort(Protocol):
+    """Bridges of the cluster, as this node sees them."""
+
+    def rows(self) -> list[dict[str, Any]]: ...
 
 
 class ControlPort(Protocol):

@@ -26,6 +26,7 @@ from clusterbroker.broker.node.effects import Check, Group, Load, StreamLoad
 from clusterbroker.broker.node.failover import moving_text
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
 from clusterbroker.broker.server.alarms import Alarms, watch_disk
+from clusterbroker.broker.server.bridging import Bridges
 from clusterbroker.broker.server.client import Client, ReceiveBuffer, peer_name
 from clusterbroker.broker.server.clock import Clock
 from clusterbroker.broker.server.control.server import ControlSocket
@@ -105,6 +106,7 @@ class NodeShell:
         self._apart: Apart | None = None
         self.scrub: Scrub | None = None
         self.link_ends: LinkEndsPort | None = None
+        self.bridges: Bridges | None = None
         self._inspector: Inspector | None = None
         self._stopped = False
 
@@ -160,6 +162,7 @@ class NodeShell:
             Imports(self)
             Upkeep(self)
             self.link_ends = LinkEnds(self)
+            self.bridges = Bridges(self)
             if self.cluster is not None:
                 await self.cluster.join_node(self.node, self._urls())
             self.node.damages.found_at_start(self.storage.hurt)
@@ -201,6 +204,8 @@ class NodeShell:
         if self.cluster is not None and not self.ended.done():
             await self.cluster.hand_over_all(HAND_OVER_S)
         self._stopped = True
+        if self.bridges is not None:
+            self.bridges.stop()
         for reading in (self._copy_forward, self.scrub):
             if reading is not None:
                 reading.stop()

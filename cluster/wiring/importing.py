@@ -39,22 +39,12 @@ class Imports:
 
     # ---- staging ----
 
-    def tried(self, commands: Iterable[Defining]) -> list[Defining]:
-        """Those of the commands that would change something if they were imported now; nothing happens. Raises the
-        WiringError with which they would be refused."""
-        trial, refused = self._trial(commands, 1)
-        if refused:
-            raise refused[0]
-        return trial.changing
+    def tried(self, commands: Iterable[Defining], most: int = 1) -> tuple[list[Defining], list[WiringError]]:
+        """If the commands were imported now: those that would change something, and why they would be refused. Nothing
+        happens. The reasons are the first `most`, without those that follow from another of them.
 
-    def contradictions(self, commands: Iterable[Defining], most: int) -> list[WiringError]:
-        """Why they would be refused if they were imported now: the first `most` reasons, without those that follow from
-        another of them. Nothing happens."""
-        return self._trial(commands, most)[1]
-
-    def _trial(self, commands: Iterable[Defining], most: int) -> tuple[Import, list[WiringError]]:
-        """A staged import of which nobody knows, and why it would be refused. It goes on after a refusal: the fold of a
-        command that is refused changes nothing."""
+        It is a staged import of which nobody knows. It goes on after a refusal: the fold of a command that is refused
+        changes nothing."""
         trial, refused = Import("", MapParts()), list[WiringError]()
         missing: set[Key | None] = set()
         for command in commands:
@@ -72,7 +62,7 @@ class Imports:
                 self._check_acceptance(trial)
             except WiringError as error:
                 refused.append(error)
-        return trial, refused
+        return trial.changing, refused
 
     def import_definitions(self, command: c.ImportDefinitions, changes: list[Change]) -> bool:
         """Fold ImportDefinitions: whether all of it is done."""

@@ -40,8 +40,7 @@ class ClusterView:
     """All questions about the cluster map; only its subclass ClusterMap changes it."""
 
     __slots__ = (
-        "_accounts", "_imports", "_index", "_members", "_parts", "_vhosts", "allowed", "contradictions",
-        "counting_on", "due",
+        "_accounts", "_imports", "_index", "_members", "_parts", "_vhosts", "allowed", "counting_on", "due",
         "exclusive_queues", "held", "in_pieces", "is_only_copy", "lasting_queues", "link", "link_named",
         "link_since", "links", "member", "members", "next_slice", "owned", "parameter", "parameters", "permission",
         "permissions", "queues_of", "replicas_of", "terms", "topic_allowed", "topic_permissions", "tried", "user",
@@ -57,7 +56,6 @@ class ClusterView:
         self._members = members = parts.members
         self._accounts = accounts = parts.accounts
         self.tried: Final = imports.tried
-        self.contradictions: Final = imports.contradictions
         self.next_slice: Final = imports.next_slice
         self.in_pieces: Final = parts.cascades.in_pieces
         self.due: Final = parts.transactions.due

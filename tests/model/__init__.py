@@ -18,6 +18,7 @@ MODELS: Final = {
     "clusterbroker.broker.wire.amqp10.tags": "tags10",
     "clusterbroker.broker.wire.amqp10.codec": "codec10",
     "clusterbroker.broker.fronts.amqp10.delivery": "delivery10",
+    "clusterbroker.broker.bridges.rewriting": "rewriting",
     "clusterbroker.broker.content.headers": "headers",
     "clusterbroker.broker.content.translation": "translation",
     "clusterbroker.broker.transactions.rows": "rows",

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ROOT: Final = "uid 0"
 SUDO_MAX: Final = 64
 """Characters of a user's name. It is what root's process says of itself, and root may say anything."""
-QUESTIONS: Final = frozenset(("status", "members", "queues", "copies", "copying", "leave.progress", *LISTS))
+QUESTIONS: Final = frozenset(("status", "members", "queues", "copies", "copying", "bridges", "leave.progress", *LISTS))
 """Operations that change nothing: the audit does not have them."""
 TOLD: Final = (
     "name", "user", "vhost", "exchange", "queue", "tags", "configure", "write", "read", "pattern", "definition",

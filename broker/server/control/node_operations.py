@@ -4,6 +4,7 @@ status
 limit.set name value       consumers-per-channel, queues or exchanges, until the node ends; 0: as configured
 alarm.set name raised      a drill: raises "memory" or "disk" whatever is measured, until it is taken back
 certificates.reload        reads the TLS certificates anew, here and in the management process
+bridges                    all bridges; those that run here with their state and counts
 logins.forget              attempts to sign in over AMQP are counted anew, by address and user
 """
 
@@ -110,10 +111,15 @@ async def _logins_forget(shell: ServerPort, _: Facts) -> Facts:
     return {}
 
 
+async def _bridges(shell: ServerPort, _: Facts) -> Facts:
+    return {"bridges": shell.bridges.rows() if shell.bridges is not None else []}
+
+
 OF_NODE: Final[dict[str, Callable[[ServerPort, Facts], Awaitable[Facts]]]] = {
     "status": _status,
     "limit.set": _limit_set,
     "alarm.set": _alarm_set,
     "certificates.reload": _certificates_reload,
     "logins.forget": _logins_forget,
+    "bridges": _bridges,
 }

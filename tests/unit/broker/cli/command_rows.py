@@ -252,6 +252,8 @@ ROWS = (
 )
 
 ELSEWHERE = {
+    "migrate": "tests/faults/test_migration.py", "bridges set": "tests/faults/test_bridges.py",
+    "bridges list": "tests/faults/test_bridges.py", "bridges delete": "tests/faults/test_bridges.py",
     "start": "tests/faults/test_command_line.py starts its nodes by it",
     "demo": "tests/faults/test_trial.py", "verify": "tests/faults/test_trial.py", "chaos": "tests/faults/test_trial.py",
     "journal forget": "tests/unit/broker/server/test_recovery.py",

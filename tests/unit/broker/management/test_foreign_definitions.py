@@ -94,7 +94,7 @@ def test_without_what_is_unsupported_the_rest_is_imported() -> None:
     assert draft.warnings == [
         "vhost 'logs': no default queue type 'stream' here: left out",
         "user 'old': an MD5 hash of a password is not taken: imported without a password, to be set anew",
-        "shovel 'to-b' in vhost 'app': kept, and does nothing: there is no shovel here",
+        "shovel 'to-b' in vhost 'app': kept, and does nothing: say src-queue or src-exchange, one of them",
         "operator policy 'two' in vhost 'app', policy 'ha-two' in vhost 'app': 'ha-mode' 'exactly' is replaced by"
         " 'replicas' 2",
         "policy 'ha-all' in vhost 'app': 'ha-mode' 'all' is left out, as all queues are replicated",
@@ -176,3 +176,31 @@ def test_any_document_is_adapted(document: dict[str, Any], skip: bool) -> None:
     again = adapted(found.document, skip)
     if skip:
         assert again.document == found.document, "what was adapted needs it no more"
+
+
+def test_names_that_a_broker_gave_and_types_to_be_delayed_can_be_skipped() -> None:
+    document = {
+        "queues": [{"vhost": "/", "name": "amq.gen-abc", "durable": False, "auto_delete": True, "arguments": {}}],
+        "exchanges": [
+            {"vhost": "/", "name": "later", "type": "x-delayed-message", "arguments": {"x-delayed-type": "x-none"}}
+        ],
+        "bindings": [
+            {"vhost": "/", "source": "amq.topic", "destination": "amq.gen-abc", "destination_type": "queue"},
+            {"vhost": "/", "source": "later", "destination": "q", "destination_type": "queue"},
+        ],
+    }
+    found = adapted(document)
+    assert [line.partition(": ")[0] for line in found.obstacles] == [
+        "queue 'amq.gen-abc' in vhost '/'", "exchange 'later' in vhost '/'",
+    ]  # fmt: skip
+    assert not found.warnings, "what hangs on an obstacle is not told beside it"
+    skipped = adapted(document, skip=True)
+    assert not skipped.obstacles
+    assert skipped.document == {"queues": [], "exchanges": [], "bindings": []}
+    assert definitions.drafted(document, WHEN_MS, skip=True).ready().commands == []
+
+
+def test_exchanges_of_rabbitmq_itself_are_left_out() -> None:
+    found = adapted({"exchanges": [{"vhost": "/", "name": "amq.rabbitmq.log", "type": "topic"}]})
+    assert found.warnings == ["exchange 'amq.rabbitmq.log' in vhost '/': left out: RabbitMQ's own"]
+    assert (found.document["exchanges"], found.obstacles) == ([], [])

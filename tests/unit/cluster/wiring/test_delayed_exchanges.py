@@ -178,4 +178,4 @@ def test_a_delayed_exchange_is_imported(world: World) -> None:
     )
     world.do(c.ImportDefinitions(import_id="i", number=0, commands=commands, last=True, apply=10))
     assert world.map.queue("/", delay_queue("imported")) is not None
-    assert world.map.tried(commands) == []
+    assert world.map.tried(commands) == ([], [])

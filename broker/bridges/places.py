@@ -1,0 +1,72 @@
+"""Where a broker is, and as whom one goes there: AMQP URIs with RabbitMQ's query parameters."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final, NamedTuple
+from urllib.parse import parse_qs, unquote, urlsplit
+
+_PORTS: Final = {"amqp": 5672, "amqps": 5671}
+
+
+class Place(NamedTuple):
+    """A vhost of a broker. `str` names no user and no password."""
+
+    host: str
+    port: int
+    user: str = "guest"
+    password: str = "guest"  # noqa: S105 - every broker's first user
+    vhost: str = "/"
+    tls: bool = False
+    ca_file: str = ""
+    """Trusted certificates (PEM); empty: the system's."""
+    cert_file: str = ""
+    key_file: str = ""
+    verify: bool = True
+    server_name: str = ""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'amqps' if self.tls else 'amqp'}://{host}:{self.port}/{'' if self.vhost == '/' else self.vhost}"
+
+    def context(self) -> ssl.SSLContext | None:
+        """Raises OSError, ssl.SSLError for files that cannot be read."""
+        if not self.tls:
+            return None
+        context = ssl.create_default_context(cafile=self.ca_file or None)
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if self.cert_file:
+            context.load_cert_chain(self.cert_file, self.key_file or None)
+        return context
+
+
+def place(uri: str) -> Place:
+    """`amqp[s]://USER:PASSWORD@HOST:PORT/VHOST?cacertfile=...&certfile=...&keyfile=...&verify=verify_none`.
+
+    Other parameters are read over, as RabbitMQ does with those that it does not know. Raises ValueError, which never
+    repeats the URI: a password may be in it.
+    """
+    try:
+        parts = urlsplit(uri)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ValueError(f"a URI cannot be read: {error}") from None
+    if parts.scheme not in _PORTS:
+        raise ValueError("a URI is amqp://USER:PASSWORD@HOST:PORT/VHOST, or amqps://...")
+    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    tls = parts.scheme == "amqps"
+    return Place(
+        host or "",
+        port or _PORTS[parts.scheme],
+        unquote(parts.username) if parts.username is not None else "guest",
+        unquote(parts.password) if parts.password is not None else "guest",
+        unquote(parts.path[1:]) or "/",
+        tls,
+        query.get("cacertfile", ""),
+        query.get("certfile", ""),
+        query.get("keyfile", ""),
+        query.get("verify", "verify_peer") != "verify_none",
+        query.get("server_name_indication", ""),
+    )

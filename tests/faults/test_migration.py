@@ -1,0 +1,276 @@
+"""`clusterbroker migrate` with real brokers: nothing lost, nothing doubled, whatever is killed (docs/design/013)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pika
+import pytest
+
+from clusterbroker.broker.bridges.places import place
+from clusterbroker.broker.trial.client import Client, target
+from clusterbroker.broker.wire.amqp091 import methods as m
+from tests.faults.node import ROOT, NodeProcess, command, wait_for
+from tests.faults.rabbitmq_node import ManagedRabbitMq, skip_without_rabbitmq
+from tests.support.processes import popen
+
+QUEUES: dict[str, dict[str, Any]] = {
+    "orders": {},
+    "events": {"x-queue-type": "quorum"},
+    "tasks": {"x-max-priority": 5},
+    "empty": {},
+}
+logging.getLogger("pika").setLevel(logging.CRITICAL)
+EACH = 6_700  # of three: 20,100 messages
+RATE = 4_000
+
+
+class Broker(Protocol):
+    """A source or a destination."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def management(self) -> str: ...
+    def start(self) -> object: ...
+    def kill(self) -> None: ...
+
+
+class ManagedNode(NodeProcess):
+    """A node of ours with its management API."""
+
+    def __init__(self, directory: Path, http: int) -> None:
+        super().__init__(directory, {"http": f"127.0.0.1:{http}", "log.level": "warning"})
+        self.http = http
+        self.management = f"http://guest:guest@127.0.0.1:{http}"
+
+    def start(self) -> NodeProcess:
+        wait_for(self._http_is_free, "the management process of the killed node is gone")
+        return super().start()
+
+    def _http_is_free(self) -> bool:
+        with socket.socket() as own:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                own.bind(("127.0.0.1", self.http))
+            except OSError:
+                return False
+            return True
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[Callable[[str], Any]]:
+    """`brokers("ours")` or `brokers("rabbitmq")`: started."""
+    from clusterbroker.broker.trial.nodes import free_port
+
+    made: list[Any] = []
+
+    def make(kind: str) -> Any:
+        if kind == "rabbitmq":
+            skip_without_rabbitmq()
+            made.append(ManagedRabbitMq(tmp_path / f"rabbitmq{len(made)}"))
+        else:
+            made.append(ManagedNode(tmp_path / f"node{len(made)}", free_port()))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for one in made:
+        (one.close if isinstance(one, ManagedRabbitMq) else one.kill)()
+
+
+async def _filled(url: str, queue: str, bodies: list[bytes]) -> None:
+    client = await Client.open(target(url), timeout_s=30, heartbeat_s=30)
+    confirmed = asyncio.Event()
+
+    def on_confirm(ack: bool, tag: int, multiple: bool) -> None:
+        assert ack, "the source takes what a test has for it"
+        if tag == len(bodies):
+            confirmed.set()
+
+    client.on_confirm = on_confirm
+    await client.call(m.ConfirmSelect())
+    for body in bodies:
+        client.publish(queue, body)
+    await asyncio.wait_for(confirmed.wait(), 60)
+    await client.close()
+
+
+def fill(source: Broker) -> dict[str, list[bytes]]:
+    """Declares the queues, with an exchange and a binding; what is in each."""
+    there: dict[str, list[bytes]] = {}
+    with pika.BlockingConnection(pika.URLParameters(source.url)) as connection:
+        channel = connection.channel()
+        channel.exchange_declare("shop", "topic", durable=True)
+        for queue, arguments in QUEUES.items():
+            channel.queue_declare(queue, durable=True, arguments=arguments)
+            channel.queue_bind(queue, "shop", f"{queue}.#")
+    for queue in QUEUES:
+        there[queue] = [b"%s %06d" % (queue.encode(), number) for number in range(EACH if queue != "empty" else 0)]
+        if there[queue]:
+            asyncio.run(_filled(source.url, queue, there[queue]))
+    return there
+
+
+def taken(url: str, queue: str) -> list[bytes]:
+    """All bodies of a queue, in their order."""
+    found: list[bytes] = []
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel = connection.channel()
+        count = channel.queue_declare(queue, passive=True).method.message_count
+        channel.basic_qos(prefetch_count=1000)
+        for method, _, body in channel.consume(queue, inactivity_timeout=2 if len(found) < count else 0.5):
+            if method is None:
+                break
+            found.append(body)
+            channel.basic_ack(method.delivery_tag)
+        channel.cancel()
+    return found
+
+
+def depth(url: str) -> int:
+    """Messages of all queues, those that are there."""
+    total = 0
+    try:
+        with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+            for queue in QUEUES:
+                try:
+                    total += connection.channel().queue_declare(queue, passive=True).method.message_count
+                except pika.exceptions.ChannelClosedByBroker:
+                    pass
+    except (pika.exceptions.AMQPError, OSError):
+        return 0
+    return total
+
+
+class Run:
+    """`clusterbroker migrate`, in a process."""
+
+    def __init__(self, tmp_path: Path, source: Broker, destination: ManagedNode, *more: str) -> None:
+        self.log = tmp_path / "migrate.log"
+        words = ["migrate", "--from", source.url, "--management", source.management, "--amqp", destination.url]
+        words += ["--data-dir", str(destination.data_dir), "--state", str(tmp_path / "state"), "--skip-unsupported"]
+        with self.log.open("ab") as log:
+            self.process = popen(
+                [sys.executable, "-m", "clusterbroker.broker.cli.main", *words, *more],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+            )
+
+    def ends(self, timeout_s: float = 180) -> tuple[int, str]:
+        """Exit code and all that it said."""
+        return self.process.wait(timeout_s), self.log.read_text()
+
+
+def same(there: dict[str, list[bytes]], url: str, ordered: bool) -> None:
+    for queue, bodies in there.items():
+        found = taken(url, queue)
+        lost = Counter(bodies) - Counter(found)
+        doubled = Counter(found) - Counter(bodies)
+        assert (len(lost), len(doubled)) == (0, 0), f"{queue}: lost {list(lost)[:3]}, doubled {list(doubled)[:3]}"
+        if ordered:
+            assert found == bodies, f"{queue}: out of order"
+
+
+KINDS = ["ours", pytest.param("rabbitmq", marks=pytest.mark.timeout(400))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_definitions_and_messages_move(brokers: Callable[[str], Any], tmp_path: Path, kind: str) -> None:
+    source, destination = brokers(kind), brokers("ours")
+    there = fill(source)
+    code, said = Run(tmp_path, source, destination, "--dry-run").ends()
+    assert code == 0, said
+    assert "nothing was done" in said, said
+    assert depth(destination.url) == 0
+    code, said = Run(tmp_path, source, destination).ends()
+    assert code == 0, said
+    assert "20,100 messages of 3 queues moved" in said, said
+    assert depth(source.url) == 0
+    with pika.BlockingConnection(pika.URLParameters(destination.url)) as connection:
+        connection.channel().basic_publish("shop", "empty.x", b"routed")
+    there["empty"] = [b"routed"]
+    same(there, destination.url, ordered=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("victim", ["mover", "source", "destination"])
+def test_nothing_is_lost_or_doubled_by_a_kill(
+    brokers: Callable[[str], Any], tmp_path: Path, kind: str, victim: str
+) -> None:
+    source, destination = brokers(kind), brokers("ours")
+    there = fill(source)
+    run = Run(tmp_path, source, destination, "--rate", str(RATE))
+    for kill in range(3):
+        wait_for(lambda: depth(destination.url) > 4_000 * (kill + 1), "messages moved", 120)  # noqa: B023
+        if victim == "mover":
+            run.process.kill()
+            run.process.wait(10)
+            run = Run(tmp_path, source, destination, "--rate", str(RATE))
+        else:
+            broker = source if victim == "source" else destination
+            broker.kill()
+            broker.start()
+    code, said = run.ends()
+    if code:  # what it gave up, the next run takes up
+        code, said = Run(tmp_path, source, destination).ends()
+    assert code == 0, said
+    assert depth(source.url) == 0
+    same(there, destination.url, ordered=False)
+
+
+def test_a_second_one_at_the_same_time_is_refused(brokers: Callable[[str], Any], tmp_path: Path) -> None:
+    source, destination = brokers("ours"), brokers("ours")
+    fill(source)
+    first = Run(tmp_path, source, destination, "--rate", "1000")
+    wait_for(lambda: depth(destination.url) > 100, "messages moved")
+    code, said = Run(tmp_path, source, destination).ends()
+    assert code == 1, said
+    assert "another process migrates" in said, said
+    first.process.kill()
+    first.process.wait(10)
+
+
+def test_what_cannot_be_reached_or_is_the_same_is_told_in_a_line(brokers: Callable[[str], Any], tmp_path: Path) -> None:
+    node = brokers("ours")
+    where = ["--amqp", node.url, "--state", str(tmp_path / "state"), "--data-dir", str(node.data_dir)]
+    code, said = command("migrate", "--from", node.url, "--queue", "q", *where)
+    assert (code, said) == (1, "clusterbroker: source and destination are the same broker\n")
+    wrong = f"amqp://guest:wrong@127.0.0.1:{node.port}"
+    code, said = command("migrate", "--from", wrong, "--queue", "q", *where)
+    assert code == 1, said
+    assert said.count("\n") == 1
+    assert "login of user 'guest' was refused" in said
+    assert "wrong" not in said, "no password is told"
+    assert place(wrong).password == "wrong"
+    code, said = command("migrate", "--queue", "q", *where)
+    assert code == 2
+    assert "--from" in said
+
+
+def test_who_follows_moves_what_comes_later_and_ends_on_a_signal(brokers: Callable[[str], Any], tmp_path: Path) -> None:
+    source, destination = brokers("ours"), brokers("ours")
+    with pika.BlockingConnection(pika.URLParameters(source.url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("orders", durable=True)
+        run = Run(tmp_path, source, destination, "--follow")
+        for number in range(5):
+            channel.basic_publish("", "orders", b"%d" % number, pika.BasicProperties(delivery_mode=2))
+            wait_for(lambda: depth(destination.url) == number + 1, f"message {number}")  # noqa: B023
+    run.process.terminate()
+    began_s = time.monotonic()
+    code, said = run.ends(30)
+    assert code == 0, said
+    assert "5 messages of 1 queues moved; interrupted: run it again to go on" in said, said
+    assert time.monotonic() - began_s < 20
+    assert taken(destination.url, "orders") == [b"%d" % number for number in range(5)]
