@@ -173,12 +173,13 @@ class HoldingConsumer:
 class Holding:
     """What links hold of one queue at its owner."""
 
-    __slots__ = ("_asked", "_queue", "_returning", "consumers")
+    __slots__ = ("_asked", "_gives_way", "_queue", "_returning", "consumers")
 
     def __init__(self, queue: HeldQueue) -> None:
         self._queue = queue
         self._returning: deque[tuple[int, list[int], Modification]] = deque()
         self._asked: deque[tuple[int, int, Callable[[list[HeldMessages]], None]]] = deque()
+        self._gives_way: list[int] = []
         self.consumers: dict[Member, HoldingConsumer] = {}
         """Of this node, if it is alone."""
 
@@ -228,14 +229,18 @@ class Holding:
         self._begin_anew(link)
         if name in ring.attributes:
             ring.set_attribute(name, 0)
-        self._queue.subscriptions.forget(link)
+        self._give_way(link)
         ring.mark()
 
     def suspend(self, member: Member, link: int) -> None:
-        """The consumer of the link is gone. Of one that has ended meanwhile nothing stays."""
+        """The consumer of the link is gone. Of one that has ended meanwhile nothing stays, and one that held a message
+        for too long is not waited for as single active consumer."""
         queue = self._queue
-        if LINK_ATTACH.name(link) in queue.ring.attributes:
+        is_single, goes_on = queue.subscriptions.single_active, LINK_ATTACH.name(link) in queue.ring.attributes
+        if goes_on or (is_single and self._returning):
             queue.subscriptions.suspend(member, link)
+            if not goes_on or (is_single and self._withdrawn(link)):
+                self._give_way(link)
         else:
             queue.subscriptions.remove(member)
         queue.last_used_ms = queue.host.now_ms
@@ -257,8 +262,15 @@ class Holding:
             name = LINK_WITHDRAWN.name((link, bucket))
             ring.set_attribute(name, ring.attributes.get(name, 0) | bits)
         self.give_back(seqs, FAILED)
-        self._queue.subscriptions.forget(link)  # as single active consumer it has no more reason to be waited for
+        self._give_way(link)
         return len(seqs)
+
+    def _give_way(self, link: int) -> None:
+        """As single active consumer it has no more reason to be waited for; the next one begins with what returns."""
+        if self._returning:
+            self._gives_way.append(link)
+        else:
+            self._queue.subscriptions.forget(link)
 
     def forget(self, link: int, seqs: Iterable[int]) -> None:
         """The client of the link has heard that these were withdrawn."""
@@ -331,6 +343,10 @@ class Holding:
             _, seqs, modification = self._returning.popleft()
             for seq in seqs:
                 queue.dispatch.modify(seq, modification)
+        if self._gives_way and not self._returning:
+            gone, self._gives_way = self._gives_way, []
+            for link in gone:
+                queue.subscriptions.forget(link)
         while self._asked and self._asked[0][0] <= done:
             _, link, then = self._asked.popleft()
             then(self._told(link))
@@ -342,6 +358,7 @@ class Holding:
         """The queue is deleted: nothing is held of it."""
         asked, self._asked = self._asked, deque()
         self._returning.clear()
+        self._gives_way.clear()
         for _, _, then in asked:
             then([])
 

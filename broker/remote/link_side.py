@@ -133,6 +133,10 @@ class LinkSide:
             del self._links[link.link]
         return ()
 
+    def is_later_here(self, link: LinkAttach) -> bool:
+        """Whether a later attach of the link is, or was last, at this node: its client has what the earlier one had."""
+        return self._links.get(link.link, link.attach) != link.attach
+
     def returned_by(self, link: LinkAttach) -> int:
         """What becomes of a delivery that was settled in vain: it stays with its link, if that is suspended."""
         is_here = not link.link or any(line.link == link for line in self._lines.values())
@@ -165,7 +169,7 @@ class LinkSide:
         return SETTLE_LEFT if consumer in self._gone_links else SETTLE_REQUEUE
 
     def leave_to_link(self, seqs: Sequence[int], late: LinkAttach = NO_LINK) -> None:
-        if self._links.get(late.link, late.attach) != late.attach:
+        if self.is_later_here(late):
             return  # it has them
         for seq in seqs:
             if not self.deleted and self.ring.release(seq) >= 0:

@@ -295,7 +295,9 @@ class RemoteQueue(LinkSide):
 
         def answered(refused: bool) -> None:
             for one in staged:
-                if not self.deleted and self.ring.release(one.seq) >= 0 and refused:
+                if self.deleted or self.is_later_here(one.link):
+                    continue  # what its client says of it now changes nothing, or counts
+                if self.ring.release(one.seq) >= 0 and refused:
                     self._settlements.add(one.seq, self.returned_by(one.link))
             self.ring.mark()
 

@@ -98,6 +98,7 @@ class RingCluster(RingLife):
         first = sorted(self.held)[pick % len(self.held)]
         last = first + width
         mine = [seq for seq in sorted(self.held) if first <= seq <= last and self.held[seq] == holder]
+        assert self.owners(lambda ring: ring.count_held(first, last, holder)) == len(mine)
         if how == "settle":
             assert self.owners(lambda ring: ring.settle_held(first, last, holder)) == len(mine)
         elif how == "take":

@@ -119,6 +119,7 @@ class RingLinks(RingLife):
             if first <= seq <= last and (places[link] == node if link else node == 1)
         ]  # fmt: skip
         linked = [seq for seq in mine if self.holders[seq]]
+        assert self.owners(lambda ring: ring.count_held(first, last, node)) == len(mine)
         if how == "settle":
             assert self.owners(lambda ring: ring.settle_held(first, last, node)) == len(mine)
         elif how == "reject":
@@ -168,6 +169,9 @@ class RingLinks(RingLife):
         def act(half: Half) -> Any:
             node, left, records = half.nodes[self.owner], wanted, []
             held = [seq for seq, _, _ in node.ring.held_by_link(link, 0, 1 << 20)]
+            assert [seq for seq, _, _ in node.ring.held_by_link(link, 2, 1 << 20, 9)] == [
+                seq for seq in held if 2 <= seq <= 9
+            ]
             while left:
                 _, _, absent = node.ring.read_held(link, left, size, {})
                 found = {place[0]: node.message(place) for place in absent}

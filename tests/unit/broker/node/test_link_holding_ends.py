@@ -55,6 +55,42 @@ def test_a_link_ends_that_holds_nothing(cluster: Cluster, where: str, parts_firs
     assert names(cluster) == [], "its queue does not know it any more"
 
 
+@WHERE
+@pytest.mark.parametrize("parts_first", [False, True])
+def test_the_next_one_begins_with_what_the_ended_link_held(cluster: Cluster, where: str, parts_first: bool) -> None:
+    """In order: what it held returns when that is committed, and nothing behind it is handed out before."""
+    link = Receiver(cluster, place(cluster, where))
+    link.consume(prefetch=2)
+    other = Client(cluster, others(cluster)[0])
+    other.consume()
+    publish(cluster, b"1", b"2", b"3")
+    assert link.bodies() == [b"1", b"2"]
+    if parts_first:
+        link.leave()
+    forget(cluster, link)
+    if not parts_first:
+        link.part()
+    assert other.read() == [(b"1", True), (b"2", True), (b"3", False)]
+
+
+@WHERE
+def test_an_ended_link_is_handed_nothing_more(where: str) -> None:
+    """Its node may hear of its end late."""
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().declare("q")
+    link = Receiver(cluster, place(cluster, where))
+    link.consume()
+    publish(cluster, b"1")
+    assert link.bodies() == [b"1"]
+    forget(cluster, link)
+    cluster.turn()
+    publish(cluster, b"2")
+    link.part()
+    cluster.turn()
+    assert ring(cluster).links() == {}
+    assert Client(cluster, others(cluster)[0]).everything() == [b"1", b"2"]
+
+
 # -- what it never wants again
 
 

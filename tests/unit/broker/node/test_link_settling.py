@@ -116,3 +116,27 @@ def test_an_answer_that_is_lost_is_given_again(cluster: Cluster, publishes: byte
     assert awaited[0].answers == ["done"]
     receiver.leave()
     assert Receiver(cluster, there, resumes=True).seqs() == ([2, 3] if publishes else [2]), "it is the next one as well"
+
+
+@pytest.mark.parametrize("is_void", [False, True])
+def test_a_commit_is_answered_when_its_link_is_here_again(cluster: Cluster, is_void: bool) -> None:
+    """Its client has the delivery once more, by the later attach, and may settle it, whatever became of the commit."""
+    here = others(cluster)[0]
+    first = holding(cluster, here, b"1", b"2")
+    outbox = first.handle.outbox
+    outbox.shut = True
+    awaited = Awaited(first, b"1", publishes=b"out")
+    first.leave()
+    second = Receiver(cluster, here, resumes=True)
+    assert second.seqs() == [1, 2]
+    if is_void:
+        second.handle.requeue(1, False)
+        cluster.turn()
+    outbox.shut = False
+    second.handle.ring.mark()
+    cluster.turn()
+    assert awaited.answers == ["refused" if is_void else "done"]
+    if not is_void:
+        second.settle(1)
+    second.settle(2)
+    assert rest(cluster) == ([b"1"] if is_void else [b"out"])

@@ -566,3 +566,18 @@ def test_an_attach_that_waits_for_an_outcome_for_too_long_leaves_all_with_its_li
     cluster.wait(500)
     assert cluster[there].client().consume("q") == [], "nobody else has it before the link's end"
     assert Link(enter(cluster[here]), {held[1]: None}).states == {held[1]: None}
+
+
+@pytest.mark.parametrize("where", ["owner", "elsewhere"])
+def test_a_single_active_consumer_that_times_out_is_not_waited_for(cluster: Cluster, where: str) -> None:
+    cluster["a"].client().declare("w", x_consumer_timeout=5000, x_single_active_consumer=True)
+    owner = str(cluster["a"].map.queue("/", "w").owner)
+    here = owner if where == "owner" else next(name for name in "abc" if name != owner)
+    fill(cluster[owner], 2, "w")
+    peer = enter(cluster[here])
+    assert len(Link(peer, queue="w").take(1)) == 1
+    other = enter(cluster[here], "other").receiver("other", "/queues/w", credit=9)
+    for _ in range(16):
+        cluster.wait(500)
+        peer.raw(b"")
+    assert other.bodies() == [b"0", b"1"]
