@@ -101,9 +101,10 @@ class QueueHandle(Source, Protocol):
         """Which of these deliveries are here, when all that was published before is committed. A text: nobody can say,
         for the link is attached elsewhere, or its queue is gone."""
 
-    def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
+    def forget_tags(self, link: int, upto: int, tags: list[bytes], then: Callable[[], None] = lambda: None) -> None:
         """Nobody asks for these deliveries any more: of a sender by their tags, of a receiver, those that were
-        withdrawn (`HeldMessages`), by seqs of 8 bytes. What is lost with this node `LinkRecovery.keep` makes good."""
+        withdrawn (`HeldMessages`), by seqs of 8 bytes. What is lost with this node `LinkRecovery.keep` makes good.
+        `then()` when that is committed; perhaps never, where the queue is deleted or changes hands."""
 
     def accept_dead_letter(self, message: Message) -> None:
         """Takes a dead letter."""

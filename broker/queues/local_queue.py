@@ -274,9 +274,10 @@ class LocalQueue(QueueHandle):
         self.log.promise(ticket)
         ticket.pass_()
 
-    def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
+    def forget_tags(self, link: int, upto: int, tags: list[bytes], then: Callable[[], None] = lambda: None) -> None:
         if not self.deleted:
             self.log.deliveries.forget(link, upto, tags)
+            self.log.when_durable(then)
 
     # -- transactions: all that belongs together, or nothing --------------------------------------------------
     #

@@ -192,10 +192,10 @@ class Queue(LocalQueue):
         else:
             self.at_links.held(link.link, then)
 
-    def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
+    def forget_tags(self, link: int, upto: int, tags: list[bytes], then: Callable[[], None] = lambda: None) -> None:
         if self.holding is not None and not self.deleted:
             self.holding.forget(link, [int.from_bytes(tag) for tag in tags if len(tag) == SEQ_BYTES])
-        super().forget_tags(link, upto, tags)
+        super().forget_tags(link, upto, tags, then)
 
     def leave_to_link(self, seqs: Sequence[int]) -> None:
         """They are where they were: their link holds them."""

@@ -125,5 +125,5 @@ class LinkSide:
                 self._settlements.add(seq, SETTLE_LEFT)
         self.ring.mark()
 
-    def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
-        self._ask(ASK_FORGET, lambda *_: None, tags=AskedTags(link, 0, tuple(tags), upto=upto))
+    def forget_tags(self, link: int, upto: int, tags: list[bytes], then: Callable[[], None] = lambda: None) -> None:
+        self._ask(ASK_FORGET, lambda *_: then(), tags=AskedTags(link, 0, tuple(tags), upto=upto))
