@@ -229,8 +229,9 @@ class Sender(Endpoint):
             return self.recovered[tag]
         payload = message if isinstance(message, bytes) else message.encoded()
         posting = None if transaction is None else TransactionalState(txn_id=transaction.txn_id)
+        once = not tag
         tag = tag or self._prefix + next(self._numbers).to_bytes(8, "big")
-        delivery = self.sending.send(payload, tag, settled, posting)
+        delivery = self.sending.send(payload, tag, settled, posting, once)
         if self.sending.terms.recoverable and not settled:
             self._host.store.put(self.link_id, tag, None, payload)
         future = self._promise(delivery)

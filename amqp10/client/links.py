@@ -25,6 +25,7 @@ from clusterbroker.amqp10.client.resuming import (
     plan_receiver,
     plan_sender,
 )
+from clusterbroker.amqp10.client.spent import SpentTags
 from clusterbroker.broker.wire.amqp10.performatives import (
     Attach,
     Composite,
@@ -73,6 +74,8 @@ class Outgoing:
     number: int | None = None
     doubt: bool = False
     """Something of it may have reached the peer."""
+    once: bool = False
+    """No other delivery ever has its tag."""
     again: bool = False
     """The peer's map did not have it, and it is sent once more. An exchange does not know what its queues have: it is
     in doubt again if the connection is lost after the last map and before that."""
@@ -124,18 +127,31 @@ class SenderLink(LinkEnd[Outgoing]):
         super().__init__(terms)
         self.resuming: deque[Outgoing] = deque()
         self.queue: deque[Outgoing] = deque()
+        self.spent = SpentTags()
 
-    def send(self, payload: bytes, tag: bytes, settled: bool = False, posting: State = None) -> Outgoing:
-        """Takes a message, to be sent when there is credit. Raises ClientError."""
+    def send(
+        self, payload: bytes, tag: bytes, settled: bool = False, posting: State = None, once: bool = False
+    ) -> Outgoing:
+        """Takes a message, to be sent when there is credit; `once`: no other one ever has this tag. Raises
+        ClientError."""
         if not 0 < len(tag) <= TAG_BYTES_MAX:
             raise ClientError(f"a delivery-tag has 1 to {TAG_BYTES_MAX} bytes, not {len(tag)}")
         if tag in self.unsettled:
             raise ClientError(f"the delivery-tag {tag!r} is in use by an unsettled delivery")
-        delivery = Outgoing(tag, payload, settled, posting, settles=settled)
+        if tag in self.spent:
+            raise ClientError(f"the peer may still know the delivery before with the delivery-tag {tag!r}: use another")
+        if self.spent.full and not once:
+            raise ClientError(f"the peer has not forgotten {len(self.spent)} delivery-tags that were used before")
+        delivery = Outgoing(tag, payload, settled, posting, settles=settled, once=once)
         if not settled:
             self.unsettled[tag] = delivery
         self.queue.append(delivery)
         return delivery
+
+    def _forget(self, delivery: Outgoing) -> None:
+        if not delivery.once and self.unsettled.get(delivery.tag) is delivery:
+            self.spent.add(delivery.tag)
+        super()._forget(delivery)
 
     def restore(self, tag: bytes, payload: bytes, state: State) -> Outgoing:
         """A delivery of an earlier life of this client, which may have been sent."""
@@ -190,6 +206,7 @@ class SenderLink(LinkEnd[Outgoing]):
         """The session is gone, or the link attaches once more for the rest of a map. What was begun is in doubt, the
         rest waits."""
         self._unattached()
+        self.spent.detached()
         self.resuming.clear()
         if self.queue and self.queue[0].begun:
             self.queue.popleft()
@@ -224,7 +241,8 @@ class SenderLink(LinkEnd[Outgoing]):
             state = self.series.own.states[tag]  # the program may have settled it since our attach went out
             self._resume(self.unsettled.get(tag) or Outgoing(tag, b"", state=state), state, settles=True)
         for tag in plan.forget:
-            self.unsettled.pop(tag, None)
+            if tag in self.unsettled:
+                self._forget(self.unsettled[tag])
         for tag, place in plan.resume:
             delivery = self.unsettled[tag]
             if place is not None:

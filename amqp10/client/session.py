@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from clusterbroker.amqp10.client.errors import LinkDetached, PeerError, ProtocolError, SessionEnded
 from clusterbroker.amqp10.client.links import (
+    LINK_RECOVERY,
     SECOND,
     Attached,
     Detached,
@@ -21,6 +22,7 @@ from clusterbroker.amqp10.client.links import (
     due,
 )
 from clusterbroker.amqp10.client.resuming import State, peer_map
+from clusterbroker.amqp10.client.spent import FORGOTTEN
 from clusterbroker.broker.wire.amqp10.errors import NOT_ALLOWED
 from clusterbroker.broker.wire.amqp10.performatives import (
     Attach,
@@ -35,6 +37,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     Transfer,
 )
 from clusterbroker.broker.wire.amqp10.serials import SERIALS, distance, room
+from clusterbroker.broker.wire.numbers import UInt64
 
 WINDOW: Final = 8192
 """Transfer frames that the peer may send before it hears of the session again."""
@@ -158,6 +161,8 @@ class Session:
         if (attach.source is None and link.role) or (attach.target is None and not link.role):
             return []  # its detach, with the error, follows (2.6.3)
         link.attached = True
+        if isinstance(link, SenderLink):
+            link.spent.answers = link.terms.recoverable and LINK_RECOVERY in attach.offered_capabilities
         link.delivery_count = (attach.initial_delivery_count or 0) if link.role else 0
         events: list[SessionEvent] = [Attached(link, attach)]
         if link.terms.recoverable and link.resumes:
@@ -211,6 +216,8 @@ class Session:
         if link is not None and self._handle_of(link) in self._leaving:
             link = None  # the peer knows its handle no more when an answer comes
         if isinstance(link, SenderLink):
+            if flow.properties and (number := flow.properties.get(FORGOTTEN)) is not None:
+                link.spent.answered(number)
             limit = (flow.delivery_count or 0) + (flow.link_credit or 0)
             link.credit = room(link.delivery_count, limit)
             events = self.pump()
@@ -232,7 +239,10 @@ class Session:
             self._tell(link)
         return events
 
-    def _tell(self, link: Link | None = None, drain: bool = False, echo: bool = False) -> None:
+    def _tell(
+        self, link: Link | None = None, drain: bool = False, echo: bool = False,
+        properties: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         handle = None if link is None else self._handle_of(link)
         self._incoming_window = WINDOW
         self._say(
@@ -246,6 +256,7 @@ class Session:
                 link_credit=None if link is None or handle is None else link.credit,
                 drain=drain,
                 echo=echo,
+                properties=properties,
             )
         )
 
@@ -266,6 +277,7 @@ class Session:
             if isinstance(link, SenderLink):
                 while self._remote_window > 0 and (delivery := link.next()) is not None:
                     events += self._transfer(handle, link, delivery)
+                self._ask_forgotten(link)
             self._review(link)
         return events
 
@@ -354,7 +366,13 @@ class Session:
             return
         link, _ = self._sent.pop(delivery.number)
         self._queue(_Pending(False, delivery.number, delivery.number, True, delivery.state))
+        self._ask_forgotten(link)
         self._review(link)
+
+    def _ask_forgotten(self, link: SenderLink) -> None:
+        """What is settled by now, may its tags be used again?"""
+        if self._handle_of(link) not in self._leaving and (number := link.spent.ask()) is not None:
+            self._tell(link, properties={FORGOTTEN: UInt64(number)})
 
     def _review(self, link: Link) -> None:
         """What the incomplete maps of this attach have named is decided: the next attach has the rest."""

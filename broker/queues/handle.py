@@ -121,8 +121,8 @@ class QueueHandle(Source, Protocol):
 
     def forget_tags(self, link: int, upto: int, tags: list[bytes], then: Callable[[], None] = lambda: None) -> None:
         """Nobody asks for these deliveries any more: of a sender by their tags, of a receiver, those that were
-        withdrawn (`HeldMessages`), by seqs of 8 bytes; `then()` when that is committed, or will be with
-        whatever is said next. What is lost with this node `LinkRecovery.keep` makes good."""
+        withdrawn (`HeldMessages`), by seqs of 8 bytes. What is lost with this node `LinkRecovery.keep` makes good.
+        `then()` when that is committed, or the queue is deleted; perhaps never, where the queue changes hands."""
 
     def accept_dead_letter(self, message: Message) -> None:
         """Takes a dead letter."""

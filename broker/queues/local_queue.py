@@ -287,7 +287,9 @@ class LocalQueue(QueueHandle):
     def forget_tags(self, link: int, upto: int, tags: list[bytes], then: Callable[[], None] = lambda: None) -> None:
         if not self.deleted:
             self.log.deliveries.forget(link, upto, tags)
-        then()
+            self.log.when_durable(then)
+        else:
+            then()
 
     # -- transactions: all that belongs together, or nothing --------------------------------------------------
     #

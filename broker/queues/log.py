@@ -7,6 +7,7 @@ A log knows neither limits, consumers nor readers: a `queue.Queue` and a `broker
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from clusterbroker.broker.queues.link_deliveries import LinkDeliveries
@@ -26,13 +27,14 @@ class MessageLog:
     waiting  (seq, ticket) of publishes that wait for the commit of all before the seq; None or empty: none does
     """
 
-    __slots__ = ("_clean", "_deliveries", "_producers", "commits", "ring", "synced", "waiting")
+    __slots__ = ("_afterwards", "_clean", "_deliveries", "_producers", "commits", "ring", "synced", "waiting")
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
         self.commits = self._clean = 0  # the second: the last group after which nothing was left to write
         self.synced = True
         self.waiting: deque[tuple[int, Ticket]] | None = None
+        self._afterwards: deque[tuple[int, Callable[[], None]]] | None = None
         self._producers: Producers | None = None
         self._deliveries: LinkDeliveries | None = None
 
@@ -65,6 +67,17 @@ class MessageLog:
             self._clean = self.commits
         if self.waiting:
             self.answer()
+        while self._afterwards and self.durable(self._afterwards[0][0]):
+            self._afterwards.popleft()[1]()
+
+    def when_durable(self, then: Callable[[], None]) -> None:
+        """`then()` when what has just happened is committed; never, if another node owns the log by then."""
+        if not self.ring.needs_write:
+            then()
+            return
+        if self._afterwards is None:
+            self._afterwards = deque()
+        self._afterwards.append((self.commits, then))
 
     def answer(self) -> None:
         """Passes the tickets whose messages are committed."""
@@ -81,10 +94,13 @@ class MessageLog:
 
     def end_epoch(self) -> None:
         """This node does not own the log any more: publishers ask the next owner, and so none is answered."""
-        self._producers = self._deliveries = self.waiting = None
+        self._producers = self._deliveries = self.waiting = self._afterwards = None
 
     def release(self) -> None:
         """The queue is deleted: whoever waits is answered."""
         for _, ticket in self.waiting or ():
             ticket.pass_()
-        self.waiting = None
+        afterwards = self._afterwards or ()
+        self.waiting = self._afterwards = None
+        for _, then in afterwards:
+            then()

@@ -17,7 +17,7 @@ clients know (design page, 4.5):
 
 A client that lies (its map lacks what it has, or names what it never sent) gives up what it lied about; nothing else
 changes. A tag that is used again at once is ambiguous when its client comes back without an outcome: what is known by
-it may be the delivery before, whose end was lost with the node.
+it may be the delivery before, whose end was lost with the node. One that the queue has said to be forgotten is not.
 """
 
 from __future__ import annotations
@@ -153,8 +153,9 @@ class Attached:
     def settle(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
             delivery.settled = True
-        upto = value_of(self.link.attach, self.number) - 1
-        self.handle.forget_tags(self.link.link, upto, [delivery.tag for delivery in deliveries])
+        upto, over = value_of(self.link.attach, self.number) - 1, list(deliveries)
+        tags = [delivery.tag for delivery in over]
+        self.handle.forget_tags(self.link.link, upto, tags, lambda: self.client.forgotten(over))
 
 
 class Client:
@@ -168,7 +169,9 @@ class Client:
         self.everything: list[Delivery] = []
         self.free = [b"t%d" % place for place in range(TAGS)]
         self.resting: list[bytes] = []
-        """Settled, but perhaps not forgotten before the world has come to rest."""
+        """Settled, but perhaps not forgotten before the queue has said so, or the world has come to rest."""
+        self.last: dict[bytes, Delivery] = {}
+        """Of each tag."""
         self.attached: Attached | None = None
         self.former: list[Attached] = []
         self.link = 0
@@ -179,8 +182,14 @@ class Client:
         delivery = Delivery(tag, b"%d:%d" % (self.number, len(self.everything)))
         delivery.early = early
         self.everything.append(delivery)
-        self.unsettled[delivery.tag] = delivery
+        self.unsettled[delivery.tag] = self.last[delivery.tag] = delivery
         return delivery
+
+    def forgotten(self, deliveries: list[Delivery]) -> None:
+        """The queue has forgotten these, whoever owns it next: their tags are as good as new."""
+        for tag in [each.tag for each in deliveries if self.last[each.tag] is each and each.tag in self.resting]:
+            self.resting.remove(tag)
+            self.free.append(tag)
 
     def gives_up(self) -> None:
         """Nobody knows what became of its deliveries."""

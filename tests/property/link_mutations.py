@@ -10,6 +10,7 @@ from unittest.mock import patch
 from clusterbroker.broker.node.link_recovery import LinkRecovery
 from clusterbroker.broker.queues.attributes import LINK_DELIVERY
 from clusterbroker.broker.queues.link_deliveries import LinkDeliveries, Tagged, value_of
+from clusterbroker.broker.queues.log import SAFE, MessageLog
 from clusterbroker.broker.remote import asking
 from clusterbroker.cluster.ids import LogIndex
 
@@ -91,11 +92,23 @@ def ends_unheard() -> Any:
     return patch.object(LinkRecovery, "ended", lambda *_: None)
 
 
+def forgotten_too_early() -> Any:
+    """A queue says that it has forgotten before that is committed."""
+    at_once = patch.object(MessageLog, "when_durable", lambda _, then: then())
+    return at_once, patch.object(asking.Asking, "_answer", _forgets_at_once)
+
+
+def _forgets_at_once(self: asking.Asking, attachment: Any, ask: Any, now_ms: int) -> None:
+    _answer(self, attachment, ask, now_ms)
+    if ask.what == asking.ASK_FORGET:
+        self._purges.append((*self._purges.pop()[:3], SAFE))
+
+
 MUTATIONS: Final[dict[str, Bug]] = {
     bug.__name__: bug
     for bug in (
         never_known, always_again, early_answers, late_writers, unlogged, forgets_later_ones, keeps_nothing,
-        ends_unheard,
+        ends_unheard, forgotten_too_early,
     )
 }  # fmt: skip
 

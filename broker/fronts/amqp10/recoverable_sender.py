@@ -13,6 +13,7 @@ lacks it that is complete, or is the last one of a series (`node.open_maps`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.fronts.amqp10 import resuming
@@ -45,7 +46,7 @@ SERIES_MAX: Final = resuming.TAGS_MAX
 class RecoverableSender:
     """What an attached link of this kind has besides."""
 
-    __slots__ = ("_node", "_number", "_over", "_queues", "again", "attachment")
+    __slots__ = ("_asks", "_forgetting", "_node", "_number", "_over", "_queues", "_waiting", "again", "attachment")
 
     def __init__(self, node: Node, attachment: Attachment) -> None:
         self._node = node
@@ -55,6 +56,10 @@ class RecoverableSender:
         self._number = 0
         self._queues: dict[QueueHandle, None] = {}
         self._over: dict[bytes, None] = {}
+        self._asks = 0
+        self._forgetting: dict[int, QueueHandle] = {}
+        """Queues that were told to forget some, and have not committed that; by a number."""
+        self._waiting: tuple[set[int], Callable[[], None]] | None = None
 
     def tagged(self, tags: Collection[bytes], route: Route[QueueHandle]) -> Tagged:
         """The next deliveries, on their way to these queues."""
@@ -75,6 +80,7 @@ class RecoverableSender:
 
     def flush(self) -> None:
         """Their queues forget them: once a turn, when outcomes are told."""
+        self._review()
         if not self._over:
             return
         tags, self._over = list(self._over), {}
@@ -83,7 +89,29 @@ class RecoverableSender:
             if queue.deleted:
                 del self._queues[queue]
             else:
-                queue.forget_tags(int(link.link), value_of(link.attach, self._number) - 1, tags)
+                self._asks += 1
+                self._forgetting[self._asks] = queue
+                upto = value_of(link.attach, self._number) - 1
+                queue.forget_tags(int(link.link), upto, tags, partial(self._forgotten, self._asks))
+
+    def _forgotten(self, ask: int) -> None:
+        self._forgetting.pop(ask, None)
+        self._review()
+
+    def when_forgotten(self, then: Callable[[], None]) -> None:
+        """`then()` when no queue of this attach knows what is over by now, whoever owns it next. A later question
+        takes the place of this one."""
+        self.flush()
+        self._waiting = set(self._forgetting), then
+        self._review()
+
+    def _review(self) -> None:
+        if self._waiting is None:
+            return
+        asks, then = self._waiting
+        if all(ask not in self._forgetting or self._forgetting[ask].deleted for ask in asks):
+            self._waiting = None
+            then()
 
     def resumed(self, queue: QueueHandle | None) -> None:
         """Deliveries of an earlier attach may be known to this queue."""

@@ -56,12 +56,16 @@ from clusterbroker.broker.wire.amqp10.performatives import (
 )
 from clusterbroker.broker.wire.amqp10.serials import SERIALS, distance
 from clusterbroker.broker.wire.amqp10.tags import TagSet
+from clusterbroker.broker.wire.numbers import UInt64
 from clusterbroker.journal.record import Message
 
 CREDIT: Final = 1000
 UNSETTLED_MAX: Final = 8 * CREDIT
 LASTING_MAX: Final = 4096
 """Deliveries that the node remembers of a link whose state survives its connection."""
+FORGOTTEN: Final = "clusterbroker:forgotten"
+"""Flow property of a recoverable link in rcv-settle-mode second. A client asks with a number, and is answered with it
+when the tags of what it had settled before are free: no map is answered for these deliveries any more."""
 UNSETTLED, SETTLED, MIXED = 0, 1, 2
 """snd-settle-mode (2.8.2)."""
 _ACCEPTED: Final = Accepted()
@@ -83,6 +87,8 @@ class Store(Protocol):
     def over(self, tags: Collection[bytes]) -> None: ...
 
     def flush(self) -> None: ...
+
+    def when_forgotten(self, then: Callable[[], None]) -> None: ...
 
     def suspend(self, named: Collection[bytes]) -> None: ...
 
@@ -229,6 +235,18 @@ class SenderLink:
                 self.review_credit()
         if flow.echo:
             self.tell()
+        if flow.properties is not None and self.store is not None and not self.settles_first:
+            number = flow.properties.get(FORGOTTEN)
+            if isinstance(number, UInt64):
+                self.store.when_forgotten(lambda: self._forgot(number))
+
+    def _forgot(self, number: int) -> None:
+        """What the client had settled before it asked this is forgotten."""
+        if self.incoming.owner is not None:
+            flow = self.session.flow(self.handle, self.delivery_count, self.credit)
+            flow.properties = {FORGOTTEN: number}
+            self.session.send(flow)
+            self.session.want_send()
 
     # -- transfers
 

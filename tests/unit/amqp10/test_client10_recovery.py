@@ -14,7 +14,17 @@ import pika
 import pytest
 
 from clusterbroker import Broker
-from clusterbroker.amqp10.client import Accepted, Backoff, ClientConnection, FileStore, Message, Receiver, connect
+from clusterbroker.amqp10.client import (
+    Accepted,
+    Backoff,
+    ClientConnection,
+    ClientError,
+    FileStore,
+    Message,
+    Receiver,
+    Sender,
+    connect,
+)
 from clusterbroker.amqp10.client.store import LinkId
 from tests.support.cutting import Cutter
 
@@ -224,3 +234,41 @@ async def test_more_in_doubt_than_an_attach_has_room_for_is_behind_an_exchange_o
             found.append(int(delivery.body))
             await delivery.accept()
         assert found == list(range(DOUBTED))
+
+
+async def free(sender: Sender, tag: bytes) -> None:
+    """The node has forgotten the delivery that had this tag."""
+    while tag in sender.sending.spent:  # noqa: ASYNC110 - a set has no event
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("address", ["/queues/q", "/exchanges/amq.fanout"])
+async def test_a_tag_is_used_again_when_the_node_has_forgotten_it(durable: Cutter, address: str) -> None:
+    """Used at once, and lost on the way, it would be answered for the delivery before."""
+    async with await connect(durable.url, container_id="c", backoff=QUICK) as connection:
+        sender = await connection.sender(address, name="out", recoverable=True)
+        assert await sender.send(Message(body=b"1"), tag=b"t") == Accepted()
+        with pytest.raises(ClientError, match="use another"):
+            sender.submit(Message(body=b"2"), tag=b"t")
+        await asyncio.wait_for(free(sender, b"t"), HANGS_S)
+        future = sender.submit(Message(body=b"3"), tag=b"t")
+        durable.cut()
+        assert await asyncio.wait_for(future, HANGS_S) == Accepted()
+        receiver = await connection.receiver("/queues/q")
+        assert [(await anext(receiver)).body for _ in range(2)] == [b"1", b"3"]
+
+
+async def test_a_tag_that_was_settled_on_a_lost_connection_stays_used(durable: Cutter) -> None:
+    async with await connect(durable.url, container_id="c", backoff=QUICK) as connection:
+        sender = await connection.sender("/queues/q", name="out", recoverable=True, settle="manual")
+        assert await sender.send(Message(body=b"1"), tag=b"t") == Accepted()
+        sender.settle(b"t")
+        durable.cut()
+        assert await sender.send(Message(body=b"2"), tag=b"u") == Accepted()
+        sender.settle(b"u")
+        await asyncio.wait_for(free(sender, b"u"), HANGS_S)
+        with pytest.raises(ClientError, match="use another"):
+            sender.submit(Message(body=b"3"), tag=b"t")
+        await sender.close()
+        again = await connection.sender("/queues/q", name="out", recoverable=True)
+        assert await again.send(Message(body=b"3"), tag=b"t") == Accepted(), "of another life of the link"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,10 +20,13 @@ class Queue:
     def __init__(self) -> None:
         self.deliveries = LinkDeliveries(Ring(1, True, 0, SegmentUse(), []))
         self.asked = 0
+        self.committed: list[Callable[[], None]] = []
+        """What is to be called, one after the other."""
 
-    def forget_tags(self, link: int, upto: int, tags: list[bytes]) -> None:
+    def forget_tags(self, link: int, upto: int, tags: list[bytes], then: Callable[[], None]) -> None:
         self.asked += 1
         self.deliveries.forget(link, upto, tags)
+        self.committed.append(then)
 
     @property
     def known(self) -> list[bytes]:
@@ -74,3 +78,40 @@ def test_a_tag_comes_again_once() -> None:
     store.again = frozenset((b"a",))
     assert publish(store, queue, b"a", b"b").again == {b"a"}
     assert not publish(store, queue, b"a").again
+
+
+def test_what_is_over_is_forgotten_when_each_of_its_queues_has_committed_that() -> None:
+    store, one = sender()
+    other, told = Queue(), []
+    publish(store, one, b"a")
+    publish(store, other, b"b")
+    store.over((b"a", b"b"))
+    store.when_forgotten(lambda: told.append("forgotten"))
+    store.over((b"c",))
+    store.flush()
+    one.committed[0]()
+    assert not told
+    other.committed[0]()
+    assert told == ["forgotten"], "what was over later is another question's"
+    for then in (*one.committed[1:], *other.committed[1:]):
+        then()
+    assert told == ["forgotten"]
+
+
+def test_a_queue_that_is_gone_knows_nothing() -> None:
+    store, queue = sender()
+    told: list[str] = []
+    publish(store, queue, b"a")
+    store.over((b"a",))
+    store.when_forgotten(lambda: told.append("forgotten"))
+    queue.deleted = True
+    store.flush()
+    assert told == ["forgotten"]
+
+
+def test_with_nothing_over_the_answer_is_at_once() -> None:
+    store, queue = sender()
+    told: list[str] = []
+    publish(store, queue, b"a")
+    store.when_forgotten(lambda: told.append("forgotten"))
+    assert told == ["forgotten"]
