@@ -137,8 +137,14 @@ class Runner:
         environment = self._environment
         self._activity = await connection.channel(publisher_confirms=False)
         await self._report("started")
-        if not self._loaded and not await self._load():
-            return EXIT_LOAD_FAILED
+        if not self._loaded:
+            load, stop = asyncio.create_task(self._load()), asyncio.create_task(self._stop.wait())
+            await asyncio.wait({load, stop}, return_when=asyncio.FIRST_COMPLETED)
+            stop.cancel()
+            if not load.done():
+                return EXIT_DRAINED  # nothing is at work, and nobody waits for the rest of the load
+            if not load.result():
+                return EXIT_LOAD_FAILED
         if self._stop.is_set():
             return EXIT_DRAINED
         channel = await connection.channel(publisher_confirms=True, on_return_raises=True)

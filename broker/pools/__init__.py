@@ -1,1 +1,1 @@
-"""Worker pools: pure parts that decide about groups, workers and answers (design page `workers.md`)."""
+"""Worker pools: pure parts that decide about groups and workers. docs/design/012-pool-policy-and-library.md"""

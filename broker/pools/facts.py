@@ -1,8 +1,9 @@
 """Input of the scaling policy: what is so in a pool at one moment, and the settings that apply.
 
-The controller makes these values from its map and from the rows that owners and foremen tell (design page `workers.md`,
-2.6, 2.7). Times are seconds of one steady clock, that of the policy's `now_s`. Memory is bytes. Counters only rise
-while a group lives; a counter that falls (another owner counts from zero) begins anew.
+The controller makes these values from its map and from what owners and foremen tell. "Section 4" and numbers such as
+2.4 are those of the design page of worker pools (docs/design/012-pool-policy-and-library.md is what is built of it).
+Times are seconds of one steady clock, that of the policy's `now_s`. Memory is bytes. Counters only rise while a group
+lives; a counter that falls (another owner counts from zero) begins anew.
 
 Contract: a launch is in the facts of the step after its order, though the wiring log has not answered yet, and a
 retired worker is RETIRING there. So no order is given twice. A launch that the log refuses leaves the facts again.

@@ -1,4 +1,4 @@
-"""Scaling policy of a pool: facts and time in, orders out (design page `workers.md`, section 4).
+"""Scaling policy of a pool: facts and time in, orders out. docs/design/012-pool-policy-and-library.md
 
     facts --> demand (need, window) --> surplus --> Retire --> Stop
                        |missing workers

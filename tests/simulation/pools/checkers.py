@@ -1,4 +1,4 @@
-"""Invariants of the scaling policy (design page `workers.md`, section 4), each judged from what is true in the world.
+"""Invariants of the scaling policy, numbered as on its design page, each judged from what is true in the world.
 
 No checker asks the policy what it counted: launches, claims, windows and shares are kept here a second time.
 

@@ -73,6 +73,14 @@ class Async(Worker):
         return self.key
 
 
+class Slow(Worker):
+    """Is loading for ever."""
+
+    def load(self, key: str) -> None:
+        note("loading")
+        time.sleep(600)
+
+
 class Unloadable(Worker):
     def load(self, key: str) -> None:
         raise FileNotFoundError(f"infrastructure {key}")

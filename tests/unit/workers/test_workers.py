@@ -247,8 +247,10 @@ def test_what_nobody_waits_for_is_not_begun(made: HandMade, pool: Pool, tmp_path
         b"0",
         made.properties({"x-deadline": round(time.time() * 1_000) - 1, "x-rpc-path": "long"}),
     )
-    with worker(made, "42", "Sample", tmp_path):
+    with worker(made, "42", "Sample", tmp_path) as process:
         assert pool.call("42", b"x").body == b"x"
+        process.term()
+        assert process.exit() == 0, process.text
     assert notes(tmp_path, "began") == []
     assert made.depth("core-req-42") == 0
 
@@ -268,6 +270,14 @@ def test_a_worker_that_cannot_load(made: HandMade, tmp_path: Path) -> None:
     assert "infrastructure 42" in process.text
     assert made.consumers("core-req-42") == 0
     assert made.events() == ["started"]
+
+
+def test_term_ends_a_load(made: HandMade, tmp_path: Path) -> None:
+    made.group("42")
+    process = WorkerProcess(made, "42", "tests.unit.workers.sample:Slow", tmp_path)
+    until(lambda: notes(tmp_path, "loading"), "it is loading")
+    process.term()
+    assert process.exit() == 0, process.text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,112 @@
+"""Names, headers, variables and messages of the library, without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from clusterbroker_workers import Fail, Pool, Retry, Unserved, WorkerFailed, names
+from clusterbroker_workers import headers as h
+from clusterbroker_workers.connecting import addresses
+from clusterbroker_workers.environment import Environment, Misconfigured
+from clusterbroker_workers.pool import _answer, _question
+
+
+def test_names() -> None:
+    assert names.requests_queue("core", "42") == "core-req-42"
+    assert names.requests_queue("a-req", "b") != names.requests_queue("a", "req-b"), "parts cannot meet"
+    assert names.requests_queue("core", "infra=42,\u00e9") == "core-req-infra%3D42%2C%C3%A9"
+    assert names.requests_queue("core", "a b") != names.requests_queue("core", "a%20b")
+    assert names.requests_queue("core", "") == "core-req-"
+    long = names.requests_queue("core", "%" * 100)
+    assert long.startswith("core-req-~")
+    assert len(long) == len("core-req-~") + 40
+    assert len(names.requests_queue("core", "k" * 246)) == 255
+    assert names.requests_queue("core", "k" * 247).startswith("core-req-~")
+
+
+def test_headers_are_understood_whoever_wrote_them() -> None:
+    for value in ("7", b"7", bytearray(b"7"), 7, 7.0, "7.0"):
+        assert h.number({"n": value}, "n") == 7
+    for value in ("seven", "inf", "nan", None, b"\xff"):
+        assert h.number({"n": value}, "n") is None
+    assert h.text({"s": b"ok"}, "s") == h.text({"s": "ok"}, "s") == "ok"
+    assert h.text({}, "s") is None
+    version, trace, span, flags = h.new_trace().split("-")
+    assert (version, len(trace), len(span), flags) == ("00", 32, 16, "01")
+
+
+def test_variables() -> None:
+    found = Environment.read({"WORKER_POOL": "core", "WORKER_KEY": "42", "WORKER_AMQP_URIS": "amqp://a/, amqp://b/"})
+    assert (found.requests_queue, found.activity_exchange) == ("core-req-42", "core-activity-xchg")
+    assert found.urls == ("amqp://a/", "amqp://b/")
+    assert (found.prefetch, found.grace_s) == (1, 30.0)
+    assert found.id
+    for variables, line in (
+        ({}, "WORKER_POOL is not set"),
+        ({"WORKER_POOL": "p", "WORKER_PREFETCH": "0"}, "WORKER_PREFETCH is '0'"),
+        ({"WORKER_POOL": "p", "WORKER_GRACE_S": "soon"}, "WORKER_GRACE_S is 'soon'"),
+        ({"WORKER_POOL": "p", "WORKER_GRACE_S": "nan"}, "WORKER_GRACE_S is 'nan'"),
+    ):
+        with pytest.raises(Misconfigured, match=line):
+            Environment.read(variables)
+    with pytest.raises(ValueError, match="no address"):
+        addresses(" , ")
+
+
+def test_a_request_as_it_is_sent() -> None:
+    question = _question("42", "\u00e9", 30.0, "/v2", {"mine": 1, "traceparent": "00-1-2-01"}, 2.5, "text/plain", 3)
+    message = question.message("amq.rabbitmq.reply-to", 29.5)
+    assert message.body == "\u00e9".encode()
+    assert (message.correlation_id, message.reply_to) == (question.correlation_id, "amq.rabbitmq.reply-to")
+    assert (message.content_type, message.priority) == ("text/plain", 3)
+    assert message.properties.expiration == "29500"
+    assert message.properties.delivery_mode == 2
+    assert {name: message.headers[name] for name in ("x-rpc-path", "x-delay", "mine", "traceparent")} == {
+        "x-rpc-path": "/v2", "x-delay": 2_500, "mine": 1, "traceparent": "00-1-2-01",
+    }  # fmt: skip
+    assert abs(message.headers["x-deadline"] / 1_000 - time.time() - 32) < 5
+    again = question.message(None, 1.0)
+    assert again.message_id != message.message_id
+    assert again.correlation_id == message.correlation_id
+
+
+def test_words_of_the_broker_and_of_workers() -> None:
+    class Message:
+        def __init__(self, **headers: object) -> None:
+            self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+            self.body, self.correlation_id = b"body", "1"
+
+    assert _answer(Message(x_status=b"ok")).body == b"body"  # type: ignore[arg-type]
+    assert _answer(Message()).body == b"body"  # type: ignore[arg-type]
+    with pytest.raises(WorkerFailed, match="core_error"):
+        _answer(Message(x_status=b"core_error"))  # type: ignore[arg-type]
+    with pytest.raises(Unserved, match="maxlen"):
+        _answer(Message(x_status="maxlen"))  # type: ignore[arg-type]
+    with pytest.raises(Unserved, match="a-new-word"):
+        _answer(Message(x_status="a-new-word", x_pool="core"))  # type: ignore[arg-type]
+
+
+def test_mistakes_of_authors() -> None:
+    with pytest.raises(ValueError, match="word of the broker"):
+        Fail("text", status="expired")
+    with pytest.raises(ValueError, match="positive"):
+        Retry(0)
+    with Pool("amqp://localhost:1/", "core") as pool:
+        with pytest.raises(ValueError, match="timeout_s"):
+            pool.call("42", timeout_s=0)
+        with pytest.raises(ValueError, match="255 bytes"):
+            pool.call("k" * 256)
+        with pytest.raises(ValueError, match="at_once"):
+            next(pool.map(["42"], at_once=0))
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.call("42")
+    pool.close()
+
+
+async def test_a_pool_that_nobody_used_is_closed() -> None:
+    async with Pool("amqp://localhost:1/", "core") as pool:
+        await asyncio.sleep(0)
+    assert pool.name == "core"
