@@ -1,4 +1,4 @@
-"""Driver `kubernetes`: a worker is a bare Pod. Experimental: docs/design/011-foreman-and-drivers.md says what was tried.
+"""Driver `kubernetes`: a worker is a bare Pod. Experimental: docs/design/011-foreman-and-drivers.md says why.
 
     start     Pod (name = prefix and worker id) -> Secret with the credential, owned by the Pod, which waits for it
     its end   phase Succeeded or Failed; a finalizer of ours keeps the Pod and its exit status until it is removed
