@@ -31,8 +31,8 @@ HEAD: Final = (
     "the node from starting, with a line that says where it stands (of a variable that is no setting, and has no "
     "section's __ in it, the log has a warning). Secrets need not stand here: settings whose names "
     "end with _file name files, which nobody but the node's user and group may read.",
-    "Sections [pools.NAME] say how the workers of a pool are run; they stand in this file only, and neither variables nor "
-    "the command line have a word for them: docs/worker-pools-drivers.md.",
+    "Sections [pools.NAME] say how the workers of a pool are run; they stand in this file only, and neither variables "
+    "nor the command line have a word for them: docs/worker-pools-drivers.md.",
     "Made by `clusterbroker settings --toml`.",
 )
 

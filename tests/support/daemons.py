@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Callable
@@ -206,3 +207,83 @@ def load_image(socket: Path) -> None:
 def clear(directory: Path) -> None:
     """What containers left there."""
     shutil.rmtree(directory, ignore_errors=True)
+
+
+TOKEN = "of-the-tests"
+
+
+def kubernetes(directory: Path) -> tuple[list[Daemon], Path]:
+    """etcd, kube-apiserver and the stand-in for a kubelet, and the file by which the API server is reached."""
+    root = Path(os.environ.get("CLUSTERBROKER_DAEMONS", "~/.cache/clusterbroker/daemons")).expanduser()
+    if not (root / "kube-apiserver").exists():
+        raise Missing(f"no kube-apiserver in {root}: scripts/driver-kubernetes builds it")
+    etcd, peer, api = _free_port(), _free_port(), _free_port()
+    key = directory / "accounts.key"
+    subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
+    (directory / "tokens").write_text(f"{TOKEN},tests,tests,system:masters\n")
+    found: list[Daemon] = []
+    scripts = {
+        "etcd": f"exec {root}/etcd --data-dir {directory}/etcd --unsafe-no-fsync"
+        f" --listen-client-urls http://127.0.0.1:{etcd} --advertise-client-urls http://127.0.0.1:{etcd}"
+        f" --listen-peer-urls http://127.0.0.1:{peer} --initial-advertise-peer-urls http://127.0.0.1:{peer}"
+        f" --initial-cluster default=http://127.0.0.1:{peer}",
+        "api": f"exec {root}/kube-apiserver --etcd-servers http://127.0.0.1:{etcd} --secure-port {api}"
+        f" --bind-address 127.0.0.1 --cert-dir {directory}/certificates --token-auth-file {directory}/tokens"
+        f" --service-account-key-file {key} --service-account-signing-key-file {key}"
+        " --service-account-issuer https://tests --service-cluster-ip-range 10.0.0.0/24 --authorization-mode RBAC"
+        " --disable-admission-plugins ServiceAccount,TaintNodesByCondition --enable-priority-and-fairness=false",
+        "kubelet": f"cd {Path(__file__).resolve().parents[2]} &&"
+        f" exec {sys.executable} -m tests.support.kubelet {api} {TOKEN}",
+    }
+    checks: dict[str, Callable[[], bool]] = {
+        "etcd": lambda: _listens(etcd), "api": lambda: _ready(api), "kubelet": lambda: True,
+    }  # fmt: skip
+    try:
+        for name, script in scripts.items():
+            (directory / name).mkdir(exist_ok=True)
+            found.append(Daemon(directory / name, script, {}, checks[name]))
+    except BaseException:
+        for daemon in reversed(found):
+            daemon.end()
+        raise
+    config = directory / "kubeconfig"
+    config.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1", "kind": "Config", "current-context": "a",
+                "clusters": [
+                    {"name": "a", "cluster": {"server": f"https://127.0.0.1:{api}", "insecure-skip-tls-verify": True}}
+                ],
+                "users": [{"name": "a", "user": {"token": TOKEN}}],
+                "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+            }
+        )
+    )  # fmt: skip
+    return found, config
+
+
+def _free_port() -> int:
+    import socket as sockets
+
+    with sockets.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    import socket as sockets
+
+    try:
+        sockets.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _ready(port: int) -> bool:
+    from tests.support.kubelet import Api
+
+    try:
+        return Api(port, TOKEN).ask("GET", "/api/v1/namespaces/default") is not None
+    except OSError:
+        return False

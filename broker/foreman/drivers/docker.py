@@ -183,7 +183,7 @@ class Containers:
 
     async def watch(self) -> AsyncIterator[str]:
         """Raises DriverError when the daemon ends the stream."""
-        events = self._client().events
+        events: Any = self._client().events
         try:
             subscribed = events.subscribe(
                 filters=aiodocker.utils.clean_filters(

@@ -1,4 +1,4 @@
-"""Driver `kubernetes`: a worker is a bare Pod. Experimental: docs/design/011-foreman-and-drivers.md says what was tried.
+"""Driver `kubernetes`: a worker is a bare Pod. Experimental: docs/design/011-foreman-and-drivers.md says why.
 
     start     Pod (name = prefix and worker id) -> Secret with the credential, owned by the Pod, which waits for it
     its end   phase Succeeded or Failed; a finalizer of ours keeps the Pod and its exit status until it is removed
@@ -28,7 +28,6 @@ LABEL: Final = "clusterbroker.io/"
 FINALIZER: Final = "clusterbroker.io/exit-status"
 ABSENT: Final = 404
 CONFLICT: Final = 409
-MERGE: Final = "application/merge-patch+json"
 STATES: Final = {"Running": State.RUNNING, "Succeeded": State.EXITED, "Failed": State.EXITED}
 
 
@@ -42,9 +41,9 @@ class Pods:
         self._place = place
         self._kubeconfig = kubeconfig
         self._namespace = namespace
-        self._api: client.CoreV1Api | None = None
+        self._api: Any = None  # its stubs want models where its code takes dictionaries as well
 
-    async def _core(self) -> client.CoreV1Api:
+    async def _core(self) -> Any:
         """Raises DriverError."""
         if self._api is None:
             made = client.Configuration()
@@ -52,7 +51,8 @@ class Pods:
                 if self._kubeconfig:
                     await config.load_kube_config(config_file=self._kubeconfig, client_configuration=made)
                 else:
-                    config.load_incluster_config(client_configuration=made)
+                    in_cluster: Any = config.load_incluster_config
+                    in_cluster(client_configuration=made)
             except (ConfigException, OSError) as error:
                 raise DriverError(f"kubernetes: no API server is known: {error}: set kubeconfig") from error
             self._api = client.CoreV1Api(client.ApiClient(made))
@@ -89,7 +89,7 @@ class Pods:
         except (ApiException, aiohttp.ClientError, OSError) as error:
             raise self._error(f"start {spec.worker_id}", error) from error
 
-    async def _secret(self, api: client.CoreV1Api, spec: WorkerSpec, name: str, uid: str) -> None:
+    async def _secret(self, api: Any, spec: WorkerSpec, name: str, uid: str) -> None:
         owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
         data = {key: base64.b64encode(value.encode()).decode() for key, value in secrets(spec).items()}
         body = {"metadata": {"name": name, "ownerReferences": [owner]}, "type": "Opaque", "data": data}
@@ -125,9 +125,7 @@ class Pods:
             if _state(pod) is not State.EXITED:
                 return
             await api.delete_namespaced_pod(name, self._namespace, grace_period_seconds=0)
-            await api.patch_namespaced_pod(
-                name, self._namespace, {"metadata": {"finalizers": None}}, _content_type=MERGE
-            )
+            await api.patch_namespaced_pod(name, self._namespace, {"metadata": {"finalizers": None}})
         except ApiException as error:
             if error.status != ABSENT:
                 raise self._error(f"remove {worker_id}", error) from error
@@ -172,7 +170,7 @@ class Pods:
         except (ApiException, aiohttp.ClientError, OSError) as error:
             raise self._error("watch", error) from error
         finally:
-            watching.stop()
+            await watching.close()
         raise DriverError("kubernetes: watch: the API server ended it")
 
     async def capacity(self) -> Capacity:

@@ -24,6 +24,7 @@ from clusterbroker.broker.server import companion
 from clusterbroker.broker.server.foreman_process import MODULE, ForemanProcess
 from clusterbroker.broker.server.log import NodeLog
 
+pytestmark = pytest.mark.processes
 PREFIX = Place("c1u5ter", "node1", {}).prefix
 USER = 'user = "root"' if os.geteuid() == 0 else ""
 

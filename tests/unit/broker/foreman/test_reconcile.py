@@ -122,6 +122,14 @@ def test_a_failed_start_may_have_begun_all_the_same() -> None:
     assert decided(of, view(wanted()), now_ms=2200, asked_ms=2150) == [Gone(W, None, why="no answer within 10 s")]
 
 
+def test_a_start_that_is_not_answered_is_waited_for() -> None:
+    of = books()
+    decided(of, view(wanted()))
+    assert decided(of, view(), seen(State.EXITED), now_ms=1100) == [], "its record would be made anew"
+    of.started(W, 1200)
+    assert decided(of, view(), seen(State.EXITED), now_ms=1300) == [Remove(W)]
+
+
 def test_gone_is_told_until_the_map_drops_it() -> None:
     of = books()
     times = [at for at in range(0, 20_000, 100) if decided(of, view(wanted()), seen(State.EXITED), now_ms=at)]

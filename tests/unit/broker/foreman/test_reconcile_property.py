@@ -126,7 +126,7 @@ def act(world: World, step: tuple[str, object]) -> None:
         world.round(str(what) if kind == "list" else "right", str(what) if kind == "answer" else "done")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(STEPS, max_size=30))
 def test_i4_i6(steps: list[tuple[str, object]]) -> None:
     world = World()

@@ -92,10 +92,21 @@ def _containers(start: Callable[[Path], tuple[daemons.Daemon, str]]) -> Callable
     return build
 
 
+def _kubernetes(directory: Path, files: Path, ends: ExitStack) -> World:
+    from clusterbroker.broker.foreman.drivers.kubernetes import Pods
+
+    found, config = daemons.kubernetes(directory)
+    for daemon in found:
+        ends.callback(daemon.end)
+    facts = {"driver": "kubernetes", "image": "none", "kubeconfig": str(config)}
+    return World("kubernetes", lambda place: Pods(place, str(config), "default"), facts, files)
+
+
 WORLDS: dict[str, Callable[[Path, Path, ExitStack], World]] = {
     "noop": _noop,
     "subprocess": _subprocess,
     "systemd": _systemd,
     "podman": _containers(daemons.podman),
     "dockerd": _containers(daemons.dockerd),
+    "kubernetes": _kubernetes,
 }

@@ -1,0 +1,133 @@
+"""Rounds of a foreman over a driver that fails as daemons do: gone, hung, of two minds about a start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from foreman_support import PLACE, spec, until
+
+from clusterbroker.broker.foreman import foreman as module
+from clusterbroker.broker.foreman import frames
+from clusterbroker.broker.foreman.drivers.noop import Noop
+from clusterbroker.broker.foreman.drivers.port import Driver, DriverError, Place, bounded
+from clusterbroker.broker.foreman.foreman import Foreman
+from clusterbroker.broker.foreman.reconcile import Seen
+from clusterbroker.broker.foreman.spec import WorkerSpec
+from clusterbroker.broker.foreman.templates import Template
+
+
+class Flaky(Noop):
+    """A driver whose service comes and goes."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.gone = False
+        self.hangs = False
+        self.lists = 0
+        self.starts: list[str] = []
+
+    async def start(self, spec: WorkerSpec, template: Template) -> None:
+        self.starts.append(spec.worker_id)
+        await super().start(spec, template)
+        if self.hangs:
+            await asyncio.Event().wait()  # begun, and never answered
+
+    async def list(self) -> tuple[Seen, ...]:
+        self.lists += 1
+        if self.gone:
+            raise DriverError("flaky: its socket is gone: start its service")
+        return await super().list()
+
+
+class Beside:
+    """A foreman of two drivers: the flaky one, and processes that nobody wants."""
+
+    def __init__(self, directory: Path) -> None:
+        self.flaky = Flaky(PLACE)
+        self.told: list[Any] = []
+        self.foreman = Foreman(
+            PLACE, directory, {"core": Template()}, "a.toml", self.told.append, lambda *_, **__: None, self.made
+        )
+        self.index = 0
+        self.hear(frames.Lease(held=True, caught_up=True))
+
+    async def made(self, template: Template, place: Place, directory: Path) -> Driver:
+        return self.flaky if template.driver == "noop" else Noop(place)
+
+    def hear(self, frame: frames.Frame) -> None:
+        self.foreman.hear(frame)
+
+    def want(self, *worker_ids: str) -> None:
+        rows = tuple(frames.LaunchRow(spec=spec(one), state="wanted") for one in worker_ids)
+        self.index += 1
+        self.hear(frames.Wanted(index=self.index, full=True, put=rows))
+
+    async def tells(self, kind: type, **facts: Any) -> None:
+        async def told() -> bool:
+            return any(
+                isinstance(one, kind) and all(getattr(one, name) == value for name, value in facts.items())
+                for one in self.told
+            )
+
+        await until(told, f"{kind.__name__} {facts}")
+
+
+@pytest_asyncio.fixture
+async def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Beside]:
+    monkeypatch.setattr(module, "bounded", partial(bounded, bound_s=0.2))
+    monkeypatch.setattr(module, "AGAIN_S", (0.02,))
+    made = Beside(tmp_path)
+    rounds = asyncio.create_task(made.foreman.run())
+    yield made
+    rounds.cancel()
+    await asyncio.wait((rounds,))
+    await made.foreman.close()
+
+
+async def test_a_service_that_is_gone_suspends_its_driver_and_nothing_else(beside: Beside) -> None:
+    beside.flaky.gone = True
+    beside.want("w1-0")
+    await beside.tells(frames.PlaceRow, suspended={"noop": "flaky: its socket is gone: start its service"})
+    assert beside.flaky.starts == [], "an unknown list is no empty one"
+    beside.flaky.gone = False
+    await beside.tells(frames.WorkerRow, worker_id="w1-0", state="running")
+    await beside.tells(frames.PlaceRow, suspended={}, running=1)
+    beside.flaky.gone = True
+    beside.want()
+    beside.told.clear()
+    await beside.tells(frames.PlaceRow)
+    assert not any(isinstance(one, frames.GoneRow) for one in beside.told)
+
+
+async def test_a_start_that_is_not_answered_in_time_is_not_repeated(beside: Beside) -> None:
+    beside.flaky.hangs = True
+    beside.want("w1-0")
+    await beside.tells(frames.WorkerRow, worker_id="w1-0", state="running")
+
+    async def answered() -> bool:
+        return not any(hand._starts for hand in beside.foreman._hands.values())
+
+    await until(answered)
+    await beside.tells(frames.PlaceRow, running=1)
+    assert beside.flaky.starts == ["w1-0"], "the list says that it is there"
+    assert not any(isinstance(one, frames.GoneRow) for one in beside.told)
+
+
+async def test_a_place_at_rest_does_nothing(beside: Beside) -> None:
+    beside.want()
+    await beside.tells(frames.PlaceRow, running=0)
+    for hand in beside.foreman._hands.values():
+        assert await hand._round() is None, "until something happens"
+    beside.want("w1-0")
+    await beside.tells(frames.WorkerRow, worker_id="w1-0", state="running")
+
+
+async def test_the_foreman_tells_its_templates_first(beside: Beside) -> None:
+    await beside.tells(frames.Hello)
+    assert beside.told[0].templates["core"].version == Template().version
