@@ -33,6 +33,7 @@ COMPILED = (  # the longest first
     "clusterbroker.pipeline.records",
     "clusterbroker.broker.transactions.rows",
     "clusterbroker.broker.content.headers",
+    "clusterbroker.broker.content.delays",
     "clusterbroker.journal.walk",
     "clusterbroker.journal.due_index",
 )

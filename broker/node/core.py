@@ -27,6 +27,7 @@ from clusterbroker.broker.node.alerts import Alerts
 from clusterbroker.broker.node.counts import Churn, Flows
 from clusterbroker.broker.node.damages import Damages
 from clusterbroker.broker.node.dead_letters import DeadLetters
+from clusterbroker.broker.node.due_messages import DueMessages
 from clusterbroker.broker.node.effects import Check, StreamLoad
 from clusterbroker.broker.node.effects import Group as Group
 from clusterbroker.broker.node.effects import Load as Load
@@ -158,6 +159,7 @@ class Node:
         self._group_count = 0
         self._undivided = False
         self._dead_letters = DeadLetters(self)
+        self._due = DueMessages(self)
         self.effort = Effort()
         self.labour = Labour()
         self.setting_aside = SettingAside(self)
@@ -419,6 +421,19 @@ class Node:
     ) -> bool:
         """A dead letter of a replicated queue, which each target takes once. False: there is no target."""
         return self._dead_letters.publish_once(queue, message, reason, number, ticket)
+
+    def due_targets(self, queue: LocalQueue, message: Message) -> Sequence[QueueHandle] | None:
+        return self._due.targets(queue, message)
+
+    def due_letter(
+        self, queue: LocalQueue, message: Message, number: int, targets: Sequence[QueueHandle],
+        tickets: Sequence[Ticket],
+    ) -> None:  # fmt: skip
+        self._dead_letters.dead_lettering, before = True, self._dead_letters.dead_lettering
+        try:
+            self._due.publish(queue, message, number, targets, tickets)
+        finally:
+            self._dead_letters.dead_lettering = before
 
     # -- the turn ---------------------------------------------------------------------------------------------
 

@@ -86,6 +86,15 @@ class Host(Protocol):
         """As `dead_letter`, to queues wherever they are: `publish_named` under the queue's dead-letter name and this
         number; the ticket is held by each target. False: no exchange, or no route (a cycle is a route)."""
 
+    def due_targets(self, queue: LocalQueue, message: Message) -> Sequence[QueueHandle] | None:
+        """Where a message of a delay queue goes now that it is due; None: its exchange ends just now."""
+
+    def due_letter(
+        self, queue: LocalQueue, message: Message, number: int, targets: Sequence[QueueHandle],
+        tickets: Sequence[Ticket],
+    ) -> None:  # fmt: skip
+        """Publish it to each target, under the queue's dead-letter name and this number; each has its ticket."""
+
     def load(self, queue: LocalQueue, locations: list[Location], loaded: Loaded) -> None:
         """Read messages from the journal. `loaded` is not called when the log was deleted."""
 
@@ -182,6 +191,14 @@ class LocalQueue(QueueHandle):
     def holding(self) -> LinkHolding | None:
         """What recoverable links hold of it; None: nothing, and none has since it is here."""
         return None
+
+    @property
+    def away(self) -> bool:
+        return self.broken
+
+    def put_back(self, seq: int) -> None:
+        """What an operator had set aside returns as it was."""
+        self.ring.put_back(seq)
 
     @property
     def name(self) -> str:

@@ -19,6 +19,7 @@ MODELS: Final = {
     "clusterbroker.broker.wire.amqp10.codec": "codec10",
     "clusterbroker.broker.fronts.amqp10.delivery": "delivery10",
     "clusterbroker.broker.content.headers": "headers",
+    "clusterbroker.broker.content.delays": "delays",
     "clusterbroker.broker.content.translation": "translation",
     "clusterbroker.broker.transactions.rows": "rows",
     "clusterbroker.pipeline.records": "records",

@@ -1,0 +1,126 @@
+"""What goes on when a delayed message is due, and to whom: to those behind its exchange now, or nobody. It keeps the
+address with which it was published; its time to live begins.
+
+Most headers are not decoded: delays are negated where they stand (`content.delays`), and messages of one address go the
+way that the router remembers. Headers that the way depends on, CC, BCC and targets of its own are for Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from clusterbroker.broker.content.delays import fired_header
+from clusterbroker.broker.content.message import republished
+from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.local_queue import LocalQueue
+from clusterbroker.broker.queues.producers import dead_letter_producer
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.routing.carbon_copy import copy_keys
+from clusterbroker.broker.routing.delays import TARGETS, negated, undelayed
+from clusterbroker.broker.routing.router import Route
+from clusterbroker.broker.wire.amqp091.codec import make_message
+from clusterbroker.journal.record import Message
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.node.ports import NodeCore
+    from clusterbroker.broker.node.vhost import VirtualHost
+
+KNOWN_MAX: Final = 4096
+"""Addresses whose way is remembered."""
+
+
+class DueMessages:
+    """Of one node."""
+
+    def __init__(self, node: NodeCore) -> None:
+        self._node = node
+        self._known: dict[tuple[int, bytes], tuple[int, Route[QueueHandle]]] = {}
+
+    def targets(self, queue: LocalQueue, message: Message) -> Sequence[QueueHandle] | None:
+        """See `Host.due_targets`."""
+        vhost = self._node.vhosts.get(queue.entity.vhost)
+        if vhost is None or vhost.router.exchange_type(queue.entity.delays) is None:
+            return None
+        targets = self._targets(vhost, queue, message)
+        if not targets:
+            vhost.counts(queue.entity.delays).drop_unroutable += 1
+        return targets
+
+    def _targets(self, vhost: VirtualHost, queue: LocalQueue, message: Message) -> Sequence[QueueHandle]:
+        if fired_header(message) is None:
+            self._node.effort.decoded(message.header_length)
+            return self._of_its_own(vhost, queue, message)
+        self._node.effort.looked(message.header_length)
+        key = queue.entity.queue_id, message.address
+        known = self._known.get(key)
+        if known is not None and known[0] == vhost.router.generation:
+            return known[1].targets
+        route = self._route(vhost, queue, message, ())
+        if not route.uncacheable:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[key] = vhost.router.generation, route
+        return route.targets
+
+    @staticmethod
+    def _route(vhost: VirtualHost, queue: LocalQueue, message: Message, copies: Sequence[str]) -> Route[QueueHandle]:
+        exchange, key = (part.decode("utf-8", "surrogateescape") for part in (message.exchange, message.routing_key))
+        properties = None
+
+        def known() -> Any:
+            nonlocal properties
+            properties = properties or properties_of(message)
+            return properties
+
+        return vhost.router.due(
+            queue.entity.delays, exchange, (key, *copies), lambda: undelayed(known().headers or {}),
+            lambda name: getattr(known(), name, None),
+        )  # fmt: skip
+
+    def _of_its_own(self, vhost: VirtualHost, queue: LocalQueue, message: Message) -> Sequence[QueueHandle]:
+        headers = properties_of(message).headers or {}
+        copies = (*copy_keys(headers, "CC"), *copy_keys(headers, "BCC"))
+        targets = self._route(vhost, queue, message, copies).targets
+        left = headers.get(TARGETS)
+        return [one for one in targets if one.name in left] if isinstance(left, list) else targets
+
+    def publish(
+        self,
+        queue: LocalQueue,
+        message: Message,
+        number: int,
+        targets: Sequence[QueueHandle],
+        tickets: Sequence[Ticket],
+    ) -> None:
+        """See `Host.due_letter`."""
+        node = self._node
+        header = fired_header(message)
+        if header is None:
+            made = _decoded(message, node.now_ms)
+            node.effort.letter(message.header_length, len(targets))
+        else:
+            made = make_message(message.address, header, message.body, node.now_ms)
+            assert isinstance(made, Message), "what was accepted is well-formed"
+            node.effort.due(message.header_length, len(targets))
+        if (vhost := node.vhosts.get(queue.entity.vhost)) is not None:
+            vhost.counts(queue.entity.delays).publish_out += len(targets)
+        producer = dead_letter_producer(queue.entity.queue_id, queue.entity.gap_epoch)
+        for target, ticket in zip(targets, tickets, strict=True):
+            if target.rejects and not target.accepts(made, node.now_ms):
+                ticket.rejected = True
+            else:
+                target.publish_named(producer, number, made, ticket, node.now_ms)
+                node.unwritten_bytes += made.size if target.ring.journaled else 0
+            ticket.pass_()
+
+
+def _decoded(message: Message, now_ms: int) -> Message:
+    properties = properties_of(message)
+    exchange, key = (part.decode("utf-8", "surrogateescape") for part in (message.exchange, message.routing_key))
+    seen = {name: value for name, value in (properties.headers or {}).items() if name not in ("BCC", TARGETS)}
+    after = replace(properties, headers=negated(seen))  # the route has the blind copies
+    return republished(message, exchange, key, after, now_ms)
