@@ -36,6 +36,9 @@ from clusterbroker.journal.record import Message
 HELD_MAX: Final = QUOTA
 HELD_BYTES: Final = 16 << 20
 STALLED_MAX: Final = 4096
+RUN_MAX: Final = 256
+"""Letters that go to one queue together; and bytes of their headers."""
+RUN_BYTES: Final = 64 << 10
 DUE: Final = REASONS.index("due")
 
 
@@ -135,6 +138,8 @@ class DueLetters:
     def turn(self, now_ms: int) -> None:
         """Publishes what is durable."""
         durable = self._queue.log.durable
+        if self._leaving and durable(self._leaving[0][1]):
+            self._queue.ring.mark()  # there is room for others
         while self._leaving and durable(self._leaving[0][1]):
             letter, _ = self._leaving.popleft()
             del self._open[letter.number]
@@ -172,12 +177,27 @@ class DueLetters:
                 return
             if letter.targets is None and not self._address(letter, letter.message):
                 return
-            self._line.popleft()
+            run = self._run()
             try:
-                self._send(letter, letter.message)
+                self._send(run)
             except Exception as error:
                 host.stumbled(queue, error, letter.seq)
                 return
+
+    def _run(self) -> list[Letter]:
+        """Takes the first letter out of the line, and those behind it that go to the same queue and no other, if that
+        refuses nothing."""
+        letter = self._line.popleft()
+        run, awaited = [letter], letter.awaited
+        if len(awaited) == 1 and not next(iter(awaited)).rejects:
+            durable, size = self._queue.log.durable, 0
+            while self._line and len(run) < RUN_MAX and size < RUN_BYTES:
+                after = self._line[0]
+                if after.message is None or after.awaited != awaited or not durable(after.mark):
+                    break
+                run.append(self._line.popleft())
+                size += after.message.header_length
+        return run
 
     def _address(self, letter: Letter, message: Message) -> bool:
         """A letter of the owner before: it goes to the targets of now, or to those that still had to answer."""
@@ -195,31 +215,35 @@ class DueLetters:
             self.lane(target).hold(letter.number)
         return True
 
-    def _send(self, letter: Letter, message: Message) -> None:
-        queue = self._queue
-        targets = tuple(letter.awaited)
+    def _send(self, run: Sequence[Letter]) -> None:
+        targets = tuple(run[0].awaited)
         if not targets:
-            self._ends(letter)
+            self._ends(run[0])
             return
-        tickets = [Ticket(letter.number, letter.number, self._answers(letter, target)) for target in targets]
+        queue, now_ms = self._queue, self._queue.host.now_ms
         for target in targets:
-            self.lane(target).ask(queue.host.now_ms)
-        queue.host.due_letter(queue, message, letter.number, targets, tickets)
+            self.lane(target).ask(len(run), now_ms)
+        numbers = [letter.number for letter in run]
+        tickets = [Ticket(numbers[0], numbers[-1], self._answers(run, target)) for target in targets]
+        messages = [letter.message for letter in run if letter.message is not None]
+        assert len(messages) == len(run), "a run has its content"
+        queue.host.due_letters(queue, messages, numbers, targets, tickets)
 
-    def _answers(self, letter: Letter, target: QueueHandle) -> Callable[[Ticket], None]:
+    def _answers(self, run: Sequence[Letter], target: QueueHandle) -> Callable[[Ticket], None]:
         def answered(ticket: Ticket) -> None:
             if self.ended or self._queue.deleted:
                 return
-            del letter.awaited[target]
             refused = ticket.rejected and not dies_there(target)
-            if refused:
-                letter.refused.append(target)
-            self.lane(target).answered(refused, self._queue.host.now_ms)
-            if not letter.awaited:
-                self._ends(letter)
-            elif letter.narrowed:
-                self._queue.ring.set_attribute(DUE_TARGET.name((letter.seq, target.entity.queue_id)), 0)
-                self._narrowing.append((letter, self._mark))
+            self.lane(target).answered(len(run), refused, self._queue.host.now_ms)
+            for letter in run:
+                del letter.awaited[target]
+                if refused:
+                    letter.refused.append(target)
+                if not letter.awaited:
+                    self._ends(letter)
+                elif letter.narrowed:
+                    self._queue.ring.set_attribute(DUE_TARGET.name((letter.seq, target.entity.queue_id)), 0)
+                    self._narrowing.append((letter, self._mark))
             self._queue.ring.mark()
 
         return answered
@@ -237,7 +261,6 @@ class DueLetters:
             self.held_bytes -= len(letter.message.payload)
             letter.message = None
         self._leaving.append((letter, self._mark))
-        self._queue.ring.mark()
 
     def _narrow(self, lane: Lane) -> None:
         """A lane stalls: the log says which letters wait for it alone, and others may forget those."""
@@ -257,7 +280,7 @@ class DueLetters:
     def _load(self) -> None:
         """Letters of the owner before, from the first on."""
         queue = self._queue
-        absent, size = [], 0
+        absent, size = list[Location](), 0
         for letter in self._line:
             if letter.message is None and letter.mark != LOADING and queue.ring.message(letter.seq) is None:
                 location = queue.ring.location(letter.seq)

@@ -56,16 +56,16 @@ class Lane:
         self.underway += 1
         self.open[number] = None
 
-    def ask(self, now_ms: int) -> None:
-        """A letter is published there."""
+    def ask(self, count: int, now_ms: int) -> None:
+        """Letters are published there."""
         if not self.asked:
             self.asked_ms = now_ms
-        self.asked += 1
+        self.asked += count
 
-    def answered(self, refused: bool, now_ms: int) -> None:
-        """It has an answer."""
-        self.underway -= 1
-        self.asked -= 1
+    def answered(self, count: int, refused: bool, now_ms: int) -> None:
+        """They have an answer."""
+        self.underway -= count
+        self.asked -= count
         self.asked_ms, self.stalled = now_ms, False
         if refused:
             self.refuse(now_ms)

@@ -425,13 +425,13 @@ class Node:
     def due_targets(self, queue: LocalQueue, message: Message) -> Sequence[QueueHandle] | None:
         return self._due.targets(queue, message)
 
-    def due_letter(
-        self, queue: LocalQueue, message: Message, number: int, targets: Sequence[QueueHandle],
+    def due_letters(
+        self, queue: LocalQueue, messages: Sequence[Message], numbers: Sequence[int], targets: Sequence[QueueHandle],
         tickets: Sequence[Ticket],
     ) -> None:  # fmt: skip
         self._dead_letters.dead_lettering, before = True, self._dead_letters.dead_lettering
         try:
-            self._due.publish(queue, message, number, targets, tickets)
+            self._due.publish(queue, messages, numbers, targets, tickets)
         finally:
             self._dead_letters.dead_lettering = before
 

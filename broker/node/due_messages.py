@@ -89,33 +89,38 @@ class DueMessages:
         return [one for one in targets if one.name in left] if isinstance(left, list) else targets
 
     def publish(
-        self,
-        queue: LocalQueue,
-        message: Message,
-        number: int,
-        targets: Sequence[QueueHandle],
+        self, queue: LocalQueue, messages: Sequence[Message], numbers: Sequence[int], targets: Sequence[QueueHandle],
         tickets: Sequence[Ticket],
-    ) -> None:
-        """See `Host.due_letter`."""
-        node = self._node
-        header = fired_header(message)
-        if header is None:
-            made = _decoded(message, node.now_ms)
-            node.effort.letter(message.header_length, len(targets))
-        else:
-            made = make_message(message.address, header, message.body, node.now_ms)
-            assert isinstance(made, Message), "what was accepted is well-formed"
-            node.effort.due(message.header_length, len(targets))
+    ) -> None:  # fmt: skip
+        """See `Host.due_letters`."""
+        node, now_ms = self._node, self._node.now_ms
+        made = [self._fired(message, len(targets), now_ms) for message in messages]
         if (vhost := node.vhosts.get(queue.entity.vhost)) is not None:
-            vhost.counts(queue.entity.delays).publish_out += len(targets)
+            vhost.counts(queue.entity.delays).publish_out += len(targets) * len(made)
         producer = dead_letter_producer(queue.entity.queue_id, queue.entity.gap_epoch)
         for target, ticket in zip(targets, tickets, strict=True):
-            if target.rejects and not target.accepts(made, node.now_ms):
-                ticket.rejected = True
+            if target.rejects:
+                assert len(made) == 1, "what may be refused goes alone"
+                if target.accepts(made[0], now_ms):
+                    target.publish_named(producer, numbers[0], made[0], ticket, now_ms)
+                else:
+                    ticket.rejected = True
             else:
-                target.publish_named(producer, number, made, ticket, node.now_ms)
-                node.unwritten_bytes += made.size if target.ring.journaled else 0
+                target.publish_letters(producer, numbers, made, ticket, now_ms)
+            if target.ring.journaled:
+                node.unwritten_bytes += sum([message.size for message in made])
             ticket.pass_()
+
+    def _fired(self, message: Message, targets: int, now_ms: int) -> Message:
+        """The message that goes on."""
+        effort = self._node.effort
+        if (header := fired_header(message)) is None:
+            effort.letter(message.header_length, targets)
+            return _decoded(message, now_ms)
+        effort.due(message.header_length, targets)
+        made = make_message(message.address, header, message.body, now_ms)
+        assert isinstance(made, Message), "what was accepted is well-formed"
+        return made
 
 
 def _decoded(message: Message, now_ms: int) -> Message:

@@ -18,7 +18,7 @@ HEADER_BYTES: Final = 4
 """Of a header that is decoded and encoded, for one unit."""
 LOOKED_BYTES: Final = 256
 """Of a header that is looked through, for one unit."""
-DUE: Final = 16
+DUE: Final = 8
 TARGET: Final = 4
 POPPED: Final = 2
 

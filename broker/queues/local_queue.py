@@ -89,11 +89,12 @@ class Host(Protocol):
     def due_targets(self, queue: LocalQueue, message: Message) -> Sequence[QueueHandle] | None:
         """Where a message of a delay queue goes now that it is due; None: its exchange ends just now."""
 
-    def due_letter(
-        self, queue: LocalQueue, message: Message, number: int, targets: Sequence[QueueHandle],
+    def due_letters(
+        self, queue: LocalQueue, messages: Sequence[Message], numbers: Sequence[int], targets: Sequence[QueueHandle],
         tickets: Sequence[Ticket],
     ) -> None:  # fmt: skip
-        """Publish it to each target, under the queue's dead-letter name and this number; each has its ticket."""
+        """Publish them to each target, under the queue's dead-letter name and these numbers; each target has its
+        ticket. Several go to one target that refuses nothing."""
 
     def load(self, queue: LocalQueue, locations: list[Location], loaded: Loaded) -> None:
         """Read messages from the journal. `loaded` is not called when the log was deleted."""
@@ -255,6 +256,15 @@ class LocalQueue(QueueHandle):
             producers.note(producer, sequence, self.ring.journaled and not self.ring.persists(message))
             self.publish((message,), ticket, now_ms)
         elif ticket is not None:
+            self.log.promise(ticket)
+
+    def publish_letters(
+        self, producer: bytes, numbers: Sequence[int], messages: Sequence[Message], ticket: Ticket, now_ms: int
+    ) -> None:
+        new = self.log.producers.note_letters(producer, numbers)
+        if new:
+            self.publish(messages if len(new) == len(numbers) else [messages[place] for place in new], ticket, now_ms)
+        else:
             self.log.promise(ticket)
 
     def refuses_tagged(self, tagged: Tagged) -> str:

@@ -187,6 +187,12 @@ class RemoteQueue(LinkSide):
             self.node.took(self, self._backlog.publish(self._shown((message,)), ticket, (producer, sequence)))
             self.ring.mark()
 
+    def publish_letters(
+        self, producer: bytes, numbers: Sequence[int], messages: Sequence[Message], ticket: Ticket, now_ms: int
+    ) -> None:
+        for number, message in zip(numbers, messages, strict=True):
+            self.publish_named(producer, number, message, ticket, now_ms)
+
     def accept_dead_letter(self, message: Message) -> None:
         self.publish((message,), None, 0)
 
