@@ -11,9 +11,11 @@ from libc.string cimport memcmp
 from clusterbroker.broker.wire.big_endian cimport get16, get32, get64, put16, put32, put64
 from clusterbroker.journal.layout import HAS_BCC as _HAS_BCC
 from clusterbroker.journal.layout import HAS_HEADERS as _HAS_HEADERS
+from clusterbroker.journal.layout import HAS_REPLY_TO as _HAS_REPLY_TO
+from clusterbroker.journal.layout import HAS_USER_ID as _HAS_USER_ID
 from clusterbroker.journal.record cimport Message, make_message, payload_start
 
-cdef int HAS_HEADERS = _HAS_HEADERS, HAS_BCC = _HAS_BCC
+cdef int HAS_HEADERS = _HAS_HEADERS, HAS_BCC = _HAS_BCC, OWN_WAY = _HAS_BCC | _HAS_USER_ID | _HAS_REPLY_TO
 cdef int64_t DELAY_MS_MAX = 3653 * 24 * 3_600_000  # broker/routing/delays.py
 cdef enum:
     BASIC = 0  # broker/content/formats.py
@@ -250,3 +252,41 @@ def waiting(Message message not None, int64_t now_ms, int64_t due_ms) -> Message
         due_ms = now_ms + DELAY_MS_MAX
     return make_message(message.address, message.payload, message.header_length, message.flags | PERSISTENT, 0,
                         taken_ms, max(<int64_t>1, due_ms), message.format)
+
+
+def runs(list messages not None, int64_t now_ms):
+    """The messages of a batch, which were taken now, in runs of (whether they are delayed, messages). None: one of them
+    has to be looked at by itself: it has copies, a number, a user-id, a reply-to, a delay or key that is refused, or one
+    that is not to be seen here."""
+    cdef Found found
+    cdef Message message
+    cdef int64_t due_ms = 0
+    cdef const uint8_t *p
+    cdef int kind
+    cdef size_t size
+    cdef list made = [], run = []
+    cdef bint before = False, delayed
+    for message in messages:
+        if message.flags & OWN_WAY or not look(message, &found):
+            return None
+        if found.at[COPIES] or found.at[PRODUCER] or found.at[TARGETS]:
+            return None
+        p = payload_start(message)
+        kind = due(p, &found, now_ms, &due_ms)
+        if kind == DECODED or (kind == NUMBER and due_ms - now_ms > DELAY_MS_MAX):
+            return None
+        delayed = kind == NUMBER
+        if found.at[KEY]:
+            if p[found.at[KEY]] != c"S":
+                return None
+            size = get32(p + found.at[KEY] + 1)
+            if size == 0 or size > KEY_BYTES_MAX:
+                return None
+        if run and delayed != before:
+            made.append((before, run))
+            run = []
+        before = delayed
+        run.append(message)
+    if run:
+        made.append((before, run))
+    return made

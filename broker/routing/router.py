@@ -272,6 +272,19 @@ class Router(Generic[Q]):
             self._cache.put(cache_key, route, size_bytes)
         return route
 
+    def ways(self, exchange: str, routing_key: str) -> tuple[Route[Q], Route[Q]] | None:
+        """Of a delayed exchange: the routes of a message without a delay, and of one that waits. None: it is no such
+        exchange, or the way depends on more than the key."""
+        wired = self._exchanges.get(exchange)
+        if wired is None or wired.delays is None:
+            return None
+        now = self.due(exchange, exchange, (routing_key,), dict)
+        if now.uncacheable:
+            return None
+        waiting = self._resolved({wired.delays}, wired.internal, True)
+        waiting.leads_on = lambda: bool(now.queues)
+        return now, waiting
+
     def reach(
         self,
         exchange: str,
