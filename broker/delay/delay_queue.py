@@ -25,6 +25,7 @@ from clusterbroker.broker.content.message import with_properties
 from clusterbroker.broker.content.properties import properties_of, routing_headers
 from clusterbroker.broker.delay.due_letters import HELD_MAX, DueLetters, Letter
 from clusterbroker.broker.delay.lanes import RETRY_FIRST_MS, Lane
+from clusterbroker.broker.delay.pace import Pace
 from clusterbroker.broker.queues.local_queue import Host
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
@@ -32,6 +33,7 @@ from clusterbroker.broker.queues.states import READY, UNACKED
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.delays import TARGETS, delay_key, due_ms
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.exchange_rules import DELAY_RATE
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.due_index import DueIndex
 from clusterbroker.journal.layout import Location
@@ -69,7 +71,9 @@ def time_and_key(message: Message, now_ms: int) -> tuple[int, str]:
 class DelayQueue(Queue):
     """See the module."""
 
-    __slots__ = ("_aside", "_fetching", "_index", "_keys", "_read_end", "_read_from", "_taken", "_unnoted", "letters")
+    __slots__ = (
+        "_aside", "_fetching", "_index", "_keys", "_pace", "_read_end", "_read_from", "_taken", "_unnoted", "letters",
+    )  # fmt: skip
 
     letters: DueLetters | None
 
@@ -77,6 +81,7 @@ class DelayQueue(Queue):
         self.letters = None
         self._keys: dict[str, int] = {}
         """The newest message of each key, which may have left."""
+        self._pace = Pace(entity.arguments.get(DELAY_RATE))
         super().__init__(entity, settings, ring, host, now_ms)
         self._begin()
 
@@ -280,12 +285,15 @@ class DelayQueue(Queue):
             if self.host.effort.spent:
                 self.host.later(self)
                 return
+            if not self._pace.has_room(now_ms):
+                return
             if not self._taken and not self._take(letters, now_ms):
                 return
             self._fetch_taken()
             if self._fetching:
                 return
-            while self._taken and letters.has_room and not self.host.effort.spent:
+            while self._taken and letters.has_room and not self.host.effort.spent and self._pace.has_room(now_ms):
+                self._pace.left -= 1
                 seq, message, lane = self._taken.popleft()
                 assert message is not None, "its content is here"
                 self._offer(letters, seq, message, lane, now_ms)
@@ -360,7 +368,7 @@ class DelayQueue(Queue):
     def _offer(self, letters: DueLetters, seq: int, message: Message, lane: Lane | None, now_ms: int) -> None:
         """One due message goes to the lanes that take it, or is parked."""
         host, number = self.host, letters.next_number
-        targets = host.due_targets(self, message)
+        targets = host.due.targets(self, message)
         if targets is None:
             self.ring.put_back(seq)
             self._index.add(now_ms + RETRY_FIRST_MS, seq)
@@ -424,6 +432,8 @@ class DelayQueue(Queue):
         first = self._index.first_ms
         again = 0 if self.letters is None else self.letters.wake_ms(now_ms)
         browsed = 0 if self.browsing is None else self.browsing.due_ms
+        if (self._taken or 0 < first <= now_ms) and not self._fetching and not self._pace.has_room(now_ms):
+            again = min(again or FOREVER, now_ms + self._pace.wait_ms)
         look = min(first, now_ms + LOOK_MS) if first > now_ms and not self.halted else 0
         if wishes := [at_ms for at_ms in (again, browsed, look) if at_ms]:
             self.host.wake(self, min(wishes))

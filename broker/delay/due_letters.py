@@ -201,7 +201,7 @@ class DueLetters:
 
     def _address(self, letter: Letter, message: Message) -> bool:
         """A letter of the owner before: it goes to the targets of now, or to those that still had to answer."""
-        found = self._queue.host.due_targets(self._queue, message)
+        found = self._queue.host.due.targets(self._queue, message)
         if found is None:
             return False
         if self._queue.ring.has_attributes:
@@ -227,7 +227,7 @@ class DueLetters:
         tickets = [Ticket(numbers[0], numbers[-1], self._answers(run, target)) for target in targets]
         messages = [letter.message for letter in run if letter.message is not None]
         assert len(messages) == len(run), "a run has its content"
-        queue.host.due_letters(queue, messages, numbers, targets, tickets)
+        queue.host.due.publish(queue, messages, numbers, targets, tickets)
 
     def _answers(self, run: Sequence[Letter], target: QueueHandle) -> Callable[[Ticket], None]:
         def answered(ticket: Ticket) -> None:

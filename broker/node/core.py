@@ -27,7 +27,6 @@ from clusterbroker.broker.node.alerts import Alerts
 from clusterbroker.broker.node.counts import Churn, Flows
 from clusterbroker.broker.node.damages import Damages
 from clusterbroker.broker.node.dead_letters import DeadLetters
-from clusterbroker.broker.node.due_messages import DueMessages
 from clusterbroker.broker.node.effects import Check, StreamLoad
 from clusterbroker.broker.node.effects import Group as Group
 from clusterbroker.broker.node.effects import Load as Load
@@ -159,7 +158,7 @@ class Node:
         self._group_count = 0
         self._undivided = False
         self._dead_letters = DeadLetters(self)
-        self._due = DueMessages(self)
+        self.due = self._dead_letters.due
         self.effort = Effort()
         self.labour = Labour()
         self.setting_aside = SettingAside(self)
@@ -171,8 +170,7 @@ class Node:
         self.recovery = LinkRecovery(self)
         self.sole_connections = SoleConnections(self, self.recovery.try_again)
         self.urgent = False  # somebody waits for the next group; otherwise it holds acknowledgements only
-        self._rate_since_ms = 0
-        self._rate_bytes = 0
+        self._rate_since_ms = self._rate_bytes = 0
         self._patient = False
         self.agenda: list[LocalQueue] = []
         self.streams: Streams = Streams(self, int(self.options.incarnation))
@@ -421,19 +419,6 @@ class Node:
     ) -> bool:
         """A dead letter of a replicated queue, which each target takes once. False: there is no target."""
         return self._dead_letters.publish_once(queue, message, reason, number, ticket)
-
-    def due_targets(self, queue: LocalQueue, message: Message) -> Sequence[QueueHandle] | None:
-        return self._due.targets(queue, message)
-
-    def due_letters(
-        self, queue: LocalQueue, messages: Sequence[Message], numbers: Sequence[int], targets: Sequence[QueueHandle],
-        tickets: Sequence[Ticket],
-    ) -> None:  # fmt: skip
-        self._dead_letters.dead_lettering, before = True, self._dead_letters.dead_lettering
-        try:
-            self._due.publish(queue, messages, numbers, targets, tickets)
-        finally:
-            self._dead_letters.dead_lettering = before
 
     # -- the turn ---------------------------------------------------------------------------------------------
 

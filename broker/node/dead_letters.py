@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.content.message import died
 from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.node.due_messages import DueMessages
 from clusterbroker.broker.queues.dead_lettering.death import Reason, dead_letter_keys, death, is_cycle
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
@@ -33,6 +34,7 @@ class DeadLetters:
 
     def __init__(self, node: NodeCore) -> None:
         self._node = node
+        self.due = DueMessages(node, self)
         self.dead_lettering = False
         """A letter is on its way: asking a target whether it takes it may kill another message, which waits."""
 

@@ -26,6 +26,7 @@ from clusterbroker.broker.wire.amqp091.codec import make_message
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.node.dead_letters import DeadLetters
     from clusterbroker.broker.node.ports import NodeCore
     from clusterbroker.broker.node.vhost import VirtualHost
 
@@ -36,12 +37,13 @@ KNOWN_MAX: Final = 4096
 class DueMessages:
     """Of one node."""
 
-    def __init__(self, node: NodeCore) -> None:
+    def __init__(self, node: NodeCore, letters: DeadLetters) -> None:
         self._node = node
+        self._letters = letters
         self._known: dict[tuple[int, bytes], tuple[int, Route[QueueHandle]]] = {}
 
     def targets(self, queue: LocalQueue, message: Message) -> Sequence[QueueHandle] | None:
-        """See `Host.due_targets`."""
+        """See `Due.targets`."""
         vhost = self._node.vhosts.get(queue.entity.vhost)
         if vhost is None or vhost.router.exchange_type(queue.entity.delays) is None:
             return None
@@ -92,11 +94,22 @@ class DueMessages:
         self, queue: LocalQueue, messages: Sequence[Message], numbers: Sequence[int], targets: Sequence[QueueHandle],
         tickets: Sequence[Ticket],
     ) -> None:  # fmt: skip
-        """See `Host.due_letters`."""
+        """See `Due.publish`."""
         node, now_ms = self._node, self._node.now_ms
         made = [self._fired(message, len(targets), now_ms) for message in messages]
         if (vhost := node.vhosts.get(queue.entity.vhost)) is not None:
             vhost.counts(queue.entity.delays).publish_out += len(targets) * len(made)
+        before, self._letters.dead_lettering = self._letters.dead_lettering, True
+        try:
+            self._give(queue, made, numbers, targets, tickets)
+        finally:
+            self._letters.dead_lettering = before
+
+    def _give(
+        self, queue: LocalQueue, made: Sequence[Message], numbers: Sequence[int], targets: Sequence[QueueHandle],
+        tickets: Sequence[Ticket],
+    ) -> None:  # fmt: skip
+        node, now_ms = self._node, self._node.now_ms
         producer = dead_letter_producer(queue.entity.queue_id, queue.entity.gap_epoch)
         for target, ticket in zip(targets, tickets, strict=True):
             if target.rejects:
@@ -105,8 +118,11 @@ class DueMessages:
                     target.publish_named(producer, numbers[0], made[0], ticket, now_ms)
                 else:
                     ticket.rejected = True
-            else:
+            elif isinstance(target, LocalQueue):
                 target.publish_letters(producer, numbers, made, ticket, now_ms)
+            else:
+                for number, message in zip(numbers, made, strict=True):
+                    target.publish_named(producer, number, message, ticket, now_ms)
             if target.ring.journaled:
                 node.unwritten_bytes += sum([message.size for message in made])
             ticket.pass_()

@@ -97,11 +97,6 @@ class QueueHandle(Source, Protocol):
     ) -> None:
         """One message of a producer that numbers its own (`producers`): the queue stores each number once."""
 
-    def publish_letters(
-        self, producer: bytes, numbers: Sequence[int], messages: Sequence[Message], ticket: Ticket, now_ms: int
-    ) -> None:
-        """Letters of a dying queue, as `publish_named` for each of them: where nothing is refused."""
-
     def publish_tagged(self, tagged: Tagged, messages: Sequence[Message], ticket: Ticket, now_ms: int) -> None:
         """Deliveries of a recoverable link, one message each (`link_deliveries`): each is stored once, and the queue
         knows its tag, or the ticket is rejected and none of the messages is here."""

@@ -46,6 +46,20 @@ class Links(Protocol):
         from now on; 0: it does not count."""
 
 
+class Due(Protocol):
+    """Messages of delay queues that are due."""
+
+    def targets(self, queue: LocalQueue, message: Message) -> Sequence[QueueHandle] | None:
+        """Where a message goes now that it is due; None: its exchange ends just now."""
+
+    def publish(
+        self, queue: LocalQueue, messages: Sequence[Message], numbers: Sequence[int], targets: Sequence[QueueHandle],
+        tickets: Sequence[Ticket],
+    ) -> None:  # fmt: skip
+        """Publish them to each target, under the queue's dead-letter name and these numbers; each target has its
+        ticket. Several go to one target that refuses nothing."""
+
+
 class Host(Protocol):
     """The node, as its queues and streams see it."""
 
@@ -86,15 +100,9 @@ class Host(Protocol):
         """As `dead_letter`, to queues wherever they are: `publish_named` under the queue's dead-letter name and this
         number; the ticket is held by each target. False: no exchange, or no route (a cycle is a route)."""
 
-    def due_targets(self, queue: LocalQueue, message: Message) -> Sequence[QueueHandle] | None:
-        """Where a message of a delay queue goes now that it is due; None: its exchange ends just now."""
-
-    def due_letters(
-        self, queue: LocalQueue, messages: Sequence[Message], numbers: Sequence[int], targets: Sequence[QueueHandle],
-        tickets: Sequence[Ticket],
-    ) -> None:  # fmt: skip
-        """Publish them to each target, under the queue's dead-letter name and these numbers; each target has its
-        ticket. Several go to one target that refuses nothing."""
+    @property
+    def due(self) -> Due:
+        """For delay queues."""
 
     def load(self, queue: LocalQueue, locations: list[Location], loaded: Loaded) -> None:
         """Read messages from the journal. `loaded` is not called when the log was deleted."""
@@ -261,6 +269,7 @@ class LocalQueue(QueueHandle):
     def publish_letters(
         self, producer: bytes, numbers: Sequence[int], messages: Sequence[Message], ticket: Ticket, now_ms: int
     ) -> None:
+        """Letters of a dying queue, as `publish_named` for each of them: where nothing is refused."""
         new = self.log.producers.note_letters(producer, numbers)
         if new:
             self.publish(messages if len(new) == len(numbers) else [messages[place] for place in new], ticket, now_ms)

@@ -135,9 +135,7 @@ class RemoteQueue(LinkSide):
         self._settlements = Settlements()
         self._questions = Questions()
         self._watch: Watch | None = None
-        self._gone_links: frozenset[int] = (
-            frozenset()
-        )  # consumers of recoverable links, of which deliveries may still come
+        self._gone_links: frozenset[int] = frozenset()  # consumers of recoverable links: deliveries may still come
         ring.owner = self
 
     def __repr__(self) -> str:
@@ -186,12 +184,6 @@ class RemoteQueue(LinkSide):
         if not self.deleted:
             self.node.took(self, self._backlog.publish(self._shown((message,)), ticket, (producer, sequence)))
             self.ring.mark()
-
-    def publish_letters(
-        self, producer: bytes, numbers: Sequence[int], messages: Sequence[Message], ticket: Ticket, now_ms: int
-    ) -> None:
-        for number, message in zip(numbers, messages, strict=True):
-            self.publish_named(producer, number, message, ticket, now_ms)
 
     def accept_dead_letter(self, message: Message) -> None:
         self.publish((message,), None, 0)

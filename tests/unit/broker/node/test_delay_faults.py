@@ -260,3 +260,78 @@ def test_two_delayed_exchanges_before_one_queue_give_one_copy(world: World) -> N
     world.wait(2000)
     assert bodies(client.consume("q", no_ack=True)) == [b"x"]
     assert bodies(client.consume("only", "other", no_ack=True)) == [b"x"]
+
+
+# -- bounds -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_rate_bounds_what_leaves_in_a_second() -> None:
+    world = World()
+    client = world.client()
+    exchange(client, x_delay_rate=100)
+    bound(client, "q")
+    client.publish("later", "k", *[b"%d" % n for n in range(1000)], headers={"x-delay": 1000})
+    world.wait(1000)
+    world.wait(3000)
+    assert 300 <= world.queue("q").ring.ready <= 410
+    world.wait(8000)
+    assert bodies(world.client().consume("q", no_ack=True)) == [b"%d" % n for n in range(1000)]
+
+
+def test_there_are_so_many_keys_at_most(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusterbroker.broker.delay.delay_queue.KEYS_MAX", 3)
+    client = world.client()
+    client.ask(m.ConfirmSelect())
+    answers = []
+    for key in ("1", "2", "3", "4", "2"):
+        [heard] = client.publish("later", "k", key.encode(), headers={"x-delay": 1000, "x-delay-key": key})
+        answers.append(isinstance(heard, m.BasicAck))
+    assert answers == [True, True, True, False, True]
+    world.wait(2000)
+    [heard] = client.publish("later", "k", b"5", headers={"x-delay": 1000, "x-delay-key": "5"})
+    assert isinstance(heard, m.BasicAck), "keys of what has left are free"
+
+
+def test_an_exchange_in_which_something_waits_is_in_use(world: World) -> None:
+    client = world.client()
+    client.publish("later", "k", b"x", headers={"x-delay": 1000})
+    client.ask(m.QueueDelete(0, "q"))
+    assert world.client().code(m.ExchangeDelete(0, "later", if_unused=True)) == 406
+    world.wait(2000)
+    assert client.ask(m.ExchangeDelete(0, "later", if_unused=True)) == m.ExchangeDeleteOk()
+    assert client.ask(m.ExchangeDelete(0, "later", if_unused=True)) == m.ExchangeDeleteOk(), "it is gone"
+
+
+def test_lavinmqs_argument_makes_a_delayed_exchange_of_a_type() -> None:
+    world = World()
+    client = world.client()
+    declare = m.ExchangeDeclare(0, "later", "direct", durable=True, arguments={"x-delayed-exchange": True})
+    assert client.ask(declare) == client.ask(declare) == m.ExchangeDeclareOk()
+    bound(client, "q")
+    client.publish("later", "k", b"x", headers={"x-delay": 1000})
+    assert delaying(world).ring.ready == 1
+    world.wait(2000)
+    assert bodies(client.consume("q", no_ack=True)) == [b"x"]
+
+
+def test_what_cannot_be_read_when_it_is_due_holds_up_nothing(world: World) -> None:
+    client = world.client()
+    client.ask(m.ConfirmSelect())
+    client.publish("later", "k", b"1", b"2", b"3", headers={"x-delay": 1000})
+    world.checkpoint()
+    world.crash()
+    world.turn()
+    queue = delaying(world)
+    assert queue.is_read
+    assert world.journal is not None
+    read = world.journal.read
+    world.journal.read = lambda queue_id, places: [  # type: ignore[method-assign]
+        None if place[0] == 2 else found for place, found in zip(places, read(queue_id, places), strict=True)
+    ]
+    world.wait(2000)
+    client = world.client()
+    assert bodies(client.consume("q", no_ack=True)) == [b"1", b"3"]
+    assert (queue.ring.ready, queue.ring.unacked) == (1, 0)
+    world.journal.read = read  # type: ignore[method-assign]
+    world.wait(70_000)
+    assert bodies(client.hear()) == [b"2"], "it was mended"
