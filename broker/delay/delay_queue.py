@@ -289,8 +289,7 @@ class DelayQueue(Queue):
                 return
             if not self._taken and not self._take(letters, now_ms):
                 return
-            self._fetch_taken()
-            if self._fetching:
+            if not self._has_content():
                 return
             while self._taken and letters.has_room and not self.host.effort.spent and self._pace.has_room(now_ms):
                 self._pace.left -= 1
@@ -323,8 +322,9 @@ class DelayQueue(Queue):
         elif any(row[1] == UNACKED for row in self.ring.living(seq, seq, 1)):
             self._aside.add(seq)
 
-    def _fetch_taken(self) -> None:
-        """Reads what is on the disk only, in the order of places. What cannot be read stays, and is tried again."""
+    def _has_content(self) -> bool:
+        """Whether all that was taken is here; else it is read from the disk, in the order of places. What cannot be
+        read stays, and is tried again."""
         absent, size = list[Location](), 0
         for place, (seq, message, _) in enumerate(self._taken):
             if message is None:
@@ -337,7 +337,7 @@ class DelayQueue(Queue):
                     break
                 absent.append(location)
         if not absent:
-            return
+            return True
         index, self._fetching = self._index, True
 
         def loaded(locations: Sequence[Location], messages: Sequence[Message], _: Sequence[Location]) -> None:
@@ -356,6 +356,7 @@ class DelayQueue(Queue):
             self.ring.mark()
 
         self.host.load(self, sorted(absent, key=_place), loaded)
+        return False
 
     def _unset(self, seq: int, lane: Lane | None) -> None:
         """It was taken too early: it is the next one that is due."""

@@ -8,7 +8,7 @@ way that the router remembers. Headers that the way depends on, CC, BCC and targ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec.structs import replace
 
@@ -26,7 +26,6 @@ from clusterbroker.broker.wire.amqp091.codec import make_message
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.node.dead_letters import DeadLetters
     from clusterbroker.broker.node.ports import NodeCore
     from clusterbroker.broker.node.vhost import VirtualHost
 
@@ -34,10 +33,16 @@ KNOWN_MAX: Final = 4096
 """Addresses whose way is remembered."""
 
 
+class Publishing(Protocol):
+    """The dead letters of the node."""
+
+    dead_lettering: bool
+
+
 class DueMessages:
     """Of one node."""
 
-    def __init__(self, node: NodeCore, letters: DeadLetters) -> None:
+    def __init__(self, node: NodeCore, letters: Publishing) -> None:
         self._node = node
         self._letters = letters
         self._known: dict[tuple[int, bytes], tuple[int, Route[QueueHandle]]] = {}
