@@ -26,6 +26,7 @@ from clusterbroker.broker.content.properties import properties_of, routing_heade
 from clusterbroker.broker.delay.due_letters import HELD_MAX, DueLetters, Letter
 from clusterbroker.broker.delay.lanes import RETRY_FIRST_MS, Lane
 from clusterbroker.broker.delay.pace import Pace
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import Host
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
@@ -301,7 +302,7 @@ class DelayQueue(Queue):
         """Sets aside what is due next; parked ones first. Whether there are any."""
         for lane in tuple(letters.lanes.values()):
             room = lane.quota - lane.underway
-            if lane.parked and lane.again_ms <= now_ms and room > 0 and not lane.stalled:
+            if lane.parked and lane.again_ms <= now_ms and room > 0 and not lane.stalled and not lane.owed:
                 for seq in lane.parked.take(FOREVER, min(BATCH, room)):
                     self._set_aside(seq, lane)
                 if not self._taken or not lane.takes(letters.next_number, now_ms):
@@ -391,11 +392,16 @@ class DelayQueue(Queue):
             self._forget_key(seq, message)
             letters.hold(seq, message, targets, withheld)
             return
+        if len(targets) > 1:  # none of them waits for another one
+            self._forget_key(seq, message)
+            self._part(letters, message, targets)
+            self.ring.settle(seq)
+            return
         self.ring.put_back(seq)
-        first = letters.lane(withheld[0])
-        if first is lane:
-            first.again_ms = max(first.again_ms, now_ms + RETRY_FIRST_MS)
-        first.parked.add(message.ttl_ms, seq)
+        only = letters.lane(targets[0])
+        if only is lane:
+            only.again_ms = max(only.again_ms, now_ms + RETRY_FIRST_MS)
+        only.parked.add(message.ttl_ms, seq)
 
     def _key(self, message: Message) -> str:
         said = due_of(message, 0)
@@ -412,20 +418,27 @@ class DelayQueue(Queue):
                 del self._keys[key]
 
     def _returned(self, letter: Letter) -> None:
-        """Some targets have not taken it: it is appended anew, for them, in the group in which it is settled here."""
-        message, letters = letter.message, self.letters
-        assert message is not None, "it is not answered yet"
-        assert letters is not None, "it was held in this epoch"
+        """Some targets have not taken it: it waits for those anew, in the group in which it is settled here."""
+        assert letter.message is not None, "it is not answered yet"
         assert letter.targets is not None, "it was published"
-        if len(letter.refused) < len(letter.targets) or letter.narrowed:
-            properties = properties_of(message)
-            headers = {**(properties.headers or {}), TARGETS: [target.name for target in letter.refused]}
-            due = message.ttl_ms
-            message = waiting(with_properties(message, replace(properties, headers=headers)), self.host.now_ms, due)
+        assert self.letters is not None, "it was held in this epoch"
+        if len(letter.targets) > 1 or letter.narrowed:
+            self._part(self.letters, letter.message, letter.refused)
+        else:
+            self._park_anew(self.letters, letter.message, letter.refused[0])
+
+    def _part(self, letters: DueLetters, message: Message, targets: Sequence[QueueHandle]) -> None:
+        """A message waits anew for each of these, in its own lane."""
+        properties = properties_of(message)
+        for target in targets:
+            after = replace(properties, headers={**(properties.headers or {}), TARGETS: [target.name]})
+            self._park_anew(letters, with_properties(message, after), target)
             self.host.effort.letter(message.header_length, 0)
+
+    def _park_anew(self, letters: DueLetters, message: Message, target: QueueHandle) -> None:
         seq = self.ring.next_seq
-        self.ring.append((message,))
-        letters.lane(letter.refused[0]).parked.add(message.ttl_ms, seq)
+        self.ring.append((waiting(message, self.host.now_ms, message.ttl_ms),))
+        letters.lane(target).parked.add(message.ttl_ms, seq)
 
     def _schedule(self, now_ms: int) -> None:
         if self.paused:

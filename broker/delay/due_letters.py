@@ -121,6 +121,8 @@ class DueLetters:
         self._open[letter.number] = letter
         self._line.append(letter)
         self.held_bytes += len(message.payload)
+        for target in withheld:
+            self.lane(target).owed += 1
         for target in targets:
             if target not in letter.refused:
                 letter.awaited[target] = None
@@ -239,6 +241,7 @@ class DueLetters:
                 del letter.awaited[target]
                 if refused:
                     letter.refused.append(target)
+                    self.lane(target).owed += 1
                 if not letter.awaited:
                     self._ends(letter)
                 elif letter.narrowed:
@@ -254,6 +257,8 @@ class DueLetters:
             for (seq, queue_id), _ in DUE_TARGET.of(self._queue.ring.attributes):
                 if seq == letter.seq:
                     self._queue.ring.set_attribute(DUE_TARGET.name((seq, queue_id)), 0)
+        for target in letter.refused:
+            self.lane(target).owed -= 1
         if letter.refused:
             self._returned(letter)
         self._queue.ring.settle(letter.seq)

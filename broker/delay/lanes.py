@@ -31,23 +31,27 @@ class Lane:
 
     open      numbers of letters that may be there, in order
     underway  letters without an answer, `asked` of them are published
+    owed      letters that it has not taken, and that others have still to answer: they come back to it, and nothing
+              passes them by
     again_ms  nothing is tried before
     asked_ms  since when an answer is awaited
     """
 
-    __slots__ = ("again_ms", "asked", "asked_ms", "open", "parked", "quota", "stalled", "target", "tries", "underway")
+    __slots__ = (
+        "again_ms", "asked", "asked_ms", "open", "owed", "parked", "quota", "stalled", "target", "tries", "underway",
+    )  # fmt: skip
 
     def __init__(self, target: QueueHandle) -> None:
         self.target = target
         self.open: dict[int, None] = {}
         self.parked = DueIndex()
         self.quota = QUOTA
-        self.again_ms = self.asked = self.asked_ms = self.tries = self.underway = 0
+        self.again_ms = self.asked = self.asked_ms = self.owed = self.tries = self.underway = 0
         self.stalled = False
 
     def takes(self, number: int, now_ms: int) -> bool:
         """Whether a letter of this number may go there now."""
-        if self.again_ms > now_ms or self.stalled or self.underway >= self.quota or self.target.away:
+        if self.again_ms > now_ms or self.stalled or self.owed or self.underway >= self.quota or self.target.away:
             return False
         return not self.open or number - next(iter(self.open)) < DEAD_SPREAD
 
@@ -90,4 +94,4 @@ class Lane:
     @property
     def idle(self) -> bool:
         """Nothing is known of it that would be missed."""
-        return not (self.open or self.underway or self.parked or self.tries)
+        return not (self.open or self.underway or self.owed or self.parked or self.tries)
