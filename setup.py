@@ -34,6 +34,7 @@ COMPILED = (  # the longest first
     "clusterbroker.broker.transactions.rows",
     "clusterbroker.broker.bridges.rewriting",
     "clusterbroker.broker.content.headers",
+    "clusterbroker.broker.content.delays",
     "clusterbroker.journal.walk",
     "clusterbroker.journal.due_index",
 )

@@ -1,11 +1,15 @@
 """Delayed messages at one node with a disk: what publishing, waiting and firing cost its processor.
 
     python -m bench.delays [--messages 50000]
+    python -m bench.delays --waiting 1000000
 
 The same messages (100 bytes, persistent, with confirms) go straight to a queue, then to a delayed exchange with that
 queue behind it. Printed: processor time of the node for each message published, and for each one that became due, with
 the rate that one core makes of it; and what a waiting message takes of memory. The clock of the machine does not count:
 other work beside it makes no difference.
+
+With `--waiting`: so many wait, the node is stopped and started, and the time is taken until a message that is due then
+comes, for which the node has to have read all that waits.
 """
 
 from __future__ import annotations
@@ -78,19 +82,55 @@ def told(what: str, us: float) -> None:
     print(f"{what:36} {us:8.1f} us a message {1e6 / us:12,.0f} /s of a core")
 
 
+async def wire(client: Client) -> None:
+    kind: dict[str, Any] = {"x-delayed-type": "direct"}
+    await client.call(m.ExchangeDeclare(exchange=EXCHANGE, type="x-delayed-message", durable=True, arguments=kind))
+    await client.call(m.QueueDeclare(queue=QUEUE, durable=True))
+    await client.call(m.QueueBind(queue=QUEUE, exchange=EXCHANGE, routing_key=QUEUE))
+    await client.call(m.ConfirmSelect())
+
+
+async def restart(directory: Path, count: int) -> None:
+    cluster = LocalCluster(directory, 1)
+    await cluster.begin()
+    try:
+        node = await enter(cluster)
+        await wire(node.client)
+        before = node.rss()
+        at_ms = int(time.time() * 1000) + DAY_MS
+        await node.publish(count, EXCHANGE, lambda: {"x-deliver-at": at_ms})
+        print(f"{'memory of a waiting message':36} {(node.rss() - before) / count:8.0f} bytes (resident set)")
+        node.client.abandon("over")
+        await cluster.stop("a")
+        began_s = time.time()
+        await cluster.start("a")
+        node = await enter(cluster)
+        await node.client.call(m.ConfirmSelect())
+        print(f"{'restart until clients come in':36} {time.time() - began_s:8.2f} s")
+        await node.publish(1, EXCHANGE, lambda: {"x-delay": 1})
+        while not await node.ready():  # noqa: ASYNC110 - only the broker knows
+            await asyncio.sleep(0.02)
+        print(f"{'restart until what is due comes':36} {time.time() - began_s:8.2f} s")
+        print(f"{'processor time of the new process':36} {node.cpu_s():8.2f} s")
+        print(f"{'memory of the new process':36} {node.rss() >> 20:8} MiB")
+        node.client.abandon("over")
+    finally:
+        await cluster.end()
+
+
+async def enter(cluster: LocalCluster) -> Node:
+    pid = cluster.pid("a")
+    assert pid is not None, "it has just begun"
+    return Node(pid, await Client.open(cluster.target("a"), heartbeat_s=30))
+
+
 async def trial(directory: Path, count: int) -> None:
     cluster = LocalCluster(directory, 1)
     await cluster.begin()
     try:
-        client = await Client.open(cluster.target("a"), heartbeat_s=30)
-        pid = cluster.pid("a")
-        assert pid is not None, "it has just begun"
-        node = Node(pid, client)
-        kind = {"x-delayed-type": "direct"}
-        await client.call(m.ExchangeDeclare(exchange=EXCHANGE, type="x-delayed-message", durable=True, arguments=kind))
-        await client.call(m.QueueDeclare(queue=QUEUE, durable=True))
-        await client.call(m.QueueBind(queue=QUEUE, exchange=EXCHANGE, routing_key=QUEUE))
-        await client.call(m.ConfirmSelect())
+        node = await enter(cluster)
+        client = node.client
+        await wire(client)
         await node.publish(count // 10, EXCHANGE, lambda: {"x-delay": -1})  # warm
         told("published to a queue", await node.publish(count, "", lambda: {"x-delay": -1}))
         told("to the exchange, without a delay", await node.publish(count, EXCHANGE, lambda: {"x-delay": -1}))
@@ -117,9 +157,13 @@ async def trial(directory: Path, count: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=50_000)
+    parser.add_argument("--waiting", type=int)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(trial(Path(directory), given.messages))
+        if given.waiting is None:
+            asyncio.run(trial(Path(directory), given.messages))
+        else:
+            asyncio.run(restart(Path(directory), given.waiting))
 
 
 if __name__ == "__main__":

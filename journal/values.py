@@ -47,6 +47,21 @@ class Timestamp(int):
     """Seconds since 1970 in UTC, 0 to 2^64 - 1."""
 
     __slots__ = ()
+    more_ms = 0
+    """What is left of a time in milliseconds (`FineTimestamp`)."""
+
+
+class FineTimestamp(Timestamp):
+    """The seconds of a time that was given in milliseconds. AMQP 0-9-1 keeps the seconds alone."""
+
+    more_ms: int
+
+    @classmethod
+    def of(cls, time_ms: int) -> FineTimestamp:
+        """From ms since 1970."""
+        made = cls(time_ms // 1000)
+        made.more_ms = time_ms % 1000
+        return made
 
 
 class LongBytes(bytes):

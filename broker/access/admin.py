@@ -24,6 +24,7 @@ from clusterbroker.cluster.wiring.commands import (
     DeleteQueue,
     Unbind,
 )
+from clusterbroker.cluster.wiring.delays import as_delayed, delay_queue
 from clusterbroker.cluster.wiring.entities import Binding, DestinationKind
 from clusterbroker.cluster.wiring.exchange_rules import STAGING, declaration
 from clusterbroker.cluster.wiring.map import Applied
@@ -65,7 +66,7 @@ class Admin:
         _check_exchange(name)
         access, node = self._access, self._access.node
         access.check("configure", "exchange", name)
-        kept: dict[str, Any] = stored(arguments)
+        kind, kept = as_delayed(kind, stored(arguments))
         staging = kind == STAGING
         target = kept.get("x-target")
         if staging and isinstance(target, str):
@@ -99,6 +100,30 @@ class Admin:
         _check_exchange(name)
         self._access.check("configure", "exchange", name)
         return DeleteExchange(vhost=self._access.vhost.name, name=name, if_unused=if_unused)
+
+    def delay_queue(self, exchange: str) -> QueueHandle | None:
+        """In which the messages of a delayed exchange wait; None: it is none."""
+        vhost = self._access.vhost
+        known = self._access.node.map.exchange(vhost.name, exchange)
+        return None if known is None or known.type != DELAYED else vhost.queues.get(delay_queue(exchange))
+
+    def delete_if_nothing_waits(
+        self, command: DeleteExchange, queue: QueueHandle, question: Question, then: Callable[[Applied], None]
+    ) -> None:
+        """Deletes a delayed exchange, or refuses while something waits in its queue."""
+
+        @question.answers
+        def counted(count: int, _: int) -> None:
+            if not question.awaits():
+                return
+            if count:
+                where = f"exchange '{command.name}' in vhost '{command.vhost}'"
+                question.refuse(precondition_failed(f"{where} in use: {count} delayed messages wait in it"))
+            else:
+                self.order(command, question, then)
+
+        question.ask(queue)
+        queue.counts(self._access.node.now_ms, counted)
 
     def bind(self, source: str, destination: str, to: DestinationKind, key: str, arguments: Mapping[str, Any]) -> Bind:
         named = self._binding(source, destination, to, key, arguments)

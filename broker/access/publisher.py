@@ -140,6 +140,11 @@ class Publisher:
         wanted = {name for name in route.queues if vhost.no_local.get(name) != self.container}
         return route if len(wanted) == len(route.queues) else route.without(wanted)
 
+    def ways(self, exchange: str, key: str) -> tuple[Route[QueueHandle], Route[QueueHandle]] | None:
+        """As `Router.ways`, for batches that `content.delays.runs` can divide."""
+        vhost = self._access.vhost
+        return None if self.container and vhost.no_local else vhost.router.ways(exchange, key)
+
     def _staging(self, segment: Segment, key: str) -> Route[QueueHandle]:
         """To the queue that keeps rows until they are committed, if their target may be published to; or nowhere."""
         access, vhost = self._access, self._access.vhost

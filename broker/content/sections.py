@@ -57,7 +57,7 @@ from clusterbroker.broker.wire.amqp10.types import (
 )
 from clusterbroker.broker.wire.numbers import UInt32, UInt64
 from clusterbroker.journal.record import Message
-from clusterbroker.journal.values import LongBytes, Timestamp
+from clusterbroker.journal.values import FineTimestamp, LongBytes, Timestamp
 
 ANNOTATIONS: Final = 0x72
 APPLICATION: Final = 0x74
@@ -226,7 +226,7 @@ def _are_sections(body: bytes) -> bool:
 def to_field(value: Any) -> Any:
     """A value of AMQP 1.0 as a field of AMQP 0-9-1."""
     if isinstance(value, Milliseconds):
-        return Timestamp(max(0, value) // 1000)
+        return FineTimestamp.of(max(0, value))
     if isinstance(value, UInt64):
         return int(value) if value < 2**63 else str(int(value))
     if isinstance(value, (Symbol, Char)):
@@ -254,7 +254,7 @@ def from_field(value: Any, depth: int = 0) -> Any:
     if depth >= NESTED_MAX:
         return None
     if isinstance(value, Timestamp):
-        return Milliseconds(min(value * 1000, 2**63 - 1))
+        return Milliseconds(min(value * 1000 + value.more_ms, 2**63 - 1))
     if isinstance(value, NumberWithPoint):
         return str(value)
     if isinstance(value, LongBytes):

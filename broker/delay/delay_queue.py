@@ -4,80 +4,107 @@ What comes is stamped with its due time, which the record keeps in the place of 
 index is a fold of the log (`journal.due_index`): appends add to it, and an owner that begins reads what waits, in
 slices. Rows of messages that left otherwise are void.
 
-What is due is set aside, read from the disk if it is there only, a batch in the order of places, and held as a dead
-letter (reason `due`), which publishes it once to each target, over failovers (`dead_lettering.replicated`). So many are
-held at once that a backlog of very many does not stand in memory.
+What is due is set aside, read from the disk if it is there only, and goes to the queues behind the exchange
+(`due_letters`), each of which has its lane (`lanes`). What no lane takes now is put back as it was, and parked.
 
 A message with a key (header `x-delay-key`) takes the place of the one that waits under it.
+
+Each turn is bounded by the node's effort, which counts bytes of headers too.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
+from clusterbroker.broker.content.delays import due_of, waiting
+from clusterbroker.broker.content.message import with_properties
 from clusterbroker.broker.content.properties import properties_of, routing_headers
+from clusterbroker.broker.delay.due_letters import HELD_MAX, DueLetters, Letter
+from clusterbroker.broker.delay.lanes import RETRY_FIRST_MS, Lane
+from clusterbroker.broker.delay.pace import Pace
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import Host
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
-from clusterbroker.broker.queues.states import READY
+from clusterbroker.broker.queues.states import READY, UNACKED
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.broker.routing.delays import DELAY_KEY, DELAY_MS_MAX, delay_key, due_ms
+from clusterbroker.broker.routing.delays import TARGETS, delay_key, due_ms
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.exchange_rules import DELAY_RATE
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.due_index import DueIndex
-from clusterbroker.journal.layout import PERSISTENT, Location
+from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message, read_records
 
 BATCH: Final = 256
 """Messages that become due together: read from the disk at once."""
-HELD_MAX: Final = 1024
-"""Due, and not yet at all their targets."""
+BATCH_BYTES: Final = 4 << 20
+"""Of them; one may be longer."""
 READ_MAX: Final = 4096
 READ_BYTES_MAX: Final = 4 << 20
 """Records that an owner reads at once when it begins; one may be longer."""
 LOOK_MS: Final = 1000
 """So often a queue with waiting messages looks at the clock, which may have jumped."""
-_KEY: Final = DELAY_KEY.encode()
+UNREAD_MS: Final = 60_000
+"""So often it tries a message that could not be read when it was due."""
+KEYS_MAX: Final = 100_000
+"""Keys under which something waits."""
+FOREVER: Final = 2**62
+
+__all__ = ["BATCH", "HELD_MAX", "KEYS_MAX", "DelayQueue"]
 
 
-def stamped(message: Message, now_ms: int) -> Message:
-    """The message as it waits: its time to live is the absolute due time, in ms since 1970, and it outlives its node.
-    Whoever took it from its publisher set its time."""
+def time_and_key(message: Message, now_ms: int) -> tuple[int, str]:
+    """When a message is due and under which key it waits; whoever took it from its publisher set its time. 0: it is not
+    delayed."""
     taken_ms = message.time_ms or now_ms
-    due = due_ms(routing_headers(message), taken_ms)
-    return with_due(message, taken_ms if due is None else due, now_ms)
-
-
-def with_due(message: Message, at_ms: int, now_ms: int) -> Message:
-    """The message as one that waits until then, for ten years at most."""
-    return Message(
-        message.address, message.payload, message.header_length, message.flags | PERSISTENT, 0,
-        message.time_ms or now_ms, max(1, min(at_ms, now_ms + DELAY_MS_MAX)), message.format,
-    )  # fmt: skip
+    said = due_of(message, taken_ms)
+    if said is None:
+        headers = routing_headers(message)
+        said = due_ms(headers, taken_ms) or 0, delay_key(headers)
+    return said
 
 
 class DelayQueue(Queue):
     """See the module."""
 
-    __slots__ = ("_fetching", "_firing", "_index", "_keys", "_read_end", "_read_from")
+    __slots__ = (
+        "_aside", "_fetching", "_index", "_keys", "_pace", "_read_end", "_read_from", "_taken", "_unnoted", "letters",
+    )  # fmt: skip
+
+    letters: DueLetters | None
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
+        self.letters = None
+        self._keys: dict[str, int] = {}
+        """The newest message of each key, which may have left."""
+        self._pace = Pace(entity.arguments.get(DELAY_RATE))
         super().__init__(entity, settings, ring, host, now_ms)
         self._begin()
 
     def begin_alone(self) -> None:
         """The queue has no copies: what its log holds is all there is."""
-        self.dead_letters.begin_epoch()
         self._begin()
+        self._resume()
 
     def _begin(self) -> None:
         self._index = DueIndex()
-        self._keys: dict[str, int] = {}
-        """The newest message of each key, which may have left."""
+        self._keys = {}
         self._read_from, self._read_end = 1, self.ring.next_seq
-        self._fetching = self._firing = False
+        self._fetching = False
+        self._unnoted: deque[tuple[int, Message]] = deque()  # read, and not in the index yet
+        self._taken: deque[tuple[int, Message | None, Lane | None]] = deque()
+        """Set aside because they are due, and the lane in which they were parked; without content: on its way."""
+        self._aside: set[int] = set()  # due while an operator moves them
         self.ring.mark()
+
+    def _resume(self) -> None:
+        self.letters = DueLetters(self, self._returned)
+        self.letters.resume()
 
     def message_count(self, _: int) -> int:
         return self.ring.ready
@@ -93,28 +120,92 @@ class DelayQueue(Queue):
         self.publish(messages, ticket, now_ms)
         return len(messages)
 
+    def publish_named(
+        self, producer: bytes, sequence: int, message: Message, ticket: Ticket | None, now_ms: int
+    ) -> None:
+        """What waits comes to the log, transient messages too, and their numbers with them."""
+        producers = self.log.producers
+        if not producers.knows(producer, sequence):
+            producers.note(producer, sequence)
+            self.publish((message,), ticket, now_ms)
+        elif ticket is not None:
+            self.log.promise(ticket)
+
     def accept_dead_letter(self, message: Message) -> None:
         self._append((message,), self.host.now_ms)
 
+    @property
+    def rejects(self) -> bool:
+        return self.limits.rejects or len(self._keys) >= KEYS_MAX
+
+    def accepts(self, message: Message, now_ms: int, named: tuple[bytes, int] | None = None) -> bool:
+        if named is not None and self.log.producers.knows(*named):
+            return True
+        accepted = self.takes((message,), now_ms)
+        if not accepted and named is not None:  # the log has to know that it is not here
+            self.log.producers.refuse(*named)
+        return accepted
+
+    def takes(self, messages: Sequence[Message], now_ms: int) -> bool:
+        """One that takes the place of another has the room of that."""
+        if not self.rejects:
+            return True
+        keys = [time_and_key(message, now_ms)[1] for message in messages]
+        new = {key for key in keys if key and not self.under(key)}
+        if new and len(self._keys) + len(new) > KEYS_MAX and not self._free_keys(len(new)):
+            return False
+        if not self.limits.rejects:
+            return True
+        replaced = [self.under(key)[0] for key in {key for key in keys if key and key not in new}]
+        in_place = len(keys) - sum(not key for key in keys) - len(new)
+        if not replaced:
+            return self.limits.takes(messages, now_ms)
+        ring = self.ring
+        freed = sum(_body_bytes(ring, seq) for seq in replaced)
+        count = len(messages) - in_place
+        size = sum(message.body_length for message in messages) - freed
+        return self.limits.has_room(now_ms, count, max(size, 0) if count == 0 else max(size, 1))
+
+    def _free_keys(self, wanted: int) -> bool:
+        """Forgets keys under which nothing waits any more. Whether so many more have room then."""
+        self._keys = {key: seq for key, seq in self._keys.items() if self._waits(seq)}
+        return len(self._keys) + wanted <= KEYS_MAX
+
     def _append(self, messages: Sequence[Message], now_ms: int) -> None:
         seq = self.ring.next_seq
-        waiting = [stamped(message, now_ms) for message in messages]
-        self.ring.append(waiting)
-        for place, message in enumerate(waiting):
-            self._note(seq + place, message)
+        said = [time_and_key(message, now_ms) for message in messages]
+        self.ring.append(
+            [
+                waiting(message, now_ms, due or message.time_ms or now_ms)
+                for message, (due, _) in zip(messages, said, strict=True)
+            ]
+        )
+        for place, (due, key) in enumerate(said):
+            due = due or messages[place].time_ms or now_ms
+            if key:
+                self._note_key(key, seq + place)
+            self._index.add(due, seq + place)
+
+    def _note_key(self, key: str, seq: int) -> bool:
+        """A message waits under a key: the older one leaves. Whether this one stays."""
+        known = self._keys.get(key, 0)
+        self._keys[key] = max(seq, known)
+        older = min(seq, known)
+        if older and older != max(seq, known):
+            self._drop(older)
+        return seq >= known
+
+    def _drop(self, seq: int) -> None:
+        """A waiting message leaves, if it does still wait."""
+        if self.ring.set_aside(seq):
+            self.ring.settle(seq)
+            self._index.void(seq)
 
     def _note(self, seq: int, message: Message) -> None:
-        """A message waits."""
-        if _KEY in message.header and (key := delay_key(routing_headers(message))):
-            known = self._keys.get(key, 0)
-            self._keys[key] = max(seq, known)
-            older = min(seq, known)
-            if older and older != seq and self.ring.set_aside(older):
-                self.ring.settle(older)
-            elif older == seq and known != seq:  # read late: another one has come since
-                if self.ring.set_aside(seq):
-                    self.ring.settle(seq)
-                return
+        """A message that was read waits."""
+        key = self._key(message)
+        if key and not self._note_key(key, seq):
+            return
         self._index.add(message.ttl_ms, seq)
 
     # -- the turn -----------------------------------------------------------------------------------------------
@@ -122,22 +213,45 @@ class DelayQueue(Queue):
     def _serve(self, now_ms: int) -> None:
         if self.paused:
             return
-        if self._read_from < self._read_end:
+        if not self.is_read:
             if not self._fetching:
                 self._read()
         elif not self.halted:
             self._fire(now_ms)
 
+    def _follow(self, now_ms: int) -> None:
+        if self.letters is not None and not self.paused:
+            self.letters.turn(now_ms)
+            if self.ring.needs_write:
+                self.host.write(self)
+        super()._follow(now_ms)
+
+    def _wants_turn(self, advanced: bool) -> bool:
+        return super()._wants_turn(advanced) or (self.letters is not None and len(self.letters) > 0)
+
     def _read(self) -> None:
         """The next slice of what waited when this owner began."""
-        index, first, size, absent = self._index, self._read_from, 0, []
+        while self._unnoted:
+            if self.host.effort.spent:
+                self.host.later(self)
+                return
+            seq, message = self._unnoted.popleft()
+            if self._waits(seq):
+                self._note(seq, message)
+        if self._read_from >= self._read_end:
+            self.ring.mark()
+            return
+        index, first, size, absent = self._index, self._read_from, 0, list[Location]()
         rows = self.ring.living(first, self._read_end - 1, READ_MAX)
         self._read_from = rows[-1][0] + 1 if len(rows) == READ_MAX else self._read_end
         for seq, state, *_ in rows:
+            if self.host.effort.spent:
+                self._read_from = seq
+                break
             if state != READY:
                 continue
-            if (message := self.ring.message(seq)) is not None:
-                self._note(seq, message)
+            if (message_here := self.ring.message(seq)) is not None:
+                self._note(seq, message_here)
                 continue
             absent.append(self.ring.location(seq))
             size += absent[-1][3]
@@ -153,9 +267,7 @@ class DelayQueue(Queue):
             if self._index is not index:
                 return
             self._fetching = False
-            for location, message in zip(absent, messages, strict=True):
-                if self.ring.living(location[0], location[0], 1):
-                    self._note(location[0], message)
+            self._unnoted.extend((location[0], message) for location, message in zip(absent, messages, strict=True))
             self.ring.mark()
 
         def again() -> None:
@@ -169,53 +281,173 @@ class DelayQueue(Queue):
 
     def _fire(self, now_ms: int) -> None:
         """What is due begins its way."""
-        letters = self.dead_letters.replicated
-        while letters is not None and not self._firing and len(letters) < HELD_MAX:
+        letters = self.letters
+        while letters is not None and letters.has_room and not self._fetching:
             if self.host.effort.spent:
                 self.host.later(self)
                 return
+            if not self._pace.has_room(now_ms):
+                return
+            if not self._taken and not self._take(letters, now_ms):
+                return
+            if not self._has_content():
+                return
+            while self._taken and letters.has_room and not self.host.effort.spent and self._pace.has_room(now_ms):
+                self._pace.left -= 1
+                seq, message, lane = self._taken.popleft()
+                assert message is not None, "its content is here"
+                self._offer(letters, seq, message, lane, now_ms)
+
+    def _take(self, letters: DueLetters, now_ms: int) -> bool:
+        """Sets aside what is due next; parked ones first. Whether there are any."""
+        for lane in tuple(letters.lanes.values()):
+            room = lane.quota - lane.underway
+            if lane.parked and lane.again_ms <= now_ms and room > 0 and not lane.stalled and not lane.owed:
+                for seq in lane.parked.take(FOREVER, min(BATCH, room)):
+                    self._set_aside(seq, lane)
+                if not self._taken or not lane.takes(letters.next_number, now_ms):
+                    lane.again_ms = max(lane.again_ms, now_ms + RETRY_FIRST_MS)
+        while not self._taken:
             seqs = self._index.take(now_ms, BATCH)
             if not seqs:
-                if not self._index:
+                if not self._index and not self.ring.ready:
                     self._keys.clear()
-                return
-            due = [seq for seq in seqs if self.ring.set_aside(seq)]
-            absent = sorted((self.ring.location(seq) for seq in due if self.ring.message(seq) is None), key=_place)
-            if absent:
-                self._load(due, absent)
-            else:
-                self._hold(due)
+                return False
+            for seq in seqs:
+                self._set_aside(seq, None)
+        return True
 
-    def _load(self, due: list[int], absent: list[Location]) -> None:
-        """Holds what is due when its content is here; what cannot be read stays where it is, and is nobody's."""
-        index, self._firing = self._index, True
+    def _set_aside(self, seq: int, lane: Lane | None) -> None:
+        if self.ring.set_aside(seq):
+            self._taken.append((seq, self.ring.message(seq), lane))
+        elif any(row[1] == UNACKED for row in self.ring.living(seq, seq, 1)):
+            self._aside.add(seq)
 
-        def loaded(locations: Sequence[Location], messages: Sequence[Message], asked: Sequence[Location]) -> None:
+    def _has_content(self) -> bool:
+        """Whether all that was taken is here; else it is read from the disk, in the order of places. What cannot be
+        read stays, and is tried again."""
+        absent, size = list[Location](), 0
+        for place, (seq, message, _) in enumerate(self._taken):
+            if message is None:
+                location = self.ring.location(seq)
+                size += location[3]
+                if absent and size > BATCH_BYTES:
+                    for later, _, lane in list(self._taken)[place:]:
+                        self._unset(later, lane)
+                    self._taken = deque(list(self._taken)[:place])
+                    break
+                absent.append(location)
+        if not absent:
+            return True
+        index, self._fetching = self._index, True
+
+        def loaded(locations: Sequence[Location], messages: Sequence[Message], _: Sequence[Location]) -> None:
             if self._index is not index or self.deleted:
                 return
-            self._firing = False
-            self.ring.fill(locations, messages)
-            unread = {where[0] for where in asked}.difference(where[0] for where in locations)
-            self._hold([seq for seq in due if seq not in unread])
+            self._fetching = False
+            found = {where[0]: message for where, message in zip(locations, messages, strict=True)}
+            taken, self._taken = self._taken, deque()
+            for seq, message, lane in taken:
+                message = message or found.get(seq)
+                if message is not None:
+                    self._taken.append((seq, message, lane))
+                else:
+                    self.ring.put_back(seq)
+                    self._index.add(self.host.now_ms + UNREAD_MS, seq)
+            self.ring.mark()
 
-        self.host.load(self, absent, loaded)
+        self.host.load(self, sorted(absent, key=_place), loaded)
+        return False
 
-    def _hold(self, due: Sequence[int]) -> None:
-        for seq in due:
-            message = self.ring.message(seq)
-            if self._keys and message is not None and _KEY in message.header:
-                key = delay_key(properties_of(message).headers)
-                if self._keys.get(key) == seq:
-                    del self._keys[key]
-            self.dead_letters.give_up(seq, message, "due")
-            self.host.effort.popped()
+    def _unset(self, seq: int, lane: Lane | None) -> None:
+        """It was taken too early: it is the next one that is due."""
+        self.ring.put_back(seq)
+        if lane is None:
+            self._index.add(0, seq)
+        else:
+            lane.parked.add(0, seq)
+
+    def _offer(self, letters: DueLetters, seq: int, message: Message, lane: Lane | None, now_ms: int) -> None:
+        """One due message goes to the lanes that take it, or is parked."""
+        host, number = self.host, letters.next_number
+        targets = host.due.targets(self, message)
+        if targets is None:
+            self.ring.put_back(seq)
+            self._index.add(now_ms + RETRY_FIRST_MS, seq)
+            return
+        if not targets:
+            self.ring.settle(seq)
+            self._forget_key(seq, message)
+            return
+        withheld = []
+        for target in targets:
+            to = letters.lane(target)
+            to.target = target
+            if (to.parked and to is not lane) or not to.takes(number, now_ms):
+                withheld.append(target)
+            elif target.rejects and not target.takes((message,), now_ms):
+                to.refuse(now_ms)
+                withheld.append(target)
+        if len(withheld) < len(targets):
+            self._forget_key(seq, message)
+            letters.hold(seq, message, targets, withheld)
+            return
+        if len(targets) > 1:  # none of them waits for another one
+            self._forget_key(seq, message)
+            self._part(letters, message, targets)
+            self.ring.settle(seq)
+            return
+        self.ring.put_back(seq)
+        only = letters.lane(targets[0])
+        if only is lane:
+            only.again_ms = max(only.again_ms, now_ms + RETRY_FIRST_MS)
+        only.parked.add(message.ttl_ms, seq)
+
+    def _key(self, message: Message) -> str:
+        said = due_of(message, 0)
+        if said is not None:
+            self.host.effort.looked(message.header_length)
+            return said[1]
+        self.host.effort.decoded(message.header_length)
+        return delay_key(routing_headers(message))
+
+    def _forget_key(self, seq: int, message: Message) -> None:
+        if self._keys:
+            key = self._key(message)
+            if key and self._keys.get(key) == seq:
+                del self._keys[key]
+
+    def _returned(self, letter: Letter) -> None:
+        """Some targets have not taken it: it waits for those anew, in the group in which it is settled here."""
+        assert letter.message is not None, "it is not answered yet"
+        assert letter.targets is not None, "it was published"
+        assert self.letters is not None, "it was held in this epoch"
+        if len(letter.targets) > 1 or letter.narrowed:
+            self._part(self.letters, letter.message, letter.refused)
+        else:
+            self._park_anew(self.letters, letter.message, letter.refused[0])
+
+    def _part(self, letters: DueLetters, message: Message, targets: Sequence[QueueHandle]) -> None:
+        """A message waits anew for each of these, in its own lane."""
+        properties = properties_of(message)
+        for target in targets:
+            after = replace(properties, headers={**(properties.headers or {}), TARGETS: [target.name]})
+            self._park_anew(letters, with_properties(message, after), target)
+            self.host.effort.letter(message.header_length, 0)
+
+    def _park_anew(self, letters: DueLetters, message: Message, target: QueueHandle) -> None:
+        seq = self.ring.next_seq
+        self.ring.append((waiting(message, self.host.now_ms, message.ttl_ms),))
+        letters.lane(target).parked.add(message.ttl_ms, seq)
 
     def _schedule(self, now_ms: int) -> None:
         if self.paused:
             return
-        letters, first = self.dead_letters.replicated, self._index.first_ms
-        again = 0 if letters is None else letters.wake_ms(now_ms)
+        first = self._index.first_ms
+        again = 0 if self.letters is None else self.letters.wake_ms(now_ms)
         browsed = 0 if self.browsing is None else self.browsing.due_ms
+        if (self._taken or 0 < first <= now_ms) and not self._fetching and not self._pace.has_room(now_ms):
+            again = min(again or FOREVER, now_ms + self._pace.wait_ms)
         look = min(first, now_ms + LOOK_MS) if first > now_ms and not self.halted else 0
         if wishes := [at_ms for at_ms in (again, browsed, look) if at_ms]:
             self.host.wake(self, min(wishes))
@@ -224,35 +456,68 @@ class DelayQueue(Queue):
 
     def begin_epoch(self, now_ms: int) -> None:
         super().begin_epoch(now_ms)
+        self.dead_letters.end_epoch()  # what is held here is due, and goes on otherwise
         self._begin()
+        self._resume()
 
     def end_epoch(self) -> None:
         super().end_epoch()
+        self._end_letters()
         self._index = DueIndex()
         self._keys = {}
+        self._taken.clear()
+        self._unnoted.clear()
+
+    def _release(self) -> None:
+        self._end_letters()
+        super()._release()
+
+    def _end_letters(self) -> None:
+        if self.letters is not None:
+            self.letters.ended = True
+        self.letters = None
+
+    def put_back(self, seq: int) -> None:
+        super().put_back(seq)
+        if seq in self._aside:
+            self._aside.discard(seq)
+            self._index.add(self.host.now_ms, seq)
+            self.ring.mark()
 
     @property
     def is_read(self) -> bool:
         """All that waits is known."""
-        return self._read_from >= self._read_end and not self._fetching
+        return self._read_from >= self._read_end and not self._unnoted and (not self._fetching or bool(self._taken))
+
+    def _waits(self, seq: int) -> bool:
+        return any(row[1] == READY for row in self.ring.living(seq, seq, 1))
 
     def waiting(self, first_ms: int, last_ms: int, most: int) -> list[int]:
         """The seqs of what is due in this span, in order; at most so many, and some that left meanwhile."""
-        return [seq for _, seq in self._index.within(first_ms, last_ms, most)]
+        rows = self._index.within(first_ms, last_ms, most)
+        for lane in self.letters.lanes.values() if self.letters is not None else ():
+            rows += lane.parked.within(first_ms, last_ms, most)
+        return [seq for _, seq in sorted(rows)[:most]]
 
     def under(self, key: str) -> list[int]:
         """The message that waits under this key, if there is one."""
         seq = self._keys.get(key, 0)
-        return [seq] if seq and any(row[1] == READY for row in self.ring.living(seq, seq, 1)) else []
+        return [seq] if seq and self._waits(seq) else []
 
     def reschedule(self, seq: int, message: Message, at_ms: int) -> None:
         """What is ready waits anew until `at_ms`, in the same group commit: at no time in both places."""
         self.ring.settle(seq)
-        waiting = with_due(message, at_ms, self.host.now_ms)
+        self._index.void(seq)
+        again = waiting(message, self.host.now_ms, at_ms)
         first = self.ring.next_seq
-        self.ring.append((waiting,))
-        self._note(first, waiting)
+        self.ring.append((again,))
+        self._note(first, again)
 
 
 def _place(location: Location) -> tuple[int, int]:
     return location[1], location[2]
+
+
+def _body_bytes(ring: Ring, seq: int) -> int:
+    message = ring.message(seq)
+    return ring.location(seq)[3] if message is None else message.body_length

@@ -18,8 +18,9 @@ from clusterbroker.broker.stats.inspection import SHOWN_MAX, TREATED_MAX, TRUNCA
 from clusterbroker.broker.stats.message_filter import LENGTH_MAX
 from clusterbroker.cluster.passwords import PASSWORD_BYTES_MAX, SCRYPT, SHA256, SHA512
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.delays import as_delayed
 from clusterbroker.cluster.wiring.entities import VHOST_LIMITS, ApplyTo, UserLimits
-from clusterbroker.cluster.wiring.exchange_rules import DECLARABLE, DELAYED_TYPE, TYPES, declaration
+from clusterbroker.cluster.wiring.exchange_rules import DECLARABLE, DELAY_RATE, DELAYED_TYPE, TYPES, declaration
 from clusterbroker.cluster.wiring.policies import ALTERNATE_EXCHANGE
 from clusterbroker.cluster.wiring.queue_settings import POLICY_RULES, RULES, storable_lives
 
@@ -55,7 +56,7 @@ _EXCHANGE_ARGUMENTS: Final = table_schema(
     {ALTERNATE_EXCHANGE: text_schema("Where messages go that no queue is bound for"), "hash-header": text_schema(),
      "hash-property": one_of("correlation_id", "message_id", "timestamp"),
      DELAYED_TYPE: one_of(*TYPES), "x-max-delayed": integer(0, INTEGER_MAX),
-     "x-max-delayed-bytes": integer(0, INTEGER_MAX)}
+     "x-max-delayed-bytes": integer(0, INTEGER_MAX), DELAY_RATE: integer(1, INTEGER_MAX)}
 )  # fmt: skip
 _LIMIT: Final = integer(-INTEGER_MAX, INTEGER_MAX)
 TEXTS: Final = (
@@ -396,7 +397,9 @@ class ImportedExchange(Exchange, kw_only=True):
 
     def command(self, at_ms: int, vhost: str, name: str) -> c.AnyExchangeDeclaration:
         """Make it."""
-        return declaration(self.type)(at_ms=at_ms, vhost=vhost, name=name, **asdict(self))
+        said = asdict(self)
+        said["type"], said["arguments"] = as_delayed(self.type, self.arguments)
+        return declaration(said["type"])(at_ms=at_ms, vhost=vhost, name=name, **said)
 
 
 class Binding(Form):

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 from msgspec import UNSET, Meta, UnsetType
 
+from clusterbroker.broker.routing.delays import DELAY_MS_MAX
 from clusterbroker.broker.stats.inspection import (
     SHOWN_MAX,
     TIME_MAX,
@@ -21,11 +22,11 @@ from clusterbroker.broker.stats.inspection import (
 )
 from clusterbroker.broker.stats.message_filter import LENGTH_MAX, BadFilter, parse
 from clusterbroker.cluster.wiring.delays import delay_queue
-from clusterbroker.cluster.wiring.entities import Queue
-from clusterbroker.cluster.wiring.exchange_rules import DELAYED
+from clusterbroker.cluster.wiring.entities import Exchange, Queue
+from clusterbroker.cluster.wiring.exchange_rules import DELAYED, routing_type
 
 from .bodies import ENCODINGS, Which
-from .errors import bad_request, object_not_found
+from .errors import bad_request, not_authorised, object_not_found
 from .forms import Form, Said
 from .json_schema import Schema
 from .messages import Question
@@ -33,6 +34,7 @@ from .principals import MANAGEMENT
 from .reading import Reading, same
 from .reads import Path
 
+DAY_MS: Final = 86_400_000
 _Key = Annotated[str, Meta(min_length=1, max_length=255, description="Header x-delay-key")]
 _WHICH: Final[list[Schema]] = [{"required": ["seqs"]}, {"required": ["filter"]}, {"required": ["key"]}]
 
@@ -68,23 +70,29 @@ def run(question: Question, reading: Reading, path: Path, said: Said) -> Request
     vhost, name = path["vhost"], path["name"]
     reading.principal.require(MANAGEMENT)
     reading.principal.enter(vhost)
-    queue = _queue(reading, vhost, name)
+    exchange, queue = _found(reading, vhost, name)
     reading.principal.check(vhost, "read", "exchange", name)
+    if routing_type(exchange) == "topic" and not reading.principal.may_route(vhost, name, None):
+        # which of the waiting messages it may read depends on their keys
+        raise not_authorised(
+            f"exchange '{name}' in vhost '{vhost}': topic permissions or scopes limit user '{reading.principal.name}' "
+            "to some routing keys, and what waits may have any"
+        )
     if question.form is None:
         return _look(queue, Waiting.of(reading.query))
     reading.principal.check(vhost, "write", "exchange", name)
     body = question.form.of(said)
     assert isinstance(body, WhichWaiting), "all say which messages"
-    return _treat(question, queue, body)
+    return _treat(question, queue, body, reading.now_ms)
 
 
-def _queue(reading: Reading, vhost: str, name: str) -> Queue:
+def _found(reading: Reading, vhost: str, name: str) -> tuple[Exchange, Queue]:
     exchange = reading.map.exchange(vhost, name)
     if exchange is None or exchange.type != DELAYED:
         raise object_not_found()
     queue = reading.map.queue(vhost, delay_queue(name))
     assert queue is not None, "a delayed exchange has a queue"
-    return queue
+    return exchange, queue
 
 
 def _look(queue: Queue, query: Waiting) -> Request:
@@ -98,12 +106,14 @@ def _look(queue: Queue, query: Waiting) -> Request:
     )  # fmt: skip
 
 
-def _treat(question: Question, queue: Queue, body: WhichWaiting) -> Request:
+def _treat(question: Question, queue: Queue, body: WhichWaiting, now_ms: int) -> Request:
     said = [one for one in (body.seqs, body.filter, body.key) if one is not UNSET]
     if len(said) != 1:
         raise bad_request("say which messages: 'key', 'seqs' or 'filter' (an empty one means all)")
     common: dict[str, Any] = {"what": question.what, "queue_id": queue.queue_id, "life": body.life}
     if isinstance(body, Rescheduled):
+        if body.deliver_at - now_ms > DELAY_MS_MAX:
+            raise bad_request(f"'deliver_at' is {DELAY_MS_MAX // DAY_MS} days from now at most")
         common["due_ms"] = body.deliver_at
     if body.key is not UNSET:
         return Request(delay_key=body.key, **common)

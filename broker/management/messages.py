@@ -17,6 +17,7 @@ from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.stats.inspection import LOOKS, TREATED_MAX, Request, Result, Shown, What, life_of
 from clusterbroker.broker.stats.message_filter import BadFilter, parse
 from clusterbroker.cluster.wiring.entities import Queue
+from clusterbroker.cluster.wiring.exchange_rules import routing_type
 
 from .amqp_operations import payload_document, properties_document
 from .bodies import ENCODINGS, Browse, Deleted, Elsewhere, Which
@@ -151,7 +152,7 @@ def _destination(reading: Reading, vhost: str, body: Elsewhere) -> tuple[str | N
             raise bad_request(f"there is no exchange '{name[:255]}' in vhost '{vhost}'")
         if exchange.internal:
             raise not_authorised(f"cannot publish to internal exchange '{name}' in vhost '{vhost}'")
-        if exchange.type == "topic" and not reading.principal.may_route(vhost, name, key):
+        if routing_type(exchange) == "topic" and not reading.principal.may_route(vhost, name, key):
             reason = "say a 'routing_key' that you may use" if key is None else f"'{key}' refused"
             raise not_authorised(f"routing keys of exchange '{name}' in vhost '{vhost}': {reason}")
     if key is not None and len(key.encode()) > 255:

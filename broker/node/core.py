@@ -157,6 +157,7 @@ class Node:
         self._group_count = 0
         self._undivided = False
         self._dead_letters = DeadLetters(self)
+        self.due = self._dead_letters.due
         self.effort = Effort()
         self.labour = Labour()
         self.setting_aside = SettingAside(self)
@@ -169,8 +170,7 @@ class Node:
         self.recovery = LinkRecovery(self)
         self.sole_connections = SoleConnections(self, self.ends)
         self.urgent = False  # somebody waits for the next group; otherwise it holds acknowledgements only
-        self._rate_since_ms = 0
-        self._rate_bytes = 0
+        self._rate_since_ms = self._rate_bytes = 0
         self._patient = False
         self.agenda: list[LocalQueue] = []
         self.streams: Streams = Streams(self, int(self.options.incarnation))

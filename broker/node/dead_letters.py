@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec.structs import replace
-
-from clusterbroker.broker.content.message import died, republished
+from clusterbroker.broker.content.message import died
 from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.node.due_messages import DueMessages
 from clusterbroker.broker.queues.dead_lettering.death import Reason, dead_letter_keys, death, is_cycle
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
@@ -22,7 +21,6 @@ from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.carbon_copy import copy_keys
 from clusterbroker.broker.routing.choosing import EVERY, numbered
-from clusterbroker.broker.routing.delays import negated, undelayed
 from clusterbroker.broker.stats.inspection import FIRST_DEATH_QUEUE
 from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.journal.record import Message
@@ -37,6 +35,7 @@ class DeadLetters:
 
     def __init__(self, node: NodeCore) -> None:
         self._node = node
+        self.due = DueMessages(node, self)
         self.dead_lettering = False
         """A letter is on its way: asking a target whether it takes it may kill another message, which waits."""
 
@@ -59,12 +58,7 @@ class DeadLetters:
     def publish_once(self, queue: LocalQueue, message: Message, reason: Reason, number: int, ticket: Ticket) -> bool:
         """A dead letter of a replicated queue: each target takes it once, under the queue's name and this number."""
         producer = dead_letter_producer(queue.entity.queue_id, queue.entity.gap_epoch)
-        letter = numbered(producer, number)
-        found = (
-            self._due_copy(queue, message, letter)
-            if reason == "due"
-            else self._dead_copy(queue, message, reason, letter)
-        )
+        found = self._dead_copy(queue, message, reason, numbered(producer, number))
         if found is None:
             return False
         copy, targets = found
@@ -79,34 +73,6 @@ class DeadLetters:
         finally:
             self.dead_lettering = before
         return True
-
-    def _due_copy(
-        self, queue: LocalQueue, message: Message, letter: bytes
-    ) -> tuple[Message, Sequence[QueueHandle]] | None:
-        """What goes on when a delayed message is due, and to whom: to those behind its exchange now, or nobody. It
-        keeps the address with which it was published; its time to live begins.
-
-        None: the exchange ends just now.
-        """
-        node, vhost = self._node, self._node.vhosts.get(queue.entity.vhost)
-        if vhost is None or vhost.router.exchange_type(queue.entity.delays) is None:
-            return None
-        properties = properties_of(message)
-        headers = properties.headers or {}
-        key = message.routing_key.decode("utf-8", "surrogateescape")
-        more = (*copy_keys(headers, "CC"), *copy_keys(headers, "BCC"))
-        route = vhost.router.reach(
-            queue.entity.delays, key, lambda: undelayed(headers), more, lambda name: getattr(properties, name, None),
-            letter,
-        )  # fmt: skip
-        node.effort.letter(len(message.header), len(route.targets))
-        counts = vhost.counts(queue.entity.delays)
-        counts.publish_out += len(route.targets)
-        counts.drop_unroutable += not route.targets
-        exchange = message.exchange.decode("utf-8", "surrogateescape")
-        seen = {name: value for name, value in headers.items() if name != "BCC"}  # the route has it
-        after = replace(properties, headers=negated(seen))
-        return republished(message, exchange, key, after, node.now_ms), route.targets
 
     def _dead_copy(
         self, queue: LocalQueue, message: Message, reason: Reason, letter: bytes | None = None

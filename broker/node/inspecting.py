@@ -531,7 +531,7 @@ class Transfer:
             self._aside = False
             queue = self.inspection.queue
             queue.aside -= 1
-            queue.ring.put_back(self.seq)
+            queue.put_back(self.seq)
 
     def _answered(self, ticket: Ticket) -> None:
         if not self.here:

@@ -136,6 +136,13 @@ has not heard so."""
 RETRY: Final[Readable[int]] = Readable(b"y", _NUMBER.pack, lambda raw: int(_NUMBER.unpack(raw)[0]))
 """A message, by its seq, that came back and waits before it is handed out again: when it returns, in ms since 1970, and
 as the lowest bit whether that counts (`dispatch`)."""
+DUE_TARGET: Final[Readable[tuple[int, int]]] = Readable(
+    b"e",
+    lambda key: _NUMBER.pack(key[0]) + _NUMBER.pack(key[1]),
+    lambda raw: (_NUMBER.unpack_from(raw)[0], _NUMBER.unpack_from(raw, _NUMBER.size)[0]),
+)
+"""(seq, queue id): a message of a delay queue that is due waits for this queue's answer; others have given theirs
+(`broker.delay.due_letters`)."""
 RETRIES_MAX: Final = 16_384
 """Of a queue; more of them wait, and return at once when another owner begins."""
 LINK_NAME_BYTES: Final = 256

@@ -16,6 +16,9 @@ TURN: Final = 20_000
 LETTER: Final = 80
 HEADER_BYTES: Final = 4
 """Of a header that is decoded and encoded, for one unit."""
+LOOKED_BYTES: Final = 256
+"""Of a header that is looked through, for one unit."""
+DUE: Final = 8
 TARGET: Final = 4
 POPPED: Final = 2
 
@@ -40,6 +43,18 @@ class Effort:
     def letter(self, header_bytes: int, targets: int) -> None:
         """A dead letter was published."""
         self.left -= LETTER + header_bytes // HEADER_BYTES + TARGET * targets
+
+    def looked(self, header_bytes: int) -> None:
+        """A header was looked through without decoding."""
+        self.left -= POPPED + header_bytes // LOOKED_BYTES
+
+    def decoded(self, header_bytes: int) -> None:
+        """A header was decoded."""
+        self.left -= POPPED + header_bytes // (2 * HEADER_BYTES)
+
+    def due(self, header_bytes: int, targets: int) -> None:
+        """A message that was due was published, and its header not decoded."""
+        self.left -= DUE + header_bytes // LOOKED_BYTES + TARGET * targets
 
     def popped(self) -> None:
         """A message was given up."""

@@ -93,6 +93,10 @@ class QueueHandle(Source, Protocol):
     # -- publishing
 
     @property
+    def away(self) -> bool:
+        """Nobody answers for it now: what is published waits, for how long is not known."""
+
+    @property
     def rejects(self) -> bool:
         """Whether each message may be refused: it is asked for by `accepts`, and needs a ticket of its own."""
 

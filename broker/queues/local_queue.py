@@ -50,6 +50,20 @@ class Links(Protocol):
         """Whether every member tells a client what its link has held for too long."""
 
 
+class Due(Protocol):
+    """Messages of delay queues that are due."""
+
+    def targets(self, queue: LocalQueue, message: Message) -> Sequence[QueueHandle] | None:
+        """Where a message goes now that it is due; None: its exchange ends just now."""
+
+    def publish(
+        self, queue: LocalQueue, messages: Sequence[Message], numbers: Sequence[int], targets: Sequence[QueueHandle],
+        tickets: Sequence[Ticket],
+    ) -> None:  # fmt: skip
+        """Publish them to each target, under the queue's dead-letter name and these numbers; each target has its
+        ticket. Several go to one target that refuses nothing."""
+
+
 class Host(Protocol):
     """The node, as its queues and streams see it."""
 
@@ -89,6 +103,10 @@ class Host(Protocol):
     ) -> bool:
         """As `dead_letter`, to queues wherever they are: `publish_named` under the queue's dead-letter name and this
         number; the ticket is held by each target. False: no exchange, or no route (a cycle is a route)."""
+
+    @property
+    def due(self) -> Due:
+        """For delay queues."""
 
     def load(self, queue: LocalQueue, locations: list[Location], loaded: Loaded) -> None:
         """Read messages from the journal. `loaded` is not called when the log was deleted."""
@@ -194,6 +212,14 @@ class LocalQueue(QueueHandle):
         return None
 
     @property
+    def away(self) -> bool:
+        return self.broken
+
+    def put_back(self, seq: int) -> None:
+        """What an operator had set aside returns as it was."""
+        self.ring.put_back(seq)
+
+    @property
     def name(self) -> str:
         return self.entity.name
 
@@ -248,6 +274,16 @@ class LocalQueue(QueueHandle):
             producers.note(producer, sequence, self.ring.journaled and not self.ring.persists(message))
             self.publish((message,), ticket, now_ms)
         elif ticket is not None:
+            self.log.promise(ticket)
+
+    def publish_letters(
+        self, producer: bytes, numbers: Sequence[int], messages: Sequence[Message], ticket: Ticket, now_ms: int
+    ) -> None:
+        """Letters of a dying queue, as `publish_named` for each of them: where nothing is refused."""
+        new = self.log.producers.note_letters(producer, numbers)
+        if new:
+            self.publish(messages if len(new) == len(numbers) else [messages[place] for place in new], ticket, now_ms)
+        else:
             self.log.promise(ticket)
 
     def refuses_tagged(self, tagged: Tagged) -> str:

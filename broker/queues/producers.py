@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from clusterbroker.broker.queues.attributes import DEAD_LETTERS, PROXY, PROXY_REFUSED
@@ -130,13 +130,35 @@ class Producers:
         if not ranges:
             self._fleeting.pop(client, None)
 
+    def note_letters(self, producer: bytes, numbers: Sequence[int]) -> list[int]:
+        """Letters of one queue are appended in this turn; the places of those that were not known."""
+        new: list[int] = []
+        at, attributes = 0, self._ring.attributes
+        while at < len(numbers):
+            bucket = numbers[at] // BUCKET_BITS
+            known = attributes.get(DEAD_LETTERS.name((producer[len(LETTERS) :], bucket)), 0)
+            bits = 0
+            while at < len(numbers) and numbers[at] // BUCKET_BITS == bucket:
+                bit = 1 << numbers[at] % BUCKET_BITS
+                if not (known | bits) & bit:
+                    bits |= bit
+                    new.append(at)
+                at += 1
+            if bits:
+                self._note_bits(producer, bucket, known | bits)
+        return new
+
     def _note_dead(self, producer: bytes, number: int) -> None:
         name, bit = _bucket(producer, number)
+        self._note_bits(producer, number // BUCKET_BITS, self._ring.attributes.get(name, 0) | 1 << bit)
+
+    def _note_bits(self, producer: bytes, bucket: int, bits: int) -> None:
         source = producer[len(LETTERS) :]
+        name = DEAD_LETTERS.name((source, bucket))
         buckets = self._dying[source] = self._dying.pop(source, [])
         if name not in self._ring.attributes:
-            insort(buckets, number // BUCKET_BITS)
-        self._ring.set_attribute(name, self._ring.attributes.get(name, 0) | 1 << bit)
+            insort(buckets, bucket)
+        self._ring.set_attribute(name, bits)
         while buckets[0] <= buckets[-1] - DEAD_BUCKETS:
             self._ring.set_attribute(DEAD_LETTERS.name((source, buckets.pop(0))), 0)
         if len(self._dying) > DYING_MAX:

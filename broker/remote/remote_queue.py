@@ -150,6 +150,10 @@ class RemoteQueue(LinkSide):
     # -- publishing -------------------------------------------------------------------------------------------
 
     @property
+    def away(self) -> bool:
+        return self.outbox is None
+
+    @property
     def rejects(self) -> bool:
         """The owner decides about each message, so each needs a ticket of its own."""
         settings = self.settings

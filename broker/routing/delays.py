@@ -22,6 +22,9 @@ DELAY_KEY: Final = "x-delay-key"
 DELIVER_AT: Final = "x-deliver-at"
 TIMES: Final = (DELIVER_AT, "x-opt-delivery-time")
 DELAYS: Final = (DELAY, "x-opt-delivery-delay")
+PRODUCER: Final = "x-producer"
+TARGETS: Final = "x-delay-to"
+"""Queues that still want a message which others behind its exchange have (`broker.delay`)."""
 NUMBER_CHARS_MAX: Final = 32
 """Of a number as text."""
 KEY_BYTES_MAX: Final = 255
@@ -51,14 +54,21 @@ def number(value: object) -> int | None:
 
 
 def due_ms(headers: Mapping[str, Any] | None, taken_ms: int) -> int | None:
-    """When a message that was taken at `taken_ms` is due, by its headers; None: at once. Both in ms since 1970."""
+    """When a message that was taken at `taken_ms` is due, by its headers; None: at once. Both in ms since 1970.
+
+    A numbered message whose time is over is due now, and not at once: sent again after its time it has to meet the
+    queue that knows its number.
+    """
     if not headers:
         return None
     for name in TIMES:
         value = headers.get(name)
         if (at := number(value)) is not None:
-            at = at * 1000 if isinstance(value, Timestamp) else at
-            return at if at > taken_ms else None
+            if isinstance(value, Timestamp):
+                at = at * 1000 + value.more_ms
+            if at > taken_ms:
+                return at
+            return taken_ms if PRODUCER in headers else None
     for name in DELAYS:
         if (delay := number(headers.get(name))) is not None:
             return taken_ms + delay if delay > 0 else None

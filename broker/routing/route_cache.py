@@ -26,13 +26,13 @@ class RouteCache(Generic[R]):
         assert half_bytes_max >= 1, "a cache holds something"
         self._half_bytes_max = half_bytes_max
         self._bytes = 0
-        self._young: dict[tuple[str, str], tuple[R, int]] = {}
-        self._old: dict[tuple[str, str], tuple[R, int]] = {}
+        self._young: dict[tuple[str, ...], tuple[R, int]] = {}
+        self._old: dict[tuple[str, ...], tuple[R, int]] = {}
 
     def __len__(self) -> int:
         return len(self._young) + sum(1 for key in self._old if key not in self._young)
 
-    def get(self, key: tuple[str, str]) -> R | None:
+    def get(self, key: tuple[str, ...]) -> R | None:
         """What was put under the key, if it is still known."""
         entry = self._young.get(key)
         if entry is not None:
@@ -43,7 +43,7 @@ class RouteCache(Generic[R]):
         self._keep(key, entry)
         return entry[0]
 
-    def put(self, key: tuple[str, str], route: R, size_bytes: int) -> None:
+    def put(self, key: tuple[str, ...], route: R, size_bytes: int) -> None:
         """Remember a route that holds on to so many bytes; one larger than half the cache is not kept."""
         assert size_bytes >= 1, "an entry that counts for nothing could be kept without end"
         if size_bytes <= self._half_bytes_max:
@@ -59,7 +59,7 @@ class RouteCache(Generic[R]):
         """What both halves hold together; at most twice `half_bytes_max`."""
         return self._bytes + sum(size_bytes for _, size_bytes in self._old.values())
 
-    def _keep(self, key: tuple[str, str], entry: tuple[R, int]) -> None:
+    def _keep(self, key: tuple[str, ...], entry: tuple[R, int]) -> None:
         known = self._young.pop(key, None)
         if known is not None:
             self._bytes -= known[1]

@@ -283,6 +283,19 @@ class Router(Generic[Q]):
             self._cache.put(cache_key, route, size_bytes)
         return route
 
+    def ways(self, exchange: str, routing_key: str) -> tuple[Route[Q], Route[Q]] | None:
+        """Of a delayed exchange: the routes of a message without a delay, and of one that waits. None: it is no such
+        exchange, or the way depends on more than the key."""
+        wired = self._exchanges.get(exchange)
+        if wired is None or wired.delays is None:
+            return None
+        now = self.due(exchange, exchange, (routing_key,), dict)
+        if now.uncacheable:
+            return None
+        waiting = self._resolved({wired.delays}, wired.internal, True)
+        waiting.leads_on = lambda: bool(now.queues)
+        return now, waiting
+
     def reach(
         self,
         exchange: str,
@@ -298,6 +311,34 @@ class Router(Generic[Q]):
         except TooCostly:
             return Route(uncacheable=True)
 
+    def due(
+        self,
+        delayed: str,
+        exchange: str,
+        keys: Sequence[str],
+        headers_thunk: Callable[[], Mapping[str, object] | None],
+        property_of: PropertyOf | None = None,
+        number: bytes | None = None,
+    ) -> Route[Q]:
+        """The queues of a message that was published to `exchange`, has waited at the exchange `delayed`, and is due:
+        those behind that and behind all delayed exchanges that it would meet now. No exchange on the way delays it. One
+        that costs too much leads nowhere."""
+        cache_key = (delayed, exchange, keys[0])
+        if len(keys) == 1 and (known := self._cache.get(cache_key)) is not None:
+            return known
+        met: list[str] = []
+        try:
+            if exchange != delayed and exchange != DEFAULT_EXCHANGE:
+                self._walk(exchange, keys, headers_thunk, property_of, number, None, met)
+            more = [name for name in met if name != delayed]
+            route = self._walk(delayed, keys, headers_thunk, property_of, number, more)[0]
+        except TooCostly:
+            return Route(uncacheable=True)
+        if len(keys) == 1 and not met and not route.uncacheable and route.found_exchange:
+            size_bytes = _ENTRY_BYTES + len(delayed) + len(exchange) + len(keys[0]) + 16 * len(route.queues)
+            self._cache.put(cache_key, route, size_bytes)
+        return route
+
     def _walk(
         self,
         exchange: str,
@@ -305,11 +346,14 @@ class Router(Generic[Q]):
         headers_thunk: Callable[[], Mapping[str, object] | None] | None,
         property_of: PropertyOf | None,
         number: bytes | None,
+        due: Sequence[str] | None = None,
+        met: list[str] | None = None,
     ) -> tuple[Route[Q], bool]:
-        """The route, and whether it would be the same for any other key. Raises TooCostly."""
+        """The route, and whether it would be the same for any other key. `due`: nothing is delayed, and the walk begins
+        at these exchanges as well. `met`: gets the delayed exchanges, at which the walk ends. Raises TooCostly."""
         steps = Steps()
         try:
-            return self._walked(exchange, keys, headers_thunk, property_of, number, steps)
+            return self._walked(exchange, keys, headers_thunk, property_of, number, steps, due, met)
         except TooCostly:
             self.labour.refused += 1
             raise
@@ -324,6 +368,8 @@ class Router(Generic[Q]):
         property_of: PropertyOf | None,
         number: bytes | None,
         steps: Steps,
+        due: Sequence[str] | None,
+        met: list[str] | None,
     ) -> tuple[Route[Q], bool]:
         if exchange == DEFAULT_EXCHANGE:
             return self._resolved({key for key in keys if key in self._queues}, False, False), False
@@ -331,19 +377,22 @@ class Router(Generic[Q]):
         if first is None:
             return Route(found_exchange=False, uncacheable=True), False
         headers: Mapping[str, object] | None = None
-        uncacheable, key_free, delayed = False, True, False
+        uncacheable, key_free = False, True
+        delayed: list[tuple[str, str]] = []
         queues: set[str] = set()
-        seen = {exchange}
-        waiting = [first]
+        seen = {exchange, *(due or ())}
+        waiting = [(exchange, first), *((name, self._exchanges[name]) for name in due or ())]
         while waiting:
-            wired = waiting.pop()
-            if wired.delays is not None or not wired.exchange.cacheable:
+            here, wired = waiting.pop()
+            if (wired.delays is not None and due is None) or not wired.exchange.cacheable:
                 if not uncacheable and headers_thunk is not None:
                     headers = headers_thunk()
                 uncacheable = True
-            if wired.delays is not None and due_ms(headers, self._clock()) is not None:
-                queues.add(wired.delays)
-                delayed = True
+            if wired.delays is not None and met is not None:
+                met.append(here)
+                continue
+            if wired.delays is not None and due is None and due_ms(headers, self._clock()) is not None:
+                delayed.append((here, wired.delays))
                 continue
             key_free = key_free and wired.exchange.key_free
             destinations = wired.exchange.match_keys(keys, headers, property_of, steps)
@@ -369,7 +418,9 @@ class Router(Generic[Q]):
                     seen.add(name)
                     # "if the alternate exchange does not exist, the message is dropped" as if it had none
                     if (found := self._exchanges.get(name)) is not None:
-                        waiting.append(found)
+                        waiting.append((name, found))
+        if delayed:  # it waits once, at the first of them by name, and all of them route it then (`due`)
+            queues.add(min(delayed)[1])
         route = self._resolved(queues, first.internal, uncacheable)
         if delayed:
             now = undelayed(headers or {})

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
 from clusterbroker.cluster.errors import PreconditionFailed, exchange_text
 from clusterbroker.cluster.ids import QueueId
 
 from .commands import DeclareDelayedExchange
 from .entities import DELAY_PREFIX, DELAYS, Queue
-from .exchange_rules import DELAY_LIMITS, DELAYED_TYPE, TYPES, check_arguments
+from .exchange_rules import DELAY_LIMITS, DELAY_RATE, DELAYED, DELAYED_TYPE, TYPES, check_arguments
 from .queue_rules import NAME_BYTES_MAX
+
+ALSO_DELAYED: Final = "x-delayed-exchange"
 
 
 def check_delayed(command: DeclareDelayedExchange) -> None:
@@ -25,12 +28,22 @@ def check_delayed(command: DeclareDelayedExchange) -> None:
             f"invalid arg '{DELAYED_TYPE}' for {exchange_text(vhost, name)}: {said}, expected one of {types}"
         )
     for limit in DELAY_LIMITS:
-        most = arguments.get(limit)
-        if limit in arguments and (not isinstance(most, int) or isinstance(most, bool) or most < 0):
+        most, least = arguments.get(limit), int(limit == DELAY_RATE)
+        if limit in arguments and (not isinstance(most, int) or isinstance(most, bool) or most < least):
             raise PreconditionFailed(
-                f"invalid arg '{limit}' for {exchange_text(vhost, name)}: expected an integer of 0 or more"
+                f"invalid arg '{limit}' for {exchange_text(vhost, name)}: expected an integer of {least} or more"
             )
     check_arguments(vhost, name, kind, arguments)
+
+
+def as_delayed(kind: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Type and arguments of an exchange as this broker keeps them: LavinMQ's argument `x-delayed-exchange` makes a
+    delayed one of a type."""
+    kept = dict(arguments)
+    if kept.get(ALSO_DELAYED) is not True or kind not in TYPES:
+        return kind, kept
+    del kept[ALSO_DELAYED]
+    return DELAYED, {**kept, DELAYED_TYPE: kind}
 
 
 def delay_queue(exchange: str) -> str:

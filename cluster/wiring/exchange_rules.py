@@ -29,7 +29,13 @@ DELAYED: Final = "x-delayed-message"
 DELAYED_TYPE: Final = "x-delayed-type"
 DECLARABLE: Final = (*TYPES, *CHOOSING, DELAYED)
 """The types that clients are told of."""
-DELAY_LIMITS: Final = {"x-max-delayed": "x-max-length", "x-max-delayed-bytes": "x-max-length-bytes"}
+DELAY_RATE: Final = "x-delay-rate"
+"""So many messages a second leave it at most."""
+DELAY_LIMITS: Final = {
+    "x-max-delayed": "x-max-length",
+    "x-max-delayed-bytes": "x-max-length-bytes",
+    DELAY_RATE: DELAY_RATE,
+}
 """Limits of a delayed exchange, and what they are called at its queue."""
 DEFAULT_EXCHANGE: Final = ""
 TOPIC_HASHES_MAX: Final = 2

@@ -21,6 +21,7 @@ from clusterbroker.cluster.errors import LimitReached, NewerRelease, Preconditio
 
 from . import commands as c
 from .changes import Change, LevelRaised
+from .exchange_rules import DELAY_RATE
 from .members import Members
 from .queue_settings import LINK_SETTINGS
 from .snapshot import Snapshot
@@ -45,6 +46,7 @@ SOLE_CONNECTIONS: Final = 4
 DELAYED_MESSAGES: Final = 4
 """One level for the three: no release has had one of them without the others."""
 CHOOSING_EXCHANGES: Final = 5
+DELAY_RATES: Final = 5
 MEMBERS_MAX: Final = 253
 """From LINK_RECOVERY on: a message's holder is one byte, of which two values are no member's."""
 LEVELS: Final = (
@@ -63,7 +65,7 @@ LEVELS: Final = (
     ),
     Level(
         CHOOSING_EXCHANGES,
-        "exchanges that choose a destination: x-random, x-local-random, x-modulus-hash",
+        "exchanges that choose a destination: x-random, x-local-random, x-modulus-hash; x-delay-rate of delayed ones",
         (c.DeclareChoosingExchange,),
     ),
 )
@@ -93,6 +95,8 @@ def _needed(command: Any) -> int:
             return _needed(ending)
         case c.PutPolicy(definition=definition) | c.PutOperatorPolicy(definition=definition):
             return max((_KEYS.get(key, FIRST) for key in definition), default=FIRST)
+        case c.DeclareDelayedExchange(arguments=arguments) if DELAY_RATE in arguments:
+            return DELAY_RATES
         case c.DeclareQueue(arguments=arguments):
             return max((_ARGUMENTS.get(name, FIRST) for name in arguments), default=FIRST)
         case _:

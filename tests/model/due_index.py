@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 
+VOIDS_LEAST = 1024
+
 
 class DueIndex:
     """Messages that wait."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, int]] = []
+        self.voids: list[int] = []
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -28,6 +31,14 @@ class DueIndex:
 
     def clear(self) -> None:
         self.rows = []
+        self.voids = []
+
+    def void(self, seq: int) -> None:
+        self.voids.append(seq)
+        if len(self.voids) >= VOIDS_LEAST and len(self.voids) >= len(self.rows) // 4:
+            gone = set(self.voids)
+            self.rows = [row for row in self.rows if row[1] not in gone]
+            self.voids = []
 
     def within(self, first_ms: int, last_ms: int, most: int) -> list[tuple[int, int]]:
         return [row for row in self.rows if first_ms <= row[0] <= last_ms][:most]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,3 +49,18 @@ def test_many_rows_come_in_the_order_of_due_times_then_of_seqs(times: list[int])
     while index:
         taken += index.take(2**63 - 1, 97)
     assert taken == [seq for _, seq in sorted((due_ms, seq) for seq, due_ms in enumerate(times, 1))]
+
+
+@settings(max_examples=examples(10))
+@given(st.integers(0, 2**32), st.integers(1, 5), st.integers(0, 300))
+def test_rows_of_what_left_go_when_they_are_many(seed: int, each: int, taken: int) -> None:
+    index, model = DueIndex(), Model()
+    for seq, due_ms in enumerate(Random(seed).choices(range(1000), k=3000), 1):
+        for one in (index, model):
+            one.add(due_ms, seq)
+            if seq % (each + 1):
+                one.void(seq)
+    assert len(index) == len(model) < 3000
+    assert index.take(10, taken) == model.take(10, taken)
+    assert index.within(3, 2**63 - 1, 100) == model.within(3, 2**63 - 1, 100)
+    assert index.take(2**63 - 1, 10_000) == model.take(2**63 - 1, 10_000)

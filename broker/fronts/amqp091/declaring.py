@@ -62,8 +62,17 @@ def _exchange_declare(channel: Channel, method: methods.ExchangeDeclare) -> None
 
 
 def _exchange_delete(channel: Channel, method: methods.ExchangeDelete) -> None:
-    command = Admin(channel.access).delete_exchange(clean(method.exchange), if_unused=method.if_unused)
-    _order(channel, command, method, methods.ExchangeDeleteOk())
+    admin = Admin(channel.access)
+    command = admin.delete_exchange(clean(method.exchange), if_unused=method.if_unused)
+    queue = admin.delay_queue(command.name) if method.if_unused else None
+    if queue is None:
+        _order(channel, command, method, methods.ExchangeDeleteOk())
+        return
+    question = channel.question(method)
+    channel.park()
+    admin.delete_if_nothing_waits(
+        command, queue, question, lambda _: _answer(channel, method, methods.ExchangeDeleteOk())
+    )
 
 
 def _bind(channel: Channel, method: _Binding) -> None:

@@ -17,6 +17,7 @@ from clusterbroker.broker.access.addressing import LOOKED_INTO, addressed, as_ro
 from clusterbroker.broker.access.publisher import DELIVERIES_AT_ONCE, Named
 from clusterbroker.broker.access.services import requested
 from clusterbroker.broker.access.virtual_exchanges import VIRTUAL_EXCHANGES
+from clusterbroker.broker.content.delays import runs
 from clusterbroker.broker.fronts.amqp091.confirms import Confirms
 from clusterbroker.broker.fronts.amqp091.dividing import divide
 from clusterbroker.broker.queues.handle import QueueHandle
@@ -50,6 +51,8 @@ def publish(channel: Channel, event: Published) -> None:
         route = known[2]
     if route.onward is not None:
         _stage_rows(channel, event, route, route.onward)
+    elif route.uncacheable and _sent_in_runs(channel, event):
+        return
     elif route.uncacheable or (event.flags & LOOKED_INTO and looks_into(event.flags, event.messages)):
         labour, until = node.labour, channel.connection.until
         for place, message in enumerate(event.messages, 1):
@@ -65,6 +68,23 @@ def publish(channel: Channel, event: Published) -> None:
             if portion < count:
                 divide(channel.connection, event, portion)
         _stage_or_send(channel, route, event.messages, event.mandatory)
+
+
+def _sent_in_runs(channel: Channel, event: Published) -> bool:
+    """A batch to a delayed exchange, whose headers need no decoding. False: nothing was done."""
+    publisher = channel.publisher
+    ways = publisher.ways(event.exchange, event.routing_key)
+    found = None if ways is None else runs(event.messages, channel.access.node.now_ms)
+    if ways is None or found is None:
+        return False
+    portion = min(publisher.portion(way, len(event.messages)) for way in ways)
+    if portion < len(event.messages):
+        divide(channel.connection, event, portion)
+        found = runs(event.messages, channel.access.node.now_ms)
+        assert found is not None, "each of them can be seen"
+    for delayed, messages in found:
+        _stage_or_send(channel, ways[delayed], messages, event.mandatory)
+    return True
 
 
 def _stage_rows(channel: Channel, event: Published, route: Route[QueueHandle], onward: Route[QueueHandle]) -> None:

@@ -1,4 +1,4 @@
-"""Dead letters of a replicated queue, and what is due in a delay queue, on their way to queues of any node.
+"""Dead letters of a replicated queue, on their way to queues of any node.
 
 One group commit cannot hold both halves here, so a message dies in four steps, each of which a new owner can take up:
 

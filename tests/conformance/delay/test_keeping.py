@@ -174,6 +174,7 @@ def test_send_now_is_at_once_and_another_time_is_that_time_only(confirmed: Delay
         ("/reschedule", {"key": "k"}),
         ("/reschedule", {"key": "k", "deliver_at": "soon"}),
         ("/send-now", {"filter": "nonsense"}),
+        ("/reschedule", {"key": "k", "deliver_at": 2**61}),
     ],
 )
 def test_a_request_that_says_too_little_is_refused(confirmed: Delayed, api: Api, path: str, body: object) -> None:
@@ -246,3 +247,19 @@ def test_its_queue_is_closed_to_clients(confirmed: Delayed, connect: Connect) ->
     channel = confirmed.channel
     channel.basic_publish("", queue, b"y", mandatory=True)
     assert channel.returns()[0].reply_code == 312
+
+
+@rule("85")
+def test_who_may_use_some_topics_only_does_not_see_what_waits(channel: Channel, name: Name, target: Target) -> None:
+    exchange, user, free = name("later"), name("user"), name("free")
+    declare(channel, exchange, "topic")
+    for one in (user, free):
+        target.api("PUT", f"users/{one}", {"password": "secret", "tags": "management"})
+        target.api("PUT", f"permissions/%2F/{one}", dict.fromkeys(("configure", "write", "read"), ".*"))
+    limited = {"exchange": exchange, "write": "^mine", "read": "^mine"}
+    target.api("PUT", f"topic-permissions/%2F/{user}", limited)
+    for one, status in ((user, 401), (free, 200)):
+        with httpx.Client(base_url=target.http, auth=(one, "secret"), timeout=60) as client:
+            place = f"/api/exchanges/%2F/{quote(exchange, safe='')}/delayed"
+            eventually(lambda: client.get(place).status_code == status)  # noqa: B023 - called in this round
+            assert client.post(place + "/delete", json={"filter": ""}).status_code == status

@@ -66,3 +66,62 @@ def test_a_due_time_is_that_of_the_publish_whoever_owns_the_queue() -> None:
     assert bodies(consumer.hear()) == []
     cluster.wait(200)
     assert bodies(consumer.hear()) == [b"x"]
+
+
+def beside(cluster: Cluster, *held: str) -> str:
+    """A node that has none of these queues, or leads none at least."""
+    for part in ("replicas", "owner"):
+        taken = [getattr(cluster.queue(name), part) for name in held]
+        names = {str(name) for one in taken for name in ((one,) if isinstance(one, str) else one)}
+        if free := [name for name in cluster.sites if name not in names]:
+            return free[0]
+    raise AssertionError("as many nodes as queues")
+
+
+def test_a_queue_whose_only_node_is_down_holds_up_no_other() -> None:
+    cluster = Cluster("a", "b", "c")
+    client = cluster["a"].client()
+    wire(client)
+    lost = beside(cluster, DELAY_QUEUE, "q")
+    local = cluster[lost].client()
+    local.declare("lonely", x_queue_leader_locator="client-local", x_replicas=1)
+    local.ask(m.QueueBind(0, "lonely", "later", "lonely"))
+    sender = survivor(cluster, lost)
+    for key, delay in (("lonely", 1000), ("k", 1001)):
+        sender.publish("later", key, *[b"%d" % n for n in range(1200)], headers={"x-delay": delay})
+    cluster.kill(lost)
+    cluster.wait(3000)
+    assert bodies(survivor(cluster, lost).consume("q", no_ack=True)) == [b"%d" % n for n in range(1200)]
+    cluster.restart(lost)
+    cluster.wait(70_000)
+    got = bodies(survivor(cluster, lost).consume("lonely", no_ack=True))
+    assert got == [b"%d" % n for n in range(1200)]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_target_that_does_not_answer_holds_up_no_other_and_gets_each_once(dies: bool) -> None:
+    """Each message goes to both; the numbers of those without an answer are forgotten by the other target meanwhile."""
+    cluster = Cluster("a", "b", "c", "d", "e")
+    client = cluster["a"].client()
+    wire(client)
+    slow = beside(cluster, DELAY_QUEUE, "q")
+    local = cluster[slow].client()
+    local.declare("slow", x_queue_leader_locator="client-local", x_replicas=1)
+    local.ask(m.QueueBind(0, "slow", "later", "k"))
+    numbers = [b"%d" % n for n in range(5500)]
+    client.publish("later", "k", *numbers[:300], headers={"x-delay": 1000})
+    client.publish("later", "k", *numbers[300:], headers={"x-delay": 2500})
+    cluster[slow].disk_waits = True
+    cluster.wait(6000)
+    owner = str(cluster.queue(DELAY_QUEUE).owner)
+    taker = next(cluster[name] for name in cluster.sites if name not in (owner, slow)).client()
+    if dies:
+        cluster.kill(owner)
+        cluster.wait(2000)
+    got = bodies(taker.consume("q", no_ack=True))
+    assert got == numbers, "the other target has all of them, once"
+    cluster[slow].disk_waits = False
+    cluster.wait(130_000)
+    late = bodies(taker.consume("slow", "late", no_ack=True))
+    assert sorted(late) == sorted(numbers)
+    assert bodies(taker.hear()) == []

@@ -155,7 +155,7 @@ def test_very_many_at_once_do_not_stand_in_memory(world: World) -> None:
     world.now_ms += 1000
     world.disk_waits = True
     world.turn()
-    letters = queue.dead_letters.replicated
+    letters = queue.letters
     assert letters is not None
     assert 0 < len(letters) < HELD_MAX + BATCH
     world.disk_waits = False

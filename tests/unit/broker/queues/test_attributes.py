@@ -18,6 +18,7 @@ NAMES: list[tuple[Any, Any, bytes]] = [
     (a.LEASE, "reader", b"lreader"),
     (a.LEASE_ACKNOWLEDGED, "reader", b"areader"),
     (a.LEASE_RUN, ("reader", "run"), b"u\0\6readerrun"),
+    (a.DUE_TARGET, (7, 1), b"e\0\0\0\0\0\0\0\7\0\0\0\0\0\0\0\1"),
     (a.MOVED, 7, b"t\0\0\0\0\0\0\0\7"),
     (a.LINK_DELIVERY, (7, b"tag"), b"s\0\0\0\0\0\0\0\7tag"),
     (a.LINK_HELD, (7, 1), b"k\0\0\0\0\0\0\0\7\0\0\0\0\0\0\0\1"),

@@ -296,3 +296,49 @@ def test_a_key_flood_stays_within_the_bound() -> None:
         assert router.route("x", f"random.{number}").queues == ("q",)
         assert router.route("", f"random.{number}").queues == ()
     assert router._cache.size_bytes() <= 200_000
+
+
+def delaying(*delayed: str) -> Router[str]:
+    """Delayed exchanges behind `both`, each with a queue of its own and `q`."""
+    router: Router[str] = Router(lambda name: name, clock=lambda: 1000)
+    router.add_exchange("both", "fanout")
+    router.add_queue("q")
+    for name in delayed:
+        router.add_exchange(name, "direct", delays=f"wait.{name}")
+        router.add_queue(f"own.{name}")
+        router.bind(Binding("both", Destination(name, is_exchange=True), ""))
+        for queue in ("q", f"own.{name}"):
+            router.bind(Binding(name, Destination(queue), "k"))
+    return router
+
+
+def test_a_message_waits_once_at_the_first_delayed_exchange_by_name() -> None:
+    router = delaying("b", "a")
+    assert router.route("both", "k", lambda: {"x-delay": 5}).queues == ("wait.a",)
+    assert router.route("both", "k", lambda: {"x-delay": 0}).queues == ("own.a", "own.b", "q")
+
+
+def test_all_delayed_exchanges_that_it_meets_then_route_it_when_it_is_due() -> None:
+    router = delaying("b", "a")
+    assert router.due("a", "both", ("k",), dict).queues == ("own.a", "own.b", "q")
+    assert router.due("a", "a", ("k",), dict).queues == ("own.a", "q")
+    assert router.due("a", "gone", ("k",), dict).queues == ("own.a", "q"), "where it was published is no more"
+    router.unbind(Binding("both", Destination("b", is_exchange=True), ""))
+    assert router.due("a", "both", ("k",), dict).queues == ("own.a", "q")
+
+
+def test_the_ways_of_a_delayed_exchange_are_known_by_the_key() -> None:
+    router = delaying("a")
+    ways = router.ways("a", "k")
+    assert ways is not None
+    now, waiting = ways
+    assert (now.queues, waiting.queues) == (("own.a", "q"), ("wait.a",))
+    assert waiting.leads_on is not None
+    assert waiting.leads_on()
+    assert router.ways("both", "k") is None
+    lost = router.ways("a", "other")
+    assert lost is not None
+    assert lost[1].leads_on is not None
+    assert not lost[1].leads_on()
+    router.add_exchange("h", "headers", delays="wait.h")
+    assert router.ways("h", "k") is None, "it depends on more"

@@ -1,0 +1,292 @@
+"""What headers of AMQP 0-9-1 say of a delay, read without decoding them. tests/model/delays.py is the specification.
+
+Whole numbers only: of a text, a float, another format and a name that stands there twice the answer is None, and
+`broker.routing.delays` reads the decoded headers.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp
+
+from clusterbroker.broker.wire.big_endian cimport get16, get32, get64, put16, put32, put64
+from clusterbroker.journal.layout import HAS_BCC as _HAS_BCC
+from clusterbroker.journal.layout import HAS_HEADERS as _HAS_HEADERS
+from clusterbroker.journal.layout import HAS_REPLY_TO as _HAS_REPLY_TO
+from clusterbroker.journal.layout import HAS_USER_ID as _HAS_USER_ID
+from clusterbroker.journal.record cimport Message, make_message, payload_start
+
+cdef int HAS_HEADERS = _HAS_HEADERS, HAS_BCC = _HAS_BCC, OWN_WAY = _HAS_BCC | _HAS_USER_ID | _HAS_REPLY_TO
+cdef int64_t DELAY_MS_MAX = 3653 * 24 * 3_600_000  # broker/routing/delays.py
+cdef enum:
+    BASIC = 0  # broker/content/formats.py
+    PERSISTENT = 1
+    KEY_BYTES_MAX = 255
+    NUMBER = 1
+    NO_NUMBER = 2
+    DECODED = 3  # Python reads it
+cdef int64_t NUMBER_MAX = 1 << 61
+
+# The names that matter, and their places in `found`.
+cdef enum:
+    DELIVER_AT = 0
+    DELIVERY_TIME = 1
+    DELAY = 2
+    DELIVERY_DELAY = 3
+    KEY = 4
+    PRODUCER = 5
+    COPIES = 6
+    TARGETS = 7
+    NAMES = 8
+
+
+cdef struct Found:
+    size_t at[8]  # of the value's tag; 0: there is none of this name
+
+
+cdef int place_of(const uint8_t *name, size_t size) noexcept nogil:
+    if size == 7 and memcmp(name, b"x-delay", 7) == 0:
+        return DELAY
+    if size == 12 and memcmp(name, b"x-deliver-at", 12) == 0:
+        return DELIVER_AT
+    if size == 11 and memcmp(name, b"x-delay-key", 11) == 0:
+        return KEY
+    if size == 10 and memcmp(name, b"x-producer", 10) == 0:
+        return PRODUCER
+    if (size == 2 and memcmp(name, b"CC", 2) == 0) or (size == 3 and memcmp(name, b"BCC", 3) == 0):
+        return COPIES
+    if size == 10 and memcmp(name, b"x-delay-to", 10) == 0:
+        return TARGETS
+    if size == 19 and memcmp(name, b"x-opt-delivery-time", 19) == 0:
+        return DELIVERY_TIME
+    if size == 20 and memcmp(name, b"x-opt-delivery-delay", 20) == 0:
+        return DELIVERY_DELAY
+    return NAMES
+
+
+cdef size_t value_end(const uint8_t *p, size_t at, size_t end) noexcept nogil:
+    # behind the value whose tag is at `at`; 0: it does not fit
+    cdef uint8_t tag
+    cdef size_t size
+    if at >= end:
+        return 0
+    tag = p[at]
+    at += 1
+    if tag == c"I" or tag == c"i" or tag == c"f":
+        size = 4
+    elif tag == c"l" or tag == c"L" or tag == c"T" or tag == c"d":
+        size = 8
+    elif tag == c"t" or tag == c"b" or tag == c"B":
+        size = 1
+    elif tag == c"s" or tag == c"u":
+        size = 2
+    elif tag == c"D":
+        size = 5
+    elif tag == c"V":
+        size = 0
+    elif tag == c"S" or tag == c"x" or tag == c"F" or tag == c"A":
+        if at + 4 > end:
+            return 0
+        size = 4 + <size_t>get32(p + at)
+    else:
+        return 0
+    return at + size if at + size <= end else 0
+
+
+cdef bint look(Message message, Found *found) noexcept:
+    # False: Python has to read it
+    cdef const uint8_t *p = payload_start(message)
+    cdef size_t at = 2, end = message.header_length, stop, name
+    cdef int place
+    for place in range(NAMES):
+        found.at[place] = 0
+    if message.format != BASIC or end < 2:
+        return False
+    if not message.flags & HAS_HEADERS:
+        return True
+    for place in range(2):  # content-type, content-encoding
+        if get16(p) & (0x8000 >> place):
+            if at >= end:
+                return False
+            at += 1 + p[at]
+    if at + 4 > end:
+        return False
+    stop = at + 4 + <size_t>get32(p + at)
+    at += 4
+    if stop > end:
+        return False
+    while at < stop:
+        name = at + 1
+        at = name + p[at]
+        if at >= stop:
+            return False
+        place = place_of(p + name, at - name)
+        if place != NAMES:
+            if found.at[place] and place != COPIES:
+                return False
+            found.at[place] = at
+        at = value_end(p, at, stop)
+        if at == 0:
+            return False
+    return True
+
+
+cdef int number_at(const uint8_t *p, size_t at, int64_t *number) noexcept nogil:
+    cdef uint8_t tag = p[at]
+    at += 1
+    if tag == c"I":
+        number[0] = <int32_t>get32(p + at)
+    elif tag == c"l" or tag == c"L":
+        number[0] = <int64_t>get64(p + at)
+    elif tag == c"i":
+        number[0] = get32(p + at)
+    elif tag == c"s":
+        number[0] = <int16_t>get16(p + at)
+    elif tag == c"u":
+        number[0] = get16(p + at)
+    elif tag == c"b":
+        number[0] = <int8_t>p[at]
+    elif tag == c"B":
+        number[0] = p[at]
+    elif tag == c"S" or tag == c"x" or tag == c"f" or tag == c"d" or tag == c"T":
+        return DECODED
+    else:
+        return NO_NUMBER
+    return NUMBER if -NUMBER_MAX < number[0] < NUMBER_MAX else DECODED
+
+
+cdef int due(const uint8_t *p, Found *found, int64_t taken_ms, int64_t *due_ms) noexcept nogil:
+    # NUMBER: `due_ms`; NO_NUMBER: at once; DECODED
+    cdef int64_t number = 0
+    cdef int place, kind
+    for place in range(KEY):
+        if not found.at[place]:
+            continue
+        kind = number_at(p, found.at[place], &number)
+        if kind == DECODED:
+            return DECODED
+        if kind == NO_NUMBER:
+            continue
+        if place == DELIVER_AT or place == DELIVERY_TIME:
+            if number > taken_ms:
+                due_ms[0] = number
+                return NUMBER
+            due_ms[0] = taken_ms
+            return NUMBER if found.at[PRODUCER] else NO_NUMBER
+        due_ms[0] = taken_ms + number
+        return NUMBER if number > 0 else NO_NUMBER
+    return NO_NUMBER
+
+
+def due_of(Message message not None, int64_t taken_ms):
+    """(due time, key) of a message that was taken at `taken_ms`; the time is 0 for one that is due at once, the key is
+    empty without one. None: that is not to be seen here."""
+    cdef Found found
+    cdef int64_t due_ms = 0
+    cdef const uint8_t *p
+    cdef size_t size
+    cdef int kind
+    if not look(message, &found):
+        return None
+    p = payload_start(message)
+    kind = due(p, &found, taken_ms, &due_ms)
+    if kind == DECODED:
+        return None
+    if kind == NO_NUMBER:
+        due_ms = 0
+    if not found.at[KEY]:
+        return due_ms, ""
+    if p[found.at[KEY]] != c"S":
+        return due_ms, ""
+    size = get32(p + found.at[KEY] + 1)
+    if size > KEY_BYTES_MAX:
+        return due_ms, ""
+    try:
+        return due_ms, (<const char *>p)[found.at[KEY] + 5 : found.at[KEY] + 5 + size].decode("utf-8")
+    except UnicodeDecodeError:
+        return due_ms, ""
+
+
+def fired_header(Message message not None):
+    """The header of a message that is due: its delays are negated. None: that is not to be done here; copies by CC and
+    BCC, and targets of its own, are such reasons."""
+    cdef Found found
+    cdef int64_t number = 0
+    cdef const uint8_t *p
+    cdef uint8_t *to
+    cdef uint8_t tag
+    cdef int place, kind
+    cdef size_t at
+    if message.flags & HAS_BCC or not look(message, &found) or found.at[COPIES] or found.at[TARGETS]:
+        return None
+    p = payload_start(message)
+    for place in range(DELAY, KEY):
+        if found.at[place]:
+            tag = p[found.at[place]]
+            kind = number_at(p, found.at[place], &number)
+            if kind == DECODED or number > DELAY_MS_MAX:
+                return None
+            if kind == NUMBER and number > 0 and (tag == c"i" or tag == c"u" or tag == c"B"):
+                return None
+    header = PyBytes_FromStringAndSize(<const char *>p, message.header_length)
+    to = <uint8_t *>PyBytes_AS_STRING(header)
+    for place in range(DELAY, KEY):
+        at = found.at[place]
+        if at and number_at(p, at, &number) == NUMBER and number > 0:
+            tag = p[at]
+            if tag == c"I":
+                put32(to + at + 1, <uint32_t>-number)
+            elif tag == c"l" or tag == c"L":
+                put64(to + at + 1, <uint64_t>-number)
+            elif tag == c"s":
+                put16(to + at + 1, <int16_t>-number)
+            else:
+                to[at + 1] = <uint8_t>-number
+    return header
+
+
+def waiting(Message message not None, int64_t now_ms, int64_t due_ms) -> Message:
+    """The message as one that waits until then: its time to live is the absolute due time, ten years from now at most,
+    and it outlives its node."""
+    cdef int64_t taken_ms = message.time_ms or now_ms
+    if due_ms > now_ms + DELAY_MS_MAX:
+        due_ms = now_ms + DELAY_MS_MAX
+    return make_message(message.address, message.payload, message.header_length, message.flags | PERSISTENT, 0,
+                        taken_ms, max(<int64_t>1, due_ms), message.format)
+
+
+def runs(list messages not None, int64_t now_ms):
+    """The messages of a batch, which were taken now, in runs of (whether they are delayed, messages). None: one of them
+    has to be looked at by itself: it has copies, a number, a user-id, a reply-to, a delay or key that is refused, or one
+    that is not to be seen here."""
+    cdef Found found
+    cdef Message message
+    cdef int64_t due_ms = 0
+    cdef const uint8_t *p
+    cdef int kind
+    cdef size_t size
+    cdef list made = [], run = []
+    cdef bint before = False, delayed
+    for message in messages:
+        if message.flags & OWN_WAY or not look(message, &found):
+            return None
+        if found.at[COPIES] or found.at[PRODUCER] or found.at[TARGETS]:
+            return None
+        p = payload_start(message)
+        kind = due(p, &found, now_ms, &due_ms)
+        if kind == DECODED or (kind == NUMBER and due_ms - now_ms > DELAY_MS_MAX):
+            return None
+        delayed = kind == NUMBER
+        if found.at[KEY]:
+            if p[found.at[KEY]] != c"S":
+                return None
+            size = get32(p + found.at[KEY] + 1)
+            if size == 0 or size > KEY_BYTES_MAX:
+                return None
+        if run and delayed != before:
+            made.append((before, run))
+            run = []
+        before = delayed
+        run.append(message)
+    if run:
+        made.append((before, run))
+    return made

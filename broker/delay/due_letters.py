@@ -1,0 +1,338 @@
+"""What is due, on its way to the queues behind its exchange, each of which takes it once.
+
+As dead letters of a replicated queue (`queues.dead_lettering.replicated`) a message leaves in steps that a new owner
+can take up:
+
+    held       a DEAD record (reason `due`): it has left the order of the queue, and has a number
+    published  once that record is committed, to each target under the queue's name and that number
+    answered   by all of them
+    settled    SET; what some have refused is appended anew in the same group, for those alone (header `x-delay-to`)
+
+A new owner publishes all that is held again: who has the number takes no second copy.
+
+No target waits for another one (`lanes`). A letter that only some have answered, while others stall, is narrowed: the
+attributes DUE_TARGET name those that still have to answer, so that others may forget its number.
+
+Bounds: HELD_MAX letters and HELD_BYTES of content, without those that stall, STALLED_MAX at most.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from clusterbroker.broker.delay.lanes import QUOTA, STALL_MS, Lane
+from clusterbroker.broker.queues.attributes import DUE_TARGET
+from clusterbroker.broker.queues.dead_lettering.replicated import REASONS
+from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.local_queue import LocalQueue
+from clusterbroker.broker.queues.log import SAFE
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.journal.layout import Location
+from clusterbroker.journal.queue_state import LAST_DEAD
+from clusterbroker.journal.record import Message
+
+HELD_MAX: Final = QUOTA
+HELD_BYTES: Final = 16 << 20
+STALLED_MAX: Final = 4096
+RUN_MAX: Final = 256
+"""Letters that go to one queue together; and bytes of their headers."""
+RUN_BYTES: Final = 64 << 10
+DUE: Final = REASONS.index("due")
+
+
+class Letter:
+    """One message that is held for its targets.
+
+    mark      of the commit that its DEAD record needs
+    targets   None: it is not published yet
+    refused   those that have not taken it
+    awaited   those that have not answered
+    narrowed  DUE_TARGET names those that are awaited
+    """
+
+    __slots__ = ("awaited", "mark", "message", "narrowed", "number", "refused", "seq", "targets")
+
+    def __init__(self, seq: int, number: int, mark: int, message: Message | None) -> None:
+        self.seq = seq
+        self.number = number
+        self.mark = mark
+        self.message = message
+        self.targets: Sequence[QueueHandle] | None = None
+        self.awaited: dict[QueueHandle, None] = {}
+        self.refused: list[QueueHandle] = []
+        self.narrowed = False
+
+
+class DueLetters:
+    """Of one delay queue and epoch. `returned` is called in the place of a settlement, and settles."""
+
+    __slots__ = (
+        "_leaving", "_line", "_narrowing", "_open", "_queue", "_returned", "_stalled", "ended", "held_bytes", "lanes",
+    )  # fmt: skip
+
+    def __init__(self, queue: LocalQueue, returned: Callable[[Letter], None]) -> None:
+        self._queue = queue
+        self._returned = returned
+        self._open: dict[int, Letter] = {}  # by number: held, or settled and that is not committed
+        self._line: deque[Letter] = deque()  # not published yet, in order
+        self._leaving: deque[tuple[Letter, int]] = deque()  # settled, and the mark of the commit of that
+        self._narrowing: deque[tuple[Letter, int]] = deque()
+        self._stalled = 0
+        self.lanes: dict[int, Lane] = {}
+        self.held_bytes = 0
+        self.ended = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def has_room(self) -> bool:
+        """For one more letter."""
+        stalled = min(self._stalled, STALLED_MAX)
+        return len(self._open) - stalled < HELD_MAX and self.held_bytes < HELD_BYTES
+
+    def lane(self, target: QueueHandle) -> Lane:
+        """To this queue."""
+        queue_id = target.entity.queue_id
+        lane = self.lanes.get(queue_id)
+        if lane is None:
+            lane = self.lanes[queue_id] = Lane(target)
+        return lane
+
+    @property
+    def next_number(self) -> int:
+        """Of the next letter."""
+        return self._queue.ring.attributes.get(LAST_DEAD, 0) + 1
+
+    @property
+    def _mark(self) -> int:
+        queue = self._queue
+        return queue.log.commits if queue.ring.journaled or queue.replicated else SAFE
+
+    # -- in -----------------------------------------------------------------------------------------------------
+
+    def hold(self, seq: int, message: Message, targets: Sequence[QueueHandle], withheld: Sequence[QueueHandle]) -> None:
+        """A message that was set aside goes to these targets; those that are `withheld` are not asked."""
+        letter = Letter(seq, self._queue.ring.hold_dead(seq, DUE), self._mark, message)
+        letter.targets = targets
+        letter.refused = list(withheld)
+        self._open[letter.number] = letter
+        self._line.append(letter)
+        self.held_bytes += len(message.payload)
+        for target in withheld:
+            self.lane(target).owed += 1
+        for target in targets:
+            if target not in letter.refused:
+                letter.awaited[target] = None
+                self.lane(target).hold(letter.number)
+
+    def resume(self) -> None:
+        """A new owner takes up what the last one left, in the order of the numbers."""
+        for seq, number, _ in self._queue.ring.dead():
+            letter = Letter(seq, number, SAFE, None)
+            self._open[number] = letter
+            self._line.append(letter)
+
+    # -- the turn -----------------------------------------------------------------------------------------------
+
+    def turn(self, now_ms: int) -> None:
+        """Publishes what is durable."""
+        durable = self._queue.log.durable
+        if self._leaving and durable(self._leaving[0][1]):
+            self._queue.ring.mark()  # there is room for others
+        while self._leaving and durable(self._leaving[0][1]):
+            letter, _ = self._leaving.popleft()
+            del self._open[letter.number]
+            self._forget(letter, letter.targets or ())
+        while self._narrowing and durable(self._narrowing[0][1]):
+            letter, _ = self._narrowing.popleft()
+            self._forget(letter, [one for one in letter.targets or () if one not in letter.awaited])
+        self._publish()
+        for lane in tuple(self.lanes.values()):
+            if lane.look(now_ms):
+                self._narrow(lane)
+        self._stalled = sum([lane.underway for lane in self.lanes.values() if lane.stalled])
+
+    def _forget(self, letter: Letter, targets: Sequence[QueueHandle]) -> None:
+        """These do not hear of its number again."""
+        for target in targets:
+            lane = self.lanes.get(target.entity.queue_id)
+            if lane is not None:
+                lane.open.pop(letter.number, None)
+                if lane.idle:
+                    del self.lanes[target.entity.queue_id]
+
+    def _publish(self) -> None:
+        queue, host = self._queue, self._queue.host
+        while self._line and queue.log.durable(self._line[0].mark) and not queue.broken:
+            if host.effort.spent:
+                host.later(queue)
+                return
+            letter = self._line[0]
+            if letter.message is None and (message := queue.ring.message(letter.seq)) is not None:
+                letter.message = message
+                self.held_bytes += len(message.payload)
+            if letter.message is None:
+                self._load()
+                return
+            if letter.targets is None and not self._address(letter, letter.message):
+                return
+            run = self._run()
+            try:
+                self._send(run)
+            except Exception as error:
+                host.stumbled(queue, error, letter.seq)
+                return
+
+    def _run(self) -> list[Letter]:
+        """Takes the first letter out of the line, and those behind it that go to the same queue and no other, if that
+        refuses nothing."""
+        letter = self._line.popleft()
+        run, awaited = [letter], letter.awaited
+        if len(awaited) == 1 and not next(iter(awaited)).rejects:
+            durable, size = self._queue.log.durable, 0
+            while self._line and len(run) < RUN_MAX and size < RUN_BYTES:
+                after = self._line[0]
+                if after.message is None or after.awaited != awaited or not durable(after.mark):
+                    break
+                run.append(self._line.popleft())
+                size += after.message.header_length
+        return run
+
+    def _address(self, letter: Letter, message: Message) -> bool:
+        """A letter of the owner before: it goes to the targets of now, or to those that still had to answer."""
+        found = self._queue.host.due.targets(self._queue, message)
+        if found is None:
+            return False
+        if self._queue.ring.has_attributes:
+            named = {queue_id for (seq, queue_id), _ in DUE_TARGET.of(self._queue.ring.attributes) if seq == letter.seq}
+            if named:
+                letter.narrowed = True
+                found = [target for target in found if target.entity.queue_id in named]
+        letter.targets = found
+        for target in found:
+            letter.awaited[target] = None
+            self.lane(target).hold(letter.number)
+        return True
+
+    def _send(self, run: Sequence[Letter]) -> None:
+        targets = tuple(run[0].awaited)
+        if not targets:
+            self._ends(run[0])
+            return
+        queue, now_ms = self._queue, self._queue.host.now_ms
+        for target in targets:
+            self.lane(target).ask(len(run), now_ms)
+        numbers = [letter.number for letter in run]
+        tickets = [Ticket(numbers[0], numbers[-1], self._answers(run, target)) for target in targets]
+        messages = [letter.message for letter in run if letter.message is not None]
+        assert len(messages) == len(run), "a run has its content"
+        queue.host.due.publish(queue, messages, numbers, targets, tickets)
+
+    def _answers(self, run: Sequence[Letter], target: QueueHandle) -> Callable[[Ticket], None]:
+        def answered(ticket: Ticket) -> None:
+            if self.ended or self._queue.deleted:
+                return
+            refused = ticket.rejected and not dies_there(target)
+            self.lane(target).answered(len(run), refused, self._queue.host.now_ms)
+            for letter in run:
+                del letter.awaited[target]
+                if refused:
+                    letter.refused.append(target)
+                    self.lane(target).owed += 1
+                if not letter.awaited:
+                    self._ends(letter)
+                elif letter.narrowed:
+                    self._queue.ring.set_attribute(DUE_TARGET.name((letter.seq, target.entity.queue_id)), 0)
+                    self._narrowing.append((letter, self._mark))
+            self._queue.ring.mark()
+
+        return answered
+
+    def _ends(self, letter: Letter) -> None:
+        """All have answered."""
+        if letter.narrowed:
+            for (seq, queue_id), _ in DUE_TARGET.of(self._queue.ring.attributes):
+                if seq == letter.seq:
+                    self._queue.ring.set_attribute(DUE_TARGET.name((seq, queue_id)), 0)
+        for target in letter.refused:
+            self.lane(target).owed -= 1
+        if letter.refused:
+            self._returned(letter)
+        self._queue.ring.settle(letter.seq)
+        if letter.message is not None:
+            self.held_bytes -= len(letter.message.payload)
+            letter.message = None
+        self._leaving.append((letter, self._mark))
+
+    def _narrow(self, lane: Lane) -> None:
+        """A lane stalls: the log says which letters wait for it alone, and others may forget those."""
+        for number in lane.open:
+            letter = self._open.get(number)
+            if letter is None or letter.narrowed or lane.target not in letter.awaited:
+                continue
+            if letter.targets is None or len(letter.targets) < 2:
+                continue
+            letter.narrowed = True
+            for target in (*letter.awaited, *letter.refused):
+                self._queue.ring.set_attribute(DUE_TARGET.name((letter.seq, target.entity.queue_id)), 1)
+            self._narrowing.append((letter, self._mark))
+
+    # -- content from the disk ----------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        """Letters of the owner before, from the first on."""
+        queue = self._queue
+        absent, size = list[Location](), 0
+        for letter in self._line:
+            if letter.message is None and letter.mark != LOADING and queue.ring.message(letter.seq) is None:
+                location = queue.ring.location(letter.seq)
+                size += location[3]
+                if absent and size > HELD_BYTES // 4:
+                    break
+                absent.append(location)
+                letter.mark = LOADING
+            if len(absent) == HELD_MAX // 4:
+                break
+        if absent:
+            queue.host.load(queue, absent, self._loaded)
+
+    def _loaded(self, locations: Sequence[Location], messages: Sequence[Message], asked: Sequence[Location]) -> None:
+        if self.ended or self._queue.deleted:
+            return
+        found = {where[0]: message for where, message in zip(locations, messages, strict=True)}
+        loading = {where[0] for where in asked}
+        for letter in [one for one in self._line if one.seq in loading]:
+            letter.mark = SAFE
+            letter.message = found.get(letter.seq)
+            if letter.message is None:  # it stays dead, and is held back as damaged
+                self._line.remove(letter)
+                del self._open[letter.number]
+            else:
+                self.held_bytes += len(letter.message.payload)
+        self._queue.ring.mark()
+
+    def wake_ms(self, now_ms: int) -> int:
+        """When a lane has to be looked at; 0: none has. What is past waits for an answer, which brings a turn."""
+        wishes = [
+            at_ms
+            for lane in self.lanes.values()
+            for at_ms in (
+                lane.again_ms if lane.parked else 0,
+                lane.asked_ms + STALL_MS if lane.asked and not lane.stalled else 0,
+            )
+            if at_ms > now_ms
+        ]
+        return min(wishes, default=0)
+
+
+def dies_there(target: QueueHandle) -> bool:
+    """What it refuses has become a dead letter of its own, each time."""
+    settings = target.settings
+    return settings.overflow == "reject-publish-dlx" and settings.dead_letter_exchange is not None
+
+
+LOADING: Final = 1 << 62
+"""The mark of a letter whose content is on its way: no commit reaches it."""

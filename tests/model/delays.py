@@ -1,0 +1,54 @@
+"""What headers say of a delay: the specification of `broker/content/delays.pyx`, by decoding them.
+
+Where the compiled module says None this model may say something: `agrees` in the property test allows that, and
+nothing else.
+"""
+
+from __future__ import annotations
+
+from clusterbroker.broker.content.formats import BASIC, format_of
+from clusterbroker.broker.routing.delays import DELAY_KEY, DELAY_MS_MAX, delay_key, due_ms, negated
+from clusterbroker.broker.wire.amqp091.fields import STORED_LIMITS
+from clusterbroker.journal.layout import HAS_BCC, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT
+from tests.model.record import Message
+
+
+def due_of(message: Message, taken_ms: int) -> tuple[int, str] | None:
+    if message.format != BASIC:
+        return None
+    headers = format_of(BASIC).properties(message.header, STORED_LIMITS).headers
+    return due_ms(headers, taken_ms) or 0, delay_key(headers)
+
+
+def fired_header(message: Message) -> bytes | None:
+    if message.format != BASIC or message.flags & HAS_BCC:
+        return None
+    properties = format_of(BASIC).properties(message.header, STORED_LIMITS)
+    if properties.headers and {"CC", "BCC", "x-delay-to"} & set(properties.headers):
+        return None
+    if properties.headers:
+        properties.headers = negated(properties.headers)
+    return format_of(BASIC).header(message.header, properties)
+
+
+def waiting(message: Message, now_ms: int, due_ms: int) -> Message:
+    return Message(
+        message.address, message.payload, message.header_length, message.flags | PERSISTENT, 0,
+        message.time_ms or now_ms, max(1, min(due_ms, now_ms + DELAY_MS_MAX)), message.format,
+    )  # fmt: skip
+
+
+def runs(messages: list[Message], now_ms: int) -> list[tuple[bool, list[Message]]] | None:
+    made: list[tuple[bool, list[Message]]] = []
+    for message in messages:
+        said = due_of(message, now_ms)
+        headers = format_of(BASIC).properties(message.header, STORED_LIMITS).headers or {}
+        own_way = message.flags & (HAS_BCC | HAS_USER_ID | HAS_REPLY_TO)
+        if said is None or own_way or {"CC", "BCC", "x-delay-to", "x-producer"} & set(headers):
+            return None
+        if said[0] - now_ms > DELAY_MS_MAX or (DELAY_KEY in headers and not said[1]):
+            return None
+        if not made or made[-1][0] != bool(said[0]):
+            made.append((bool(said[0]), []))
+        made[-1][1].append(message)
+    return made
