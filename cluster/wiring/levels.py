@@ -44,6 +44,7 @@ LINK_POLICIES: Final = 4
 SOLE_CONNECTIONS: Final = 4
 DELAYED_MESSAGES: Final = 4
 """One level for the three: no release has had one of them without the others."""
+WORKER_POOLS: Final = 5
 MEMBERS_MAX: Final = 253
 """From LINK_RECOVERY on: a message's holder is one byte, of which two values are no member's."""
 LEVELS: Final = (
@@ -59,6 +60,24 @@ LEVELS: Final = (
         "delayed messages; AMQP 1.0: policies about links, consumer timeouts of suspended ones, sole connections",
         (c.DeclareDelayedExchange, c.HoldContainer, c.ReleaseContainer),
         settings=LINK_SETTINGS,
+    ),
+    Level(
+        WORKER_POOLS,
+        "worker pools",
+        (
+            c.DeclarePool,
+            c.SetPool,
+            c.PausePool,
+            c.DeletePool,
+            c.RequireGroups,
+            c.UnbindGroup,
+            c.BindGroup,
+            c.DropGroup,
+            c.EndPoolQueue,
+            c.LaunchWorkers,
+            c.RevokeWorkers,
+            c.WorkersGone,
+        ),
     ),
 )
 LEVEL: Final = LEVELS[-1].number

@@ -44,8 +44,8 @@ class ClusterView:
         "counting_on", "due",
         "exclusive_queues", "held", "in_pieces", "is_only_copy", "lasting_queues", "link", "link_named",
         "link_since", "links", "member", "members", "next_slice", "owned", "parameter", "parameters", "permission",
-        "permissions", "queues_of", "replicas_of", "terms", "topic_allowed", "topic_permissions", "tried", "user",
-        "users", "was_deleted",
+        "permissions", "pools", "queues_of", "replicas_of", "terms", "topic_allowed", "topic_permissions", "tried",
+        "user", "users", "was_deleted",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -75,6 +75,7 @@ class ClusterView:
         self.link_named: Final = parts.links.find
         self.links: Final = parts.links.all
         self.link_since: Final = parts.links.since
+        self.pools: Final = parts.pools.table
         self.is_only_copy: Final = parts.replicas.is_only_copy
         self.terms: Final = parts.replicas.terms
         self.parameter: Final = parts.parameters.get
