@@ -32,7 +32,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("broker.access",),
     ("broker.node",),
     ("broker.remote",),
-    ("broker.transactions", "broker.streams", "broker.delay"),
+    ("broker.transactions", "broker.streams", "broker.delay", "broker.pools"),
     ("broker.queues",),
     ("broker.routing",),
     ("broker.stats", "broker.oauth2"),

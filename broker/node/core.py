@@ -37,6 +37,7 @@ from clusterbroker.broker.node.log_clock import LogClock
 from clusterbroker.broker.node.mistakes import SettingAside
 from clusterbroker.broker.node.occupancy import Occupancy
 from clusterbroker.broker.node.options import NodeOptions
+from clusterbroker.broker.node.pools import NodePools
 from clusterbroker.broker.node.postponed import Postponed
 from clusterbroker.broker.node.sole_connections import SoleConnections
 from clusterbroker.broker.node.verdicts import SharedVerdicts
@@ -154,9 +155,8 @@ class Node:
         self._removals: deque[tuple[int, str]] = deque()  # connections whose removal was refused, when to try again
         self._barriers: list[Ticket] = []
         self._group_barriers: list[Ticket] = []
-        self._group_in_flight = False
+        self._group_in_flight = self._undivided = False
         self._group_count = 0
-        self._undivided = False
         self._dead_letters = DeadLetters(self)
         self.effort = Effort()
         self.labour = Labour()
@@ -167,10 +167,10 @@ class Node:
         self.longest_ns = 0
         self.moving = Moving(self)
         self.recovery = LinkRecovery(self)
+        self.pools = NodePools(self)
         self.sole_connections = SoleConnections(self, self.recovery.try_again)
         self.urgent = False  # somebody waits for the next group; otherwise it holds acknowledgements only
-        self._rate_since_ms = 0
-        self._rate_bytes = 0
+        self._rate_since_ms = self._rate_bytes = 0
         self._patient = False
         self.agenda: list[LocalQueue] = []
         self.streams: Streams = Streams(self, int(self.options.incarnation))

@@ -57,7 +57,10 @@ class DeadLetters:
 
     def publish_once(self, queue: LocalQueue, message: Message, reason: Reason, number: int, ticket: Ticket) -> bool:
         """A dead letter of a replicated queue: each target takes it once, under the queue's name and this number."""
-        found = self._due_copy(queue, message) if reason == "due" else self._dead_copy(queue, message, reason)
+        if reason == "answered":
+            self._node.pools.answer(queue, message, number, ticket)
+            return True
+        found = self._copy(queue, message, reason)
         if found is None:
             return False
         copy, targets = found
@@ -65,7 +68,11 @@ class DeadLetters:
         before, self.dead_lettering = self.dead_lettering, True
         try:
             for target in targets:
-                if target.rejects and not target.accepts(copy, self._node.now_ms):
+                if target.rejects and isinstance(target, LocalQueue) and target.kills:
+                    if not target.log.producers.knows(producer, number) and not target.has_room(self._node.now_ms):
+                        target.kill_named(producer, number, copy, ticket)
+                        continue
+                elif target.rejects and not target.accepts(copy, self._node.now_ms):
                     ticket.rejected = True
                     continue
                 target.publish_named(producer, number, copy, ticket, self._node.now_ms)
@@ -73,6 +80,18 @@ class DeadLetters:
         finally:
             self.dead_lettering = before
         return True
+
+    def _copy(
+        self, queue: LocalQueue, message: Message, reason: Reason
+    ) -> tuple[Message, Sequence[QueueHandle]] | None:
+        """What is published of a message that leaves for this reason, and to whom."""
+        match reason:
+            case "due":
+                return self._due_copy(queue, message)
+            case "moved":
+                return self._node.pools.moved(queue, message)
+            case _:
+                return self._dead_copy(queue, message, reason)
 
     def _due_copy(self, queue: LocalQueue, message: Message) -> tuple[Message, Sequence[QueueHandle]] | None:
         """What goes on when a delayed message is due, and to whom: to those behind its exchange now, or nobody. It

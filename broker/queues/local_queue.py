@@ -240,6 +240,13 @@ class LocalQueue(QueueHandle):
         elif ticket is not None:
             self.log.promise(ticket)
 
+    def kill_named(self, producer: bytes, sequence: int, message: Message, ticket: Ticket) -> None:
+        """A dead letter finds no room, where `kills`: it was dead already, and goes on to the next targets. Refused, it
+        would come again. It is not here yet."""
+        self.log.producers.note(producer, sequence)
+        self.kill(message)
+        self.log.promise(ticket)
+
     def refuses_tagged(self, tagged: Tagged) -> str:
         """Why nothing of this link is taken now; empty: it is."""
         if not self.host.recovery.since(self, tagged.link, tagged.attach):

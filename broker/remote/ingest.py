@@ -115,9 +115,7 @@ class Ingest:
         ticket = attachment.ticket(named.number)
         seq = queue.ring.next_seq
         if letter and not known and queue.rejects and not queue.has_room(self._owned.host.now_ms):
-            queue.log.producers.note(named.producer, named.sequence)
-            queue.kill(message)  # it was dead already, and goes on to the next targets: refused, it would come again
-            queue.log.promise(ticket)
+            queue.kill_named(named.producer, named.sequence, message, ticket)
         else:
             queue.publish_named(named.producer, named.sequence, message, ticket, self._owned.host.now_ms)
         self._came_before(attachment, named.number, seq)

@@ -50,6 +50,7 @@ from .pool_commands import PausePool as PausePool
 from .pool_commands import RequireGroups as RequireGroups
 from .pool_commands import RevokeWorkers as RevokeWorkers
 from .pool_commands import SetPool as SetPool
+from .pool_commands import SettleGroups as SettleGroups
 from .pool_commands import UnbindGroup as UnbindGroup
 from .pool_commands import WorkersGone as WorkersGone
 
@@ -513,7 +514,7 @@ AnyCommand = (
     | AbortTransaction | ExpireTransactions | ForgetProducers | FinishSegments | PassTime | RaiseLevel
     | AttachLink | SuspendLink | ExpireLink | ForgetLink | HoldContainer | ReleaseContainer
     | DeclarePool | SetPool | PausePool | DeletePool | RequireGroups | UnbindGroup | BindGroup | DropGroup
-    | EndPoolQueue | LaunchWorkers | RevokeWorkers | WorkersGone
+    | EndPoolQueue | SettleGroups | LaunchWorkers | RevokeWorkers | WorkersGone
 )  # fmt: skip
 
 _FREE_FORM: Final = ("arguments", "definition", "metadata", "value")

@@ -73,6 +73,7 @@ LEVELS: Final = (
             c.UnbindGroup,
             c.BindGroup,
             c.DropGroup,
+            c.SettleGroups,
             c.EndPoolQueue,
             c.LaunchWorkers,
             c.RevokeWorkers,

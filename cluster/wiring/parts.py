@@ -153,6 +153,7 @@ class MapParts:
             c.PausePool: self.pools.pause,
             c.DeletePool: self.pools.delete,
             c.RequireGroups: self.pools.require,
+            c.SettleGroups: self.pools.settle,
             c.UnbindGroup: self.pools.unbind,
             c.BindGroup: self.pools.bind,
             c.DropGroup: self.pools.drop,

@@ -64,6 +64,12 @@ class RequireGroups(_OfController, frozen=True, kw_only=True, tag="require_group
     keys: tuple[str, ...]
 
 
+class SettleGroups(_OfController, frozen=True, kw_only=True, tag="settle_groups"):
+    """The controller has no request on its way to these groups, for which it has required them."""
+
+    keys: tuple[str, ...]
+
+
 class _OfGroupQueue(Command, frozen=True, kw_only=True):
     pool_id: LogIndex
     key: str

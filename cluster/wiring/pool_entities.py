@@ -83,6 +83,8 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
     generation: LogIndex
     """Index of the command that required it last: it rises over all lives of a key."""
     state: GroupState = "active"
+    moving: bool = True
+    """The controller may have requests on their way to its queue: it is neither unbound nor dropped."""
 
 
 class Launch(msgspec.Struct, frozen=True, array_like=True):

@@ -10,7 +10,7 @@ one thing with its queue, and with the binding by its raw key while it is active
 
 Two guards keep those of before from ordering anything. The controller's commands carry the epoch of the orphan queue;
 those about an idle group carry the epoch of its queue, and its generation: whoever required it since has made them
-void. So a group that somebody has just asked for is never unbound nor dropped by what its owner saw before.
+void. And a group that was required is `moving` until the controller has settled it: what is on its way there finds it.
 
 Invariants: (1) a group's queue exists, and is bound exactly while the group is active; (2) the queues of a pool exist
 until it is deleted, then end in the order groups, orphans, dead; (3) a launch stays until it is reported gone.
@@ -294,7 +294,7 @@ class Pools:
         for nth, key in enumerate(command.keys):
             known = held.groups.get(key)
             if known is not None:
-                group = replace(known, generation=self._clock.applied, state="active")
+                group = replace(known, generation=self._clock.applied, state="active", moving=True)
                 if known.state == "unbound":
                     self._bind_group(held, topology, group, changes)
                 self.table.put_group(held, group, changes)
@@ -322,6 +322,15 @@ class Pools:
         self.table.queues[group.queue_id] = PoolQueue(held.pool.pool_id, "requests", key)
         self._bind_group(held, topology, group, changes)
         self.table.put_group(held, group, changes)
+
+    def settle(self, command: c.SettleGroups, changes: list[Change]) -> None:
+        """Fold SettleGroups."""
+        held = self._controlled(command, deleting=True)
+        _check_count(command.keys)
+        for key in command.keys:
+            group = held.groups.get(key)
+            if group is not None:
+                self.table.put_group(held, replace(group, moving=False), changes)
 
     def unbind(self, command: c.UnbindGroup, changes: list[Change]) -> bool:
         """Fold UnbindGroup."""
@@ -362,7 +371,7 @@ class Pools:
         queue = self._index.by_id.get(command.queue_id)
         if held is None or group is None or queue is None or group.queue_id != command.queue_id:
             return None
-        if (queue.epoch, group.generation) != (command.epoch, command.generation):
+        if group.moving or (queue.epoch, group.generation) != (command.epoch, command.generation):
             return None
         return held, group, queue
 
@@ -431,11 +440,13 @@ class Pools:
             raise NotFound(f"no {pool_text(vhost, name)}")
         return held
 
-    def _controlled(self, command: c.RequireGroups | c.LaunchWorkers | c.RevokeWorkers) -> PoolHeld:
+    def _controlled(
+        self, command: c.RequireGroups | c.SettleGroups | c.LaunchWorkers | c.RevokeWorkers, deleting: bool = False
+    ) -> PoolHeld:
         held = self.table.by_id.get(command.pool_id)
-        if held is None or held.pool.deleting:
+        orphans = None if held is None else self._index.by_id.get(held.pool.orphans)
+        if held is None or orphans is None or held.pool.deleting > deleting:
             raise NotFound(f"pool {command.pool_id} is gone")
-        orphans = self._index.by_id[held.pool.orphans]
         if orphans.epoch != command.epoch:
             raise PreconditionFailed(
                 f"{pool_text(held.pool.vhost, held.pool.name)} has a controller of epoch {orphans.epoch}: one of "

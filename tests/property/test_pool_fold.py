@@ -21,6 +21,7 @@ STEPS = st.one_of(
     st.tuples(st.just("declare"), st.sampled_from(POOL_NAMES)),
     st.tuples(st.just("require"), st.sampled_from(POOL_NAMES), st.lists(st.sampled_from(KEYS), max_size=3, unique=True),
               st.sampled_from((0, 0, 0, 1))),
+    st.tuples(st.just("settle"), st.sampled_from(POOL_NAMES), st.lists(st.sampled_from(KEYS), max_size=3, unique=True)),
     st.tuples(st.sampled_from(("unbind", "bind", "drop")), st.sampled_from(POOL_NAMES), st.sampled_from(KEYS),
               st.sampled_from((0, 0, 0, 1)), st.sampled_from((0, 0, 0, -1))),
     st.tuples(st.just("delete"), st.sampled_from(POOL_NAMES), st.booleans()),
@@ -34,7 +35,7 @@ KINDS: dict[str, Any] = {"unbind": c.UnbindGroup, "bind": c.BindGroup, "drop": c
 
 
 class Model:
-    """name -> [deleting, orphans ended, key -> (bound, generation)]"""
+    """name -> [deleting, orphans ended, key -> (bound, generation, moving)]"""
 
     def __init__(self) -> None:
         self.pools: dict[str, list[Any]] = {}
@@ -43,20 +44,20 @@ class Model:
         groups, refused = self.pools[name][2], []
         for key in keys:
             if key in groups or len(groups) < MAX_GROUPS:
-                groups[key] = (True, index)
+                groups[key] = (True, index, True)
             else:
                 refused.append(key)
         return tuple(refused)
 
     def moved(self, kind: str, name: str, key: str) -> bool:
         deleting, _, groups = self.pools[name]
-        bound, generation = groups[key]
-        if (kind == "bind" and deleting) or (kind == "drop" and bound):
+        bound, generation, moving = groups[key]
+        if moving or (kind == "bind" and deleting) or (kind == "drop" and bound):
             return False
         if kind == "drop":
             del groups[key]
         else:
-            groups[key] = (kind == "bind", generation)
+            groups[key] = (kind == "bind", generation, False)
         return True
 
 
@@ -89,6 +90,12 @@ def step(world: ClusterWorld, model: Model, one: tuple[Any, ...]) -> None:
                 assert refused == model.require(name, keys, world.map.applied)
             else:
                 assert off or (held is not None and held[0]) or not alive(world)
+        case ("settle", name, keys) if pool is not None and held is not None:
+            queue = world.map.queue_by_id(pool.orphans)
+            epoch = Epoch(1) if queue is None else queue.epoch
+            if answered(world, c.SettleGroups(pool_id=pool.pool_id, epoch=epoch, keys=tuple(keys))) is None:
+                for key in set(keys) & set(held[2]):
+                    held[2][key] = (*held[2][key][:2], False)
         case (kind, name, key, off, older) if kind in KINDS and pool is not None:
             group = world.map.pools.group(pool.pool_id, key)
             if group is None:
@@ -110,7 +117,7 @@ def step(world: ClusterWorld, model: Model, one: tuple[Any, ...]) -> None:
                 assert done is None
             else:
                 held[0] = True
-                held[2] = {key: (False, generation) for key, (_, generation) in held[2].items()}
+                held[2] = {key: (False, *others) for key, (_, *others) in held[2].items()}
         case ("end", name, part) if pool is not None and held is not None:
             queue_id = getattr(pool, part)
             queue = world.map.queue_by_id(queue_id)
@@ -145,9 +152,8 @@ def test_the_map_is_as_the_model(steps: list[tuple[Any, ...]]) -> None:
         for pool in world.map.pools.all():
             groups = world.map.pools.groups(pool.pool_id)
             ended = world.map.queue_by_id(pool.orphans) is None
-            found[pool.name] = [
-                pool.deleting, ended, {group.key: (group.state == "active", group.generation) for group in groups},
-            ]  # fmt: skip
+            lives = {group.key: (group.state == "active", group.generation, group.moving) for group in groups}
+            found[pool.name] = [pool.deleting, ended, lives]
             bound = {one.routing_key for one in world.map.bindings_from("/", PoolNames(pool.name).requests)}
             assert bound == {group.key for group in groups if group.state == "active"}
             assert all(world.map.queue_by_id(group.queue_id) is not None for group in groups)

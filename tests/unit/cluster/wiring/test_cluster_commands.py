@@ -141,6 +141,7 @@ EVERY = [
     c.PausePool(vhost="v", name="core"),
     c.DeletePool(vhost="v", name="core", force=True),
     c.RequireGroups(pool_id=LogIndex(7), epoch=Epoch(2), keys=("", "42", "\U0001f600")),
+    c.SettleGroups(pool_id=LogIndex(7), epoch=Epoch(2), keys=("", "42")),
     c.UnbindGroup(pool_id=LogIndex(7), key="42", queue_id=QueueId(8), epoch=Epoch(1), generation=LogIndex(9)),
     c.BindGroup(pool_id=LogIndex(7), key="42", queue_id=QueueId(8), epoch=Epoch(1), generation=LogIndex(9)),
     c.DropGroup(pool_id=LogIndex(7), key="42", queue_id=QueueId(8), epoch=Epoch(1), generation=LogIndex(9)),

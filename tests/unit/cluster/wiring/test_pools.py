@@ -39,6 +39,11 @@ def require(world: Any, pool: Pool, *keys: str) -> tuple[str, ...]:
     return refused
 
 
+def settle(world: Any, pool: Pool, *keys: str) -> None:
+    orphans = world.map.queue_by_id(pool.orphans)
+    world.do(c.SettleGroups(pool_id=pool.pool_id, epoch=orphans.epoch, keys=keys))
+
+
 def of_group(kind: Any, world: Any, pool: Pool, key: str = "42", **changed: Any) -> bool:
     group = world.map.pools.group(pool.pool_id, key)
     queue = world.map.queue_by_id(group.queue_id)
@@ -156,6 +161,8 @@ def test_a_group_is_one_with_its_queue_and_binding(world: World) -> None:
 def test_a_life_of_a_group(world: World) -> None:
     pool = declare(world)
     require(world, pool, "42")
+    assert not of_group(c.UnbindGroup, world, pool), "something may be on its way to it"
+    settle(world, pool, "42", "none")
     assert not of_group(c.DropGroup, world, pool), "it is bound"
     assert of_group(c.UnbindGroup, world, pool)
     assert world.map.bindings_from("/", "core-req-xchg") == ()
@@ -169,6 +176,7 @@ def test_a_life_of_a_group(world: World) -> None:
     assert after is not None
     assert (after.state, after.queue_id) == ("active", before.queue_id)
     assert after.generation > before.generation
+    settle(world, pool, "42")
     assert not of_group(c.UnbindGroup, world, pool, generation=before.generation), "it was required since"
     assert of_group(c.UnbindGroup, world, pool)
     assert not of_group(c.DropGroup, world, pool, epoch=Epoch(7))
@@ -312,6 +320,8 @@ def test_a_pool_ends_when_its_queues_have(world: World) -> None:
         require(world, pool, "42")
     ends = [c.EndPoolQueue(pool_id=pool.pool_id, queue_id=one, epoch=Epoch(1)) for one in (pool.orphans, pool.dead)]
     assert not world.do(ends[0]), "a group has requests"
+    assert not of_group(c.DropGroup, world, pool)
+    settle(world, pool, "42")
     assert not of_group(c.BindGroup, world, pool)
     assert of_group(c.DropGroup, world, pool)
     assert not world.do(ends[1]), "orphans may die"
@@ -346,6 +356,7 @@ def test_in_a_cluster_its_queues_have_copies() -> None:
 def test_a_snapshot_has_all_of_it(world: World) -> None:
     pool = declare(world)
     require(world, pool, "42", "43")
+    settle(world, pool, "42")
     of_group(c.UnbindGroup, world, pool)
     world.do(c.LaunchWorkers(pool_id=pool.pool_id, epoch=Epoch(1), workers=(("42", "a", "v"),)))
     again = ClusterMap.restored(world.map.snapshot())

@@ -44,7 +44,7 @@ SINCE: dict[type, tuple[str, ...]] = {c.RegisterNode: ("level",)}
 LATER = {
     c.RaiseLevel, c.DeclareDelayedExchange, c.AttachLink, c.SuspendLink, c.ExpireLink, c.ForgetLink, c.HoldContainer,
     c.ReleaseContainer, c.DeclarePool, c.SetPool, c.PausePool, c.DeletePool, c.RequireGroups, c.UnbindGroup,
-    c.BindGroup, c.DropGroup, c.EndPoolQueue, c.LaunchWorkers, c.RevokeWorkers, c.WorkersGone,
+    c.BindGroup, c.DropGroup, c.SettleGroups, c.EndPoolQueue, c.LaunchWorkers, c.RevokeWorkers, c.WorkersGone,
 }  # fmt: skip
 """Commands that there are since the recording. A new one needs a feature level (levels.py)."""
 
