@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.pools.controller import key_of
 from clusterbroker.broker.pools.group_queue import GroupQueue
+from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.broker.pools.passing_queue import PassingQueue
 from clusterbroker.broker.pools.responder import answer_to
 from clusterbroker.broker.queues.handle import QueueHandle
@@ -63,6 +64,10 @@ class NodePools:
     def group_changed(self, group: Group) -> None:
         """A group came, or changed."""
         self._tell(group.queue_id)
+        pool = self._node.map.pools.get(group.pool_id)
+        orphans = None if pool is None else self._node.queues.get(pool.orphans)
+        if group.moving and isinstance(orphans, OrphanQueue):
+            orphans.group_required(group.key)
 
     def group_ended(self, group: Group) -> None:
         """A pool that is deleted ends when its groups have."""

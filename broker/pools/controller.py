@@ -103,6 +103,12 @@ class Controller:
         if not self._open[key]:
             self._settling[key] = None
 
+    def required(self, key: str) -> None:
+        """The map keeps a group that this controller may not have asked for: a consumer came before any request."""
+        under_way = self._under_way is not None and self._under_way[0] == "require" and key in self._under_way[1]
+        if not under_way and key not in self._open:
+            self._found[key] = None
+
     # -- the pool -----------------------------------------------------------------------------------------------
 
     def pool_changed(self, pool: Pool) -> None:

@@ -37,6 +37,12 @@ class OrphanQueue(PassingQueue):
             self._controller.left(seq)
             self.ring.mark()
 
+    def group_required(self, key: str) -> None:
+        """The group of a key is kept in the map from now on, until it is settled."""
+        if self._controller is not None:
+            self._controller.required(key)
+            self.ring.mark()
+
     def pool_changed(self) -> None:
         pool = self.pool
         if pool is not None and self._controller is not None:

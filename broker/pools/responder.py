@@ -7,7 +7,6 @@ The answer goes to `reply_to` over the default exchange, with the request's corr
                        array, as OSRD's clients demand, or text by the pool's `status_type`
     x-pool, x-key      of the request
     x-detail           the same in a sentence
-    x-delivery-count   how often it was handed out in vain; only if it was
 
 An answer that dies is not answered: it has no `x-first-death-reason` of this pool's queues, or it is of type `error`.
 """
@@ -28,7 +27,6 @@ STATUS: Final = "x-status"
 POOL: Final = "x-pool"
 KEY: Final = "x-key"
 DETAIL: Final = "x-detail"
-DELIVERY_COUNT: Final = "x-delivery-count"
 DETAILS: Final = {
     "expired": "nobody took the request within its time",
     "maxlen": "too many requests wait for this key",
@@ -68,9 +66,6 @@ def answer_to(pool: Pool, request: Message, now_ms: int) -> Answer | None:
         KEY: _key(request),
         DETAIL: DETAILS[reason],
     }
-    count = headers.get(DELIVERY_COUNT)
-    if isinstance(count, int) and not isinstance(count, bool):
-        said[DELIVERY_COUNT] = count
     about = Properties(correlation_id=properties.correlation_id, type=ERROR, headers=said, delivery_mode=2)
     return Answer(reason, reply_to, new_message("", reply_to, about, b"", now_ms))
 

@@ -60,6 +60,10 @@ class PoolTable:
 
     # ---- questions ----
 
+    def __len__(self) -> int:
+        """Pools, groups and launches."""
+        return len(self.by_id) + len(self.queues) + len(self.launched)
+
     def find(self, vhost: str, name: str) -> Pool | None:
         """The pool of this name."""
         held = self.held(vhost, name)

@@ -111,7 +111,14 @@ class ClusterView:
             for t in self._vhosts.values()
         )
         staged = len(self._imports.current.commands) if self._imports.current is not None else 0
-        return wiring + len(self._parts.parameters) + len(self._members.all()) + staged + len(self.links())
+        return (
+            wiring
+            + len(self._parts.parameters)
+            + len(self._members.all())
+            + staged
+            + len(self.links())
+            + len(self.pools)
+        )
 
     def digest(self) -> str:
         """Hash of the whole state, order included: equal logs give equal digests on every node."""

@@ -269,3 +269,32 @@ def test_a_pool_that_is_deleted_answers_what_waits_and_leaves_nothing(world: Wor
     }  # fmt: skip
     assert world.node.map.pools.all() == ()
     assert set(world.node.vhosts["/"].queues) == {"answers"}
+
+
+def test_one_too_many_of_a_key_is_nacked_and_answered() -> None:
+    world = World()
+    declare(world, max_length=2)
+    client = confirming(world)
+    client.declare("answers")
+    for _ in range(2):
+        call(client, "42")
+    assert world.queue("core-req-42").ready == 2
+    heard = client.publish("core", "42", b"late", reply_to="answers")
+    assert any(isinstance(one, m.BasicNack) for one in heard)
+    (answer,) = contents(client.consume("answers"))
+    assert (answer.properties.headers or {})["x-status"] == b"maxlen"
+    assert world.queue("core-req-42").ready == 2
+
+
+def test_workers_that_fail_too_often_are_the_end_of_a_request() -> None:
+    world = World()
+    declare(world, delivery_limit=2)
+    client, worker = confirming(world), world.client()
+    client.declare("answers")
+    call(client, "42", reply_to="answers")
+    got = contents(worker.consume("core-req-42"))
+    for _ in range(3):
+        got = contents(worker.say(m.BasicReject(got[0].method.delivery_tag, requeue=True)))
+    assert got == []
+    (answer,) = contents(client.consume("answers"))
+    assert (answer.properties.headers or {})["x-status"] == b"delivery_limit"
