@@ -67,18 +67,10 @@ class GroupQueue(Queue):
 
     # -- activity -----------------------------------------------------------------------------------------------
 
-    def busy(self, now_ms: int) -> None:
-        """A worker has reported something."""
-        self._busy_ms = now_ms
-        self.ring.mark()
-
-    def touch(self, now_ms: int, then: object) -> None:
-        self.busy(now_ms)
-        super().touch(now_ms, then)  # type: ignore[arg-type]
-
-    def add_consumer(self, member: Member, now_ms: int) -> None:
-        self._busy_ms = now_ms
-        super().add_consumer(member, now_ms)
+    def remove_consumer(self, member: Member, now_ms: int) -> None:
+        used_ms = self.last_used_ms
+        super().remove_consumer(member, now_ms)
+        self.last_used_ms = used_ms  # that one leaves prolongs no life
 
     @property
     def is_empty(self) -> bool:
@@ -95,6 +87,7 @@ class GroupQueue(Queue):
             self._seen = seen
         if not self.is_empty:
             self._busy_ms = now_ms
+        self._busy_ms = max(self._busy_ms, self.last_used_ms)  # consumers come and go; reports (`ActivityQueue`)
 
     # -- the turn -----------------------------------------------------------------------------------------------
 

@@ -247,6 +247,7 @@ class Pools:
         if command.queue_id == held.pool.orphans:
             del self.table.queues[command.queue_id]
             topology.end_queue(queue, changes)
+            changes.append(PoolChanged(held.pool))  # who owns the last one waits for that
             return True
         if command.queue_id != held.pool.dead or held.pool.orphans in self._index.by_id:
             return False

@@ -45,10 +45,10 @@ def test_reports_of_both_forms_reach_whoever_listens(pool: PoolOfTest, channel: 
 
 @rule("43")
 def test_reports_prolong_and_nothing_shortens(declare: Declare) -> None:
-    pool = declare(unbind_delay_s=2, stop_delay_s=60)
+    pool = declare(unbind_delay_s=5, stop_delay_s=60)
     worker = served(pool, "42")
     activity = pool.names.exchange_of(pool.names.activity)
-    until = time.monotonic() + 5
+    until = time.monotonic() + 9
     while time.monotonic() < until:
         worker.basic_publish(activity, "42", b"", headers={"x-event": "request-received", "x-worker-id": "w1"})
         worker.connection.read_for(0.3)

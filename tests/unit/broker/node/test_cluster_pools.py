@@ -145,3 +145,42 @@ def test_a_controller_of_before_orders_nothing() -> None:
     cluster.wait(500)
     assert "a controller of epoch" in told[0].error.text
     assert isinstance(site.node.queues.get(pool.orphans), OrphanQueue | None)
+
+
+def test_a_pool_that_is_deleted_ends_whoever_owns_its_queues() -> None:
+    cluster = Cluster("a", "b", "c")
+    declare(cluster)
+    client, worker = confirming(cluster), cluster["c"].client()
+    client.declare("answers")
+    for key in KEYS:
+        client.publish("core", key, b"x", reply_to="answers", correlation_id=key)
+    cluster.wait(500)
+    assert bodies(worker.consume("core-req-1")) == [b"x"]
+    cluster.order(c.DeletePool(vhost="/", name="core", force=True))
+    cluster.wait(2000)
+    assert groups(cluster) == {"1": ("unbound", False)}, "a worker holds one"
+    worker.leave()
+    cluster.wait(5000)
+    heard = cluster["b"].client().consume("answers")
+    answers = [one.properties.correlation_id for one in heard if isinstance(one, Content)]
+    assert sorted(str(one) for one in answers) == sorted(KEYS)
+    assert cluster["a"].node.map.pools.all() == ()
+    assert {queue.name for queue in cluster["a"].node.map.queues("/")} == {"answers"}
+
+
+def test_reports_at_one_node_prolong_a_life_at_another() -> None:
+    cluster = Cluster("a", "b", "c")
+    declare(cluster, unbind_delay_s=5)
+    clients = [cluster[name].client() for name in cluster.sites]
+    clients[0].ask(m.ConfirmSelect())
+    clients[0].publish("core", "42", b"x")
+    cluster.wait(300)
+    worker = cluster["b"].client()
+    worker.consume("core-req-42")
+    worker.say(m.BasicAck(1))
+    for number in range(6):
+        cluster.wait(3000)
+        assert groups(cluster) == {"42": ("active", False)}
+        clients[number % 3].publish("core-activity-xchg", "42", b"", headers={"x-event": "request-received"})
+    cluster.wait(6000)
+    assert groups(cluster) == {"42": ("unbound", False)}
