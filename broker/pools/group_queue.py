@@ -18,6 +18,7 @@ from typing import Final
 
 from clusterbroker.broker.pools.passing_queue import AGAIN_MS
 from clusterbroker.broker.pools.ports import PoolHost
+from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import Member
@@ -64,6 +65,11 @@ class GroupQueue(Queue):
         super().begin_epoch(now_ms)
         self._busy_ms, self._seen, self._ordered, self._again_ms = now_ms, (), False, 0
         self.limits.closed = False
+
+    def keeps_times_of(self, producer: bytes) -> bool:
+        """What is moved here from the pool's orphans: its deadline spans both queues."""
+        pool = self.pool
+        return pool is not None and producer.startswith(dead_letter_producer(pool.orphans))
 
     # -- activity -----------------------------------------------------------------------------------------------
 
@@ -170,6 +176,13 @@ class GroupQueue(Queue):
     def pool_changed(self) -> None:
         """The pool, or the group, is another one in the map."""
         self.ring.mark()
+
+    def remove(self, seq: int) -> None:
+        """A request that waits is cancelled, and its caller hears of it."""
+        if self.ring.set_aside(seq):
+            self.dead_letters.give_up(seq, self.ring.message(seq), "cancelled")
+        else:
+            super().remove(seq)
 
     # -- closed -------------------------------------------------------------------------------------------------
 

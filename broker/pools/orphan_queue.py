@@ -65,6 +65,13 @@ class OrphanQueue(PassingQueue):
             self.node.later(self)
         self._order(controller)
 
+    def remove(self, seq: int) -> None:
+        """A request that waits is cancelled, and its caller hears of it."""
+        if self.ring.set_aside(seq):
+            self.dead_letters.give_up(seq, self.ring.message(seq), "cancelled")
+        else:
+            super().remove(seq)
+
     # -- commands -----------------------------------------------------------------------------------------------
 
     def _order(self, controller: Controller) -> None:

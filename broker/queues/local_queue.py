@@ -240,6 +240,10 @@ class LocalQueue(QueueHandle):
         elif ticket is not None:
             self.log.promise(ticket)
 
+    def keeps_times_of(self, _: bytes) -> bool:
+        """Whether messages of this producer have lived since they came to another queue."""
+        return False
+
     def kill_named(self, producer: bytes, sequence: int, message: Message, ticket: Ticket) -> None:
         """A dead letter finds no room, where `kills`: it was dead already, and goes on to the next targets. Refused, it
         would come again. It is not here yet."""
@@ -496,6 +500,10 @@ class LocalQueue(QueueHandle):
         if not self.deleted:
             self.ring.settle(seq, held)
             self.ring.mark()
+
+    def remove(self, seq: int) -> None:
+        """An operator takes a message out that is ready, or held back."""
+        self.ring.settle(seq)
 
     @abstractmethod
     def reject(self, seq: int, change: bytes = b"", *, at_once: bool = False) -> None:

@@ -184,3 +184,29 @@ def test_reports_at_one_node_prolong_a_life_at_another() -> None:
         clients[number % 3].publish("core-activity-xchg", "42", b"", headers={"x-event": "request-received"})
     cluster.wait(6000)
     assert groups(cluster) == {"42": ("unbound", False)}
+
+
+def test_a_time_to_live_counts_from_the_first_queue_whoever_owns_the_second() -> None:
+    cluster = Cluster("a", "b", "c")
+    declare(cluster, request_ttl_ms=20_000)
+    cluster.order(c.PausePool(vhost="/", name="core"))
+    cluster.wait(100)
+    client = confirming(cluster)
+    client.declare("answers")
+    client.consume("answers", no_ack=True)
+    for key in KEYS:
+        client.publish("core", key, b"x", reply_to="answers", correlation_id=key, expiration="10000")
+        client.publish("core", key, b"x", reply_to="answers", correlation_id=key * 2)
+    cluster.wait(8000)
+    cluster.order(c.PausePool(vhost="/", name="core", paused=False))
+    cluster.wait(1500)
+    assert set(groups(cluster)) == set(KEYS)
+    client.hear()
+    cluster.wait(1500)
+    heard = [one.properties.correlation_id for one in client.hear() if isinstance(one, Content)]
+    assert sorted(str(one) for one in heard) == sorted(KEYS)
+    cluster.wait(8000)
+    assert client.hear() == []
+    cluster.wait(2000)
+    heard = [one.properties.correlation_id for one in client.hear() if isinstance(one, Content)]
+    assert sorted(str(one) for one in heard) == sorted(key * 2 for key in KEYS)
