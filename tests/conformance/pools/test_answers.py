@@ -122,3 +122,28 @@ def test_who_holds_for_too_long_loses_channel_and_request(declare: Declare) -> N
     assert told.delivery().redelivered
     assert told.cancel_notice(timeout_s=20)
     assert pool.worker("42").delivery().body == b"x"
+
+
+@rule("69")
+def test_a_cancelled_request_is_answered_and_never_delivered(pool: PoolOfTest) -> None:
+    def cancel(queue: str, which: str) -> None:
+        path = f"queues/%2F/{queue.replace('%', '%25')}/messages/delete"
+        answer = pool.target.api("POST", path, {"filter": f"correlation_id={which}"}).raise_for_status()
+        assert answer.json()["deleted"] == 1
+
+    for number in range(2):
+        pool.call("42", b"%d" % number, reply_to=pool.answering(), correlation_id=f"c{number}")
+    eventually(lambda: pool.channel.message_count(pool.names.request_queue("42")) == 2)
+    cancel(pool.names.request_queue("42"), "c0")
+    answer = pool.answer()
+    assert (status(answer), answer.properties["correlation_id"]) == (b"cancelled", "c0")
+    pool.act("pause")
+    pool.call("new", b"x", reply_to=pool.answering(), correlation_id="orphan")
+    cancel(pool.names.orphans, "orphan")
+    answer = pool.answer()
+    assert (status(answer), answer.properties["correlation_id"]) == (b"cancelled", "orphan")
+    pool.act("resume")
+    worker = pool.worker("42")
+    assert worker.bodies(1) == [b"1"]
+    worker.nothing_delivered()
+    assert "new" not in pool.groups()
