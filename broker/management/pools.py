@@ -27,7 +27,6 @@ NOOP: Final = "noop"
 """The template without a driver: workers come by themselves."""
 TEMPLATES: Final = (NOOP,)
 SETTINGS: Final = PoolSettings.__struct_fields__
-_DEFAULTS: Final = PoolSettings()
 
 
 def _number(name: str, about: str) -> Any:
@@ -70,7 +69,7 @@ class Settings(Form):
 class Declaration(Settings):
     """A worker pool."""
 
-    template: Annotated[str, Meta(description="A section of the members' configuration")] = NOOP
+    template: Annotated[str, Meta(extra_json_schema={"enum": list(TEMPLATES)})] = NOOP
 
 
 # -- what there is --------------------------------------------------------------------------------------------
@@ -216,16 +215,15 @@ def declaration(said: Said, at_ms: int, vhost: str, name: str) -> c.DeclarePool:
     return c.DeclarePool(at_ms=at_ms, vhost=vhost, name=name, template=body.template, settings=body.settings())
 
 
-def change(reading: Reading, said: Said, vhost: str, name: str) -> c.SetPool:
-    """Of the settings that are said. Refused (400) for one that there is not."""
+def change(reading: Reading, said: Said, vhost: str, name: str) -> list[c.AnyCommand]:
+    """Of the settings that are said; nothing without any. Refused (400) for one that there is not."""
     _find(reading, vhost, name)
     unknown = sorted(set(said) - set(SETTINGS))
-    if unknown or not said:
-        known = ", ".join(SETTINGS)
-        raise bad_request(f"no setting '{unknown[0][:64]}': known are {known}" if unknown else f"say one of {known}")
-    return c.SetPool(
-        at_ms=reading.now_ms, vhost=vhost, name=name, settings=Settings.of(said).settings(), only=tuple(sorted(said))
-    )
+    if unknown:
+        raise bad_request(f"no setting '{unknown[0][:64]}': known are {', '.join(SETTINGS)}")
+    settings = Settings.of(said).settings()
+    only = tuple(sorted(said))
+    return [c.SetPool(at_ms=reading.now_ms, vhost=vhost, name=name, settings=settings, only=only)] if only else []
 
 
 def pause(paused: bool) -> Callable[[Reading, str, str], c.PausePool]:

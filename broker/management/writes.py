@@ -261,7 +261,7 @@ WRITES: Final[tuple[Write, ...]] = (
         lambda said, at_ms, p: pools.declaration(said, at_ms, **p), lambda r, p: r.map.pools.find(**p)),
         enter=True, form=pools.Declaration),
     Write("POST", _POOL + "/set", "Change settings of a worker pool: those that are said",
-          lambda r, p, said: Planned([pools.change(r, said, **p)]), enter=True, form=pools.Settings),
+          lambda r, p, said: Planned(pools.change(r, said, **p)), enter=True, form=pools.Settings),
     Write("POST", _POOL + "/pause", "Start nothing in a worker pool", _pool(pools.pause(True)), enter=True),
     Write("POST", _POOL + "/resume", "Start again in a worker pool", _pool(pools.pause(False)), enter=True),
     Write("DELETE", _POOL, "Delete a worker pool; with ?force=true also while it has groups", _pool(pools.deletion),
