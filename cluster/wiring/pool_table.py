@@ -201,7 +201,6 @@ class PoolTable:
             self._vhosts.by_name[pool.vhost]
             self.put_pool(PoolHeld(pool))
         for group in snapshot.groups:
-            self._index.by_id[group.queue_id]
             self.by_id[group.pool_id].groups[group.key] = group
             self.queues[group.queue_id] = PoolQueue(group.pool_id, "requests", group.key)
         for launch in snapshot.launches:

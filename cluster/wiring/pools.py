@@ -203,8 +203,9 @@ class Pools:
     def _set_queue(
         self, topology: Topology, queue_id: QueueId, arguments: Mapping[str, Any], changes: list[Change]
     ) -> None:
-        queue = topology.adopt_queue(replace(self._index.by_id[queue_id], arguments=dict(arguments)))
-        changes.append(QueueSet(queue))
+        known = self._index.by_id.get(queue_id)
+        if known is not None:  # else its vhost is on its way out
+            changes.append(QueueSet(topology.adopt_queue(replace(known, arguments=dict(arguments)))))
 
     def pause(self, command: c.PausePool, changes: list[Change]) -> None:
         """Fold PausePool."""
@@ -227,7 +228,7 @@ class Pools:
             )
         topology = self._vhosts.require(command.vhost)
         for name in (held.names.exchange, held.names.delayed, held.names.requests):
-            topology.end_exchange(topology.exchanges[name], changes)  # with their bindings
+            self._end_exchange(topology, name, changes)  # with its bindings
         for group in tuple(held.groups.values()):
             if group.state == "active":
                 self.table.put_group(held, replace(group, state="unbound"), changes)
@@ -258,10 +259,19 @@ class Pools:
         """The pool is gone, but for workers that are not gone: nobody wants them."""
         pool = held.pool
         for queue_id in (pool.dead, pool.activity, pool.poison):
-            topology.end_queue(self._index.by_id[queue_id], changes)
+            queue = self._index.by_id.get(queue_id)
+            if queue is not None:
+                topology.end_queue(queue, changes)
         for name in (held.names.orphans, held.names.dead, held.names.activity):
-            topology.end_exchange(topology.exchanges[held.names.exchange_of(name)], changes)
+            self._end_exchange(topology, held.names.exchange_of(name), changes)
         self._forget(held, changes)
+
+    @staticmethod
+    def _end_exchange(topology: Topology, name: str, changes: list[Change]) -> None:
+        """Of a vhost that is on its way out some are gone."""
+        exchange = topology.exchanges.get(name)
+        if exchange is not None:
+            topology.end_exchange(exchange, changes)
 
     def _forget(self, held: PoolHeld, changes: list[Change]) -> None:
         pool = held.pool
@@ -289,17 +299,19 @@ class Pools:
         for key in command.keys:
             _check_key(key)
         topology, refused = self._vhosts.require(held.pool.vhost), []
+        if held.names.requests not in topology.exchanges:
+            raise NotFound(f"{pool_text(held.pool.vhost, held.pool.name)} goes with its vhost")
         new = len([key for key in command.keys if key not in held.groups])
         if new:
             self._replicas.check_places()
         for nth, key in enumerate(command.keys):
             known = held.groups.get(key)
-            if known is not None:
+            if known is not None and known.queue_id in self._index.by_id:
                 group = replace(known, generation=self._clock.applied, state="active", moving=True)
                 if known.state == "unbound":
                     self._bind_group(held, topology, group, changes)
                 self.table.put_group(held, group, changes)
-            elif self._has_room(held, topology, key):
+            elif known is None and self._has_room(held, topology, key):
                 self._begin_group(held, topology, nth, key, command.at_ms, changes)
             else:
                 refused.append(key)
@@ -349,9 +361,12 @@ class Pools:
         if found is None or found[0].pool.deleting:
             return False
         held, group, _ = found
+        topology = self._vhosts.require(held.pool.vhost)
+        if held.names.requests not in topology.exchanges:
+            return False
         if group.state == "unbound":
             group = replace(group, state="active")
-            self._bind_group(held, self._vhosts.require(held.pool.vhost), group, changes)
+            self._bind_group(held, topology, group, changes)
             self.table.put_group(held, group, changes)
         return True
 

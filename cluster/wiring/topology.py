@@ -344,7 +344,9 @@ class Topology:
     def _end_delays(self, exchange: Exchange, changes: list[Change]) -> None:
         """A delayed exchange has ended: what waits ends with it."""
         if exchange.type == exchange_rules.DELAYED:
-            self.end_queue(self.queues[delays.delay_queue(exchange.name)], changes)
+            queue = self.queues.get(delays.delay_queue(exchange.name))
+            if queue is not None:  # else a vhost ends in pieces, and its queues have
+                self.end_queue(queue, changes)
 
     def would_end(self, command: DeleteExchange | Unbind) -> list[Binding]:
         """Bindings that would end with the command, in the order of the cascade; none when it would be refused."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from clusterbroker.cluster.errors import (
     WiringError,
 )
 from clusterbroker.cluster.ids import Epoch, LogIndex
+from clusterbroker.cluster.wiring import cascade
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.levels import WORKER_POOLS, check_ordered
 from clusterbroker.cluster.wiring.map import ClusterMap
@@ -340,6 +342,42 @@ def test_the_end_of_a_vhost_ends_its_pools(world: World) -> None:
     world.do(c.DeleteVhost(name="v"))
     assert world.map.pools.all() == ()
     assert world.map.pools.queue(pool.orphans) is None
+
+
+def test_a_vhost_that_ends_in_pieces_has_pools_of_which_some_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is ordered meanwhile is refused, or does what is left to do."""
+    monkeypatch.setattr(cascade, "PIECE", 300)
+    for pieces in range(1, 12):
+        world = World()
+        world.do(c.AddVhost(name="v"))
+        pool = world.do(c.DeclarePool(vhost="v", name="core"))
+        require(world, pool, "42", "43")
+        settle(world, pool, "42", "43")
+        of_group(c.UnbindGroup, world, pool)
+        ending = c.DeleteVhost(name="v")
+        assert world.map.in_pieces(ending)
+        for _ in range(pieces):
+            world.do(c.Loosen(ending=ending))
+        group = world.map.pools.group(pool.pool_id, "42")
+        assert group is not None
+        about = {"pool_id": pool.pool_id, "key": "42", "queue_id": group.queue_id, "epoch": Epoch(1)}
+        for command in (
+            c.SetPool(vhost="v", name="core", settings=PoolSettings(request_ttl_ms=7, max_length=5)),
+            c.RequireGroups(pool_id=pool.pool_id, epoch=Epoch(1), keys=("42", "new")),
+            c.SettleGroups(pool_id=pool.pool_id, epoch=Epoch(1), keys=("42", "new")),
+            c.BindGroup(**about, generation=group.generation),
+            c.UnbindGroup(**about, generation=group.generation),
+            c.DropGroup(**about, generation=group.generation),
+            c.DeclarePool(vhost="v", name="other"),
+            c.DeletePool(vhost="v", name="core", force=True),
+            c.EndPoolQueue(pool_id=pool.pool_id, queue_id=pool.orphans, epoch=Epoch(1)),
+            c.EndPoolQueue(pool_id=pool.pool_id, queue_id=pool.dead, epoch=Epoch(1)),
+        ):
+            with contextlib.suppress(WiringError):
+                world.do(command)
+            assert ClusterMap.restored(world.map.snapshot()).digest() == world.map.digest()
+        world.do(ending)
+        assert world.map.pools.all() == ()
 
 
 def test_in_a_cluster_its_queues_have_copies() -> None:
