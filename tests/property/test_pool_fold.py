@@ -15,8 +15,8 @@ from clusterbroker.cluster.wiring.pool_names import PoolNames
 from tests.budget import examples
 from tests.unit.cluster.cluster_world import ClusterWorld
 
-POOL_NAMES = ("p", "p-req", "q r")
-KEYS = ("", "a", "b", "xchg")
+POOL_NAMES = ("p", "p", "p", "p-req", "q r")
+KEYS = ("", "", "", "b", "xchg")
 STEPS = st.one_of(
     st.tuples(st.just("declare"), st.sampled_from(POOL_NAMES)),
     st.tuples(st.just("require"), st.sampled_from(POOL_NAMES), st.lists(st.sampled_from(KEYS), max_size=3, unique=True),

@@ -229,7 +229,7 @@ def test_restarts_lose_nothing_at_any_step(world: World) -> None:
     world.command(c.PausePool(vhost="/", name="core"))
     client = confirming(world)
     for number in range(20):
-        call(client, f"k{number % 3}", b"%d" % number, delivery_mode=2)
+        call(client, f"k{number % 3}", b"%d" % number, delivery_mode=1 + number % 2)
     world.crash()
     world.command(c.PausePool(vhost="/", name="core", paused=False))
     world.wiring_waits = True

@@ -33,6 +33,7 @@ def test_a_key_is_required_once_and_all_that_wait_move() -> None:
     assert controller.order() is None, "one is under way"
     controller.came(3, b"k")
     controller.done()
+    assert controller.order() is None, "they have not left"
     controller.came(4, b"k")
     assert left(controller) == [(seq, "moved") for seq in (1, 2, 3, 4)]
     assert controller.order() is None
