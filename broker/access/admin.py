@@ -22,6 +22,7 @@ from clusterbroker.cluster.wiring.commands import (
     DeclareQueue,
     DeleteExchange,
     DeleteQueue,
+    RequireGroups,
     Unbind,
 )
 from clusterbroker.cluster.wiring.delays import as_delayed, delay_queue
@@ -209,6 +210,29 @@ class Admin:
 
         self._access.node.propose(command, done)
 
+    def order_group(self, queue: str, question: Question, then: Callable[[], None]) -> bool:
+        """Makes the group of a pool whose request queue this would be, and is not there; `then` when it is. False: it
+        is no such queue. The right to read it was asked."""
+        access = self._access
+        if queue in access.vhost.queues:
+            return False
+        absent = access.node.map.pools.absent_group(access.vhost.name, queue)
+        orphans = None if absent is None else access.node.map.queue_by_id(absent[0].orphans)
+        if absent is None or orphans is None:
+            return False
+        pool, key = absent
+        command = RequireGroups(at_ms=access.node.now_ms, pool_id=pool.pool_id, epoch=orphans.epoch, keys=(key,))
+
+        def done(applied: Applied) -> None:
+            if applied.result:
+                where = f"queue '{queue}' in vhost '{access.vhost.name}'"
+                question.refuse(precondition_failed(f"{where} would be one group too many of pool '{pool.name}'"))
+            else:
+                then()
+
+        self.order(command, question, done)
+        return True
+
     def order_queue(
         self, command: DeclareQueue, question: Question, then: Counted, made: Callable[[], None] = lambda: None
     ) -> None:
@@ -296,6 +320,7 @@ class Admin:
         access = self._access
         access.check("read", "queue", name)
         queue = access.queue(name)
+        access.check_managed(queue)
         if queue.settings.queue_type == STREAM:
             raise not_implemented(f"purge not supported by stream '{name}' in vhost '{access.vhost.name}'")
         if error := ownerless(queue):
@@ -350,4 +375,5 @@ class Admin:
         queue = access.vhost.queues.get(name)
         if queue is not None:
             access.check_exclusive(queue)
+            access.check_managed(queue)
         return queue

@@ -12,6 +12,7 @@ from clusterbroker.broker.access.errors import Refusal, access_refused, not_foun
 from clusterbroker.broker.access.rights import AccountRights
 from clusterbroker.broker.node.verdicts import Verdicts
 from clusterbroker.cluster.wiring.authorization import PermissionKind, TopicPermissionKind, principal
+from clusterbroker.cluster.wiring.pool_table import closed
 from clusterbroker.cluster.wiring.queue_rules import delay_queue_text
 
 if TYPE_CHECKING:
@@ -121,6 +122,28 @@ class Authorization:
                 "be originally declared on another connection or the exclusive property value does not match that of "
                 "the original declaration."
             )
+
+    def check_taking(self, queue: QueueHandle, *, settled: bool) -> None:
+        """Refuses what takes messages out of a pool's own queues, and requests that are settled before their work."""
+        part = self.node.map.pools.queue(queue.entity.queue_id)
+        if part is None:
+            return
+        pool = self.node.map.pools.get(part.pool_id)
+        where = f"queue '{queue.name}' in vhost '{self.vhost.name}'"
+        if pool is not None and part.part in ("orphans", "dead"):
+            raise access_refused(f"{where} {closed(pool)}")
+        if pool is not None and part.part == "requests" and settled:
+            raise access_refused(
+                f"{where} holds requests of pool '{pool.name}': consume with acknowledgements, so that none is lost "
+                "with its worker"
+            )
+
+    def check_managed(self, queue: QueueHandle) -> None:
+        """Refuses what only its pool does with a queue."""
+        part = self.node.map.pools.queue(queue.entity.queue_id)
+        pool = None if part is None else self.node.map.pools.get(part.pool_id)
+        if pool is not None:
+            raise access_refused(f"queue '{queue.name}' in vhost '{self.vhost.name}' {closed(pool)}")
 
     def check_memory(self, what: str) -> None:
         """Refuses what would grow for good while the node's memory alarm is raised: what is declared stays in the

@@ -96,6 +96,7 @@ def get(
     access = session.access
     access.check("read", "queue", name)
     queue, node, vhost = access.queue(name), access.node, access.vhost.name
+    access.check_taking(queue, settled=settled)
     if queue.settings.queue_type == STREAM:
         raise not_implemented(f"{operation} not supported by stream '{name}' in vhost '{vhost}'")
     if queue.settings.single_active_consumer and queue.settings.queue_type == "quorum":
@@ -155,12 +156,14 @@ def _got(session: Getting, queue: QueueHandle, answer: Taken, message: Message, 
     return Got(message, redelivered, tag, queue.ready)
 
 
-def readable(access: Authorization, name: str, sessions: Iterable[Consuming]) -> QueueHandle:
-    """The queue for one more consumer of a client with these sessions, which may read there (`check`). Raises
-    Refusal."""
+def readable(access: Authorization, name: str, sessions: Iterable[Consuming], *, settled: bool = False) -> QueueHandle:
+    """The queue for one more consumer of a client with these sessions, which may read there (`check`). `settled`: what
+    it is handed is settled at once. Raises Refusal."""
     if access.node.low_on_memory and sum(len(one.consumers) for one in sessions) >= CONSUMERS_IN_NEED_MAX:
         access.check_memory(f"consume from queue '{name}' with a consumer more")
-    return access.queue(name)
+    queue = access.queue(name)
+    access.check_taking(queue, settled=settled)
+    return queue
 
 
 def attach(

@@ -35,6 +35,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "exchanges": Entry("exchanges", singular="exchange"),
     "bindings": Entry("exchanges", "bindings", singular="binding"),
     "delayed": Entry("delayed"),
+    "pools": Entry("pools", singular="pool"),
     "producers": Entry("queues", "producers", singular="producer"),
     "leases": Entry("queues", "leases"),
     "connections": Entry("connections", singular="connection"),

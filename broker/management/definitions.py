@@ -100,14 +100,19 @@ def _wiring(reading: Reading, vhosts: list[str], *, named: bool) -> Document:
         return same(entry, *names) | {"arguments": plain_table(entry.arguments)}
 
     answer: Document = {"queues": [], "exchanges": [], "bindings": []}
+    pools = reading.map.pools
     for vhost in vhosts:
         for queue in sorted(reading.map.queues(vhost), key=lambda queue: queue.name):
-            if queue.exclusive_owner is None and not queue.delays:  # comes with its exchange
+            comes_along = queue.delays or pools.queue(queue.queue_id)  # with its exchange, or its pool
+            if queue.exclusive_owner is None and not comes_along:
                 answer["queues"].append(told(queue, "auto_delete", "durable", "name"))
         for exchange in sorted(reading.map.exchanges(vhost), key=lambda exchange: exchange.name):
-            if exchange.name not in _BY_ITSELF and exchange.type != STAGING:
+            by_itself = exchange.name in _BY_ITSELF or pools.owner_of_exchange(vhost, exchange.name)
+            if not by_itself and exchange.type != STAGING:
                 answer["exchanges"].append(told(exchange, "auto_delete", "durable", "internal", "name", "type"))
         for binding in reading.map.bindings(vhost):
+            if pools.owner_of_exchange(vhost, binding.source):
+                continue
             queue_there = reading.map.queue(vhost, binding.destination)
             if binding.destination_kind == "queue" and (queue_there is None or queue_there.exclusive_owner is not None):
                 continue

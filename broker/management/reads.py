@@ -15,7 +15,7 @@ import msgspec
 
 from clusterbroker.cluster.wiring.entities import DestinationKind
 
-from . import accounts, connections, definitions, exchanges, links, moves, nodes, producers, queues, settings
+from . import accounts, connections, definitions, exchanges, links, moves, nodes, pools, producers, queues, settings
 from .nodes import Health
 from .paging import Document, Listing, answer, of_documents, reduced, wish
 from .principals import ADMINISTRATOR, MANAGEMENT, MONITORING, POLICYMAKER
@@ -109,6 +109,7 @@ def _sessions(r: Reading, name: str) -> list[Document]:
 
 _EXCHANGE: Final = "/api/exchanges/{vhost}/{name}"
 _QUEUE: Final = "/api/queues/{vhost}/{name}"
+_POOL: Final = "/api/pools/{vhost}/{name}"
 _BINDINGS: Final = "/api/bindings/{vhost}/e/{source}"
 _LOCAL: Final = partial(nodes.alarms, local=True)
 _operator_policies: Final = partial(settings.policies, operator=True)
@@ -162,6 +163,12 @@ READS: Final[tuple[Read, ...]] = (
     Read("/api/producers/{vhost}", "Producers of transactions of a vhost", producers.listing),
     _one("/api/producers/{vhost}/{name}", "One producer: its last epoch, and what is staged and on its way",
          producers.named),
+    Read("/api/pools", "Worker pools", pools.listing),
+    Read("/api/pools/{vhost}", "Worker pools of a vhost", pools.listing),
+    _one(_POOL, "One worker pool, its settings, and what waits", pools.named),
+    Read(_POOL + "/groups", "Groups of a worker pool", pools.groups),
+    _one(_POOL + "/groups/{key}", "One group of a worker pool", pools.group),
+    Read(_POOL + "/workers", "Workers of a pool that were started for it", pools.workers),
     Read("/api/bindings", "Bindings", lambda r: exchanges.binding_listing(exchanges.all_bindings(r))),
     Read("/api/bindings/{vhost}", "Bindings of a vhost",
          lambda r, vhost: exchanges.binding_listing(exchanges.all_bindings(r, vhost))),

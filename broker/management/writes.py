@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from clusterbroker.cluster.wiring import commands as c
 
-from . import accounts, bodies, definitions, settings
+from . import accounts, bodies, definitions, pools, settings
 from .errors import bad_request, object_not_found
 from .forms import BODY_BYTES_MAX, Form, Said
 from .messages import require_unlocked, staged_in
@@ -235,6 +235,11 @@ def _pause_queue(paused: bool) -> Plan:
     return plan
 
 
+def _pool(make: Callable[[Reading, str, str], c.AnyCommand]) -> Plan:
+    return lambda r, p, _said: Planned([make(r, p["vhost"], p["name"])])
+
+
+_POOL: Final = "/api/pools/{vhost}/{name}"
 _POLICY: Final = "/api/policies/{vhost}/{name}"
 _OPERATOR_POLICY: Final = "/api/operator-policies/{vhost}/{name}"
 _PARAMETER: Final = "/api/parameters/{component}/{vhost}/{name}"
@@ -252,6 +257,15 @@ WRITES: Final[tuple[Write, ...]] = (
     Write("PUT", "/api/queues/{vhost}/{name}/pause", "Hand nothing out", _pause_queue(True), MANAGEMENT, True),
     Write("PUT", "/api/queues/{vhost}/{name}/resume", "Hand out again", _pause_queue(False), MANAGEMENT, True,
           bodies.Resume),
+    Write("PUT", _POOL, "Declare a worker pool", _put(
+        lambda said, at_ms, p: pools.declaration(said, at_ms, **p), lambda r, p: r.map.pools.find(**p)),
+        enter=True, form=pools.Declaration),
+    Write("POST", _POOL + "/set", "Change settings of a worker pool: those that are said",
+          lambda r, p, said: Planned(pools.change(r, said, **p)), enter=True, form=pools.Settings),
+    Write("POST", _POOL + "/pause", "Start nothing in a worker pool", _pool(pools.pause(True)), enter=True),
+    Write("POST", _POOL + "/resume", "Start again in a worker pool", _pool(pools.pause(False)), enter=True),
+    Write("DELETE", _POOL, "Delete a worker pool; with ?force=true also while it has groups", _pool(pools.deletion),
+          enter=True),
     Write("PUT", "/api/vhosts/{vhost}", "Make or change a vhost", _put_vhost, form=bodies.Vhost),
     Write("DELETE", "/api/vhosts/{vhost}", "Delete a vhost and all in it", _delete(
         lambda at_ms, p: c.DeleteVhost(at_ms=at_ms, name=p["vhost"]), lambda r, p: r.map.vhost(p["vhost"]))),

@@ -35,7 +35,7 @@ REST: Final = 3
 
 OF_ONE_QUEUE: Final = (c.OwnerChanged, c.InSyncChanged, c.ReplicasChanged, c.CopyLost)
 """Changes that may be carried out later."""
-ORDERED: Final = (c.QueueDeleted, c.QueuePaused)
+ORDERED: Final = (c.QueueDeleted, c.QueuePaused, c.QueueSet)
 """Changes of a queue that come after what is owed of it."""
 OF_ALL: Final = (
     c.MemberChanged, c.MemberForgotten, c.VhostDeleted, c.SegmentOpened, c.SegmentCommitted,

@@ -37,6 +37,7 @@ from clusterbroker.broker.node.log_clock import LogClock
 from clusterbroker.broker.node.mistakes import SettingAside
 from clusterbroker.broker.node.occupancy import Occupancy
 from clusterbroker.broker.node.options import NodeOptions
+from clusterbroker.broker.node.pools import NodePools
 from clusterbroker.broker.node.postponed import Postponed
 from clusterbroker.broker.node.sole_connections import SoleConnections
 from clusterbroker.broker.node.verdicts import SharedVerdicts
@@ -153,9 +154,8 @@ class Node:
         self.confirming: dict[ChannelCore, None] = {}  # with confirms to send
         self._barriers: list[Ticket] = []
         self._group_barriers: list[Ticket] = []
-        self._group_in_flight = False
+        self._group_in_flight = self._undivided = False
         self._group_count = 0
-        self._undivided = False
         self._dead_letters = DeadLetters(self)
         self.due = self._dead_letters.due
         self.effort = Effort()
@@ -168,6 +168,7 @@ class Node:
         self.moving = Moving(self)
         self.ends = Ends(self)
         self.recovery = LinkRecovery(self)
+        self.pools = NodePools(self)
         self.sole_connections = SoleConnections(self, self.ends)
         self.urgent = False  # somebody waits for the next group; otherwise it holds acknowledgements only
         self._rate_since_ms = self._rate_bytes = 0

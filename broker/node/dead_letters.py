@@ -57,15 +57,26 @@ class DeadLetters:
 
     def publish_once(self, queue: LocalQueue, message: Message, reason: Reason, number: int, ticket: Ticket) -> bool:
         """A dead letter of a replicated queue: each target takes it once, under the queue's name and this number."""
+        if reason == "answered":
+            self._node.pools.answer(queue, message, number, ticket)
+            return True
         producer = dead_letter_producer(queue.entity.queue_id, queue.entity.gap_epoch)
-        found = self._dead_copy(queue, message, reason, numbered(producer, number))
+        found: tuple[Message, Sequence[QueueHandle]] | None
+        if reason == "moved":
+            found = self._node.pools.moved(queue, message)
+        else:
+            found = self._dead_copy(queue, message, reason, numbered(producer, number))
         if found is None:
             return False
         copy, targets = found
         before, self.dead_lettering = self.dead_lettering, True
         try:
             for target in targets:
-                if target.rejects and not target.accepts(copy, self._node.now_ms):
+                if target.rejects and isinstance(target, LocalQueue) and target.kills:
+                    if not target.log.producers.knows(producer, number) and not target.has_room(self._node.now_ms):
+                        target.kill_named(producer, number, copy, ticket)
+                        continue
+                elif target.rejects and not target.accepts(copy, self._node.now_ms):
                     ticket.rejected = True
                     continue
                 target.publish_named(producer, number, copy, ticket, self._node.now_ms)

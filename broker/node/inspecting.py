@@ -304,7 +304,7 @@ class Inspection:
         elif (place.state != READY or self.queue.entity.staging) and not self._may_delete_damaged(place.seq):
             self._skip_unready(place.seq)
         elif self._request.what == "delete":
-            self.queue.ring.settle(place.seq)
+            self.queue.remove(place.seq)
             self._node.damages.left(self.queue.entity.queue_id, place.seq)
             self._settled()
         elif self._request.what in ("send_now", "reschedule"):

@@ -18,6 +18,7 @@ from clusterbroker.broker.queues.effort import Effort
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.owned_queues import OwnedQueues
 from clusterbroker.broker.routing.labour import Labour
 from clusterbroker.broker.transactions.moving import Moving
@@ -59,6 +60,14 @@ class AsideCore(Protocol):
     def work(self, queue: QueueHandle, what: Callable[..., object], *given: Any) -> None: ...
 
 
+class PoolsCore(Protocol):
+    """Worker pools."""
+
+    def answer(self, queue: LocalQueue, request: Message, number: int, ticket: Ticket) -> None: ...
+
+    def moved(self, queue: LocalQueue, message: Message) -> tuple[Message, Sequence[QueueHandle]] | None: ...
+
+
 class NodeCore(Protocol):
     """The node."""
 
@@ -83,6 +92,9 @@ class NodeCore(Protocol):
     urgent: bool
     vhosts: dict[str, VirtualHost]
     writes: dict[LocalQueue, None]
+
+    @property
+    def pools(self) -> PoolsCore: ...
 
     @property
     def newest_group(self) -> int: ...

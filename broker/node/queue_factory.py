@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.delay.delay_queue import DelayQueue
-from clusterbroker.broker.queues.local_queue import Host, LocalQueue
+from clusterbroker.broker.pools.activity_queue import ActivityQueue
+from clusterbroker.broker.pools.dead_queue import DeadQueue
+from clusterbroker.broker.pools.group_queue import GroupQueue
+from clusterbroker.broker.pools.orphan_queue import OrphanQueue
+from clusterbroker.broker.pools.passing_queue import PassingQueue
+from clusterbroker.broker.pools.ports import PoolHost
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.streams.past import Past
 from clusterbroker.broker.streams.stream import Stream
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.pool_table import PoolQueue
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.cluster.wiring.stream_settings import STREAM
 from clusterbroker.cluster.wiring.view import ClusterView
@@ -24,7 +31,7 @@ Written = tuple[list[tuple[int, int, bytes]], list[tuple[int, dict[str, Any]]], 
 """(queue id, first seq, run bytes) that changed, (queue id, meta) of the same queues, ids to forget."""
 
 
-class FactoryNode(Host, Protocol):
+class FactoryNode(PoolHost, Protocol):
     """The node."""
 
     agenda: list[LocalQueue]
@@ -39,6 +46,12 @@ class FactoryNode(Host, Protocol):
     def role(self) -> MemberCore | None: ...
 
     def new_ring(self, entity: QueueEntity, replica: bool = False) -> Ring: ...
+
+
+OF_POOLS: Final = {
+    "orphans": OrphanQueue, "dead": DeadQueue, "activity": ActivityQueue, "requests": GroupQueue,
+}  # fmt: skip
+"""The queues of a worker pool that are not as others."""
 
 
 def new_ring(node: FactoryNode, entity: QueueEntity, replica: bool = False) -> Ring:
@@ -62,10 +75,23 @@ def new_queue(node: FactoryNode, entity: QueueEntity, found: Ring | None = None)
         if not ring.replica:  # a replicated queue's epoch begins with it
             waiting.begin_alone()
         return waiting
-    queue = Queue(entity, settings, ring, node, node.now_ms)
+    part = node.map.pools.queue(entity.queue_id)
+    queue = Queue(entity, settings, ring, node, node.now_ms) if part is None else _of_pool(node, entity, ring, part)
+    if isinstance(queue, PassingQueue):
+        if not ring.replica:
+            queue.begin_alone()
+        return queue
     if found is not None and not found.replica:  # a replicated queue's epoch begins with it
         queue.resume_lease(node.now_ms)
     return queue
+
+
+def _of_pool(node: FactoryNode, entity: QueueEntity, ring: Ring, part: PoolQueue) -> Queue:
+    kind = OF_POOLS.get(part.part)
+    settings = node.map.effective(entity)
+    if kind is None:
+        return Queue(entity, settings, ring, node, node.now_ms)
+    return kind(entity, settings, ring, node, node.now_ms, part)
 
 
 def checkpoint(node: FactoryNode) -> Written:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.counts import Churn
     from clusterbroker.broker.node.log_clock import LogClock
     from clusterbroker.broker.node.member import MemberNode, MemberRole
+    from clusterbroker.broker.node.pools import NodePools
     from clusterbroker.broker.node.postponed import Postponed
     from clusterbroker.broker.node.sole_connections import SoleConnections
     from clusterbroker.broker.node.watching import Watching
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         churn: Churn
         exchange_count: int
         log_clock: LogClock
+        pools: NodePools
         postponed: Postponed
         set_aside: dict[int, Ring]
         sole_connections: SoleConnections
@@ -81,6 +83,19 @@ def queue_paused(node: ReactingNode, change: changes.QueuePaused) -> None:
             node.setting_aside.resumed(queue)
     if node.role is not None:
         node.role.remote_queues.paused(change.queue)
+
+
+def queue_set(node: ReactingNode, change: changes.QueueSet) -> None:
+    entity = change.queue
+    if node.role is not None:
+        node.role.remote_queues.paused(entity)
+    settings = node.map.effective(entity)
+    owned, handle = node.queues.get(entity.queue_id), node.vhosts[entity.vhost].queues.get(entity.name)
+    if owned is not None:
+        owned.entity = entity
+        owned.adopt(settings)
+    if handle is not None and handle is not owned:
+        handle.adopt(settings)
 
 
 def exchange_declared(node: ReactingNode, change: changes.ExchangeDeclared) -> None:
@@ -143,13 +158,18 @@ OF_MEMBERS: Final = {
 """What concerns nodes in a cluster, and the method of theirs."""
 WITHOUT: Final = {
     changes.ParameterChanged, changes.ImportChanged, changes.ProducerChanged, changes.LevelRaised,
-    changes.ContainerHeld,
+    changes.ContainerHeld, changes.LaunchChanged, changes.LaunchEnded,
 }  # fmt: skip
 """What changes nothing of a node."""
 REACTIONS: Final[dict[type, Callable[[ReactingNode, Any], None]]] = {
     changes.QueueDeclared: queue_declared,
     changes.QueueDeleted: queue_deleted,
     changes.QueuePaused: queue_paused,
+    changes.QueueSet: queue_set,
+    changes.PoolChanged: lambda node, change: node.pools.pool_changed(change.pool),
+    changes.PoolEnded: lambda node, change: node.pools.pool_ended(change.pool),
+    changes.GroupChanged: lambda node, change: node.pools.group_changed(change.group),
+    changes.GroupEnded: lambda node, change: node.pools.group_ended(change.group),
     changes.ExchangeDeclared: exchange_declared,
     changes.ExchangeDeleted: exchange_deleted,
     changes.Bound: lambda node, change: node.vhosts[change.binding.vhost].bind(change.binding),

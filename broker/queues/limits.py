@@ -20,14 +20,16 @@ class Limits:
 
     any      there is a limit
     rejects  beyond it publishes are refused; otherwise the oldest messages go
+    closed   there is no room for anything
     """
 
-    __slots__ = ("_dead_letters", "_dispatch", "_queue", "any", "rejects")
+    __slots__ = ("_dead_letters", "_dispatch", "_queue", "any", "closed", "rejects")
 
     def __init__(self, queue: LocalQueue, dispatch: Dispatch, dead_letters: DeadLettering) -> None:
         self._queue = queue
         self._dispatch = dispatch
         self._dead_letters = dead_letters
+        self.closed = False
         self.adopt(queue.settings)
 
     def adopt(self, settings: QueueSettings) -> None:
@@ -42,7 +44,7 @@ class Limits:
         node it would be gone by now.
         """
         queue = self._queue
-        if queue.sealed is not None:
+        if queue.sealed is not None or self.closed:
             return True
         ring, length, size = queue.ring, queue.settings.max_length, queue.settings.max_length_bytes
         ready, ready_bytes = ring.ready, ring.ready_bytes

@@ -286,6 +286,17 @@ class LocalQueue(QueueHandle):
         else:
             self.log.promise(ticket)
 
+    def keeps_times_of(self, _: bytes) -> bool:
+        """Whether messages of this producer have lived since they came to another queue."""
+        return False
+
+    def kill_named(self, producer: bytes, sequence: int, message: Message, ticket: Ticket) -> None:
+        """A dead letter finds no room, where `kills`: it was dead already, and goes on to the next targets. Refused, it
+        would come again. It is not here yet."""
+        self.log.producers.note(producer, sequence)
+        self.kill(message)
+        self.log.promise(ticket)
+
     def refuses_tagged(self, tagged: Tagged) -> str:
         """Why nothing of this link is taken now; empty: it is."""
         if not self.host.recovery.since(self, tagged.link, tagged.attach):
@@ -548,6 +559,10 @@ class LocalQueue(QueueHandle):
         if not self.deleted:
             self.ring.settle(seq, held)
             self.ring.mark()
+
+    def remove(self, seq: int) -> None:
+        """An operator takes a message out that is ready, or held back."""
+        self.ring.settle(seq)
 
     @abstractmethod
     def reject(self, seq: int, change: bytes = b"", *, at_once: bool = False) -> None:

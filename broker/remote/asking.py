@@ -160,6 +160,7 @@ class Asking:
             return
         if ask.what == ASK_TOUCH:
             queue.last_used_ms = now_ms
+            queue.ring.mark()
         queue.message_count(now_ms)
         count, consumers = self._ready, len(queue.subscriptions)
         member = attachment.members.get(ask.consumer)

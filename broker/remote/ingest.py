@@ -102,7 +102,7 @@ class Ingest:
         if self._too_early(attachment) or not self._next(attachment, named.number, named.number):
             return
         queue = self._owned.queue
-        (message,) = self._came(records)
+        (message,) = self._came(records, anew=not queue.keeps_times_of(named.producer))
         self._owned.host.published(len(records))
         known = queue.log.producers.knows(named.producer, named.sequence)
         letter = is_dead_letter(named.producer) and queue.kills
@@ -114,9 +114,7 @@ class Ingest:
         ticket = attachment.ticket(named.number)
         seq = queue.ring.next_seq
         if letter and not known and queue.rejects and not queue.has_room(self._owned.host.now_ms):
-            queue.log.producers.note(named.producer, named.sequence)
-            queue.kill(message)  # it was dead already, and goes on to the next targets: refused, it would come again
-            queue.log.promise(ticket)
+            queue.kill_named(named.producer, named.sequence, message, ticket)
         else:
             queue.publish_named(named.producer, named.sequence, message, ticket, self._owned.host.now_ms)
         self._came_before(attachment, named.number, seq)
@@ -256,10 +254,12 @@ class Ingest:
         if refused and self._noted is not None:  # also what is no news: it may have been refused a moment ago
             attachment.remember()
 
-    def _came(self, records: memoryview) -> list[Message]:
-        """The messages of a frame. They live from now on, by the owner's clock: the sender's may show another time."""
+    def _came(self, records: memoryview, anew: bool = True) -> list[Message]:
+        """The messages of a frame. They live from now on, by the owner's clock: the sender's may show another time. Not
+        `anew`: they have lived since they came to another queue."""
         now_ms = self._owned.host.now_ms
-        return [taken_at(message, now_ms) for _, message, _, _ in read_records(records)]
+        messages = [message for _, message, _, _ in read_records(records)]
+        return [taken_at(message, now_ms) for message in messages] if anew else messages
 
     def _too_early(self, attachment: Attachment) -> bool:
         """Whether a message might be refused for want of room that nobody knows of yet, or get a seq that a client

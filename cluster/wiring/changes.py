@@ -11,6 +11,7 @@ import msgspec
 from clusterbroker.cluster.ids import Epoch, NodeId
 
 from .entities import Binding, Exchange, LogTime, Member, Queue, RecoverableLink, Segment, SoleConnection
+from .pool_entities import Group, Launch, Pool
 
 
 class QueueDeclared(msgspec.Struct, frozen=True, tag=True):
@@ -211,6 +212,50 @@ class ContainerLost(msgspec.Struct, frozen=True, tag=True):
     sole: SoleConnection
 
 
+class QueueSet(msgspec.Struct, frozen=True, tag=True):
+    """A pool's queue has other arguments."""
+
+    queue: Queue
+
+
+class PoolChanged(msgspec.Struct, frozen=True, tag=True):
+    """A worker pool came, or changed; its exchanges and queues came before."""
+
+    pool: Pool
+
+
+class PoolEnded(msgspec.Struct, frozen=True, tag=True):
+    """A worker pool ended; the end of all that was its came before."""
+
+    pool: Pool
+
+
+class GroupChanged(msgspec.Struct, frozen=True, tag=True):
+    """A group of a pool came, or changed; its queue and binding came, or went, before."""
+
+    group: Group
+
+
+class GroupEnded(msgspec.Struct, frozen=True, tag=True):
+    """A group of a pool ended; the end of its queue came before."""
+
+    group: Group
+
+
+class LaunchChanged(msgspec.Struct, frozen=True, tag=True):
+    """A worker was ordered, or revoked."""
+
+    launch: Launch
+
+
+class LaunchEnded(msgspec.Struct, frozen=True, tag=True):
+    """A worker is gone."""
+
+    launch: Launch
+    exit_status: int | None = None
+    peak_bytes: int = 0
+
+
 class TimePassed(msgspec.Struct, frozen=True, tag=True):
     """The log is older."""
 
@@ -222,5 +267,6 @@ Change = (
     | VhostChanged | VhostDeleted | PolicyChanged | UserChanged | PermissionChanged | ParameterChanged | MemberChanged
     | MemberForgotten | OwnerChanged | InSyncChanged | ReplicasChanged | CopyLost | ImportChanged | SegmentOpened
     | SegmentCommitted | SegmentEnded | ProducerChanged | LevelRaised | TimePassed | LinkAttached
-    | LinkSuspended | LinkEnded | ContainerHeld | ContainerLost
+    | LinkSuspended | LinkEnded | ContainerHeld | ContainerLost | QueueSet | PoolChanged | PoolEnded | GroupChanged
+    | GroupEnded | LaunchChanged | LaunchEnded
 )  # fmt: skip

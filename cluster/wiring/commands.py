@@ -40,6 +40,19 @@ from .member_commands import ForgetNode as ForgetNode
 from .member_commands import RaiseLevel as RaiseLevel
 from .member_commands import RegisterNode as RegisterNode
 from .member_commands import SetVoters as SetVoters
+from .pool_commands import BindGroup as BindGroup
+from .pool_commands import DeclarePool as DeclarePool
+from .pool_commands import DeletePool as DeletePool
+from .pool_commands import DropGroup as DropGroup
+from .pool_commands import EndPoolQueue as EndPoolQueue
+from .pool_commands import LaunchWorkers as LaunchWorkers
+from .pool_commands import PausePool as PausePool
+from .pool_commands import RequireGroups as RequireGroups
+from .pool_commands import RevokeWorkers as RevokeWorkers
+from .pool_commands import SetPool as SetPool
+from .pool_commands import SettleGroups as SettleGroups
+from .pool_commands import UnbindGroup as UnbindGroup
+from .pool_commands import WorkersGone as WorkersGone
 
 
 class AddVhost(Command, frozen=True, kw_only=True, tag="add_vhost"):
@@ -508,6 +521,8 @@ AnyCommand = (
     | GiveUpCopy | ForceOwner | MoveReplica | ImportDefinitions | ApplyImport | DropImport | CommitTransaction
     | AbortTransaction | ExpireTransactions | ForgetProducers | FinishSegments | PassTime | RaiseLevel
     | AttachLink | SuspendLink | ExpireLink | ForgetLink | HoldContainer | ReleaseContainer
+    | DeclarePool | SetPool | PausePool | DeletePool | RequireGroups | UnbindGroup | BindGroup | DropGroup
+    | EndPoolQueue | SettleGroups | LaunchWorkers | RevokeWorkers | WorkersGone
 )  # fmt: skip
 
 _FREE_FORM: Final = ("arguments", "definition", "metadata", "value")

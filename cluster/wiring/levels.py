@@ -47,6 +47,7 @@ DELAYED_MESSAGES: Final = 4
 """One level for the three: no release has had one of them without the others."""
 CHOOSING_EXCHANGES: Final = 5
 DELAY_RATES: Final = 5
+WORKER_POOLS: Final = 5
 MEMBERS_MAX: Final = 253
 """From LINK_RECOVERY on: a message's holder is one byte, of which two values are no member's."""
 LEVELS: Final = (
@@ -64,9 +65,24 @@ LEVELS: Final = (
         settings=LINK_SETTINGS,
     ),
     Level(
-        CHOOSING_EXCHANGES,
-        "exchanges that choose a destination: x-random, x-local-random, x-modulus-hash; x-delay-rate of delayed ones",
-        (c.DeclareChoosingExchange,),
+        WORKER_POOLS,
+        "worker pools; exchanges that choose a destination (x-random, x-local-random, x-modulus-hash); x-delay-rate",
+        (
+            c.DeclareChoosingExchange,
+            c.DeclarePool,
+            c.SetPool,
+            c.PausePool,
+            c.DeletePool,
+            c.RequireGroups,
+            c.UnbindGroup,
+            c.BindGroup,
+            c.DropGroup,
+            c.SettleGroups,
+            c.EndPoolQueue,
+            c.LaunchWorkers,
+            c.RevokeWorkers,
+            c.WorkersGone,
+        ),
     ),
 )
 LEVEL: Final = LEVELS[-1].number

@@ -6,6 +6,7 @@
     Replicas, Queues, Membership    owners and copies; begins and ends of queues; lives of members
     Policies, Parameters, Accounts  what holds for queues and exchanges; values of plugins; users and their rights
     Links                           links that outlive their connections
+    Pools                           worker pools with their groups and launches; closed to other commands
     Transactions, Cascades          what producers stage and commit; ends in several commands
 
 Each part gets those that it asks by its constructor. An import of definitions stands above them: it folds its
@@ -32,6 +33,7 @@ from .members import Members
 from .membership import Membership
 from .parameters import Parameters, Policies
 from .passing import LogClock
+from .pools import Pools
 from .queue_index import QueueIndex
 from .queues import Queues
 from .replicas import Replicas
@@ -42,6 +44,13 @@ from .vhosts import Vhosts
 Handler = Callable[[Any, list[Change]], Any]
 """Folds a command of one kind: checks first, then changes, each of which it appends. Returns the result. Raises
 WiringError before the first change."""
+
+
+CLOSED_TO: Final = (
+    c.DeclareExchange, c.DeclareDelayedExchange, c.DeleteExchange, c.DeclareQueue, c.DeleteQueue, c.Bind, c.Unbind,
+    c.Loosen,
+)  # fmt: skip
+"""Commands that the pools' own exchanges, queues and bindings are closed to."""
 
 
 class Stored(Protocol):
@@ -59,7 +68,7 @@ class MapParts:
 
     __slots__ = (
         "_stored", "accounts", "cascades", "clock", "containers", "handlers", "index", "levels", "links", "members",
-        "membership", "parameters", "policies", "queues", "replicas", "transactions", "vhosts",
+        "membership", "parameters", "policies", "pools", "queues", "replicas", "transactions", "vhosts",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -81,11 +90,12 @@ class MapParts:
         self.transactions: Final = Transactions(self.clock, self.vhosts, self.index, self.replicas)
         self.links: Final = Links(self.clock, self.members, self.vhosts)
         self.containers: Final = Containers(self.members, self.vhosts)
+        self.pools: Final = Pools(self.clock, self.vhosts, self.index, self.replicas)
         self._stored: Final[tuple[Stored, ...]] = (
             self.clock, self.members, self.index, self.vhosts, self.accounts, self.parameters,
-            self.levels, self.links, self.containers,
+            self.levels, self.links, self.containers, self.pools.table,
         )  # fmt: skip
-        self.handlers: Final[dict[type, Handler]] = {
+        handlers: dict[type, Handler] = {
             c.AddVhost: self.vhosts.add,
             c.DeleteVhost: self._delete_vhost,
             c.SetVhostLimits: self.vhosts.set_limits,
@@ -139,11 +149,37 @@ class MapParts:
             c.ForgetLink: self.links.forget,
             c.HoldContainer: self.containers.hold,
             c.ReleaseContainer: self.containers.release,
+            c.DeclarePool: self.pools.declare,
+            c.SetPool: self.pools.set,
+            c.PausePool: self.pools.pause,
+            c.DeletePool: self.pools.delete,
+            c.RequireGroups: self.pools.require,
+            c.SettleGroups: self.pools.settle,
+            c.UnbindGroup: self.pools.unbind,
+            c.BindGroup: self.pools.bind,
+            c.DropGroup: self.pools.drop,
+            c.EndPoolQueue: self.pools.end_queue,
+            c.LaunchWorkers: self.pools.launch_workers,
+            c.RevokeWorkers: self.pools.revoke_workers,
+            c.WorkersGone: self.pools.workers_gone,
+        }
+        self.handlers: Final[dict[type, Handler]] = {
+            **handlers,
+            **{kind: self._closed(handlers[kind]) for kind in CLOSED_TO},
         }
 
     def fold(self, command: c.AnyCommand, changes: list[Change]) -> Any:
         """Fold a command that is none of an import's. Raises WiringError, then nothing has changed."""
         return self.handlers[type(command)](command, changes)
+
+    def _closed(self, handler: Handler) -> Handler:
+        """The handler of commands that never touch what is a pool's."""
+
+        def fold(command: Any, changes: list[Change]) -> Any:
+            self.pools.table.refuse(command)
+            return handler(command, changes)
+
+        return fold
 
     def check_room(self, command: c.AnyCommand) -> None:
         """Raise LimitReached for one policy or parameter too many."""
@@ -162,6 +198,7 @@ class MapParts:
         self.parameters.delete_vhost(command.name, changes)
         self.links.end_of_vhost(command.name, changes)
         self.containers.end_of_vhost(command.name, changes)
+        self.pools.end_of_vhost(command.name, changes)
         changes.append(VhostDeleted(command.name))
         return True
 

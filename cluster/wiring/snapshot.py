@@ -2,7 +2,8 @@
 
     chunk    u8 version (1) | msgpack [kind, [entity, entity, ...]]       at most CHUNK_ENTITIES entities
     kinds    vhost, limits, exchange, queue, binding, policy, operator_policy, user, permission, topic_permission,
-             parameter, member, forgotten_disk, import, import_command, producer, segment, time, deserted, level, link;
+             parameter, member, forgotten_disk, import, import_command, producer, segment, time, deserted, level, link,
+             container, pool, group, launch;
              in this order, within a kind in the map's order, so that order survives too
 
 A snapshot holds transient things as well: what a later command of the log answered may have depended on them,
@@ -22,6 +23,7 @@ from clusterbroker.journal.values import restored
 from . import entities as e
 from .arguments import ENCODER, VERSION, decoded
 from .commands import Defining
+from .pool_entities import Group, Launch, Pool
 
 CHUNK_ENTITIES: Final = 1000
 
@@ -67,6 +69,9 @@ class Snapshot(msgspec.Struct):
     """One, of a cluster above the first feature level."""
     links: list[e.RecoverableLink] = []
     containers: list[e.SoleConnection] = []
+    pools: list[Pool] = []
+    groups: list[Group] = []
+    launches: list[Launch] = []
 
     def sections(self) -> Iterator[tuple[str, list[Any]]]:
         """(kind, entities) in the stored order. Of kinds that came with a feature level those that there are: below it
@@ -84,10 +89,10 @@ class Snapshot(msgspec.Struct):
 _KINDS: Final = """
     vhost limits exchange queue binding policy operator_policy user permission topic_permission parameter member
     forgotten_disk import import_command producer segment time deleted_queue deserted level link
-    container
+    container pool group launch
 """
 """Of the fields of a snapshot behind its index, in their order, which is the stored one."""
-_OF_LEVELS: Final = frozenset(("level", "link", "container"))
+_OF_LEVELS: Final = frozenset(("level", "link", "container", "pool", "group", "launch"))
 _FIELDS: Final = dict(zip(_KINDS.split(), Snapshot.__struct_fields__[1:], strict=True))
 _LISTS: Final[dict[str, Any]] = {
     kind: msgspec.msgpack.Decoder(entities.type, ext_hook=restored)

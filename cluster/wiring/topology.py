@@ -162,7 +162,7 @@ class Topology:
         if name in self.queues:
             where = exchange_text(self.vhost.name, command.name)
             raise PreconditionFailed(f"{where} would share its queue '{name}' with '{self.queues[name].delays}'")
-        self._check_queue_limit(name)
+        self.check_queue_limit(name)
         queue = place(delays.delaying(queue_id, name, command), command)
         exchange = self._new_exchange(exchange_rules.DELAYED, command, changes)
         changes.append(QueueDeclared(self.adopt_queue(queue)))
@@ -217,7 +217,7 @@ class Topology:
             queue_rules.check_name("queue", command.name)
         queue_rules.check_arguments(self.vhost.name, command.name, command.arguments)
         queue_rules.check_kind(command)
-        self._check_queue_limit(command.name)
+        self.check_queue_limit(command.name)
         # "Exclusive => durable flag ignored" (amqp-rules.md 5.3)
         durable = command.durable and not command.exclusive
         arguments = command.arguments
@@ -267,9 +267,16 @@ class Topology:
     def _shared(self, nodes: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
         return self._node_sets.setdefault(nodes, nodes)
 
-    def _check_queue_limit(self, name: str) -> None:
+    def has_room_for_queues(self, count: int = 1) -> bool:
+        """Whether the vhost's limit allows so many queues more."""
         most = self.limits.queues_max if self.limits is not None and not self.expected.in_turn else None
-        if most is not None and 0 <= most <= len(self.queues) + self.expected.queues:
+        return most is None or not 0 <= most < len(self.queues) + self.expected.queues + count
+
+    def check_queue_limit(self, name: str, count: int = 1) -> None:
+        """Raise LimitReached unless there is room for so many queues more."""
+        if not self.has_room_for_queues(count):
+            assert self.limits is not None, "no limit, no refusal"
+            most = self.limits.queues_max
             vhost = self.vhost.name
             raise LimitReached(f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({most}) is reached")
 
@@ -347,7 +354,9 @@ class Topology:
     def _end_delays(self, exchange: Exchange, changes: list[Change]) -> None:
         """A delayed exchange has ended: what waits ends with it."""
         if exchange.type == exchange_rules.DELAYED:
-            self.end_queue(self.queues[delays.delay_queue(exchange.name)], changes)
+            queue = self.queues.get(delays.delay_queue(exchange.name))
+            if queue is not None:  # else a vhost ends in pieces, and its queues have
+                self.end_queue(queue, changes)
 
     def would_end(self, command: DeleteExchange | Unbind) -> list[Binding]:
         """Bindings that would end with the command, in the order of the cascade; none when it would be refused."""

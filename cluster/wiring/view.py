@@ -43,8 +43,8 @@ class ClusterView:
         "_accounts", "_imports", "_index", "_members", "_parts", "_vhosts", "allowed", "counting_on", "due",
         "exclusive_queues", "held", "in_pieces", "is_only_copy", "lasting_queues", "link", "link_named",
         "link_since", "links", "member", "members", "next_slice", "owned", "parameter", "parameters", "permission",
-        "permissions", "queues_of", "replicas_of", "terms", "topic_allowed", "topic_permissions", "tried", "user",
-        "users", "was_deleted",
+        "permissions", "pools", "queues_of", "replicas_of", "terms", "topic_allowed", "topic_permissions", "tried",
+        "user", "users", "was_deleted",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -73,6 +73,7 @@ class ClusterView:
         self.link_named: Final = parts.links.find
         self.links: Final = parts.links.all
         self.link_since: Final = parts.links.since
+        self.pools: Final = parts.pools.table
         self.is_only_copy: Final = parts.replicas.is_only_copy
         self.terms: Final = parts.replicas.terms
         self.parameter: Final = parts.parameters.get
@@ -108,7 +109,14 @@ class ClusterView:
             for t in self._vhosts.values()
         )
         staged = len(self._imports.current.commands) if self._imports.current is not None else 0
-        return wiring + len(self._parts.parameters) + len(self._members.all()) + staged + len(self.links())
+        return (
+            wiring
+            + len(self._parts.parameters)
+            + len(self._members.all())
+            + staged
+            + len(self.links())
+            + len(self.pools)
+        )
 
     def digest(self) -> str:
         """Hash of the whole state, order included: equal logs give equal digests on every node."""

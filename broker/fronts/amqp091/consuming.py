@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from clusterbroker.broker.access.admin import Admin
 from clusterbroker.broker.access.readers import RangeReader
 from clusterbroker.broker.access.receiver import Got, attach, attach_replies, detach_replies, get, give_back, readable
 from clusterbroker.broker.access.services import REPLY_TO
@@ -127,7 +128,16 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
     limit = node.options.consumers_per_channel_max
     if len(channel.consumers) >= limit:
         raise not_allowed(f"reached maximum ({limit}) of consumers per channel")
-    queue = readable(access, name, connection.channels.values())
+    if Admin(access).order_group(name, channel.question(method), lambda: _consume_from(channel, method, tag, name)):
+        channel.park()
+        return
+    _consume_from(channel, method, tag, name)
+
+
+def _consume_from(channel: Channel, method: methods.BasicConsume, tag: str, name: str) -> None:
+    """The queue is there, or is none of a pool."""
+    connection, access = channel.connection, channel.access
+    queue = readable(access, name, connection.channels.values(), settled=method.no_ack)
     arguments = ConsumeArguments(tag, method.arguments)
     source: QueueHandle | RangeReader = queue
     priority, shift, number = 0, 0, b""

@@ -312,7 +312,8 @@ def _consume(
     limit = access.node.options.consumers_per_channel_max
     if len(session.consumers) >= limit:
         raise LinkError(RESOURCE_LIMIT, f"reached maximum ({limit}) of receivers per session")
-    queue = receiver.readable(access, name, session.connection.sessions.values())
+    settled = performative.snd_settle_mode == 1
+    queue = receiver.readable(access, name, session.connection.sessions.values(), settled=settled)
     settings = performative.properties or {}
     wanted, judged = _filter(access, source.filter or {})
     browses = source.distribution_mode == "copy"

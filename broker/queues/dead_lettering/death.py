@@ -45,7 +45,10 @@ from clusterbroker.broker.wire.amqp091.fields import FieldTable, FieldValue
 from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.journal.values import Timestamp
 
-Reason = Literal["rejected", "expired", "maxlen", "delivery_limit", "due"]
+Reason = Literal[
+    "rejected", "expired", "maxlen", "delivery_limit", "due", "moved", "answered", "invalid_key", "key_refused",
+    "no_capacity", "start_failed", "cancelled", "pool_deleted",
+]  # fmt: skip
 """`due`: a delayed message goes on its way. It has not died, and its headers do not say so."""
 
 COUNT_MAX: Final = 2**63 - 1

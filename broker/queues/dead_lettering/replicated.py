@@ -21,7 +21,7 @@ has left, it counts as open: the next owner would send it again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
@@ -36,7 +36,10 @@ from clusterbroker.journal.record import Message
 WINDOW: Final = 256
 RETRY_FIRST_MS: Final = 1000
 RETRY_MAX_MS: Final = 60_000
-REASONS: Final[tuple[Reason, ...]] = ("rejected", "expired", "maxlen", "delivery_limit", "due")
+REASONS: Final[tuple[Reason, ...]] = (
+    "rejected", "expired", "maxlen", "delivery_limit", "due", "moved", "answered", "invalid_key", "key_refused",
+    "no_capacity", "start_failed", "cancelled", "pool_deleted",
+)  # fmt: skip
 """As DEAD records number them, from 0. New ones go to the end."""
 
 
@@ -57,7 +60,7 @@ class Dead:
 class ReplicatedDeadLetters:
     """The dead of one queue and epoch."""
 
-    __slots__ = ("_again", "_due", "_leaving", "_line", "_loading", "_open", "_queue", "_underway", "ended")
+    __slots__ = ("_again", "_due", "_leaving", "_line", "_loading", "_open", "_queue", "_underway", "ended", "left")
 
     def __init__(self, queue: LocalQueue) -> None:
         self._queue = queue
@@ -69,6 +72,8 @@ class ReplicatedDeadLetters:
         self._loading: dict[int, Dead] = {}  # of the line, by seq: content on its way from the disk
         self._underway = 0
         self.ended = False
+        self.left: Callable[[int], None] = lambda _: None
+        """Hears the seq of each that has left for certain, or never will."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -104,7 +109,7 @@ class ReplicatedDeadLetters:
         """Publishes what is durable and due."""
         self._go_on()
         while self._leaving and self._queue.log.durable(self._leaving[0][1]):
-            del self._open[self._leaving.popleft()[0]]
+            self.left(self._open.pop(self._leaving.popleft()[0]).seq)
         while self._again and self._again[0][0] <= now_ms and self._has_room:
             self._stand_in_line(heappop(self._again)[2])
         later: list[Dead] = []
@@ -148,6 +153,7 @@ class ReplicatedDeadLetters:
         if (dead := self._loading.pop(seq, None)) is not None:
             self._line.remove(dead)
             self._open.pop(dead.number, None)
+            self.left(seq)
             self._go_on()
 
     def _go_on(self) -> None:

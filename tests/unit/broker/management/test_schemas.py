@@ -41,6 +41,7 @@ PLACE = recorded_place()
 PLACE.must(
     c.DeclareDelayedExchange(vhost="/", name="later", type="x-delayed-message", arguments={"x-delayed-type": "fanout"})
 )
+PLACE.must(c.DeclarePool(vhost="/", name="busy"))
 
 
 def values(schema: Schema) -> st.SearchStrategy[Any]:

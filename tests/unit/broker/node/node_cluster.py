@@ -255,14 +255,29 @@ class Cluster:
     def wait(self, time_ms: int, step_ms: int = 50) -> None:
         end_ms = self.now_ms + time_ms
         while self.now_ms < end_ms:
-            self.now_ms = min(end_ms, self.now_ms + step_ms)
-            for site in self.running:
-                site.now_ms = self.now_ms
-                site.node.now_ms = self.now_ms
-                site.node.role.tick(self.now_ms)  # type: ignore[union-attr]
-                for connection in tuple(site.node.clients.values()):
-                    connection.tick(self.now_ms)
+            self._tick(min(end_ms, self.now_ms + step_ms))
             self.turn()
+
+    def _tick(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        for site in self.running:
+            site.now_ms = self.now_ms
+            site.node.now_ms = self.now_ms
+            site.node.role.tick(self.now_ms)  # type: ignore[union-attr]
+            for connection in tuple(site.node.clients.values()):
+                connection.tick(self.now_ms)
+
+    def begin(self, rounds: int, command: Any = None, time_ms: int = 0) -> None:
+        """Orders a command, or lets time pass, and stops after so many rounds: in the middle of what comes of it."""
+        self._working = True
+        try:
+            if command is not None:
+                self.order(command)
+            self._tick(self.now_ms + time_ms)
+            for _ in range(rounds):
+                self._round()
+        finally:
+            self._working = False
 
     # -- looking
 

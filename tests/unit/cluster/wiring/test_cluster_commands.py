@@ -7,6 +7,8 @@ from clusterbroker.cluster.errors import PreconditionFailed
 from clusterbroker.cluster.ids import Epoch, Incarnation, LogIndex, NodeId, QueueId
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.entities import UserLimits
+from clusterbroker.cluster.wiring.pool_commands import Ended
+from clusterbroker.cluster.wiring.pool_entities import PoolSettings
 
 EVERY = [
     c.AddVhost(name="v", description="d", tags=("a",), metadata={"k": [1]}, default_queue_type="quorum"),
@@ -135,6 +137,19 @@ EVERY = [
         gives_way=True,
     ),
     c.ReleaseContainer(vhost="v", container="c", user="u", connection="n1.3.9"),
+    c.DeclarePool(vhost="v", name="core", template="t", settings=PoolSettings(request_ttl_ms=5, keys="^a")),
+    c.SetPool(vhost="v", name="core", settings=PoolSettings(max=3), only=("max",)),
+    c.PausePool(vhost="v", name="core"),
+    c.DeletePool(vhost="v", name="core", force=True),
+    c.RequireGroups(pool_id=LogIndex(7), epoch=Epoch(2), keys=("", "42", "\U0001f600")),
+    c.SettleGroups(pool_id=LogIndex(7), epoch=Epoch(2), keys=("", "42")),
+    c.UnbindGroup(pool_id=LogIndex(7), key="42", queue_id=QueueId(8), epoch=Epoch(1), generation=LogIndex(9)),
+    c.BindGroup(pool_id=LogIndex(7), key="42", queue_id=QueueId(8), epoch=Epoch(1), generation=LogIndex(9)),
+    c.DropGroup(pool_id=LogIndex(7), key="42", queue_id=QueueId(8), epoch=Epoch(1), generation=LogIndex(9)),
+    c.EndPoolQueue(pool_id=LogIndex(7), queue_id=QueueId(8), epoch=Epoch(1)),
+    c.LaunchWorkers(pool_id=LogIndex(7), epoch=Epoch(2), workers=(("42", "n1", "v1"),)),
+    c.RevokeWorkers(pool_id=LogIndex(7), epoch=Epoch(2), launches=("w7-0",), why="idle"),
+    c.WorkersGone(node=NodeId("n1"), incarnation=Incarnation(3), ended=(Ended("w7-0", 70, 1 << 30),)),
     c.FinishSegments(node=NodeId("n1"), incarnation=Incarnation(3), segments=((QueueId(7), Epoch(2), 1),)),
 ]
 

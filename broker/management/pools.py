@@ -1,0 +1,242 @@
+"""Worker pools, their groups and workers, as the management API tells of them and changes them.
+
+Declaring, setting, pausing and deleting needs an administrator. Keys are data of callers, so groups are shown to
+whoever may read the pool's request queues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
+from msgspec.structs import asdict
+
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.pool_entities import Group, Launch, Pool, PoolSettings
+from clusterbroker.cluster.wiring.pool_names import PoolNames
+from clusterbroker.cluster.wiring.pool_rules import CHOICES, RANGES
+
+from .errors import bad_request, object_not_found
+from .exchanges import open_vhosts
+from .forms import Form, Said
+from .paging import Listing
+from .reading import Document, Reading
+
+NOOP: Final = "noop"
+"""The template without a driver: workers come by themselves."""
+TEMPLATES: Final = (NOOP,)
+SETTINGS: Final = PoolSettings.__struct_fields__
+
+
+def _number(name: str, about: str) -> Any:
+    low, high = RANGES[name]
+    return Meta(ge=low, le=high, description=about)
+
+
+def _choice(name: str) -> Any:
+    return Meta(extra_json_schema={"enum": list(CHOICES[name])})
+
+
+class Settings(Form):
+    """Settings of a worker pool."""
+
+    request_ttl_ms: Annotated[int, _number("request_ttl_ms", "ms that a request waits at most")] = 900_000
+    process_timeout_ms: Annotated[int, _number("process_timeout_ms", "ms that a worker may hold a request")] = 1_800_000
+    delivery_limit: Annotated[int, _number("delivery_limit", "Returns of a request after failures")] = 3
+    max_length: Annotated[int, _number("max_length", "Waiting requests of a key")] = 10_000
+    max_length_bytes: Annotated[int, _number("max_length_bytes", "Bytes of their bodies")] = 256 << 20
+    unbind_delay_s: Annotated[int, _number("unbind_delay_s", "An idle group is unbound after it")] = 600
+    stop_delay_s: Annotated[int, _number("stop_delay_s", "And ends after it")] = 600
+    min: Annotated[int, _number("min", "Workers of a key at least")] = 0
+    max: Annotated[int, _number("max", "Workers of a key at most")] = 8
+    max_workers: Annotated[int, _number("max_workers", "Of the pool")] = 1000
+    max_groups: Annotated[int, _number("max_groups", "Keys that have workers at once")] = 10_000
+    prefetch: Annotated[int, _number("prefetch", "Requests that a worker holds at once")] = 1
+    start_timeout_s: Annotated[int, _number("start_timeout_s", "A worker is ready in it")] = 120
+    start_failures_max: Annotated[int, _number("start_failures_max", "Then callers hear `start_failed`")] = 5
+    grace_s: Annotated[int, _number("grace_s", "A worker may finish in it")] = 30
+    ready: Annotated[str, _choice("ready")] = "consumer"
+    scaling: Annotated[str, _choice("scaling")] = "own"
+    status_type: Annotated[str, _choice("status_type")] = "bytes"
+    keys: Annotated[str, Meta(description="RE2 that keys match; empty: any")] = ""
+
+    def settings(self) -> PoolSettings:
+        """Of the wiring, which judges them."""
+        return PoolSettings(**{name: getattr(self, name) for name in SETTINGS})
+
+
+class Declaration(Settings):
+    """A worker pool."""
+
+    template: Annotated[str, Meta(extra_json_schema={"enum": list(TEMPLATES)})] = NOOP
+
+
+# -- what there is --------------------------------------------------------------------------------------------
+
+
+def listing(reading: Reading, vhost: str | None = None) -> Listing[Pool]:
+    """Those of a vhost, or of all that the user may enter."""
+    found = [pool for name in open_vhosts(reading, vhost) for pool in reading.map.pools.all(name)]
+    return Listing(
+        sorted(found, key=lambda pool: (pool.vhost, pool.name)),
+        name=lambda pool: pool.name,
+        place=lambda pool: (pool.vhost, pool.name),
+        document=lambda pool: document(reading, pool),
+    )
+
+
+def named(reading: Reading, vhost: str, name: str) -> Document:
+    """One. Refused (404) without one of this name."""
+    return document(reading, _find(reading, vhost, name))
+
+
+def _find(reading: Reading, vhost: str, name: str) -> Pool:
+    pool = reading.map.pools.find(vhost, name)
+    if pool is None:
+        raise object_not_found()
+    return pool
+
+
+def document(reading: Reading, pool: Pool) -> Document:
+    """One pool with its settings, and what its queues hold as their owners' last samples tell."""
+    pools, names = reading.map.pools, PoolNames(pool.name)
+    groups = pools.groups(pool.pool_id)
+    waiting = [_numbers(reading, group.queue_id) for group in groups]
+    controller = reading.map.queue_by_id(pool.orphans)
+    return {
+        "vhost": pool.vhost,
+        "name": pool.name,
+        "template": pool.template,
+        "state": "deleting" if pool.deleting else "paused" if pool.paused else "running",
+        "controller": None if controller is None else controller.owner,
+        "exchange": names.exchange,
+        "groups": len(groups),
+        "workers": len(pools.launches(pool.pool_id)),
+        "consumers": sum(one["consumers"] for one in waiting),
+        "waiting": sum(one["waiting"] for one in waiting),
+        "held": sum(one["held"] for one in waiting),
+        "orphans": _numbers(reading, pool.orphans)["waiting"],
+        "dead": _numbers(reading, pool.dead)["waiting"],
+        "poison": _numbers(reading, pool.poison)["waiting"],
+        "settings": asdict(pool.settings),
+    }
+
+
+def _numbers(reading: Reading, queue_id: int) -> dict[str, int]:
+    queue = reading.map.queue_by_id(queue_id)  # type: ignore[arg-type]
+    track = None if queue is None else reading.replica.queue_track(queue)
+    if track is None:
+        return {"waiting": 0, "held": 0, "consumers": 0}
+    return {"waiting": track.row.ready, "held": track.row.unacknowledged, "consumers": track.row.consumers}
+
+
+def groups(reading: Reading, vhost: str, name: str) -> Listing[Group]:
+    """The groups of a pool whose queues the user may read."""
+    pool = _find(reading, vhost, name)
+    return _groups(reading, pool, reading.map.pools.groups(pool.pool_id))
+
+
+def _groups(reading: Reading, pool: Pool, found: Iterable[Group]) -> Listing[Group]:
+    names = PoolNames(pool.name)
+    readable = [group for group in found if _may_read(reading, pool, names.request_queue(group.key))]
+    return Listing(
+        sorted(readable, key=lambda group: group.key),
+        name=lambda group: group.key,
+        place=lambda group: (pool.vhost, group.key),
+        document=lambda group: group_document(reading, pool, group),
+    )
+
+
+def _may_read(reading: Reading, pool: Pool, queue: str) -> bool:
+    try:
+        reading.principal.check(pool.vhost, "read", "queue", queue)
+    except Exception:  # whatever it is refused for, it is not shown
+        return False
+    return True
+
+
+def group(reading: Reading, vhost: str, name: str, key: str) -> Document:
+    """One group. Refused (404) without one of this key."""
+    pool = _find(reading, vhost, name)
+    found = reading.map.pools.group(pool.pool_id, key)
+    if found is None or not _may_read(reading, pool, PoolNames(name).request_queue(key)):
+        raise object_not_found()
+    return group_document(reading, pool, found)
+
+
+def group_document(reading: Reading, pool: Pool, found: Group) -> Document:
+    """One group, with what its queue holds."""
+    numbers = _numbers(reading, found.queue_id)
+    return {
+        "vhost": pool.vhost,
+        "pool": pool.name,
+        "key": found.key,
+        "state": _state(found, numbers),
+        "bound": found.state == "active",
+        "queue": PoolNames(pool.name).request_queue(found.key),
+        "generation": found.generation,
+        **numbers,
+    }
+
+
+def _state(found: Group, numbers: dict[str, int]) -> str:
+    """For people."""
+    if found.state == "unbound":
+        return "idle"
+    if not numbers["consumers"]:
+        return "waiting"
+    return "busy" if numbers["held"] else "ready"
+
+
+def workers(reading: Reading, vhost: str, name: str) -> Listing[Launch]:
+    """Workers of a pool that were ordered, and are not gone; those that come by themselves are consumers only."""
+    pool = _find(reading, vhost, name)
+    found = reading.map.pools.launches(pool.pool_id)
+    return Listing(
+        found,
+        name=lambda launch: launch.launch_id,
+        place=lambda launch: (pool.vhost, launch.launch_id),
+        document=lambda launch: {
+            "vhost": pool.vhost, "pool": pool.name, "id": launch.launch_id, "key": launch.key, "place": launch.place,
+            "version": launch.version, "generation": launch.generation, "revoked": launch.revoked,
+        },
+    )  # fmt: skip
+
+
+# -- what changes ---------------------------------------------------------------------------------------------
+
+
+def declaration(said: Said, at_ms: int, vhost: str, name: str) -> c.DeclarePool:
+    """Refused (400) for a template that no member has."""
+    body = Declaration.of(said)
+    if body.template not in TEMPLATES:
+        raise bad_request(f"no template '{body.template[:255]}': known are {', '.join(TEMPLATES)}")
+    return c.DeclarePool(at_ms=at_ms, vhost=vhost, name=name, template=body.template, settings=body.settings())
+
+
+def change(reading: Reading, said: Said, vhost: str, name: str) -> list[c.AnyCommand]:
+    """Of the settings that are said; nothing without any. Refused (400) for one that there is not."""
+    _find(reading, vhost, name)
+    unknown = sorted(set(said) - set(SETTINGS))
+    if unknown:
+        raise bad_request(f"no setting '{unknown[0][:64]}': known are {', '.join(SETTINGS)}")
+    settings = Settings.of(said).settings()
+    only = tuple(sorted(said))
+    return [c.SetPool(at_ms=reading.now_ms, vhost=vhost, name=name, settings=settings, only=only)] if only else []
+
+
+def pause(paused: bool) -> Callable[[Reading, str, str], c.PausePool]:
+    """Nothing begins, or it goes on. Refused (404) without the pool."""
+
+    def command(reading: Reading, vhost: str, name: str) -> c.PausePool:
+        _find(reading, vhost, name)
+        return c.PausePool(at_ms=reading.now_ms, vhost=vhost, name=name, paused=paused)
+
+    return command
+
+
+def deletion(reading: Reading, vhost: str, name: str) -> c.DeletePool:
+    """Refused (404) without the pool."""
+    _find(reading, vhost, name)
+    return c.DeletePool(at_ms=reading.now_ms, vhost=vhost, name=name, force=reading.query.get("force") == "true")

@@ -1,0 +1,126 @@
+"""Worker pools at a node: what their queues publish, and who hears of changes in the map."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from clusterbroker.broker.pools.controller import key_of
+from clusterbroker.broker.pools.group_queue import GroupQueue
+from clusterbroker.broker.pools.orphan_queue import OrphanQueue
+from clusterbroker.broker.pools.passing_queue import PassingQueue
+from clusterbroker.broker.pools.responder import answer_to
+from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.local_queue import LocalQueue
+from clusterbroker.broker.queues.producers import dead_letter_producer
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.cluster.ids import LogIndex, QueueId
+from clusterbroker.cluster.wiring.pool_entities import Group, Pool
+from clusterbroker.journal.record import Message
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.node.ports import NodeCore
+
+    class PoolNode(NodeCore, Protocol):
+        """The node."""
+
+        def reply(self, vhost: str, key: str, message: Message) -> bool: ...
+
+
+DIRECT: Final = "amq.rabbitmq.reply-to."
+"""Addresses of sessions begin so."""
+
+
+class NodePools:
+    """Of one node.
+
+    answered  (pool, reason) -> requests that were answered here
+    dead      (pool, reason) -> requests that died and were looked at here, whether somebody wanted an answer or not
+    unheard   pool -> answers whose address is gone, or took none
+    """
+
+    def __init__(self, node: PoolNode) -> None:
+        self._node = node
+        self.answered: Counter[tuple[LogIndex, str]] = Counter()
+        self.dead: Counter[tuple[LogIndex, str]] = Counter()
+        self.unheard: Counter[LogIndex] = Counter()
+
+    # -- what the map says --------------------------------------------------------------------------------------
+
+    def pool_changed(self, pool: Pool) -> None:
+        """A pool came, was set, paused, resumed or deleted."""
+        groups = (group.queue_id for group in self._node.map.pools.groups(pool.pool_id))
+        for queue_id in (pool.orphans, pool.dead, *groups):
+            self._tell(queue_id)
+
+    def pool_ended(self, pool: Pool) -> None:
+        """Nobody asks for its numbers any more."""
+        self.unheard.pop(pool.pool_id, None)
+        for counter in (self.answered, self.dead):
+            for key in [key for key in counter if key[0] == pool.pool_id]:
+                del counter[key]
+
+    def group_changed(self, group: Group) -> None:
+        """A group came, or changed."""
+        self._tell(group.queue_id)
+        pool = self._node.map.pools.get(group.pool_id)
+        orphans = None if pool is None else self._node.queues.get(pool.orphans)
+        if group.moving and isinstance(orphans, OrphanQueue):
+            orphans.group_required(group.key)
+
+    def group_ended(self, group: Group) -> None:
+        """A pool that is deleted ends when its groups have."""
+        pool = self._node.map.pools.get(group.pool_id)
+        if pool is not None and pool.deleting:
+            self._tell(pool.orphans)
+
+    def _tell(self, queue_id: QueueId) -> None:
+        queue = self._node.queues.get(queue_id)
+        if isinstance(queue, (PassingQueue, GroupQueue)):
+            queue.pool_changed()
+
+    # -- what leaves a pool's queues ----------------------------------------------------------------------------
+
+    def moved(self, queue: LocalQueue, message: Message) -> tuple[Message, Sequence[QueueHandle]] | None:
+        """An orphan, as it is, and the queue of its key. None: there is none just now."""
+        pools = self._node.map.pools
+        part = pools.queue(queue.entity.queue_id)
+        key = key_of(message.routing_key)
+        vhost = self._node.vhosts.get(queue.entity.vhost)
+        if part is None or key is None or vhost is None or pools.group(part.pool_id, key) is None:
+            return None
+        target = vhost.queues.get(pools.names(part.pool_id).request_queue(key))
+        return None if target is None or target.deleted else (message, (target,))
+
+    def answer(self, queue: LocalQueue, request: Message, number: int, ticket: Ticket) -> None:
+        """Says to the caller of a request what became of it, under this number."""
+        node = self._node
+        part = node.map.pools.queue(queue.entity.queue_id)
+        pool = None if part is None else node.map.pools.get(part.pool_id)
+        if pool is None:
+            return
+        answer = answer_to(pool, request, node.now_ms)
+        if answer is None:
+            return
+        self.dead[pool.pool_id, answer.reason] += 1
+        if answer.message is None:
+            return
+        if self._say(queue, pool, answer.reply_to, answer.message, number, ticket):
+            self.answered[pool.pool_id, answer.reason] += 1
+        else:
+            self.unheard[pool.pool_id] += 1
+
+    def _say(self, queue: LocalQueue, pool: Pool, address: str, answer: Message, number: int, ticket: Ticket) -> bool:
+        node = self._node
+        if address.startswith(DIRECT):
+            return node.reply(pool.vhost, address, answer)
+        vhost = node.vhosts.get(pool.vhost)
+        target = None if vhost is None else vhost.queues.get(address)
+        if target is None or target.deleted or target.entity.delays:
+            return False
+        if target.rejects and not target.accepts(answer, node.now_ms):
+            return False
+        producer = dead_letter_producer(queue.entity.queue_id, queue.entity.gap_epoch)
+        target.publish_named(producer, number, answer, ticket, node.now_ms)
+        return True

@@ -1,0 +1,79 @@
+"""What a pool's responder says to the caller of a request that died: pure.
+
+The answer goes to `reply_to` over the default exchange, with the request's correlation id, an empty body and type
+`error`:
+
+    x-status           why: `expired`, `maxlen`, `delivery_limit`, `rejected`, `invalid_key`, `key_refused`, ...; a byte
+                       array, as OSRD's clients demand, or text by the pool's `status_type`
+    x-pool, x-key      of the request
+    x-detail           the same in a sentence
+
+An answer that dies is not answered: it has no `x-first-death-reason` of this pool's queues, or it is of type `error`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from clusterbroker.broker.content.message import KEY_BYTES_MAX, new_message
+from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.wire.amqp091.properties import Properties
+from clusterbroker.cluster.wiring.pool_entities import Pool
+from clusterbroker.journal.record import Message
+
+ERROR: Final = "error"
+REASON: Final = "x-first-death-reason"
+STATUS: Final = "x-status"
+POOL: Final = "x-pool"
+KEY: Final = "x-key"
+DETAIL: Final = "x-detail"
+DETAILS: Final = {
+    "expired": "nobody took the request within its time",
+    "maxlen": "too many requests wait for this key",
+    "delivery_limit": "workers failed at the request too often",
+    "rejected": "a worker rejected the request",
+    "invalid_key": "a key is UTF-8 without NUL, of 255 bytes at most",
+    "key_refused": "the pool does not allow this key",
+    "no_capacity": "the pool has as many keys as it may have",
+    "start_failed": "no worker for this key could be started",
+    "cancelled": "the request was cancelled",
+    "pool_deleted": "the pool was deleted",
+}
+
+
+class Answer(NamedTuple):
+    """What is said of a dead request."""
+
+    reason: str
+    reply_to: str
+    """Empty: nobody wants an answer."""
+    message: Message | None
+
+
+def answer_to(pool: Pool, request: Message, now_ms: int) -> Answer | None:
+    """None: it did not die in a queue of the pool, or is an answer itself."""
+    properties = properties_of(request)
+    headers = properties.headers or {}
+    reason = headers.get(REASON)
+    if not isinstance(reason, str) or reason not in DETAILS or (properties.type == ERROR and STATUS in headers):
+        return None
+    reply_to = properties.reply_to or ""
+    if not reply_to or len(reply_to.encode("utf-8", "surrogateescape")) > KEY_BYTES_MAX:
+        return Answer(reason, "", None)
+    said: dict[str, Any] = {
+        STATUS: reason.encode() if pool.settings.status_type == "bytes" else reason,
+        POOL: pool.name,
+        KEY: _key(request),
+        DETAIL: DETAILS[reason],
+    }
+    about = Properties(correlation_id=properties.correlation_id, type=ERROR, headers=said, delivery_mode=2)
+    return Answer(reason, reply_to, new_message("", reply_to, about, b"", now_ms))
+
+
+def _key(request: Message) -> str | bytes:
+    """By which it was published first: its address is the dead-letter exchange's by now, its key as it was."""
+    raw = request.routing_key
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return bytes(raw)

@@ -1,0 +1,129 @@
+"""Commands about worker pools (pools.py): what commands.py says holds for them as well.
+
+A pool's controller owns its orphan queue. What it orders carries that queue's epoch: the word of an owner of before is
+void, and refused.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from clusterbroker.cluster.ids import Epoch, LogIndex, QueueId
+
+from .command import Command, OfProcess
+from .pool_entities import PoolSettings
+
+
+class DeclarePool(Command, frozen=True, kw_only=True, tag="declare_pool"):
+    """A pool with its exchanges and queues; the same again is a success and changes nothing. Result: the Pool. Refused:
+    406 for other settings than those of a pool that is there, for settings out of range, and for names that are in
+    use."""
+
+    vhost: str
+    name: str
+    template: str = ""
+    settings: PoolSettings = PoolSettings()
+
+
+class SetPool(Command, frozen=True, kw_only=True, tag="set_pool"):
+    """Set some of a pool's settings (404 without it). Result: the Pool."""
+
+    vhost: str
+    name: str
+    settings: PoolSettings
+    only: tuple[str, ...] = ()
+    """The settings that are set; none: all."""
+
+
+class PausePool(Command, frozen=True, kw_only=True, tag="pause_pool"):
+    """Nothing begins in the pool from now on, or it goes on (404 without it)."""
+
+    vhost: str
+    name: str
+    paused: bool = True
+
+
+class DeletePool(Command, frozen=True, kw_only=True, tag="delete_pool"):
+    """End a pool: its exchanges at once, its queues when what waits in them is answered (EndPoolQueue). A missing one
+    is a success. Result: whether it was there. Refused: 406 while it has groups, unless forced."""
+
+    vhost: str
+    name: str
+    force: bool = False
+
+
+class _OfController(Command, frozen=True, kw_only=True):
+    pool_id: LogIndex
+    epoch: Epoch
+    """Of the pool's orphan queue: the proposer owns it."""
+
+
+class RequireGroups(_OfController, frozen=True, kw_only=True, tag="require_groups"):
+    """Each of these keys has a group with a bound queue. Result: the keys for which there is no room."""
+
+    keys: tuple[str, ...]
+
+
+class SettleGroups(_OfController, frozen=True, kw_only=True, tag="settle_groups"):
+    """The controller has no request on its way to these groups, for which it has required them."""
+
+    keys: tuple[str, ...]
+
+
+class _OfGroupQueue(Command, frozen=True, kw_only=True):
+    pool_id: LogIndex
+    key: str
+    queue_id: QueueId
+    epoch: Epoch
+    """Of the group's queue: the proposer owns it, and has seen that it is idle."""
+    generation: LogIndex
+    """Of the group: it was not required since."""
+
+
+class UnbindGroup(_OfGroupQueue, frozen=True, kw_only=True, tag="unbind_group"):
+    """No request reaches an idle group's queue by its key any more. Result: whether that is so now."""
+
+
+class BindGroup(_OfGroupQueue, frozen=True, kw_only=True, tag="bind_group"):
+    """An unbound group is not idle any more. Result: whether it is bound now."""
+
+
+class DropGroup(_OfGroupQueue, frozen=True, kw_only=True, tag="drop_group"):
+    """End an unbound group with its queue, which is empty and takes nothing. Result: whether it ended."""
+
+
+class EndPoolQueue(Command, frozen=True, kw_only=True, tag="end_pool_queue"):
+    """Of a pool that is deleted: one of its queues is empty. The pool ends with the last one. Result: whether the queue
+    ended now."""
+
+    pool_id: LogIndex
+    queue_id: QueueId
+    epoch: Epoch
+    """The proposer owns the queue in it."""
+
+
+class LaunchWorkers(_OfController, frozen=True, kw_only=True, tag="launch_workers"):
+    """Order workers, each (key, place, version); of a key without a group none. Result: the Launches."""
+
+    workers: tuple[tuple[str, str, str], ...]
+
+
+class RevokeWorkers(_OfController, frozen=True, kw_only=True, tag="revoke_workers"):
+    """These workers may work no more. Result: the ids of those that were revoked by it."""
+
+    launches: tuple[str, ...]
+    why: str
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True):
+    """The end of one worker."""
+
+    launch_id: str
+    exit_status: int | None = None
+    peak_bytes: int = 0
+
+
+class WorkersGone(OfProcess, frozen=True, kw_only=True, tag="workers_gone"):
+    """A place reports that workers are gone for ever. Result: the Launches that ended with it."""
+
+    ended: tuple[Ended, ...]

@@ -1,0 +1,103 @@
+"""Entities of worker pools: frozen values as those of entities.py, stored in the order of their fields.
+
+A pool is keyed by its id, a group by (pool id, key), a launch by its id.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from clusterbroker.cluster.ids import LogIndex, QueueId
+
+
+class PoolSettings(msgspec.Struct, frozen=True, array_like=True):
+    """What an operator sets of a pool; each may be changed while the pool lives."""
+
+    request_ttl_ms: int = 900_000
+    """So long a request waits, in its first queue and in its group's together."""
+    process_timeout_ms: int = 1_800_000
+    """So long a worker may hold a request."""
+    delivery_limit: int = 3
+    """Returns of a request after failures; one more is its death."""
+    max_length: int = 10_000
+    """Waiting requests of one key, and of all keys without a group."""
+    max_length_bytes: int = 256 << 20
+    unbind_delay_s: int = 600
+    """An idle group is unbound after it."""
+    stop_delay_s: int = 600
+    """An idle group that is unbound ends after it."""
+    min: int = 0
+    """Workers of a key."""
+    max: int = 8
+    max_workers: int = 1000
+    """Of the pool."""
+    max_groups: int = 10_000
+    prefetch: int = 1
+    """Requests that a worker holds at once."""
+    start_timeout_s: int = 120
+    start_failures_max: int = 5
+    grace_s: int = 30
+    ready: Literal["consumer", "event"] = "consumer"
+    """A worker is ready by its first consumer, or by its event `ready`."""
+    scaling: Literal["own", "hpa", "keda", "fixed"] = "own"
+    status_type: Literal["bytes", "text"] = "bytes"
+    """Of the header `x-status` of answers."""
+    keys: str = ""
+    """A regular expression (RE2) that a key must match; empty: any key."""
+
+
+class Pool(msgspec.Struct, frozen=True, array_like=True):
+    """A pool with its five exchanges, its delayed one and its four queues."""
+
+    vhost: str
+    name: str
+    pool_id: LogIndex
+    """Index of the command that declared it."""
+    template: str
+    """A section of the members' configuration; empty: workers come by themselves."""
+    settings: PoolSettings
+    orphans: QueueId
+    """The queue of requests whose key has no group: its owner is the pool's controller."""
+    dead: QueueId
+    """The queue of requests that died: its owner is the pool's responder."""
+    activity: QueueId
+    poison: QueueId
+    delayed: QueueId
+    paused: bool = False
+    """Nothing begins: no group, no worker."""
+    deleting: bool = False
+    """What waits is answered, then the pool ends."""
+
+
+GroupState = Literal["active", "unbound"]
+
+
+class Group(msgspec.Struct, frozen=True, array_like=True):
+    """The workers of one pool and key, with their queue. A group that is absent has no entity."""
+
+    pool_id: LogIndex
+    key: str
+    queue_id: QueueId
+    generation: LogIndex
+    """Index of the command that required it last: it rises over all lives of a key."""
+    state: GroupState = "active"
+    moving: bool = True
+    """The controller may have requests on their way to its queue: it is neither unbound nor dropped."""
+
+
+class Launch(msgspec.Struct, frozen=True, array_like=True):
+    """One worker that was ordered, until its place has said that it is gone."""
+
+    launch_id: str
+    """`w`, the index of its command, `-`, and its place there: unique for ever."""
+    pool_id: LogIndex
+    key: str
+    place: str
+    version: str
+    """Hash of the template that it was started from."""
+    generation: LogIndex
+    """Of its group, when it was ordered."""
+    revoked: str = ""
+    """Why it may not work any more; empty: it may."""

@@ -1,0 +1,113 @@
+"""Rules of pools' settings, and the arguments of their queues: pure."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from clusterbroker.cluster.errors import PreconditionFailed
+
+from .patterns import PatternError, compiled
+from .pool_entities import PoolSettings
+from .pool_names import POOL_BYTES_MAX, PoolNames, encoded
+
+KEY_BYTES_MAX: Final = 255
+"""Of a group's key, as of any routing key."""
+POISON_MAX: Final = 10_000
+ACTIVITY_MAX: Final = 10_000
+_MS_MAX: Final = 10 * 365 * 86_400_000
+_S_MAX: Final = _MS_MAX // 1000
+RANGES: Final[dict[str, tuple[int, int]]] = {
+    "request_ttl_ms": (1, _MS_MAX),
+    "process_timeout_ms": (1000, _MS_MAX),
+    "delivery_limit": (0, 1_000_000),
+    "max_length": (1, 10_000_000),
+    "max_length_bytes": (1, 1 << 50),
+    "unbind_delay_s": (0, _S_MAX),
+    "stop_delay_s": (0, _S_MAX),
+    "min": (0, 5000),
+    "max": (0, 5000),
+    "max_workers": (0, 5000),
+    "max_groups": (1, 20_000),
+    "prefetch": (1, 65_535),
+    "start_timeout_s": (1, _S_MAX),
+    "start_failures_max": (1, 1_000_000),
+    "grace_s": (0, _S_MAX),
+}
+"""The numbers that a setting may have."""
+CHOICES: Final[dict[str, tuple[str, ...]]] = {
+    "ready": ("consumer", "event"),
+    "scaling": ("own", "hpa", "keda", "fixed"),
+    "status_type": ("bytes", "text"),
+}
+
+
+def check_name(pool: str) -> None:
+    """406 for a pool's name that makes no names of queues."""
+    try:
+        prefix = encoded(pool)
+    except UnicodeEncodeError:
+        raise PreconditionFailed(f"the name of pool {pool[:255]!r} is no UTF-8") from None
+    if not 0 < len(prefix) <= POOL_BYTES_MAX:
+        raise PreconditionFailed(
+            f"the name of pool '{pool[:255]}' has {len(prefix)} bytes (percent-encoded): 1 to {POOL_BYTES_MAX} are "
+            "allowed"
+        )
+
+
+def check_settings(settings: PoolSettings) -> None:
+    """406 for a setting out of range."""
+    for name, (low, high) in RANGES.items():
+        value = getattr(settings, name)
+        if not low <= value <= high:
+            raise PreconditionFailed(f"{name} is {value}: from {low} to {high} is allowed")
+    for name, choices in CHOICES.items():
+        if getattr(settings, name) not in choices:
+            raise PreconditionFailed(f"{name} is '{getattr(settings, name)}': one of {', '.join(choices)} is allowed")
+    if settings.min > settings.max:
+        raise PreconditionFailed(f"min is {settings.min} and max {settings.max}: a key has at least min workers")
+    if settings.keys:
+        try:
+            compiled(settings.keys)
+        except PatternError as error:
+            raise PreconditionFailed(f"keys: {error}") from None
+
+
+def key_matches(settings: PoolSettings, key: str) -> bool:
+    """Whether the operator allows the key."""
+    return not settings.keys or compiled(settings.keys).matches(key)
+
+
+def request_arguments(names: PoolNames, settings: PoolSettings) -> dict[str, Any]:
+    """Of the queue of a key."""
+    return {
+        **_waiting(names, settings),
+        "x-consumer-timeout": settings.process_timeout_ms,
+        "x-delivery-limit": settings.delivery_limit,
+    }
+
+
+def orphan_arguments(names: PoolNames, settings: PoolSettings) -> dict[str, Any]:
+    """Of the queue of requests whose key has no group."""
+    return _waiting(names, settings)
+
+
+def _waiting(names: PoolNames, settings: PoolSettings) -> dict[str, Any]:
+    return {
+        "x-queue-type": "classic",
+        "x-message-ttl": settings.request_ttl_ms,
+        "x-max-length": settings.max_length,
+        "x-max-length-bytes": settings.max_length_bytes,
+        "x-overflow": "reject-publish-dlx",
+        "x-dead-letter-exchange": names.exchange_of(names.dead),
+        "x-dead-letter-strategy": "at-least-once",
+    }
+
+
+def dead_arguments() -> dict[str, Any]:
+    """Of the queue of requests that died: it takes all."""
+    return {"x-queue-type": "classic"}
+
+
+def bounded_arguments(most: int) -> dict[str, Any]:
+    """Of a queue that keeps the newest."""
+    return {"x-queue-type": "classic", "x-max-length": most, "x-overflow": "drop-head"}

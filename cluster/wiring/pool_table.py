@@ -1,0 +1,214 @@
+"""Worker pools by name, by id and by the queues that are theirs: what the map answers about them (pools.py folds).
+
+What is a pool's is closed to the commands of others (`refuse`): its exchanges, its queues, and each name that a queue
+of a key of it would have.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from clusterbroker.cluster.errors import AccessRefused, exchange_text, queue_text
+from clusterbroker.cluster.ids import LogIndex, QueueId
+
+from . import commands as c
+from .changes import Change, GroupChanged, GroupEnded, LaunchChanged
+from .pool_entities import Group, Launch, Pool
+from .pool_names import PoolNames, encoded
+from .queue_index import QueueIndex
+from .snapshot import Snapshot
+from .vhosts import Vhosts
+
+PoolPart = Literal["orphans", "dead", "activity", "poison", "requests"]
+
+
+class PoolQueue(NamedTuple):
+    """What a queue is to its pool."""
+
+    pool_id: LogIndex
+    part: PoolPart
+    key: str = ""
+    """Of a group."""
+
+
+class PoolHeld:
+    """A pool with what hangs on it."""
+
+    __slots__ = ("groups", "launches", "names", "pool")
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.names = PoolNames(pool.name)
+        self.groups: dict[str, Group] = {}
+        self.launches: dict[str, Launch] = {}
+
+
+class PoolTable:
+    """All pools. Its attributes are for the fold; others ask its methods."""
+
+    __slots__ = ("_index", "_vhosts", "by_id", "by_prefix", "launched", "queues")
+
+    def __init__(self, vhosts: Vhosts, index: QueueIndex) -> None:
+        """None."""
+        self._vhosts = vhosts
+        self._index = index
+        self.by_id: dict[LogIndex, PoolHeld] = {}
+        self.by_prefix: dict[tuple[str, str], PoolHeld] = {}
+        """Vhost and encoded name."""
+        self.queues: dict[QueueId, PoolQueue] = {}
+        self.launched: dict[str, PoolHeld] = {}
+
+    # ---- questions ----
+
+    def __len__(self) -> int:
+        """Pools, groups and launches."""
+        return len(self.by_id) + len(self.queues) + len(self.launched)
+
+    def find(self, vhost: str, name: str) -> Pool | None:
+        """The pool of this name."""
+        held = self.held(vhost, name)
+        return None if held is None else held.pool
+
+    def get(self, pool_id: LogIndex) -> Pool | None:
+        """The pool of this declaration."""
+        held = self.by_id.get(pool_id)
+        return None if held is None else held.pool
+
+    def all(self, vhost: str | None = None) -> tuple[Pool, ...]:
+        """All pools, or those of a vhost, oldest first."""
+        return tuple(held.pool for held in self.by_id.values() if vhost in (None, held.pool.vhost))
+
+    def names(self, pool_id: LogIndex) -> PoolNames:
+        """The names of a pool that there is."""
+        return self.by_id[pool_id].names
+
+    def group(self, pool_id: LogIndex, key: str) -> Group | None:
+        """The group of a key; None: it is absent."""
+        held = self.by_id.get(pool_id)
+        return None if held is None else held.groups.get(key)
+
+    def groups(self, pool_id: LogIndex) -> tuple[Group, ...]:
+        """Of a pool, oldest first."""
+        held = self.by_id.get(pool_id)
+        return () if held is None else tuple(held.groups.values())
+
+    def launch(self, launch_id: str) -> Launch | None:
+        """The launch of this id, until it is gone."""
+        held = self.launched.get(launch_id)
+        return None if held is None else held.launches[launch_id]
+
+    def launches(self, pool_id: LogIndex) -> tuple[Launch, ...]:
+        """Of a pool, oldest first."""
+        held = self.by_id.get(pool_id)
+        return () if held is None else tuple(held.launches.values())
+
+    def queue(self, queue_id: QueueId) -> PoolQueue | None:
+        """What a queue is to a pool; None: nothing."""
+        return self.queues.get(queue_id)
+
+    def absent_group(self, vhost: str, queue: str) -> tuple[Pool, str] | None:
+        """The pool and key of a request queue that is not there, by its name; None: no pool could have it, or it is
+        there, or the name does not tell the key."""
+        held = self.by_prefix.get((vhost, queue.partition("-")[0]))
+        key = None if held is None else held.names.key_of(queue)
+        if held is None or key is None or key in held.groups or held.pool.deleting:
+            return None
+        return held.pool, key
+
+    def owner_of_exchange(self, vhost: str, name: str) -> Pool | None:
+        """The pool that an exchange belongs to."""
+        held = self.by_prefix.get((vhost, name.partition("-")[0]))
+        return held.pool if held is not None and name in held.names.exchanges else None
+
+    def owner_of_queue(self, vhost: str, name: str) -> Pool | None:
+        """The pool that a queue of this name belongs to, or would belong to."""
+        held = self.by_prefix.get((vhost, name.partition("-")[0]))
+        return held.pool if held is not None and held.names.has_queue(name) else None
+
+    def held(self, vhost: str, name: str) -> PoolHeld | None:
+        """The pool of this name, for the fold."""
+        try:
+            return self.by_prefix.get((vhost, encoded(name)))
+        except UnicodeEncodeError:
+            return None
+
+    # ---- closed to all others ----
+
+    def refuse(self, command: c.AnyCommand) -> None:
+        """403 for a command of somebody else about what is a pool's."""
+        match command:
+            case c.Loosen():
+                self.refuse(command.ending)
+            case c.DeclareExchange() | c.DeclareDelayedExchange() | c.DeleteExchange():
+                self._refuse_exchange(command.vhost, command.name)
+            case c.DeclareQueue() | c.DeleteQueue():
+                self._refuse_queue(command.vhost, command.name)
+            case c.Bind() | c.Unbind():
+                held = self.by_prefix.get((command.vhost, command.source.partition("-")[0]))
+                if held is None or command.source != held.names.exchange_of(held.names.activity):
+                    self._refuse_exchange(command.vhost, command.source)
+                ends = self._refuse_queue if command.destination_kind == "queue" else self._refuse_exchange
+                ends(command.vhost, command.destination)
+
+    def _refuse_exchange(self, vhost: str, name: str) -> None:
+        if (pool := self.owner_of_exchange(vhost, name)) is not None:
+            raise AccessRefused(f"{exchange_text(vhost, name)} {closed(pool)}")
+
+    def _refuse_queue(self, vhost: str, name: str) -> None:
+        if (pool := self.owner_of_queue(vhost, name)) is not None:
+            raise AccessRefused(f"{queue_text(vhost, name)} {closed(pool)}")
+
+    # ---- changes ----
+
+    def put_group(self, held: PoolHeld, group: Group, changes: list[Change]) -> None:
+        """A group came, or changed."""
+        if held.groups.get(group.key) != group:
+            held.groups[group.key] = group
+            changes.append(GroupChanged(group))
+
+    def remove_group(self, held: PoolHeld, group: Group, changes: list[Change]) -> None:
+        """A group ended; its queue has."""
+        del held.groups[group.key]
+        del self.queues[group.queue_id]
+        changes.append(GroupEnded(group))
+
+    def put_launch(self, held: PoolHeld, launch: Launch, changes: list[Change]) -> None:
+        """A launch came, or changed."""
+        held.launches[launch.launch_id] = launch
+        self.launched[launch.launch_id] = held
+        changes.append(LaunchChanged(launch))
+
+    def put_pool(self, held: PoolHeld) -> None:
+        """A pool came."""
+        pool = held.pool
+        self.by_id[pool.pool_id] = self.by_prefix[pool.vhost, encoded(pool.name)] = held
+        parts: tuple[tuple[QueueId, PoolPart], ...] = (
+            (pool.orphans, "orphans"), (pool.dead, "dead"), (pool.activity, "activity"), (pool.poison, "poison"),
+        )  # fmt: skip
+        for queue_id, part in parts:
+            if queue_id in self._index.by_id:
+                self.queues[queue_id] = PoolQueue(pool.pool_id, part)
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Write this part of the map into a snapshot."""
+        snapshot.pools = list(self.all())
+        snapshot.groups = [group for held in self.by_id.values() for group in held.groups.values()]
+        snapshot.launches = [launch for held in self.by_id.values() for launch in held.launches.values()]
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Read this part of the map from a snapshot. KeyError, AssertionError: the snapshot contradicts itself."""
+        for pool in snapshot.pools:
+            self._vhosts.by_name[pool.vhost]
+            self.put_pool(PoolHeld(pool))
+        for group in snapshot.groups:
+            self.by_id[group.pool_id].groups[group.key] = group
+            self.queues[group.queue_id] = PoolQueue(group.pool_id, "requests", group.key)
+        for launch in snapshot.launches:
+            held = self.by_id[launch.pool_id]
+            held.launches[launch.launch_id] = launch
+            self.launched[launch.launch_id] = held
+
+
+def closed(pool: Pool) -> str:
+    """Why nobody else changes what is a pool's."""
+    return f"belongs to pool '{pool.name}': it is closed to clients"

@@ -1,0 +1,62 @@
+"""Answers to callers whose requests died."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clusterbroker.broker.content.message import new_message
+from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.pools.responder import answer_to
+from clusterbroker.broker.wire.amqp091.properties import Properties
+from clusterbroker.cluster.ids import LogIndex, QueueId
+from clusterbroker.cluster.wiring.pool_entities import Pool, PoolSettings
+from clusterbroker.journal.record import Message
+
+DEAD = {"x-first-death-reason": "expired"}
+
+
+def pool(**settings: Any) -> Pool:
+    ids = [QueueId(number) for number in range(5)]
+    return Pool("/", "core", LogIndex(1), "", PoolSettings(**settings), *ids)
+
+
+def request(headers: dict[str, Any] | None = None, **about: Any) -> Message:
+    properties = Properties(headers={**DEAD, **(headers or {})}, **about)
+    return new_message("core-dl-xchg", "42", properties, b"body", 5)
+
+
+def test_an_answer() -> None:
+    answer = answer_to(pool(), request(reply_to="q", correlation_id="c", headers={"own": 1}), 7)
+    assert answer is not None
+    assert answer.message is not None
+    assert (answer.reason, answer.reply_to, answer.message.body) == ("expired", "q", b"")
+    assert (answer.message.exchange, answer.message.routing_key) == (b"", b"q")
+    properties = properties_of(answer.message)
+    assert (properties.correlation_id, properties.type) == ("c", "error")
+    assert properties.headers == {
+        "x-status": b"expired", "x-pool": "core", "x-key": "42",
+        "x-detail": "nobody took the request within its time",
+    }  # fmt: skip
+
+
+def test_a_status_as_text() -> None:
+    answer = answer_to(pool(status_type="text"), request(reply_to="q"), 7)
+    assert answer is not None
+    assert answer.message is not None
+    assert (properties_of(answer.message).headers or {})["x-status"] == "expired"
+
+
+def test_nobody_wants_an_answer() -> None:
+    answer = answer_to(pool(), request(), 7)
+    assert answer is not None
+    assert answer.message is None
+
+
+def test_what_is_none_of_the_pools_dead_is_not_answered() -> None:
+    for headers in ({"x-first-death-reason": "unknown"}, {"x-first-death-reason": 7}, {"x-first-death-reason": None}):
+        assert answer_to(pool(), request(headers, reply_to="q"), 7) is None
+
+
+def test_an_answer_that_died_is_not_answered() -> None:
+    assert answer_to(pool(), request({"x-status": b"expired"}, reply_to="q", type="error"), 7) is None
+    assert answer_to(pool(), request({"x-status": b"expired"}, reply_to="q"), 7) is not None, "a caller's own header"
