@@ -27,7 +27,7 @@ from clusterbroker.cluster.wiring.commands import (
 )
 from clusterbroker.cluster.wiring.delays import as_delayed, delay_queue
 from clusterbroker.cluster.wiring.entities import Binding, DestinationKind
-from clusterbroker.cluster.wiring.exchange_rules import STAGING, declaration
+from clusterbroker.cluster.wiring.exchange_rules import DELAYED, STAGING, declaration
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring.stream_settings import STREAM
 from clusterbroker.journal.values import stored

@@ -25,14 +25,11 @@ from clusterbroker.broker.foreman.reconcile import Seen, State
 from clusterbroker.broker.foreman.spec import WorkerSpec
 from clusterbroker.broker.foreman.templates import BadTemplate, Template, read_templates
 
-app = typer.Typer(no_args_is_help=True, help="Worker pools.")
-
 WAIT_S = 30.0
 LOOK_S = 0.02
 PROBE = "w0-0"
 
 
-@app.command("drivers")
 def pool_drivers(
     config: Annotated[Path, typer.Option("--config", help="The node's config file, with sections [pools.NAME].")],
 ) -> None:

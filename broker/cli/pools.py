@@ -10,10 +10,12 @@ import typer
 from clusterbroker.broker.cli.commands import listed, listing, operation, showing, shown
 from clusterbroker.broker.cli.exit_codes import USAGE, Failed
 from clusterbroker.broker.cli.parameters import Vhost
+from clusterbroker.broker.cli.pool_drivers import pool_drivers
 from clusterbroker.broker.cli.tables import Column, Document, Table, number, pairs, quoted
 from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Worker pools, their groups and workers.")
+app.command("drivers")(pool_drivers)
 
 POOLS = Table(
     (

@@ -62,7 +62,6 @@ COMMANDS: Final[dict[str, Entry]] = {
     "nodes": Entry("nodes", "app", CLUSTER, "node"),
     "members": Entry("administration", "members", CLUSTER),
     "checks": Entry("checks", "app", CLUSTER, "check"),
-    "pools": Entry("pool_drivers", "app", NODE, "pool"),
     "drain": Entry("administration", "draining", CLUSTER),
     "join": Entry("administration", "join", CLUSTER),
     "leave": Entry("administration", "leave", CLUSTER),
