@@ -78,6 +78,7 @@ class BridgesPort(Protocol):
     """Bridges of the cluster, as this node sees them."""
 
     def rows(self) -> list[dict[str, Any]]: ...
+    def stop(self) -> None: ...
 
 
 class ControlPort(Protocol):

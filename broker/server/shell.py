@@ -51,7 +51,7 @@ from clusterbroker.journal.stream_catalogue import NOTHING, Taken
 if TYPE_CHECKING:
     from clusterbroker.broker.server.inspecting import Inspector
     from clusterbroker.broker.server.member.cluster_shell import ClusterShell
-    from clusterbroker.broker.server.ports import LinkEndsPort
+    from clusterbroker.broker.server.ports import BridgesPort, LinkEndsPort
     from clusterbroker.broker.stats.inspection import Request, Result
 
 TICK_S = 0.5
@@ -106,7 +106,7 @@ class NodeShell:
         self._apart: Apart | None = None
         self.scrub: Scrub | None = None
         self.link_ends: LinkEndsPort | None = None
-        self.bridges: Bridges | None = None
+        self.bridges: BridgesPort | None = None
         self._inspector: Inspector | None = None
         self._stopped = False
 
