@@ -285,6 +285,8 @@ class Incoming:
     ignored: bool = False
     disposed: bool = False
     """Its outcome was said on the present attach."""
+    left_out: bool = False
+    """No map has named it since it came last: if the peer still holds it, it comes as if it were new."""
 
     @property
     def payload(self) -> bytes:
@@ -299,6 +301,9 @@ class ReceiverLink(LinkEnd[Incoming]):
     def __init__(self, terms: Terms) -> None:
         super().__init__(terms)
         self.current: Incoming | None = None
+        self.keeps = False
+        """The peer sends what a complete map lacks as new deliveries: it offers to keep links."""
+        self._leaves_out = False
 
     def restore(self, tag: bytes, state: State) -> None:
         """A delivery of an earlier life of this client, which has its outcome here."""
@@ -334,6 +339,9 @@ class ReceiverLink(LinkEnd[Incoming]):
             if known is None:
                 return Incoming(tag, number, ignored=True)
             known.number = number
+            return known
+        if known is not None and known.left_out:
+            known.number, known.left_out = number, False
             return known
         if known is not None:
             raise ProtocolError(f"the delivery-tag {tag!r} is in use by an unsettled delivery")
@@ -390,22 +398,39 @@ class ReceiverLink(LinkEnd[Incoming]):
         return lost
 
     def map(self, size_max: int) -> OwnMap:
-        return self.series.name([(each.tag, each.state) for each in self.unsettled.values()], size_max)
+        """Of what the program has in hand without an outcome a map says nothing that the peer does not know. Where it
+        has no room, it is left out, and comes once more: otherwise a program that collects would wait for ever, for
+        nothing new comes while a map is incomplete."""
+        known = [(each.tag, each.state) for each in self.unsettled.values()]
+        own = self.series.name(known, size_max)
+        if not self.keeps or not (own.incomplete or self._leaves_out):
+            return own
+        for each in self.unsettled.values():
+            each.left_out = each.left_out or each.state is None
+        return self.series.name([one for one in known if one[1] is not None], size_max)
 
     def resume(self, peer: PeerMap) -> list[LinkEvent]:
         plan = plan_receiver(self.series.own, peer)
         events: list[LinkEvent] = []
+        awaited = [known for tag in plan.awaited if (known := self.unsettled.get(tag)) is not None]
+        for known in awaited:
+            known.left_out = False
         for tag in (*plan.settled, *plan.lost):
-            delivery = self.unsettled.pop(tag)
-            if tag in plan.settled:
+            delivery = self.unsettled.pop(tag, None)
+            if delivery is None:
+                continue  # the program has settled it since our attach went out
+            if tag in plan.settled and not delivery.left_out:
                 delivery.settled = True
                 events.append(Settled(self, delivery))
             else:
                 events.append(Lost(self, delivery))
-        if plan.is_partial:
-            self.series.took(plan.awaited, bool(events))
-        else:
+        if not plan.is_partial:
+            self._leaves_out = False
             self.series.completed()
+            return events
+        in_hand = [known.tag for known in awaited if known.state is None] if self.keeps else []
+        self._leaves_out = self._leaves_out or bool(in_hand)
+        self.series.took(plan.awaited.difference(in_hand), bool(events or in_hand))
         return events
 
 

@@ -161,8 +161,11 @@ class Session:
         if (attach.source is None and link.role) or (attach.target is None and not link.role):
             return []  # its detach, with the error, follows (2.6.3)
         link.attached = True
+        keeps = link.terms.recoverable and LINK_RECOVERY in attach.offered_capabilities
         if isinstance(link, SenderLink):
-            link.spent.answers = link.terms.recoverable and LINK_RECOVERY in attach.offered_capabilities
+            link.spent.answers = keeps
+        else:
+            link.keeps = keeps
         link.delivery_count = (attach.initial_delivery_count or 0) if link.role else 0
         events: list[SessionEvent] = [Attached(link, attach)]
         if link.terms.recoverable and link.resumes:
@@ -318,7 +321,7 @@ class Session:
             self._received[delivery.number] = link, delivery
         if self._incoming_window <= WINDOW // 2:
             self._tell()
-        if transfer.resume:
+        if transfer.resume or (delivery is not None and delivery.state is not None):
             self._dispose_due(link)
         return [*events, *(self.pump() if link.wants_reattach else [])]
 

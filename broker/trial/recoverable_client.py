@@ -133,7 +133,7 @@ class Program:
         for link in self._links:
             state = f"attached {link.attached}, credit {link.credit}, {len(link.unsettled)} unsettled"
             line = f", {len(link.queue)} and {len(link.resuming)} to send" if isinstance(link, SenderLink) else ""
-            print(f"  {link.terms.name}: {state}{line}, partial {link.partial}", file=sys.stderr, flush=True)
+            print(f"  {link.terms.name}: {state}{line}, partial {link.series.waits}", file=sys.stderr, flush=True)
 
     def _failed(self, error: BaseException) -> None:
         self.note(f"error {error}".replace("\n", " "))

@@ -50,6 +50,8 @@ class Memory:
     line: list[tuple[bytes, bytes]] = field(default_factory=list)
     """Tag and payload of what the receiver has not been sent."""
     held: dict[bytes, bytes] = field(default_factory=dict)
+    keeps: bool = False
+    """The peer offers to keep links: what a complete map of the client's lacks comes as a new delivery."""
     calm: bool = False
     """No connection breaks any more."""
     outcomes: dict[bytes, Composite] = field(default_factory=dict)
@@ -74,6 +76,8 @@ class Peer:
         self.next_id = 0
         self.sent: dict[int, bytes] = {}
         self.resuming: list[tuple[bytes, Composite | None]] = []
+        self.first: list[bytes] = []
+        """Held, and not in the client's map: sent as new deliveries."""
         self.closed = False
         self.told: dict[int, Taken] = {}
 
@@ -127,6 +131,8 @@ class Peer:
             cut = self.chance.randrange(1, len(told) + 1)
         cut = min(cut, 12)
         self.partial[role] = attach.incomplete_unsettled or cut < len(told)
+        if role:
+            self.first = []
         if not attach.incomplete_unsettled and not role:
             for tag in [tag for tag in memory.taken if tag not in client]:
                 del memory.taken[tag]
@@ -135,6 +141,7 @@ class Peer:
                 name=attach.name, handle=attach.handle, role=not role, rcv_settle_mode=attach.rcv_settle_mode,
                 source=attach.source, target=attach.target, initial_delivery_count=0 if role else None,
                 unsettled=dict(told[:cut]), incomplete_unsettled=cut < len(told),
+                offered_capabilities=("clusterbroker:link-recovery",) if self.memory.keeps else (),
             )
         )  # fmt: skip
         if role:
@@ -181,7 +188,10 @@ class Peer:
                 self._carry_out(tag, state)
         if not partial:
             first = [tag for tag in memory.held if tag not in client]
-            memory.line[:0] = [(tag, memory.held.pop(tag)) for tag in first]
+            if memory.keeps:
+                self.first = first
+            else:
+                memory.line[:0] = [(tag, memory.held.pop(tag)) for tag in first]
 
     # -- the client sends
 
@@ -256,7 +266,7 @@ class Peer:
         handle = next((handle for handle, role in self.handles.items() if role), None)
         if handle is None:
             return
-        while self.credit > 0 and (self.resuming or (self.memory.line and not self.partial[True])):
+        while self.credit > 0 and (self.resuming or self.first or (self.memory.line and not self.partial[True])):
             self.credit -= 1
             self.count += 1
             number, self.next_id = self.next_id, self.next_id + 1
@@ -268,6 +278,9 @@ class Peer:
                     self.say(said)
                     continue
                 self._send(handle, number, tag, self.memory.held[tag], resume=True)
+            elif self.first:
+                tag = self.first.pop(0)
+                self._send(handle, number, tag, self.memory.held[tag], resume=False)
             else:
                 tag, payload = self.memory.line.pop(0)
                 self.memory.held[tag] = payload

@@ -37,7 +37,9 @@ class World:
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
-        self.memory = Memory()
+        self.memory = Memory(keeps=chance.random() < 0.5)
+        self.collects = chance.random() < 0.4
+        """The program has many in hand before it says what becomes of them."""
         self.sender = SenderLink(_terms("out"))
         self.receiver = ReceiverLink(_terms("in"))
         self.submitted: list[bytes] = []
@@ -103,7 +105,7 @@ class World:
 
     def credit(self) -> None:
         if self.session is not None and self.receiver.credit < 3:
-            self.session.grant(self.receiver, 8)
+            self.session.grant(self.receiver, 60 if self.collects else 8)
 
     # -- what happens on the way
 
@@ -145,9 +147,11 @@ class World:
                 raise AssertionError(event)
 
     def step(self) -> None:
+        offers, disposes, losses = (20, 1, 2) if self.collects else (6, 6, 1)
         deeds = (
-            (self.submit, 6), (self.offer, 6), (self.dispose, 6), (self.settle, 6), (self.credit, 4),
-            (self.up_some, 20), (self.down_some, 20), (self.peer.answer, 6), (self.peer.deliver, 6), (self.lose, 1),
+            (self.submit, 6), (self.offer, offers), (self.dispose, disposes), (self.settle, 6), (self.credit, 4),
+            (self.up_some, 20), (self.down_some, 20), (self.peer.answer, 6), (self.peer.deliver, 6),
+            (self.lose, losses),
         )  # fmt: skip
         self.chance.choices([deed for deed, _ in deeds], [weight for _, weight in deeds])[0]()
 

@@ -204,6 +204,26 @@ async def test_thousands_of_outcomes_come_through_small_frames(durable: Cutter, 
         assert connection.reconnects == 1
 
 
+async def test_a_program_that_collects_before_it_accepts_gets_new_ones(durable: Cutter) -> None:
+    """What it has in hand has no room in a map, and no outcome that could make room: the maps leave it out."""
+    async with await connect(durable.url, container_id="c", frame_max=SMALL, backoff=QUICK) as connection:
+        receiver = await held(connection, True)
+        deliveries = [await anext(receiver) for _ in range(HELD)]
+        durable.cut()
+        early = [asyncio.ensure_future(each.accept()) for each in deliveries[::7]]
+        sender = await connection.sender("/queues/q")
+        await sender.send(Message(body=b"new"))
+        delivery = await receiver.receive(HANGS_S)
+        assert delivery is not None
+        assert delivery.body == b"new"
+        rest = [each.accept() for place, each in enumerate(deliveries) if place % 7]
+        await asyncio.wait_for(asyncio.gather(delivery.accept(), *early, *rest), HANGS_S)
+        assert not receiver.link.unsettled
+        await receiver.close()
+        other = await connection.receiver("/queues/q")
+        assert await other.receive(0.1) is None, "each was accepted, and came once"
+
+
 DOUBTED = 4000
 """With tags of 32 bytes more than an attach has room for."""
 
