@@ -58,6 +58,8 @@ class Checkers:
         self._failed: dict[str, tuple[int, float]] = {}
         """By key: failed starts in a row, and the time of the last one."""
         self._late: set[str] = set()
+        self._ended: set[str] = set()
+        """Keys whose group was dropped since it failed last."""
         self._surplus_of_step: dict[str, int] = {}
 
     @property
@@ -257,7 +259,11 @@ class Checkers:
         self._failed.pop(key, None)
 
     def _fails(self, key: str) -> None:
-        self._failed[key] = (self._failed.get(key, (0, 0.0))[0] + 1, self._now_s)
+        count, last_s = self._failed.get(key, (0, 0.0))
+        if key in self._ended and self._now_s - last_s >= min(2.0 ** max(0, count - 1), MINUTE_S):
+            count = 0  # its group is another one than that which failed, and the wait was over
+        self._ended.discard(key)
+        self._failed[key] = (count + 1, self._now_s)
 
     def ended(self, gone: Gone) -> None:
         if not gone.ready and not gone.asked and gone.worker not in self._late:
@@ -272,6 +278,7 @@ class Checkers:
 
     def dropped(self, group: Group) -> None:
         self.idle(group)
+        self._ended.add(group.key)
         require(group.state is GroupState.DRAINING, f"idle: {group.key!r} is dropped out of {group.state.value}")
 
     def rest(self) -> None:
