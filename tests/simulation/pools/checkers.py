@@ -7,7 +7,8 @@ No checker asks the policy what it counted: launches, claims, windows and shares
     I9   memory promised is at most the capacity, at every place, by what was learnt until then
     I10  no worker that holds a message is stopped before `grace_s` after it was retired; no busy group is evicted
     I11  rest: without load everything is gone after the delays, and nothing ticks
-    I13  starts of a key in a minute are at most 6 (or its workers, if more), beside those that its growth takes
+    I13  starts of a key in a minute are at most 6 (or its workers, if more), beside those that its growth takes;
+         a group that was dropped, by delays below a minute, begins anew
     back a group waits 1, 2, 4 .. 60 s after failed starts in a row, whatever was begun in between
     idle a group that holds or has messages is neither unbound nor drained nor dropped
     down a surplus leaves at least the largest need of the last minute
@@ -279,6 +280,7 @@ class Checkers:
     def dropped(self, group: Group) -> None:
         self.idle(group)
         self._ended.add(group.key)
+        self._starts[group.key].clear()  # the pool's delays let it go: no flapping of the policy
         require(group.state is GroupState.DRAINING, f"idle: {group.key!r} is dropped out of {group.state.value}")
 
     def rest(self) -> None:
