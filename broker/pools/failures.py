@@ -74,6 +74,7 @@ class Failures:
         group = self._groups.setdefault(key, _Group())
         group.detail = detail
         self._places.setdefault(place, _Place()).failures[key] += 1
+        self._left.discard(key)
         group.failures += 1
         group.level += 1
         group.at_s = now_s
@@ -86,6 +87,7 @@ class Failures:
     def crashed(self, key: str, now_s: float) -> None:
         """Count a ready worker that ended unasked. Workers that end together are one crash."""
         group = self._groups.setdefault(key, _Group())
+        self._left.discard(key)
         group.at_s = now_s
         if now_s >= group.until_s:
             group.level += 1

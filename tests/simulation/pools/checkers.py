@@ -7,7 +7,8 @@ No checker asks the policy what it counted: launches, claims, windows and shares
     I9   memory promised is at most the capacity, at every place, by what was learnt until then
     I10  no worker that holds a message is stopped before `grace_s` after it was retired; no busy group is evicted
     I11  rest: without load everything is gone after the delays, and nothing ticks
-    I13  starts of a key in a minute are at most 6 (or its workers, if more), beside those that its growth takes
+    I13  starts of a key in a minute are at most 6 (or its workers, if more), beside those that its growth takes;
+         a group that was dropped, by delays below a minute, begins anew
     back a group waits 1, 2, 4 .. 60 s after failed starts in a row, whatever was begun in between
     idle a group that holds or has messages is neither unbound nor drained nor dropped
     down a surplus leaves at least the largest need of the last minute
@@ -58,6 +59,8 @@ class Checkers:
         self._failed: dict[str, tuple[int, float]] = {}
         """By key: failed starts in a row, and the time of the last one."""
         self._late: set[str] = set()
+        self._ended: set[str] = set()
+        """Keys whose group was dropped since it failed last."""
         self._surplus_of_step: dict[str, int] = {}
 
     @property
@@ -257,7 +260,11 @@ class Checkers:
         self._failed.pop(key, None)
 
     def _fails(self, key: str) -> None:
-        self._failed[key] = (self._failed.get(key, (0, 0.0))[0] + 1, self._now_s)
+        count, last_s = self._failed.get(key, (0, 0.0))
+        if key in self._ended and self._now_s - last_s >= min(2.0 ** max(0, count - 1), MINUTE_S):
+            count = 0  # its group is another one than that which failed, and the wait was over
+        self._ended.discard(key)
+        self._failed[key] = (count + 1, self._now_s)
 
     def ended(self, gone: Gone) -> None:
         if not gone.ready and not gone.asked and gone.worker not in self._late:
@@ -272,6 +279,8 @@ class Checkers:
 
     def dropped(self, group: Group) -> None:
         self.idle(group)
+        self._ended.add(group.key)
+        self._starts[group.key].clear()  # the pool's delays let it go: no flapping of the policy
         require(group.state is GroupState.DRAINING, f"idle: {group.key!r} is dropped out of {group.state.value}")
 
     def rest(self) -> None:

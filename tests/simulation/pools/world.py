@@ -103,7 +103,8 @@ class Group:
     service_s: float = 0.0
     workers: dict[str, Worker] = field(default_factory=dict)
     unbound_s: float = 0.0
-    timed: bool = False
+    timed_s: float = -1.0
+    """Idle time for whose end a timer is set."""
 
     @property
     def held(self) -> int:
@@ -388,9 +389,9 @@ class World:
         for key, group in list(self.groups.items()):
             idle_s = self.policy.idle_s(key, self.now_s)
             busy = bool(group.queue or group.held)
-            if not busy and not group.timed:  # the controller's own timer
+            if not busy and abs(self.now_s - idle_s - group.timed_s) > 1e-3:  # the controller's own timer
+                group.timed_s = self.now_s - idle_s
                 self.after(self.unbind_s - idle_s + 1e-3, self.wake)
-            group.timed = not busy
             if group.queue:
                 group.state = GroupState.ACTIVE
             elif group.state is GroupState.ACTIVE and idle_s >= self.unbind_s:
