@@ -82,10 +82,10 @@ class Producers:
 
     def note(self, producer: bytes, number: int, fleeting: bool = False) -> None:
         """A publish that is not known is appended in this turn; `fleeting`: its message never comes to the log."""
-        assert not self.knows(producer, number), "a publish is noted once"
         if is_dead_letter(producer):
             self._note_dead(producer, number)
             return
+        assert not self.knows(producer, number), "a publish is noted once"
         if fleeting and self._memory is None:
             self._memory = ClientNumbers(MemoryTable(self._ring))
         if self._memory is not None:
@@ -150,7 +150,9 @@ class Producers:
 
     def _note_dead(self, producer: bytes, number: int) -> None:
         name, bit = _bucket(producer, number)
-        self._note_bits(producer, number // BUCKET_BITS, self._ring.attributes.get(name, 0) | 1 << bit)
+        known = self._ring.attributes.get(name, 0)
+        assert not known >> bit & 1, "a publish is noted once"
+        self._note_bits(producer, number // BUCKET_BITS, known | 1 << bit)
 
     def _note_bits(self, producer: bytes, bucket: int, bits: int) -> None:
         source = producer[len(LETTERS) :]

@@ -34,7 +34,7 @@ BODIES: dict[tuple[str, str], Schema] = {
 }
 OTHERS_SAY = {"apply_to"}
 """What clients also send, in the place of what the schemas name."""
-NO_FORM = ("not_base64", "there is no", "no_such_user", "look again", "is no condition")
+NO_FORM = ("not_base64", "there is no", "no_such_user", "look again", "is no condition", "days from now at most")
 """Why else something is refused."""
 TEXTS = st.text("ab0", max_size=6)
 PLACE = recorded_place()
