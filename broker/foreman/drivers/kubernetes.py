@@ -183,6 +183,8 @@ class Pods:
 
 
 def _state(pod: Any) -> State:
+    if pod.metadata.deletion_timestamp is not None and not pod.spec.node_name:
+        return State.EXITED  # it was never scheduled, so no kubelet ends it: only our finalizer keeps it
     return STATES.get(pod.status.phase, State.STARTING)
 
 

@@ -84,6 +84,10 @@ async def wrote(path: Path) -> bytes:
     return text
 
 
+async def lines(path: Path, count: int) -> bool:
+    return content(path).count(b"\n") == count
+
+
 def running(beside: World) -> None:
     if not beside.runs:
         pytest.skip(f"{beside.name} runs nothing")
@@ -157,8 +161,11 @@ async def test_an_exit_status_is_told(beside: World, driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("key", ["42", "", "infra=42,timetable=24", NASTY], ids=["plain", "empty", "pairs", "nasty"])
-async def test_rules_38_and_64_variables_and_no_shell(beside: World, driver: Driver, files: Path, key: str) -> None:
+async def test_rules_38_and_64_variables_and_no_shell(
+    beside: World, driver: Driver, files: Path, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     running(beside)
+    monkeypatch.setenv("TOKEN", "of the foreman's own environment")
     key = key.format(files=files) if key == NASTY else key
     script = 'cat /proc/$$/environ > "$1"/env.part; printf %s "$2" > "$1"/key; mv "$1"/env.part "$1"/env'
     template = beside.template(script, str(files), "{key}", environment={"MODEL": "a {key} b"}, env_pass=["LANG"])
@@ -212,6 +219,8 @@ async def test_places_do_not_see_each_other(beside: World, driver: Driver, files
     try:
         for one in (driver, *others):
             await one.start(spec(), beside.template(WAITS.format(files=files)))
+        if beside.runs:
+            await until(lambda: lines(files / "up", 3))
         for one, labels in zip(
             (driver, *others), [("c1u5ter", "node1"), ("another", "node1"), ("c1u5ter", "node2")], strict=True
         ):
@@ -219,7 +228,8 @@ async def test_places_do_not_see_each_other(beside: World, driver: Driver, files
         await driver.kill("w1-0")
         await becomes(driver, State.EXITED)
         for one in others:
-            assert (await becomes(one, State.RUNNING)).exit is None
+            await one.stop("w1-0", 30)
+            assert (await becomes(one, State.EXITED)).exit == 0, "it ran on until it was told to end"
     finally:
         for one in others:
             await clear(one)

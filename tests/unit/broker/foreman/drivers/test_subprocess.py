@@ -94,10 +94,10 @@ async def test_an_exit_status_is_that_of_a_shell(driver: Subprocesses) -> None:
 
 
 async def test_a_stopped_worker_hears_term(driver: Subprocesses, tmp_path: Path) -> None:
-    await driver.start(spec(), shell(f"echo $$ > {tmp_path}/up; exec sleep 600"))
+    await driver.start(spec(), shell(f"trap 'exit 5' TERM; echo $$ > {tmp_path}/up; while :; do sleep 0.05; done"))
     os.kill(int(await written(tmp_path / "up")), signal.SIGSTOP)
     await driver.stop("w1-0", 1)
-    assert (await over(driver)).exit == 143
+    assert (await over(driver)).exit == 5
 
 
 async def test_peak_memory_is_told(driver: Subprocesses) -> None:
