@@ -72,12 +72,14 @@ class Carrier:
         plan: Plan,
         ledger: tuple[Ledger, State] | None,
         tell: Callable[[Mover], object] = lambda _: None,
+        gather_s: float = 0.0,
     ) -> None:
-        """`ledger` with its state: counted; None: plain. `tell`: hears of progress."""
+        """`ledger` with its state: counted; None: plain. `tell`: hears of progress. `gather_s`: records that come
+        within this time are written together."""
         self.mover = Mover(plan, ledger[1] if ledger is not None else None)
         self._source, self._queue, self._destination = source, queue, destination
         self._ledger = ledger[0] if ledger is not None else None
-        self._tell = tell
+        self._tell, self._gather_s = tell, gather_s
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
@@ -176,6 +178,8 @@ class Carrier:
     async def _write_records(self, ledger: Ledger) -> None:
         while True:
             await self._record_asked.wait()
+            if self._gather_s:
+                await asyncio.sleep(self._gather_s)
             self._record_asked.clear()
             asked = list(self._records)
             self._records.clear()

@@ -26,7 +26,8 @@ queue of RabbitMQ hands out what its dead consumer had behind what is new.)
 
 A classic queue of RabbitMQ that crashes forgets acknowledgements of the last moments, answered or not, and flags all
 messages. So the last PAST_MAX that were closed are known as well, if they come in a run (`weigh`), until a message
-comes that is none of them. Of these, and of what an earlier session than the last one published, those with a twin are not recognised: a copy is better than
+comes that is none of them. Of these,
+and of what an earlier session than the last one published, those with a twin are not recognised: a copy is better than
 a loss.
 """
 
