@@ -47,7 +47,8 @@ from clusterbroker.broker.node.watching import Watching
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.effort import TURN, Effort
 from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.local_queue import Loaded, LocalQueue
+from clusterbroker.broker.queues.host import Loaded
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.labour import Labour

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from clusterbroker.broker.queues.local_queue import Loaded, LocalQueue
+from clusterbroker.broker.queues.host import Loaded
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.cluster.wiring.entities import User
 from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message

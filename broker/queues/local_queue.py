@@ -10,13 +10,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from clusterbroker.broker.queues.attributes import MOVED
 from clusterbroker.broker.queues.browse import Browse, Browsed
-from clusterbroker.broker.queues.dead_lettering.death import Reason
-from clusterbroker.broker.queues.effort import Effort
 from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY, NOT_HELD, CommitPart, Moved, QueueHandle, Taken
+from clusterbroker.broker.queues.host import Host
 from clusterbroker.broker.queues.link_deliveries import NO_ROOM, STALE, AskedTags, Tagged
 from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.ring import Ring
@@ -24,126 +23,13 @@ from clusterbroker.broker.queues.subscription import LocalConsumer, Member, Subs
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
-from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
-from clusterbroker.journal.stream_catalogue import Taken as Records
-from clusterbroker.journal.stream_catalogue import Wish
 
 if TYPE_CHECKING:
     from clusterbroker.broker.queues.link_held import LinkHolding
 
 Row = tuple[Message, "tuple[bytes, int] | None"]
 """With its producer's number, if that gave it one."""
-Loaded = Callable[[Sequence[Location], Sequence[Message], Sequence[Location]], None]
-"""What was read, and what was asked for: the rest cannot be read, and is held back (broker/node/damages.py)."""
-
-
-class Links(Protocol):
-    """The recoverable links of all nodes."""
-
-    def since(self, queue: LocalQueue, link: int, attach: int) -> int:
-        """What the map says of an attach of a link (`cluster.wiring.links`), to a queue that may know deliveries of it
-        from now on; 0: it does not count."""
-
-    @property
-    def withdraws(self) -> bool:
-        """Whether every member tells a client what its link has held for too long."""
-
-
-class Due(Protocol):
-    """Messages of delay queues that are due."""
-
-    def targets(self, queue: LocalQueue, message: Message) -> Sequence[QueueHandle] | None:
-        """Where a message goes now that it is due; None: its exchange ends just now."""
-
-    def publish(
-        self, queue: LocalQueue, messages: Sequence[Message], numbers: Sequence[int], targets: Sequence[QueueHandle],
-        tickets: Sequence[Ticket],
-    ) -> None:  # fmt: skip
-        """Publish them to each target, under the queue's dead-letter name and these numbers; each target has its
-        ticket. Several go to one target that refuses nothing."""
-
-
-class Host(Protocol):
-    """The node, as its queues and streams see it."""
-
-    @property
-    def recovery(self) -> Links: ...
-
-    @property
-    def now_ms(self) -> int:
-        """Time of what is being handled, wall clock."""
-
-    @property
-    def ages_by_ms(self) -> int | None:
-        """The date by which a stream's messages are too old or not; None: no message may be called so now."""
-
-    @property
-    def effort(self) -> Effort:
-        """What the node has left for dead letters in this turn."""
-
-    @property
-    def dead_lettering(self) -> bool:
-        """A dead letter is being published: no other one is now."""
-
-    def later(self, queue: LocalQueue) -> None:
-        """Mark the log's ring in the node's next turn, and see to it that this comes soon."""
-
-    def soon(self, goes_on: Callable[[], None]) -> None:
-        """Call it in the node's next turn, or a later one if others there are much work already."""
-
-    def stumbled(self, queue: LocalQueue, error: Exception, seq: int = 0) -> None:
-        """Something raised in the log's work, over the message with this seq if it is known: set the log aside."""
-
-    def dead_letter(self, queue: LocalQueue, message: Message, reason: Reason) -> None:
-        """Publish the message to the queue's dead-letter exchange."""
-
-    def dead_letter_once(
-        self, queue: LocalQueue, message: Message, reason: Reason, number: int, ticket: Ticket
-    ) -> bool:
-        """As `dead_letter`, to queues wherever they are: `publish_named` under the queue's dead-letter name and this
-        number; the ticket is held by each target. False: no exchange, or no route (a cycle is a route)."""
-
-    @property
-    def due(self) -> Due:
-        """For delay queues."""
-
-    def load(self, queue: LocalQueue, locations: list[Location], loaded: Loaded) -> None:
-        """Read messages from the journal. `loaded` is not called when the log was deleted."""
-
-    def fetch(
-        self,
-        queue: LocalQueue,
-        locations: Sequence[Location],
-        then: Callable[[Sequence[Message]], None],
-        otherwise: Callable[[], None] = ...,
-    ) -> None:
-        """Read messages from the journal for `then`. Not called when the log went away; `otherwise` in its place when
-        some of them are damaged."""
-
-    def read_stream(self, queue: LocalQueue, wish: Wish, then: Callable[[Records], None]) -> None:
-        """Read records of a stream's past; `then` is not called when the stream goes away."""
-
-    def begins_late(self, queue: LocalQueue, offset: int) -> None:
-        """It is a stream that keeps everything, and its readers are told that it begins here, above 0."""
-
-    def write(self, queue: LocalQueue) -> None:
-        """The ring has something for the next group commit."""
-
-    def rest(self, queue: LocalQueue) -> None:
-        """It was marked for what was published just now: the mark may go if a turn could do nothing for that yet."""
-
-    def wake(self, queue: LocalQueue, at_ms: int) -> None:
-        """Mark the log's ring at this time; replaces an earlier wish."""
-
-    def moves(self, segment_id: int) -> bool:
-        """Whether the rows of this committed segment may be on their way."""
-
-    def keeps(self, queue: LocalQueue, segment_id: int) -> None:
-        """The log remembers what it has of a segment, and wants to hear of its end."""
-
-    def end(self, queue: LocalQueue) -> None:
-        """Propose the queue's deletion: it is auto-delete or expired and unused."""
 
 
 class LocalQueue(QueueHandle):

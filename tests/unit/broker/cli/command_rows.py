@@ -274,6 +274,7 @@ ELSEWHERE = {
     "demo": "tests/faults/test_trial.py", "verify": "tests/faults/test_trial.py", "chaos": "tests/faults/test_trial.py",
     "journal forget": "tests/unit/broker/server/test_recovery.py",
     "forget-node": "tests/faults/test_command_line.py, for a member that is dead",
+    "pools drivers": "tests/unit/broker/cli/test_pool_drivers.py",
     "rescue": "tests/faults/test_rescue.py",
     "journal import": "tests/faults/test_journal_import.py",
 }  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from clusterbroker.broker.cli.pool_drivers import app
+from clusterbroker.broker.cli.pools import app
 
 USER = 'user = "root"' if os.geteuid() == 0 else ""
 
@@ -18,7 +18,7 @@ def said(tmp_path: Path, text: str, mode: int = 0o600) -> tuple[int, list[str], 
     config = tmp_path / "broker.toml"
     config.write_text(text)
     config.chmod(mode)
-    done = CliRunner().invoke(app, ["--config", str(config)])
+    done = CliRunner().invoke(app, ["drivers", "--config", str(config)])
     return done.exit_code, done.stdout.splitlines(), done.stderr
 
 

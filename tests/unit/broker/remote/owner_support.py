@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from clusterbroker.broker.queues.effort import Effort
-from clusterbroker.broker.queues.local_queue import Loaded, LocalQueue
+from clusterbroker.broker.queues.host import Loaded
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.ticket import Ticket
