@@ -223,7 +223,7 @@ async def test_rule_66_a_file_that_others_may_write(tmp_path: Path) -> None:
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "clusterbroker.broker.foreman.main", *words, "--lifeline", str(its.fileno())],
-        pass_fds=[its.fileno()], capture_output=True, text=True,
+        pass_fds=[its.fileno()], capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     own.close()
     its.close()
