@@ -27,7 +27,7 @@ from clusterbroker.broker.delay.due_letters import HELD_MAX, DueLetters, Letter
 from clusterbroker.broker.delay.lanes import RETRY_FIRST_MS, Lane
 from clusterbroker.broker.delay.pace import Pace
 from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.host import Host
+from clusterbroker.broker.queues.local_queue import Host
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.states import READY, UNACKED

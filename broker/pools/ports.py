@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.host import Host
+from clusterbroker.broker.queues.local_queue import Host
 from clusterbroker.cluster.wiring.commands import AnyCommand
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring.view import ClusterView

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, TypeVar
 
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.effort import Effort
@@ -14,17 +14,16 @@ from clusterbroker.journal.record import Message
 from clusterbroker.journal.stream_catalogue import Taken as Records
 from clusterbroker.journal.stream_catalogue import Wish
 
-if TYPE_CHECKING:
-    from clusterbroker.broker.queues.local_queue import LocalQueue
-
+Q_contra = TypeVar("Q_contra", contravariant=True)
+"""The queue as its node knows it (`local_queue.LocalQueue`)."""
 Loaded = Callable[[Sequence[Location], Sequence[Message], Sequence[Location]], None]
 """What was read, and what was asked for: the rest cannot be read, and is held back (broker/node/damages.py)."""
 
 
-class Links(Protocol):
+class Links(Protocol[Q_contra]):
     """The recoverable links of all nodes."""
 
-    def since(self, queue: LocalQueue, link: int, attach: int) -> int:
+    def since(self, queue: Q_contra, link: int, attach: int) -> int:
         """What the map says of an attach of a link (`cluster.wiring.links`), to a queue that may know deliveries of it
         from now on; 0: it does not count."""
 
@@ -33,25 +32,25 @@ class Links(Protocol):
         """Whether every member tells a client what its link has held for too long."""
 
 
-class Due(Protocol):
+class Due(Protocol[Q_contra]):
     """Messages of delay queues that are due."""
 
-    def targets(self, queue: LocalQueue, message: Message) -> Sequence[QueueHandle] | None:
+    def targets(self, queue: Q_contra, message: Message) -> Sequence[QueueHandle] | None:
         """Where a message goes now that it is due; None: its exchange ends just now."""
 
     def publish(
-        self, queue: LocalQueue, messages: Sequence[Message], numbers: Sequence[int], targets: Sequence[QueueHandle],
+        self, queue: Q_contra, messages: Sequence[Message], numbers: Sequence[int], targets: Sequence[QueueHandle],
         tickets: Sequence[Ticket],
     ) -> None:  # fmt: skip
         """Publish them to each target, under the queue's dead-letter name and these numbers; each target has its
         ticket. Several go to one target that refuses nothing."""
 
 
-class Host(Protocol):
+class NodeOfQueues(Protocol[Q_contra]):
     """The node, as its queues and streams see it."""
 
     @property
-    def recovery(self) -> Links: ...
+    def recovery(self) -> Links[Q_contra]: ...
 
     @property
     def now_ms(self) -> int:
@@ -69,34 +68,32 @@ class Host(Protocol):
     def dead_lettering(self) -> bool:
         """A dead letter is being published: no other one is now."""
 
-    def later(self, queue: LocalQueue) -> None:
+    def later(self, queue: Q_contra) -> None:
         """Mark the log's ring in the node's next turn, and see to it that this comes soon."""
 
     def soon(self, goes_on: Callable[[], None]) -> None:
         """Call it in the node's next turn, or a later one if others there are much work already."""
 
-    def stumbled(self, queue: LocalQueue, error: Exception, seq: int = 0) -> None:
+    def stumbled(self, queue: Q_contra, error: Exception, seq: int = 0) -> None:
         """Something raised in the log's work, over the message with this seq if it is known: set the log aside."""
 
-    def dead_letter(self, queue: LocalQueue, message: Message, reason: Reason) -> None:
+    def dead_letter(self, queue: Q_contra, message: Message, reason: Reason) -> None:
         """Publish the message to the queue's dead-letter exchange."""
 
-    def dead_letter_once(
-        self, queue: LocalQueue, message: Message, reason: Reason, number: int, ticket: Ticket
-    ) -> bool:
+    def dead_letter_once(self, queue: Q_contra, message: Message, reason: Reason, number: int, ticket: Ticket) -> bool:
         """As `dead_letter`, to queues wherever they are: `publish_named` under the queue's dead-letter name and this
         number; the ticket is held by each target. False: no exchange, or no route (a cycle is a route)."""
 
     @property
-    def due(self) -> Due:
+    def due(self) -> Due[Q_contra]:
         """For delay queues."""
 
-    def load(self, queue: LocalQueue, locations: list[Location], loaded: Loaded) -> None:
+    def load(self, queue: Q_contra, locations: list[Location], loaded: Loaded) -> None:
         """Read messages from the journal. `loaded` is not called when the log was deleted."""
 
     def fetch(
         self,
-        queue: LocalQueue,
+        queue: Q_contra,
         locations: Sequence[Location],
         then: Callable[[Sequence[Message]], None],
         otherwise: Callable[[], None] = ...,
@@ -104,26 +101,26 @@ class Host(Protocol):
         """Read messages from the journal for `then`. Not called when the log went away; `otherwise` in its place when
         some of them are damaged."""
 
-    def read_stream(self, queue: LocalQueue, wish: Wish, then: Callable[[Records], None]) -> None:
+    def read_stream(self, queue: Q_contra, wish: Wish, then: Callable[[Records], None]) -> None:
         """Read records of a stream's past; `then` is not called when the stream goes away."""
 
-    def begins_late(self, queue: LocalQueue, offset: int) -> None:
+    def begins_late(self, queue: Q_contra, offset: int) -> None:
         """It is a stream that keeps everything, and its readers are told that it begins here, above 0."""
 
-    def write(self, queue: LocalQueue) -> None:
+    def write(self, queue: Q_contra) -> None:
         """The ring has something for the next group commit."""
 
-    def rest(self, queue: LocalQueue) -> None:
+    def rest(self, queue: Q_contra) -> None:
         """It was marked for what was published just now: the mark may go if a turn could do nothing for that yet."""
 
-    def wake(self, queue: LocalQueue, at_ms: int) -> None:
+    def wake(self, queue: Q_contra, at_ms: int) -> None:
         """Mark the log's ring at this time; replaces an earlier wish."""
 
     def moves(self, segment_id: int) -> bool:
         """Whether the rows of this committed segment may be on their way."""
 
-    def keeps(self, queue: LocalQueue, segment_id: int) -> None:
+    def keeps(self, queue: Q_contra, segment_id: int) -> None:
         """The log remembers what it has of a segment, and wants to hear of its end."""
 
-    def end(self, queue: LocalQueue) -> None:
+    def end(self, queue: Q_contra) -> None:
         """Propose the queue's deletion: it is auto-delete or expired and unused."""

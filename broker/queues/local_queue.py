@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from clusterbroker.broker.queues.attributes import MOVED
 from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY, NOT_HELD, CommitPart, Moved, QueueHandle, Taken
-from clusterbroker.broker.queues.host import Host
+from clusterbroker.broker.queues.host import NodeOfQueues
 from clusterbroker.broker.queues.link_deliveries import NO_ROOM, STALE, AskedTags, Tagged
 from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.ring import Ring
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 Row = tuple[Message, "tuple[bytes, int] | None"]
 """With its producer's number, if that gave it one."""
+
+
+Host = NodeOfQueues["LocalQueue"]
 
 
 class LocalQueue(QueueHandle):

@@ -24,14 +24,13 @@ from clusterbroker.broker.queues.browsing import Browsing
 from clusterbroker.broker.queues.dead_lettering.dead_lettering import DeadLettering
 from clusterbroker.broker.queues.dispatch import Dispatch
 from clusterbroker.broker.queues.handle import EXCLUSIVE, GONE, CommitPart, Modification, Reread, Taken
-from clusterbroker.broker.queues.host import Host
 from clusterbroker.broker.queues.lease import BROKEN, LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.leasing import Leasing, resumed
 from clusterbroker.broker.queues.limits import Limits
 from clusterbroker.broker.queues.link_deliveries import STALE
 from clusterbroker.broker.queues.link_held import NO_LINK, HeldMessages, LinkAttach
 from clusterbroker.broker.queues.link_holding import HERE, NOT_KEPT, SEQ_BYTES, Holding, HoldingConsumer
-from clusterbroker.broker.queues.local_queue import LocalQueue
+from clusterbroker.broker.queues.local_queue import Host, LocalQueue
 from clusterbroker.broker.queues.rereading import reread
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.states import LINK

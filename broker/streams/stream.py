@@ -22,10 +22,9 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn
 from clusterbroker.broker.content.selector.filters import Filter
 from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.handle import Taken as OneTaken
-from clusterbroker.broker.queues.host import Host
 from clusterbroker.broker.queues.lease import LeaseAnswer, LeaseRequest
 from clusterbroker.broker.queues.link_held import NO_LINK, HeldMessages, LinkAttach
-from clusterbroker.broker.queues.local_queue import LocalQueue
+from clusterbroker.broker.queues.local_queue import Host, LocalQueue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer
 from clusterbroker.broker.queues.ticket import Ticket

@@ -491,7 +491,7 @@ def test_rows_that_cannot_be_moved_stay_where_they_are(step: str, monkeypatch: p
 def test_a_row_that_is_stumbled_over_again_and_again_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of()
     stager = staged(world, b"bad", b"2", b"3")
-    with mistaken(monkeypatch, Mover, "_route", lambda _self, message, _alone: message.body == b"bad"):
+    with mistaken(monkeypatch, Mover, "_route", lambda _self, message, *_: message.body == b"bad"):
         stager.commit("txn.s")
         world.wait(100)
         assert run(world, "delete", "txn.s", seqs=(1,)).done == 1
