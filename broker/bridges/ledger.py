@@ -45,6 +45,8 @@ _WINDOW: Final = struct.Struct(">QI")
 _NEXT: Final = struct.Struct(">Q")
 _KNOWN: Final = struct.Struct(">QB8s")
 QUIET_WINDOWS: Final = 2
+RUN_LEAST: Final = 2
+"""Messages that follow each other as they were known: one alone proves nothing."""
 PAST_MAX: Final = 1 << 16
 SESSION_SHIFT: Final = 32
 EPOCH_S: Final = 1_577_836_800
@@ -203,6 +205,11 @@ class Recognition:
     def is_over(self) -> bool:
         """Nothing more can come again."""
         return not self._open
+
+    @property
+    def weighs(self) -> bool:
+        """The first messages with the flag have not come yet, and closed ones may be among them."""
+        return not self._weighed and any(one.closed for known in self._open.values() for one in known)
 
     def end(self) -> None:
         """The source has nothing more."""

@@ -29,7 +29,16 @@ from enum import Enum
 from math import inf
 from typing import Final
 
-from clusterbroker.broker.bridges.ledger import QUIET_WINDOWS, Known, Recognition, State, closed, dropped, window
+from clusterbroker.broker.bridges.ledger import (
+    QUIET_WINDOWS,
+    RUN_LEAST,
+    Known,
+    Recognition,
+    State,
+    closed,
+    dropped,
+    window,
+)
 from clusterbroker.broker.bridges.rewriting import Parcel
 
 LINGER_S: Final = 0.05
@@ -146,6 +155,7 @@ class Mover:
         self._apart: set[int] = set()  # confirmed beyond
         self._settled = 0
         self._records: list[Parcel | None] = []  # waiting for the ledger; None: a close
+        self._unweighed: list[Parcel] = []  # the first of a session, until there are enough to recognise a run
         self._window_came = 0
         self._opened_s = self._last_s = 0.0
         self._empty_s = EMPTY_S
@@ -192,8 +202,9 @@ class Mover:
         return [Consume(count)]
 
     def _close(self) -> list[Effect]:
+        effects = self._record()
         self.phase = Phase.CLOSING
-        return [Cancel()]
+        return [*effects, Cancel()]
 
     # -- the source -------------------------------------------------------------------------------------------
 
@@ -208,13 +219,32 @@ class Mover:
         self._empty_s = EMPTY_S
         effects: list[Effect] = []
         if self._counted:
-            self._records.append(parcel)
-            effects.append(Record(self._numbered(parcel)))
+            self._unweighed.append(parcel)
+            if self.phase is Phase.CLOSING or not self._waits_for_more():
+                effects += self._record()
         else:
             effects += self._publish(parcel)
         enough = self._window_came >= self._count
         if enough and self.phase is Phase.ASKING and (self._counted or self._plan.rate_per_s or self._plan.most):
             effects += self._close()
+        return effects
+
+    def _waits_for_more(self) -> bool:
+        """Whether the first messages that came again are too few to be weighed: a socket may give one alone. What comes
+        next, or the end of the window, decides."""
+        flagged = any(any(parcel.flagged) for parcel in self._unweighed)
+        return flagged and self._recognition.weighs and sum(parcel.count for parcel in self._unweighed) < RUN_LEAST
+
+    def _record(self) -> list[Effect]:
+        """What came gets its numbers."""
+        parcels, self._unweighed = self._unweighed, []
+        if any(any(parcel.flagged) for parcel in parcels) and not self._recognition.is_over:
+            prints = b"".join(parcel.prints for parcel in parcels)
+            self._recognition.weigh([prints[at : at + 8] for at in range(0, len(prints), 8)])
+        effects: list[Effect] = []
+        for parcel in parcels:
+            self._records.append(parcel)
+            effects.append(Record(self._numbered(parcel)))
         return effects
 
     def _numbered(self, parcel: Parcel) -> tuple[bytes, ...]:
@@ -239,7 +269,6 @@ class Mover:
             parcel.number(first)
             self._next += parcel.count
             return (window(first, marks, parcel.prints),)
-        self._recognition.weigh([parcel.prints[at : at + 8] for at in range(0, len(parcel.prints), 8)])
         numbers: list[int] = []
         new_marks, new_prints = bytearray(), bytearray()
         for place, mark in enumerate(marks):

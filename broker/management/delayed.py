@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, Final
 
 from msgspec import UNSET, Meta, UnsetType
 
-from clusterbroker.broker.routing.delays import DELAY_MS_MAX
 from clusterbroker.broker.stats.inspection import (
     SHOWN_MAX,
     TIME_MAX,
@@ -21,7 +20,7 @@ from clusterbroker.broker.stats.inspection import (
     Time,
 )
 from clusterbroker.broker.stats.message_filter import LENGTH_MAX, BadFilter, parse
-from clusterbroker.cluster.wiring.delays import delay_queue
+from clusterbroker.cluster.wiring.delays import DELAY_MS_MAX, delay_queue
 from clusterbroker.cluster.wiring.entities import Exchange, Queue
 from clusterbroker.cluster.wiring.exchange_rules import DELAYED, routing_type
 

@@ -117,6 +117,7 @@ def _treated(counted: str) -> Schema:
 
 
 _TRIED: Final = table(
+    {name: list_of(text()) for name in ("warnings", "unsupported", "obstacles")},
     additionalProperties=table(
         {
             **{name: {"type": "integer"} for name in ("new", "changed", "same")},

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any, Final
 
+from clusterbroker.cluster.wiring.delays import DELAY_MS_MAX as DELAY_MS_MAX
 from clusterbroker.journal.values import LongBytes, Timestamp
 
 DELAY: Final = "x-delay"
@@ -28,8 +29,6 @@ TARGETS: Final = "x-delay-to"
 NUMBER_CHARS_MAX: Final = 32
 """Of a number as text."""
 KEY_BYTES_MAX: Final = 255
-DELAY_MS_MAX: Final = 3653 * 24 * 3_600_000
-"""Ten years: no longer delay is taken."""
 
 
 def number(value: object) -> int | None:

@@ -16,6 +16,9 @@ from .queue_rules import NAME_BYTES_MAX
 
 ALSO_DELAYED: Final = "x-delayed-exchange"
 
+DELAY_MS_MAX: Final = 3653 * 24 * 3_600_000
+"""Ten years: no longer delay is taken."""
+
 
 def check_delayed(command: DeclareDelayedExchange) -> None:
     """406 for a delayed exchange that does not say how it routes, or as another delayed one."""

@@ -43,6 +43,7 @@ class World:
         self.sender = SenderLink(_terms("out"))
         self.receiver = ReceiverLink(_terms("in"))
         self.submitted: list[bytes] = []
+        self.offered = 0
         self.decided: dict[bytes, object] = {}
         self.seen: list[bytes] = []
         self.mine: list[Incoming] = []
@@ -84,8 +85,9 @@ class World:
                 self.take(event)
 
     def offer(self) -> None:
+        self.offered += 1
         number = len(self.memory.outcomes) + len(self.memory.line) + len(self.memory.held) + len(self.seen)
-        tag = b"r%07d" % (number * 1000 + self.chance.randrange(1000))
+        tag = b"r%07d" % (self.offered * 1000 + self.chance.randrange(1000))
         self.memory.line.append((tag, tag + bytes(number * 20)))
 
     def settle(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterbroker.broker.bridges.ledger import State
+from clusterbroker.broker.bridges.ledger import Known, State
 from clusterbroker.broker.bridges.mover import (
     EMPTY_S,
     LINGER_S,
@@ -92,3 +92,23 @@ def test_one_that_ends_after_a_number_takes_no_more() -> None:
     mover.confirmed(3, True, 0)
     assert mover.cancelled(0) == [Settle(3, sync=True)]
     assert mover.synced(0) == [End()]
+
+
+def test_the_first_that_comes_again_is_not_judged_alone() -> None:
+    """A socket may give one message first: whether the source took back its acknowledgements is seen by a run."""
+    contents = [b"%d" % n for n in range(4)]
+    prints = parcel(*contents).prints
+    known = tuple(Known(n + 1, 0, bytes(prints[8 * n : 8 * n + 8]), True) for n in range(4))
+    mover = Mover(Plan(window=100), State(b"p", 5, known))
+    mover.tick(0)
+    first, rest = (FakeParcel([(content, 0, True) for content in part]) for part in (contents[:1], contents[1:]))
+    assert mover.delivered(first, 0) == [], "one alone proves nothing"
+    assert kinds(mover.delivered(rest, 0)) == [Record, Record]
+    assert [*first.numbers, *rest.numbers] == [1, 2, 3, 4]
+
+    alone = Mover(Plan(window=100), State(b"p", 5, known))
+    alone.tick(0)
+    one = FakeParcel([(contents[0], 0, True)])
+    assert alone.delivered(one, 0) == []
+    assert kinds(alone.tick(LINGER_S)) == [Record, Cancel], "nothing follows it"
+    assert one.numbers == [5], "a copy is better than a loss"

@@ -145,7 +145,7 @@ ROWS = (
     Row("delayed list later --vhost {v}", "soon"),
     Row("delayed show later k --vhost {v}", "soon"),
     Row("delayed show later none --vhost {v}", "no message waits under key 'none'", 1),
-    Row("delayed reschedule later --key k --at 9999999999999 --vhost {v}", "1 rescheduled"),
+    Row("delayed reschedule later --key k --at 2000000000000 --vhost {v}", "1 rescheduled"),
     Row("delayed send-now later --seq 99 --vhost {v}", "no such message waits", 1),
     Row("delayed cancel later --vhost {v}", "say which messages", 2),
     Row("pools declare jobs --set max=3 --vhost {v}", "pool 'jobs' is declared"),
