@@ -20,7 +20,7 @@ from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.carbon_copy import copy_keys
-from clusterbroker.broker.routing.choosing import numbered
+from clusterbroker.broker.routing.choosing import EVERY, numbered
 from clusterbroker.broker.routing.delays import TARGETS, negated, undelayed
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.wire.amqp091.codec import make_message
@@ -69,7 +69,7 @@ class DueMessages:
         known = self._known.get(key)
         if known is not None and known[0] == vhost.router.generation:
             return known[1].targets
-        route = self._route(vhost, queue, message, ())
+        route = self._route(vhost, queue, message, (), _number(message))
         if not route.uncacheable:
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
@@ -77,7 +77,9 @@ class DueMessages:
         return route.targets
 
     @staticmethod
-    def _route(vhost: VirtualHost, queue: LocalQueue, message: Message, copies: Sequence[str]) -> Route[QueueHandle]:
+    def _route(
+        vhost: VirtualHost, queue: LocalQueue, message: Message, copies: Sequence[str], number: bytes
+    ) -> Route[QueueHandle]:
         exchange, key = (part.decode("utf-8", "surrogateescape") for part in (message.exchange, message.routing_key))
         properties = None
 
@@ -88,15 +90,17 @@ class DueMessages:
 
         return vhost.router.due(
             queue.entity.delays, exchange, (key, *copies), lambda: undelayed(known().headers or {}),
-            lambda name: getattr(known(), name, None), numbered(bytes(message.payload[:NUMBER_BYTES]), message.time_ms),
+            lambda name: getattr(known(), name, None), number,
         )  # fmt: skip
 
     def _of_its_own(self, vhost: VirtualHost, queue: LocalQueue, message: Message) -> Sequence[QueueHandle]:
         headers = properties_of(message).headers or {}
         copies = (*copy_keys(headers, "CC"), *copy_keys(headers, "BCC"))
-        targets = self._route(vhost, queue, message, copies).targets
         left = headers.get(TARGETS)
-        return [one for one in targets if one.name in left] if isinstance(left, list) else targets
+        if not isinstance(left, list):
+            return self._route(vhost, queue, message, copies, _number(message)).targets
+        # those that it was meant for are named: nothing is chosen again
+        return [one for one in self._route(vhost, queue, message, copies, EVERY).targets if one.name in left]
 
     def publish(
         self, queue: LocalQueue, messages: Sequence[Message], numbers: Sequence[int], targets: Sequence[QueueHandle],
@@ -145,6 +149,11 @@ class DueMessages:
         made = make_message(message.address, header, message.body, now_ms)
         assert isinstance(made, Message), "what was accepted is well-formed"
         return made
+
+
+def _number(message: Message) -> bytes:
+    """By which a random exchange chooses; of the body, for headers change while a message waits."""
+    return numbered(bytes(message.body[:NUMBER_BYTES]), message.time_ms)
 
 
 def _decoded(message: Message, now_ms: int) -> Message:

@@ -129,7 +129,12 @@ def segment_ended(node: ReactingNode, change: changes.SegmentEnded) -> None:
 
 
 def vhost_added(node: ReactingNode, change: changes.VhostAdded) -> None:
-    node.vhosts[change.vhost] = VirtualHost(change.vhost, node.labour, lambda: node.now_ms)
+    node.vhosts[change.vhost] = VirtualHost(
+        change.vhost,
+        node.labour,
+        lambda: node.now_ms,
+        lambda queue: node.role is None or queue.entity.owner == node.options.name,
+    )
     node.watching.review(change.vhost)
 
 

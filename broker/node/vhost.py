@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from clusterbroker.broker.node.counts import ExchangeCounts
 from clusterbroker.broker.queues.handle import QueueHandle
-from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.sweeping import NO_LOCAL
 from clusterbroker.broker.routing.binding import Binding, Destination
 from clusterbroker.broker.routing.labour import Labour
@@ -20,14 +19,19 @@ class VirtualHost:
 
     __slots__ = ("exchanges", "name", "no_local", "queues", "router", "segments", "staging")
 
-    def __init__(self, name: str, labour: Labour | None = None, clock: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        labour: Labour | None = None,
+        clock: Callable[[], int] = lambda: 0,
+        is_here: Callable[[QueueHandle], bool] = lambda _: True,
+    ) -> None:
+        """`is_here`: whether a queue's leader is this node."""
         self.name = name
         self.queues: dict[str, QueueHandle] = {}
         self.no_local: dict[str, str] = {}
         """Queues that do not take what a container publishes (`queues.sweeping.NO_LOCAL`): name -> container-id."""
-        self.router: Router[QueueHandle] = Router(
-            self.queues.get, labour=labour, clock=clock, is_here=lambda queue: isinstance(queue, LocalQueue)
-        )
+        self.router: Router[QueueHandle] = Router(self.queues.get, labour=labour, clock=clock, is_here=is_here)
         self.exchanges: dict[str, ExchangeCounts] = {}
         """Of those that something was published to."""
         self.segments: dict[str, Segment] = {}

@@ -327,13 +327,18 @@ class Router(Generic[Q]):
         if len(keys) == 1 and (known := self._cache.get(cache_key)) is not None:
             return known
         met: list[str] = []
+        is_certain = True
         try:
             if exchange != delayed and exchange != DEFAULT_EXCHANGE:
-                self._walk(exchange, keys, headers_thunk, property_of, number, None, met)
-            more = [name for name in met if name != delayed]
+                is_certain = not self._walk(exchange, keys, headers_thunk, property_of, number, None, met)[
+                    0
+                ].uncacheable
+            # a way that headers or chance decide is not asked for again: it may be another one by now
+            more = [name for name in met if name != delayed] if is_certain or delayed in met else []
             route = self._walk(delayed, keys, headers_thunk, property_of, number, more)[0]
         except TooCostly:
             return Route(uncacheable=True)
+        route.uncacheable |= not is_certain
         if len(keys) == 1 and not met and not route.uncacheable and route.found_exchange:
             size_bytes = _ENTRY_BYTES + len(delayed) + len(exchange) + len(keys[0]) + 16 * len(route.queues)
             self._cache.put(cache_key, route, size_bytes)
@@ -384,7 +389,7 @@ class Router(Generic[Q]):
         waiting = [(exchange, first), *((name, self._exchanges[name]) for name in due or ())]
         while waiting:
             here, wired = waiting.pop()
-            if (wired.delays is not None and due is None) or not wired.exchange.cacheable:
+            if (wired.delays is not None and due is None and met is None) or not wired.exchange.cacheable:
                 if not uncacheable and headers_thunk is not None:
                     headers = headers_thunk()
                 uncacheable = True

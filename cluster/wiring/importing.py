@@ -114,6 +114,7 @@ class Imports:
                     raise PreconditionFailed("an exclusive queue belongs to a connection")
                 if isinstance(command, c.DeclareExchange) and command.type == STAGING:
                     raise PreconditionFailed("a staging exchange belongs to a transaction")
+                self._parts.pools.table.refuse(command)  # the scratch map has no pools
                 scratch.fold(command, changes)
             except WiringError as error:
                 raise blamed(command, error) from None

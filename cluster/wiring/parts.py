@@ -26,7 +26,7 @@ from .cascade import Cascades
 from .changes import Change, VhostDeleted
 from .containers import Containers
 from .entities import Exchange, Member
-from .exchange_rules import STAGING
+from .exchange_rules import EXCHANGE_DECLARATIONS, STAGING
 from .levels import Levels
 from .links import Links
 from .members import Members
@@ -47,8 +47,7 @@ WiringError before the first change."""
 
 
 CLOSED_TO: Final = (
-    c.DeclareExchange, c.DeclareDelayedExchange, c.DeleteExchange, c.DeclareQueue, c.DeleteQueue, c.Bind, c.Unbind,
-    c.Loosen,
+    *EXCHANGE_DECLARATIONS, c.DeleteExchange, c.DeclareQueue, c.DeleteQueue, c.Bind, c.Unbind, c.Loosen,
 )  # fmt: skip
 """Commands that the pools' own exchanges, queues and bindings are closed to."""
 

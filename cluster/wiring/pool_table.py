@@ -139,7 +139,7 @@ class PoolTable:
         match command:
             case c.Loosen():
                 self.refuse(command.ending)
-            case c.DeclareExchange() | c.DeclareDelayedExchange() | c.DeleteExchange():
+            case c.ExchangeDeclaration() | c.DeleteExchange():
                 self._refuse_exchange(command.vhost, command.name)
             case c.DeclareQueue() | c.DeleteQueue():
                 self._refuse_queue(command.vhost, command.name)

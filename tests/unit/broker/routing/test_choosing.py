@@ -86,3 +86,29 @@ def test_a_modulus_follows_its_bindings() -> None:
     assert {router.route("x", key).queues for key in before} == {("a",)}
     router.unbind(Binding("x", QUEUES[0]))
     assert router.route("x", "k").queues == ()
+
+
+def delayed_behind(kind: str) -> Router[str]:
+    """E chooses (or not) between two delayed exchanges, each before a queue."""
+    router: Router[str] = Router(lambda name: name)
+    router.add_exchange("e", kind)
+    for number in "12":
+        router.add_exchange(f"d{number}", "fanout", delays=f"amq.delay.d{number}")
+        router.add_queue(f"q{number}")
+        router.bind(Binding("e", Destination(f"d{number}", is_exchange=True)))
+        router.bind(Binding(f"d{number}", Destination(f"q{number}")))
+    return router
+
+
+def test_what_waited_at_a_chosen_exchange_goes_its_way_alone() -> None:
+    router = delayed_behind("x-random")
+    for seq in range(40):
+        route = router.due("d1", "e", ("k",), dict, None, numbered(b"p", seq))
+        assert route.queues == ("q1",)
+        assert route.uncacheable, "chance has decided: nobody may remember it"
+
+
+def test_what_waited_before_all_goes_to_all() -> None:
+    route = delayed_behind("fanout").due("d1", "e", ("k",), dict)
+    assert route.queues == ("q1", "q2")
+    assert not route.uncacheable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbroker.cluster.errors import PreconditionFailed
+from clusterbroker.cluster.errors import AccessRefused, PreconditionFailed
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.exchange_rules import CHOOSING, declaration
 from clusterbroker.cluster.wiring.levels import CHOOSING_EXCHANGES, check_ordered
@@ -64,3 +64,20 @@ def test_bindings_of_a_local_exchange() -> None:
         folded(made, queue, bind("q", "queue", "k"))
     with pytest.raises(PreconditionFailed, match="queues only"):
         folded(made, queue, bind("amq.fanout", "exchange"))
+
+
+@pytest.mark.parametrize("kind", ["direct", "x-random", "x-delayed-message"])
+def test_a_pools_exchange_is_closed_to_every_declaration(kind: str) -> None:
+    pool = c.DeclarePool(vhost="/", name="jobs")
+    arguments = {"x-delayed-type": "direct"} if kind == "x-delayed-message" else {}
+    command = declaration(kind)(vhost="/", name="jobs", type=kind, arguments=arguments)
+    with pytest.raises(AccessRefused):
+        folded(pool, command)
+
+
+def test_an_import_may_not_touch_what_is_a_pools() -> None:
+    world = folded(c.DeclarePool(vhost="/", name="jobs"))
+    queue = c.DeclareQueue(vhost="/", name="jobs-req-k", durable=True)
+    changing, refused = world.tried([queue], 10)
+    assert not changing
+    assert [error.text for error in refused], "it is told, and not passed over"
