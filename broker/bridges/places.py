@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from typing import Final, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -33,6 +34,9 @@ class Place(NamedTuple):
         """Raises OSError, ssl.SSLError for files that cannot be read."""
         if not self.tls:
             return None
+        for file in (self.ca_file, self.cert_file, self.key_file):
+            if file and not os.path.isfile(file):  # a pipe or a terminal would hold the loop for ever
+                raise OSError(f"{file} is no regular file")
         context = ssl.create_default_context(cafile=self.ca_file or None)
         if not self.verify:
             context.check_hostname = False
@@ -51,8 +55,8 @@ def place(uri: str) -> Place:
     try:
         parts = urlsplit(uri)
         host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise ValueError(f"a URI cannot be read: {error}") from None
+    except ValueError:
+        raise ValueError("a URI cannot be read: encode what is not a letter or a digit in user and password") from None
     if parts.scheme not in _PORTS:
         raise ValueError("a URI is amqp://USER:PASSWORD@HOST:PORT/VHOST, or amqps://...")
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}

@@ -161,7 +161,7 @@ class Controller:
             if key in none:
                 continue
             self._found.pop(key, None)
-            self._open[key] = 0
+            self._open.setdefault(key, 0)
             for seq in self._waiting.pop(key, ()):
                 self._move(seq, key)
             if not self._open[key]:
