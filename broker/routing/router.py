@@ -330,9 +330,8 @@ class Router(Generic[Q]):
         is_certain = True
         try:
             if exchange != delayed and exchange != DEFAULT_EXCHANGE:
-                is_certain = not self._walk(exchange, keys, headers_thunk, property_of, number, None, met)[
-                    0
-                ].uncacheable
+                way, _ = self._walk(exchange, keys, headers_thunk, property_of, number, None, met)
+                is_certain = not way.uncacheable
             # a way that headers or chance decide is not asked for again: it may be another one by now
             more = [name for name in met if name != delayed] if is_certain or delayed in met else []
             route = self._walk(delayed, keys, headers_thunk, property_of, number, more)[0]

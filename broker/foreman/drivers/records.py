@@ -16,6 +16,9 @@ from typing import Final
 
 import msgspec
 
+from clusterbroker.broker.foreman.drivers.port import Place
+from clusterbroker.broker.foreman.spec import WorkerSpec
+
 PROC: Final = Path("/proc")
 MARK: Final = "WORKER_PLACE"
 """The variable that tells a worker's place."""
@@ -45,6 +48,22 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     exit: int | None = None
     peak_bytes: int = 0
     why: str = ""
+
+    @classmethod
+    def of(cls, spec: WorkerSpec, place: Place, boot: str, *, output_bytes_max: int = 0, unit: str = "") -> Record:
+        """Of a worker whose start begins here."""
+        return cls(
+            worker_id=spec.worker_id,
+            cluster=place.cluster,
+            place=place.node,
+            pool=spec.pool,
+            generation=spec.generation,
+            version=spec.version,
+            key_hash=spec.key_hash,
+            boot=boot,
+            output_bytes_max=output_bytes_max,
+            unit=unit,
+        )
 
 
 def boot_id() -> str:

@@ -95,17 +95,7 @@ class Subprocesses:
     async def start(self, spec: WorkerSpec, template: Template) -> None:
         check(spec)
         user = _user(template)
-        record = Record(
-            worker_id=spec.worker_id,
-            cluster=self._place.cluster,
-            place=self._place.node,
-            pool=spec.pool,
-            generation=spec.generation,
-            version=spec.version,
-            key_hash=spec.key_hash,
-            boot=self._boot,
-            output_bytes_max=template.output_bytes_max,
-        )
+        record = Record.of(spec, self._place, self._boot, output_bytes_max=template.output_bytes_max)
         try:
             if not self._records.begin(record):
                 return

@@ -111,17 +111,7 @@ class Units:
         check_root(template, True if template.bus == "system" else None)
         await self._connected()
         unit = self._unit(spec.worker_id, template)
-        record = Record(
-            worker_id=spec.worker_id,
-            cluster=self._place.cluster,
-            place=self._place.node,
-            pool=spec.pool,
-            generation=spec.generation,
-            version=spec.version,
-            key_hash=spec.key_hash,
-            boot=self._boot,
-            unit=unit,
-        )
+        record = Record.of(spec, self._place, self._boot, unit=unit)
         try:
             if not self._records.begin(record):
                 return
