@@ -15,7 +15,7 @@ from tests.faults.node import NodeProcess
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if item.nodeid.startswith("tests/faults/"):
             item.add_marker(pytest.mark.faults)
 
 

@@ -39,7 +39,7 @@ def missing() -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     why = missing()
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if item.nodeid.startswith("tests/spark/"):
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
             if why:
