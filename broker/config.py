@@ -48,6 +48,7 @@ from clusterbroker.broker.server.listener import Address, address
 from clusterbroker.broker.server.options import NAME, ClusterOptions, ServerOptions
 from clusterbroker.broker.server.span_options import SpanOptions
 from clusterbroker.broker.server.tls import TlsOptions
+from clusterbroker.broker.stats.totals import SAMPLE_S
 from clusterbroker.cluster.link.hello import valid_name
 from clusterbroker.journal.options import JournalOptions
 
@@ -94,6 +95,9 @@ class NodeConfig(BaseSettings):
     http_proxies: Words | None = None
     """Addresses and networks of proxies that are believed what they say of their clients (X-Forwarded-For, -Proto);
     empty: none is. Without it those of this machine are believed as far as it takes rights away."""
+    http_sample_s: float = Field(default=SAMPLE_S, ge=0.1, le=60)
+    """How often the management API takes the nodes' numbers while somebody asks for them (RabbitMQ:
+    collect_statistics_interval)."""
     peers: str = ""
     """NAME@HOST:PORT (cluster addresses) of all founding members, separated by commas; NAME@HOST:PORT/witness for one
     that votes and holds no messages. Empty: one node."""
@@ -253,6 +257,7 @@ class NodeConfig(BaseSettings):
             https=self.https,
             http_client_certificate=self.http_client_certificate,
             http_proxies=self.http_proxies,
+            http_sample_s=self.http_sample_s,
             oauth2=OAuth2Options(**dict(self.oauth2)) if self.oauth2.resource_server_id else None,
             audit=self._audit_options(),
             spans=self.otel if self.otel.endpoint else None,

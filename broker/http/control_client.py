@@ -27,6 +27,7 @@ from clusterbroker.broker.server.control.private_socket import connected
 from clusterbroker.broker.stats import rows
 from clusterbroker.broker.stats.as_user import AsUser, Outcome
 from clusterbroker.broker.stats.batches import joined
+from clusterbroker.broker.stats.totals import SAMPLE_S
 from clusterbroker.cluster.errors import Unavailable, WiringError
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring import commands as c
@@ -38,7 +39,6 @@ from .operations import OrderError
 AGAIN_S: Final = 0.25
 MISTAKE_S: Final = 10.0
 """The longest pause when the replica cannot follow its node, again and again."""
-INTERVAL_S: Final = 5.0
 INTEREST_S: Final = 60.0
 ROUND_S: Final = 5.0
 """A node that has not told its own rows by then is as good as cut off."""
@@ -59,12 +59,12 @@ class ControlClient:
     """One line at a time; belongs to one loop."""
 
     def __init__(
-        self, directory: Path, replica: Replica, now_ms: Callable[[], int], interval_s: float = INTERVAL_S
+        self, directory: Path, replica: Replica, now_ms: Callable[[], int], sample_s: float = SAMPLE_S
     ) -> None:
         self._directory = directory
         self._replica = replica
         self._now_ms = now_ms
-        self._interval_s = interval_s
+        self._sample_s = sample_s
         self._writer: asyncio.StreamWriter | None = None
         self._number = 0
         self._waiting: dict[int, asyncio.Future[Any]] = {}
@@ -236,7 +236,7 @@ class ControlClient:
         await self._mapped.wait()  # rows mean nothing without what was declared
         while True:
             try:
-                max_age_ms = 0 if self._hurry.is_set() else int(self._interval_s * 500)
+                max_age_ms = 0 if self._hurry.is_set() else int(self._sample_s * 500)
                 self._hurry.clear()
                 since = {} if self._afresh else self._replica.since()
                 await self._asked(m.AskRows(self._next(), since, max_age_ms), m.RowsEnd, ROUND_S)
@@ -251,7 +251,7 @@ class ControlClient:
             self._round_over.set()
             self._round_over.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), self._interval_s)
+                await asyncio.wait_for(self._hurry.wait(), self._sample_s)
             if loop.time() - self._touched_s > INTEREST_S:
                 self._interest.clear()
                 await self._interest.wait()
@@ -263,14 +263,14 @@ class ControlClient:
             if attempts.changes != told:
                 told = attempts.changes
                 self._say(m.Logins(attempts.succeeded, attempts.failed, tuple(attempts.sources())))
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(self._sample_s)
 
     async def touched(self) -> None:
         """Somebody is interested; back when the rows are not of long ago."""
         loop = asyncio.get_running_loop()
         self._touched_s = loop.time()
         self._interest.set()
-        if self._writer is not None and loop.time() - self._told_s > 3 * self._interval_s:
+        if self._writer is not None and loop.time() - self._told_s > 3 * self._sample_s:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._round_over.wait(), ROUND_S)
 

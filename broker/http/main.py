@@ -98,7 +98,7 @@ async def serve(
     log = NodeLog(structured(asked.log_format, asked.node), asked.log_level)
     loop = asyncio.get_running_loop()
     replica = Replica(asked.node)
-    control = ControlClient(asked.directory, replica, now_ms)
+    control = ControlClient(asked.directory, replica, now_ms, settings.sample_s)
     tls = Chain(settings.tls) if settings.tls is not None else None
     audit = Audit(asked.node, settings.audit, log)
     app = create_app(

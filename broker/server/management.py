@@ -25,6 +25,7 @@ from clusterbroker.broker.server.control.private_socket import bound
 from clusterbroker.broker.server.listener import Address, refused
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.tls import TlsOptions
+from clusterbroker.broker.stats.totals import SAMPLE_S
 from clusterbroker.cluster.link.door import bound_sockets
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a node for its management process, as JSON on a command line: no secrets, for it is visible."""
 
     tls: TlsOptions | None = None
+    sample_s: float = SAMPLE_S
+    """Between two rounds in which the members are asked for their numbers."""
     proxies: tuple[str, ...] | None = None
     """None: PROXIES are believed as far as that takes rights away."""
     oauth2: OAuth2Options | None = None
@@ -149,7 +152,13 @@ def _path(kind: type, value: Any) -> Any:
 
 def settings(options: ServerOptions, log_format: str, log_level: str) -> list[str]:
     """The process' arguments by its node's options: loopback users, TLS, tokens, audit, and the form of log lines."""
-    given = Settings(tls=options.https_tls, proxies=options.http_proxies, oauth2=options.oauth2, audit=options.audit)
+    given = Settings(
+        tls=options.https_tls,
+        sample_s=options.http_sample_s,
+        proxies=options.http_proxies,
+        oauth2=options.oauth2,
+        audit=options.audit,
+    )
     words = [f"--loopback-user={name}" for name in options.node.loopback_users]
     words += ["--password-cost", str(options.password_cost), "--log-format", log_format, "--log-level", log_level]
     return [*words, "--settings", given.written()]

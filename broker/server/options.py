@@ -14,6 +14,7 @@ from clusterbroker.broker.server.alarms import AlarmOptions
 from clusterbroker.broker.server.audit import AuditOptions
 from clusterbroker.broker.server.listener import Address
 from clusterbroker.broker.server.tls import TlsOptions
+from clusterbroker.broker.stats.totals import SAMPLE_S
 from clusterbroker.journal.options import JournalOptions
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ class ServerOptions:
     """Whether clients of `https` must show a certificate that `tls` trusts."""
     http_proxies: tuple[str, ...] | None = None
     """Addresses of proxies that are believed about their clients; None: as `management.PROXIES`."""
+    http_sample_s: float = SAMPLE_S
+    """As `broker.server.management.Settings.sample_s`."""
 
     oauth2: OAuth2Options | None = None
     """The authority whose tokens are accepted, over AMQP and HTTP; None: none."""

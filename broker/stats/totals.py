@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
+
+SAMPLE_S: Final = 5.0
+"""Between two samples of a node's numbers, unless it is told otherwise."""
 
 Total = Annotated[int, "total"]
 """It never goes back while the thing lives."""

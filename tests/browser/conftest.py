@@ -41,7 +41,7 @@ def node(built: None) -> Iterator[Broker]:
 @pytest.fixture(scope="module")
 def api(node: Broker) -> Iterator[httpx.Client]:
     """The API of the node, as guest."""
-    with httpx.Client(base_url=f"{node.http_url}/api/", auth=("guest", "guest"), timeout=20) as client:
+    with httpx.Client(base_url=f"{node.http_url}/api/", auth=("guest", "guest"), timeout=20, verify=False) as client:
         yield client
 
 

@@ -44,7 +44,7 @@ def waited(doing: Coroutine[Any, Any, object]) -> None:
 def cluster(built: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory: Path = tmp_path_factory.mktemp("cluster")
     url = f"http://{LOOPBACK}:{free_port()}"
-    with httpx.Client(base_url=f"{url}/api/", auth=("guest", "guest"), timeout=20) as api:
+    with httpx.Client(base_url=f"{url}/api/", auth=("guest", "guest"), timeout=20, verify=False) as api:
         made = Cluster(Fleet(directory), url, api)
         try:
             for name in NAMES:

@@ -27,6 +27,8 @@ from tests.unit.broker.oauth2 import authority as tokens
 from .oracle import Oracle
 
 START_TIMEOUT_S = 20.0
+SAMPLE_S = 0.25
+"""Tests wait for numbers of the management API."""
 PASSWORD = "conformance"
 
 
@@ -93,7 +95,9 @@ class Target:
         """What the management API answers."""
         if not self.http:
             raise HookMissing("a management API")
-        return httpx.request(method, f"{self.http}/api/{path}", json=body, auth=("guest", "guest"), timeout=30)
+        return httpx.request(
+            method, f"{self.http}/api/{path}", json=body, auth=("guest", "guest"), timeout=30, verify=False
+        )
 
     def inside_tls(self, certificate: str = "") -> tuple[str, ssl.SSLContext]:
         """The next address where AMQP is spoken inside TLS, and how: with a certificate of this name, or without."""
@@ -212,6 +216,7 @@ def served(authority: Path, http: bool = True) -> dict[str, str]:
         "CLUSTERBROKER_OAUTH2__RESOURCE_SERVER_ID": tokens.ME,
         "CLUSTERBROKER_OAUTH2__ISSUER": tokens.ISSUER,
         "CLUSTERBROKER_OAUTH2__KEYS_FILE": str(keys),
+        "CLUSTERBROKER_HTTP_SAMPLE_S": str(SAMPLE_S),
     }
     return settings | ({"CLUSTERBROKER_HTTP": "127.0.0.1:0"} if http else {})
 

@@ -25,7 +25,7 @@ class WithPages(LocalCluster):
 
     def get(self, name: str, path: str) -> Any:
         where = listeners((self.nodes[name].directory / "node.out").read_text())["http"]
-        return httpx.get(f"http://{where}/api/{path}", auth=("guest", "guest"), timeout=30)
+        return httpx.get(f"http://{where}/api/{path}", auth=("guest", "guest"), timeout=30, verify=False)
 
 
 def test_an_alarm_is_in_all_rows_at_once(tmp_path: Path) -> None:

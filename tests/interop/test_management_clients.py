@@ -33,7 +33,7 @@ HELD = 2
 def node() -> Iterator[Broker]:
     """With queues in two vhosts; of `work` some messages are held by a consumer."""
     with Broker(http=True) as broker:
-        with httpx.Client(base_url=broker.http_url, auth=("guest", "guest"), timeout=20) as api:
+        with httpx.Client(base_url=broker.http_url, auth=("guest", "guest"), timeout=20, verify=False) as api:
             api.put("/api/vhosts/orders%2Feu").raise_for_status()
             every = {"configure": ".*", "write": ".*", "read": ".*"}
             api.put("/api/permissions/orders%2Feu/guest", json=every).raise_for_status()
@@ -57,7 +57,11 @@ def node() -> Iterator[Broker]:
 
 
 def counted(node: Broker) -> bool:
-    queues = httpx.get(f"{node.http_url}/api/queues", auth=("guest", "guest"), timeout=20).raise_for_status().json()
+    queues = (
+        httpx.get(f"{node.http_url}/api/queues", auth=("guest", "guest"), timeout=20, verify=False)
+        .raise_for_status()
+        .json()
+    )
     found = {(queue["vhost"], queue["name"]): queue.get("messages_unacknowledged") for queue in queues}
     return found.get(("/", "work")) == HELD and ("orders/eu", "work") in found
 
@@ -84,7 +88,7 @@ def flower(node: Broker, directory: Path) -> Iterator[str]:
 def page(url: str) -> str:
     """Empty while nobody answers."""
     try:
-        return httpx.get(url, timeout=20).raise_for_status().text
+        return httpx.get(url, timeout=20, verify=False).raise_for_status().text
     except httpx.TransportError:
         return ""
 
@@ -99,7 +103,9 @@ def test_flower_shows_its_queues(node: Broker, tmp_path: Path) -> None:
         rows = re.findall(r"<tr.*?</tr>", shown, re.DOTALL)
         cells = [re.findall(r"<td[^>]*>\s*(.*?)\s*</td>", row, re.DOTALL)[:4] for row in rows]
         assert ["celery", "7", "0", "7"] in cells, shown[-3000:]
-        active = httpx.get(f"{url}/api/queues/length", timeout=20).raise_for_status().json()["active_queues"]
+        active = (
+            httpx.get(f"{url}/api/queues/length", timeout=20, verify=False).raise_for_status().json()["active_queues"]
+        )
         assert [(queue["name"], queue["messages"]) for queue in active] == [("celery", READY + HELD)]
 
 
@@ -109,7 +115,9 @@ def test_flower_shows_its_queues(node: Broker, tmp_path: Path) -> None:
 def scaled_by(node: Broker, vhost: str, queue: str) -> dict[str, Any]:
     """What the scaler reads of one queue: `host` with a user in it, the vhost `/` as %2F."""
     host = node.http_url.replace("://", "://guest:guest@")
-    answer = httpx.get(f"{host}/api/queues/{quote_plus(vhost)}/{quote_plus(queue).replace('+', '%20')}", timeout=20)
+    answer = httpx.get(
+        f"{host}/api/queues/{quote_plus(vhost)}/{quote_plus(queue).replace('+', '%20')}", timeout=20, verify=False
+    )
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
@@ -119,7 +127,7 @@ def by_pattern(node: Broker, vhost: str, pattern: str) -> dict[str, Any]:
     """`useRegex`: one page of what matches."""
     where = f"/{quote_plus(vhost)}" if vhost else ""
     asked = f"page=1&use_regex=true&pagination=false&name={quote_plus(pattern)}&page_size=100"
-    answer = httpx.get(f"{node.http_url}/api/queues{where}?{asked}", auth=("guest", "guest"), timeout=20)
+    answer = httpx.get(f"{node.http_url}/api/queues{where}?{asked}", auth=("guest", "guest"), timeout=20, verify=False)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
@@ -161,5 +169,5 @@ def test_keda_sums_over_queues_that_match(node: Broker, vhost: str, pattern: str
 
 def test_keda_is_told_what_is_not_there(node: Broker) -> None:
     url = f"{node.http_url}/api/queues/%2F/gone"
-    assert httpx.get(url, auth=("guest", "guest"), timeout=20).status_code == 404
-    assert httpx.get(url, auth=("guest", "wrong"), timeout=20).status_code == 401
+    assert httpx.get(url, auth=("guest", "guest"), timeout=20, verify=False).status_code == 404
+    assert httpx.get(url, auth=("guest", "wrong"), timeout=20, verify=False).status_code == 401

@@ -164,7 +164,7 @@ class ManagedRabbit(RabbitMqNode):
     def api(self) -> httpx.Client:
         """A client of its management API, as soon as that answers: it does so some time after AMQP. Raises
         httpx.TransportError."""
-        api = httpx.Client(base_url=f"http://127.0.0.1:{self.http}", auth=("guest", "guest"), timeout=30)
+        api = httpx.Client(base_url=f"http://127.0.0.1:{self.http}", auth=("guest", "guest"), timeout=30, verify=False)
         for again in range(API_TRIES - 1, -1, -1):
             try:
                 api.get("/api/overview")

@@ -34,10 +34,12 @@ class Nodes:
         self._opened: list[Connection] = []
         asyncio.run(self.cluster.begin())
         self._http = f"http://{self.cluster.listeners(WITH_HTTP)['http']}/api/pools/%2F/core"
-        httpx.put(self._http, json={}, auth=("guest", "guest"), timeout=30).raise_for_status()
+        httpx.put(self._http, json={}, auth=("guest", "guest"), timeout=30, verify=False).raise_for_status()
 
     def act(self, action: str) -> None:
-        httpx.post(f"{self._http}/{action}", json={}, auth=("guest", "guest"), timeout=30).raise_for_status()
+        httpx.post(
+            f"{self._http}/{action}", json={}, auth=("guest", "guest"), timeout=30, verify=False
+        ).raise_for_status()
 
     def channel(self, name: str) -> Channel:
         target = self.cluster.target(name)

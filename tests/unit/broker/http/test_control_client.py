@@ -67,7 +67,7 @@ class Beside:
 @pytest.fixture
 async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
     replica = Replica("node")
-    made = Beside(tmp_path, None, replica, ControlClient(tmp_path, replica, now_ms, interval_s=0.05))  # type: ignore[arg-type]
+    made = Beside(tmp_path, None, replica, ControlClient(tmp_path, replica, now_ms, sample_s=0.05))  # type: ignore[arg-type]
     await made.start_node()
     running = asyncio.create_task(made.client.run())
     yield made

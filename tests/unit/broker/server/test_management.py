@@ -186,12 +186,14 @@ def test_what_it_is_told_of_tls_tokens_and_audit_is_what_was_set() -> None:
         tls=tls,
         https=ANY,
         http_proxies=("10.0.0.0/8",),
+        http_sample_s=0.5,
         oauth2=OAuth2Options("mq", keys_file=Path("/keys.json"), algorithms=("ES256",)),
         audit=AuditOptions(Path("/audit.log"), 4096, 2),
     )
     told = read_settings(settings(options, "json", "warning")[-1])
     assert told.tls == replace(tls, client_certificate="none", authorities=None), "clients of HTTP are not asked"
     assert (told.proxies, told.oauth2, told.audit) == (options.http_proxies, options.oauth2, options.audit)
+    assert told.sample_s == 0.5
     asking = replace(options, http_client_certificate="required")
     assert read_settings(settings(asking, "json", "warning")[-1]).tls == tls
     assert read_settings(settings(replace(options, https=()), "json", "warning")[-1]).tls is None
