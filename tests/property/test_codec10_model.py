@@ -203,7 +203,7 @@ def heard(module: Any, data: bytes, cuts: list[int]) -> list[Any]:
     return found
 
 
-@settings(max_examples=examples(600), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(conversations(), st.lists(st.integers(0, 2000), max_size=4))
 def test_both_hear_the_same(data: bytes, cuts: list[int]) -> None:
     slices = sorted(cut for cut in cuts if cut < len(data))
@@ -211,7 +211,7 @@ def test_both_hear_the_same(data: bytes, cuts: list[int]) -> None:
     assert compiled == model
 
 
-@settings(max_examples=examples(600), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(payloads(), st.data())
 def test_both_find_the_same_message(payload: bytes, data: st.DataObject) -> None:
     if payload and data.draw(st.booleans()):
