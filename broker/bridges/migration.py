@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from clusterbroker.broker.bridges.carrier import Carrier, locked
-from clusterbroker.broker.bridges.channel import Channel, Lost, Refused, is_ours
+from clusterbroker.broker.bridges.channel import CONTENT_BYTES_MAX, Channel, Lost, Refused, is_ours
 from clusterbroker.broker.bridges.file_ledger import FileLedger
 from clusterbroker.broker.bridges.ledger import BadLedger
 from clusterbroker.broker.bridges.mover import Mover, Plan
@@ -214,7 +214,7 @@ class Migration:
                 source,
                 job.queue,
                 destination,
-                Rewriter(exchange, None, producer, b"", destination.frame_max),
+                Rewriter(exchange, None, producer, b"", destination.frame_max, source.frame_max, CONTENT_BYTES_MAX),
                 Plan(rate_per_s=rate_per_s),
                 (ledger, ledger.state) if ledger is not None else None,
                 lambda mover: self._progress(job, mover),

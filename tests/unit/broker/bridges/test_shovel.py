@@ -26,7 +26,7 @@ def test_what_rabbitmq_writes_is_read() -> None:
     out = bridge("/", "s", {**GOOD, "dest-queue": "", "dest-exchange": "x", "delete-after": "queue-length"})
     assert (out.exchange, out.key, out.until_empty) == ("x", None, True)
     bound = bridge("/", "s", {**GOOD, "src-queue": "", "src-exchange": "e", "src-exchange-key": "k"})
-    assert (bound.queue, bound.bound_to) == ("clusterbroker.bridge.s", ("e", "k"))
+    assert (bound.queue, bound.bound_to) == ("clusterbroker.source.s", ("e", "k"))
 
 
 @pytest.mark.parametrize(
