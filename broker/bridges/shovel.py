@@ -85,7 +85,7 @@ def bridge(vhost: str, name: str, value: Any) -> Bridge:
     said: dict[str, Any] = {_ALIASES.get(str(key), str(key)): inner for key, inner in value.items()}
     for end in ("src", "dest"):
         if said.get(f"{end}-protocol", "amqp091") != "amqp091":
-            raise BadBridge(f"{end}-protocol '{said[f'{end}-protocol']}': a bridge speaks amqp091")
+            raise BadBridge(f"{end}-protocol {str(said[f'{end}-protocol'])[:20]!r}: a bridge speaks amqp091")
     queue, exchange = _text(said, "src-queue"), _text(said, "src-exchange")
     if (not queue) is (not exchange):
         raise BadBridge("say src-queue or src-exchange, one of them")

@@ -255,8 +255,11 @@ class Bridges:
                 self._tries.pop(key, None)
                 self._failed.pop(key, None)
             elif not isinstance(applied.error, Unavailable) and key in self._known:
-                self._failed[key] = f"its queue cannot be declared: {applied.error}"
-                self._shell.log.emit("warning", "bridge.waiting", vhost=key[0], bridge=key[1], why=self._failed[key])
+                why, known = f"its queue cannot be declared: {applied.error}"[:WHY_MAX], self._failed.get(key)
+                self._failed[key] = why
+                if why == known:
+                    return
+                self._shell.log.emit("warning", "bridge.waiting", vhost=key[0], bridge=key[1], why=why)
 
         self._shell.storage.wiring.propose(command, done)
 
