@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, Protocol
 
 from clusterbroker.broker.bridges.channel import Channel, Lost, Refused
+from clusterbroker.broker.bridges.errors import Malformed
 from clusterbroker.broker.bridges.ledger import State
 from clusterbroker.broker.bridges.mover import (
     Cancel,
@@ -28,6 +29,7 @@ from clusterbroker.broker.bridges.mover import (
 )
 from clusterbroker.broker.bridges.rewriting import Parcel, Rewriter
 from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.cluster.wiring.queue_rules import MOVER_PREFIX
 
 TAG: Final = "mover"
 WINDOW_MAX: Final = 65535
@@ -43,7 +45,7 @@ class Ledger(Protocol):
 
 def lock_name(name: str) -> str:
     """The exclusive queue at a source that a mover has as long as it is connected, so that there is one of its name."""
-    return f"clusterbroker.mover.{name}"
+    return MOVER_PREFIX + name
 
 
 async def locked(source: Channel, name: str) -> None:
@@ -198,6 +200,8 @@ class Carrier:
         now_s = self._loop.time()
         match method:
             case m.BasicQosOk():
+                if not self._qos:
+                    raise Malformed("an answer to basic.qos that nobody waits for")
                 if self._qos.popleft():
                     self._carry_out(self.mover.synced(now_s))
             case m.BasicCancelOk():

@@ -22,6 +22,9 @@ from clusterbroker.broker.wire.amqp091.errors import AmqpError
 from clusterbroker.broker.wire.amqp091.fields import Table
 
 FRAME_MAX: Final = 131072
+FRAME_MIN: Final = 4096
+CONTENT_BYTES_MAX: Final = 128 << 20
+"""Of a message that is taken, where no setting of a node holds; RabbitMQ's limit until 4.0."""
 PRODUCT: Final = "clusterbroker"
 HEARTBEAT_S: Final = 20
 ANSWER_S: Final = 30.0
@@ -69,6 +72,10 @@ class Channel(asyncio.Protocol):
         self.on_parcel: Callable[[Parcel], None] = _nothing
         self.on_method: Callable[[m.Method], None] = _nothing
         self.on_writable: Callable[[bool], None] = _nothing
+        self.on_content: Callable[[int, bytes], None] = _nothing
+        """Frames of headers (2) and bodies (3), without a rewriter."""
+        self.on_blocked: Callable[[], None] = _nothing
+        """`blocked` has changed."""
         self._rewriter: Rewriter | None = None
         self._transport: Any = None
         self._answers: deque[asyncio.Future[m.Method]] = deque()
@@ -116,6 +123,8 @@ class Channel(asyncio.Protocol):
             response = b"\0" + self.where.user.encode() + b"\0" + self.where.password.encode()
             properties: Table = {"product": self.product, "version": VERSION, "capabilities": _CAPABILITIES}
             tune = await self._call(m.ConnectionStartOk(properties, "PLAIN", response), m.ConnectionTune, 0)
+            if 0 < tune.frame_max < FRAME_MIN:
+                raise Lost(f"it offers frames of {tune.frame_max} bytes: AMQP has {FRAME_MIN} at least")
             self.frame_max = min(tune.frame_max or self.frame_max, self.frame_max)
             self._heartbeat_s = min(tune.heartbeat or HEARTBEAT_S, HEARTBEAT_S)
             self._write(0, m.ConnectionTuneOk(tune.channel_max, self.frame_max, self._heartbeat_s))
@@ -127,6 +136,7 @@ class Channel(asyncio.Protocol):
                 text = f"the login of user '{self.where.user}' was refused ({lost})"
                 self.lost = asyncio.get_running_loop().create_future()
                 self.lost.set_result(Lost(text, 403))
+            self.abandon(lost)
 
     # -- requests ---------------------------------------------------------------------------------------------
 
@@ -239,6 +249,8 @@ class Channel(asyncio.Protocol):
             self.abandon(Refused(f"a message cannot go there: {unfit}"))
         except (Malformed, AmqpError) as error:
             self.abandon(f"it does not speak AMQP 0-9-1 ({error})")
+        except Exception as error:
+            self.abandon(f"what it said could not be read ({type(error).__name__})")
 
     def _frames(self, data: bytes) -> None:
         octets = self._rest + data if self._rest else data
@@ -247,8 +259,10 @@ class Channel(asyncio.Protocol):
             raise Lost("it does not speak AMQP 0-9-1")
         while end - at >= 8:
             kind, channel, size = _HEAD.unpack_from(octets, at)
-            if kind not in (1, 2, 3, 8) or size > 1 << 27:
+            if kind not in (1, 2, 3, 8):
                 raise Lost("it does not speak AMQP 0-9-1")
+            if size + 8 > self.frame_max:
+                raise Malformed("a frame larger than was negotiated")
             if end - at < size + 8:
                 break
             self._frame(kind, channel, octets[at + 7 : at + 7 + size])
@@ -257,7 +271,8 @@ class Channel(asyncio.Protocol):
 
     def _frame(self, kind: int, channel: int, payload: bytes) -> None:
         if kind != 1:
-            return  # a heartbeat, or the content of a return
+            self.on_content(kind, payload)  # or a heartbeat, or of a return: who listens knows
+            return
         method = m.decode(payload)
         match method:
             case m.ConnectionClose() | m.ChannelClose():
@@ -266,11 +281,13 @@ class Channel(asyncio.Protocol):
                 raise Lost(f"{self.where}: {text}" if self._opened else text, method.reply_code)
             case m.ConnectionBlocked():
                 self.blocked = method.reason or "blocked"
+                self.on_blocked()
             case m.ConnectionUnblocked():
                 self.blocked = ""
+                self.on_blocked()
             case (
                 m.BasicAck() | m.BasicNack() | m.BasicReturn() | m.BasicCancel() | m.BasicConsumeOk() | m.BasicQosOk()
-                | m.BasicCancelOk()
+                | m.BasicCancelOk() | m.BasicDeliver()
             ):  # fmt: skip
                 self.on_method(method)
             case _:

@@ -21,12 +21,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
 from clusterbroker.broker.bridges.carrier import Carrier, locked
-from clusterbroker.broker.bridges.channel import Channel, Lost, Refused, is_ours
+from clusterbroker.broker.bridges.channel import CONTENT_BYTES_MAX, Channel, Lost, Refused, is_ours
 from clusterbroker.broker.bridges.file_ledger import FileLedger
 from clusterbroker.broker.bridges.ledger import BadLedger
 from clusterbroker.broker.bridges.mover import Mover, Plan
@@ -126,13 +127,16 @@ class Migration:
         rate_per_s: float = 0.0,
         patience_s: float = PATIENCE_S,
         tell: Callable[[], object] = lambda: None,
+        say: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """`rate_per_s`: of all queues together; 0: as fast as it goes. `tell`: hears of progress."""
+        """`rate_per_s`: of all queues together; 0: as fast as it goes. `tell`: hears of progress. `say`: gets a line
+        when the destination takes nothing, and when it does again."""
         self.jobs: dict[tuple[str, str], Job] = {}
         self.counted = True
         """The destination knows numbers: nothing is doubled there."""
         self._source, self._destination, self._state = source, destination, state
-        self._rate_per_s, self._patience_s, self._tell = rate_per_s, patience_s, tell
+        self._rate_per_s, self._patience_s, self._tell, self._say = rate_per_s, patience_s, tell, say
+        self._blocked = ""
         self._gate = asyncio.Semaphore(AT_ONCE)
 
     async def check(self, vhost: str) -> None:
@@ -200,6 +204,7 @@ class Migration:
         exchange = EXCHANGE + job.key
         try:
             destination = await Channel.open(self._destination._replace(vhost=job.vhost))
+            destination.on_blocked = partial(self._is_blocked, destination)
             declare = m.QueueDeclare(queue=job.queue, passive=True)
             await destination.call(declare, m.QueueDeclareOk)
             await destination.call(
@@ -214,7 +219,7 @@ class Migration:
                 source,
                 job.queue,
                 destination,
-                Rewriter(exchange, None, producer, b"", destination.frame_max),
+                Rewriter(exchange, None, producer, b"", destination.frame_max, source.frame_max, CONTENT_BYTES_MAX),
                 Plan(rate_per_s=rate_per_s),
                 (ledger, ledger.state) if ledger is not None else None,
                 lambda mover: self._progress(job, mover),
@@ -227,6 +232,13 @@ class Migration:
             for channel in (source, destination):
                 if channel is not None:
                     await channel.close()
+
+    def _is_blocked(self, destination: Channel) -> None:
+        """One line for all queues."""
+        if destination.blocked != self._blocked:
+            self._blocked = destination.blocked
+            why = f"takes nothing at the moment, so messages wait at the source: {self._blocked[:200]}"
+            self._say(f"{destination.where} {why if self._blocked else 'takes messages again'}")
 
     def _progress(self, job: Job, mover: Mover) -> None:
         job.tell(mover)

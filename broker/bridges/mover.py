@@ -20,6 +20,7 @@ ledger before its message is published (`Record`, and `recorded` is its answer),
 windows stay open, and are acknowledged as they are confirmed.
 
 Events are methods, each with the time in s where it matters; each returns effects, to be carried out in their order.
+Those that nobody asked for, and more messages than were asked for, raise Malformed.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from enum import Enum
 from math import inf
 from typing import Final
 
+from clusterbroker.broker.bridges.errors import Malformed
 from clusterbroker.broker.bridges.ledger import (
     QUIET_WINDOWS,
     RUN_LEAST,
@@ -161,6 +163,11 @@ class Mover:
         self._empty_s = EMPTY_S
         self._due_s = 0.0
 
+    @property
+    def held(self) -> int:
+        """Messages that came and are not confirmed by the destination."""
+        return self._came - self._confirmed
+
     # -- time -------------------------------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> list[Effect]:
@@ -210,7 +217,9 @@ class Mover:
 
     def delivered(self, parcel: Parcel, now_s: float) -> list[Effect]:
         """Messages came."""
-        assert self.phase in (Phase.ASKING, Phase.CLOSING), "the source hands out only what was asked for"
+        self._expects(Phase.ASKING, Phase.CLOSING)
+        if self._came + parcel.count - self._settled > self._count:
+            raise Malformed(f"more messages than the {self._count} that were asked for")
         if not self._window_came:
             self._opened_s = now_s
         self._came += parcel.count
@@ -228,6 +237,11 @@ class Mover:
         if enough and self.phase is Phase.ASKING and (self._counted or self._plan.rate_per_s or self._plan.most):
             effects += self._close()
         return effects
+
+    def _expects(self, *phases: Phase) -> None:
+        """A source says only what it was asked for. Raises Malformed."""
+        if self.phase not in phases:
+            raise Malformed(f"an answer that nobody waits for, while {self.phase.value}")
 
     def _waits_for_more(self) -> bool:
         """Whether the first messages that came again are too few to be weighed: a socket may give one alone. What comes
@@ -289,7 +303,7 @@ class Mover:
 
     def cancelled(self, now_s: float) -> list[Effect]:
         """The answer to Cancel."""
-        assert self.phase is Phase.CLOSING, "only what was asked is answered"
+        self._expects(Phase.CLOSING)
         if not self._window_came:
             self.phase = Phase.LOOKING
             return [Look()]
@@ -311,7 +325,7 @@ class Mover:
 
     def synced(self, now_s: float) -> list[Effect]:
         """The answer behind Settle: the source has taken the ack."""
-        assert self.phase is Phase.SETTLING, "only what was asked is answered"
+        self._expects(Phase.SETTLING)
         if not self._counted:
             return self._go_on(now_s)
         self.phase = Phase.NOTING
@@ -341,7 +355,11 @@ class Mover:
     # -- the destination --------------------------------------------------------------------------------------
 
     def confirmed(self, tag: int, multiple: bool, now_s: float) -> list[Effect]:
-        """basic.ack of the destination."""
+        """basic.ack of the destination; the tag 0 with `multiple` is all. Malformed: of what was not published."""
+        if tag > self._published or (not tag and not multiple):
+            raise Malformed("a confirm of what was not published")
+        if multiple and not tag:
+            tag = self._published
         if multiple:
             self._confirmed = max(self._confirmed, tag)
         else:

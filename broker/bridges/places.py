@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 _PORTS: Final = {"amqp": 5672, "amqps": 5671}
+URI_BYTES_MAX: Final = 4096
+NAME_BYTES_MAX: Final = 255
+"""Of a host, a label of which has LABEL_BYTES_MAX, and of a vhost."""
+LABEL_BYTES_MAX: Final = 63
+MASK: Final = "***"
+_PASSWORD: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://[^/?#]*?):[^/?#]*@")
 
 
 class Place(NamedTuple):
-    """A vhost of a broker. `str` names no user and no password."""
+    """A vhost of a broker. `str` names no user and no password, `repr` no password."""
 
     host: str
     port: int
@@ -29,6 +36,9 @@ class Place(NamedTuple):
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'amqps' if self.tls else 'amqp'}://{host}:{self.port}/{'' if self.vhost == '/' else self.vhost}"
+
+    def __repr__(self) -> str:
+        return f"<Place {self}>"
 
     def context(self) -> ssl.SSLContext | None:
         """Raises OSError, ssl.SSLError for files that cannot be read."""
@@ -52,6 +62,10 @@ def place(uri: str) -> Place:
     Other parameters are read over, as RabbitMQ does with those that it does not know. Raises ValueError, which never
     repeats the URI: a password may be in it.
     """
+    if len(uri) > URI_BYTES_MAX:
+        raise ValueError(f"a URI has {URI_BYTES_MAX} characters at most")
+    if not uri.isprintable() or not unquote(uri).isprintable():
+        raise ValueError("a URI has a control character, or %00 to %1F")
     try:
         parts = urlsplit(uri)
         host, port = parts.hostname, parts.port
@@ -59,6 +73,16 @@ def place(uri: str) -> Place:
         raise ValueError("a URI cannot be read: encode what is not a letter or a digit in user and password") from None
     if parts.scheme not in _PORTS:
         raise ValueError("a URI is amqp://USER:PASSWORD@HOST:PORT/VHOST, or amqps://...")
+    vhost = unquote(parts.path[1:]) or "/"
+    labels = (host or "").split(".")
+    if len((host or "").encode()) > NAME_BYTES_MAX or any(len(label.encode()) > LABEL_BYTES_MAX for label in labels):
+        raise ValueError(
+            f"the host of a URI has {NAME_BYTES_MAX} bytes at most, and {LABEL_BYTES_MAX} between two dots"
+        )
+    if "" in labels[:-1]:
+        raise ValueError("the host of a URI has two dots in a row")
+    if len(vhost.encode()) > NAME_BYTES_MAX:
+        raise ValueError(f"the vhost of a URI has {NAME_BYTES_MAX} bytes at most")
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     tls = parts.scheme == "amqps"
     return Place(
@@ -66,7 +90,7 @@ def place(uri: str) -> Place:
         port or _PORTS[parts.scheme],
         unquote(parts.username) if parts.username is not None else "guest",
         unquote(parts.password) if parts.password is not None else "guest",
-        unquote(parts.path[1:]) or "/",
+        vhost,
         tls,
         query.get("cacertfile", ""),
         query.get("certfile", ""),
@@ -74,3 +98,14 @@ def place(uri: str) -> Place:
         query.get("verify", "verify_peer") != "verify_none",
         query.get("server_name_indication", ""),
     )
+
+
+def masked(value: Any) -> Any:
+    """A value of JSON in which each URI has MASK for its password."""
+    if isinstance(value, str):
+        return _PASSWORD.sub(rf"\1:{MASK}@", value)
+    if isinstance(value, dict):
+        return {name: masked(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(one) for one in value]
+    return value

@@ -3,6 +3,9 @@
 To open it is to get all messages, to put their summary behind them, and then to acknowledge them: whoever dies in
 between leaves more records than needed, and none too few. The same is done when it has grown by ANEW_BYTES. The
 queue's lock (`carrier.locked`) is held by its connection, so there is one writer.
+
+Whoever may publish to the default exchange may publish there. So a record has the user-id of the bridge's user, which a
+broker holds to be true; what has another one is acknowledged and read over. What is kept is bounded (BYTES_MAX).
 """
 
 from __future__ import annotations
@@ -16,20 +19,23 @@ from typing import Final
 
 from clusterbroker.broker.bridges.carrier import locked
 from clusterbroker.broker.bridges.channel import Channel, Lost
-from clusterbroker.broker.bridges.ledger import State, begun, closed, framed, opened, state, summary
+from clusterbroker.broker.bridges.errors import Malformed
+from clusterbroker.broker.bridges.ledger import BadLedger, State, begun, closed, framed, opened, state, summary
 from clusterbroker.broker.bridges.ledger import bodies as records_of
 from clusterbroker.broker.bridges.places import Place
-from clusterbroker.broker.bridges.rewriting import Parcel, Rewriter
 from clusterbroker.broker.wire.amqp091 import methods as m
-from clusterbroker.broker.wire.amqp091.properties import CLASS_ID, Properties, encode
+from clusterbroker.broker.wire.amqp091.properties import CLASS_ID, Properties, decode, encode
 
 ANEW_BYTES: Final = 1 << 20
 CONFIRM_S: Final = 60.0
 READ_S: Final = 30.0
+"""Between two messages."""
+BYTES_MAX: Final = 32 << 20
+"""Of all records: two summaries and what was written between them is a fraction of it."""
+MESSAGES_MAX: Final = 1 << 20
 TAG: Final = "ledger"
 _HEAD: Final = struct.Struct(">BHI")
 _CONTENT: Final = struct.Struct(">HHQ")
-_PERSISTENT: Final = encode(Properties(delivery_mode=2))
 
 
 class QueueLedger:
@@ -42,23 +48,34 @@ class QueueLedger:
         self._queue = queue
         self._sent = self._confirmed = 0
         self._moved = asyncio.Event()
-        self._size = self._got = 0
+        self._size = 0
+        self._reader: _Reader | None = None
+        self._properties = encode(Properties(delivery_mode=2, user_id=channel.where.user))
         channel.on_method = self._method
+        channel.on_content = self._content
         channel.lost.add_done_callback(lambda _: self._moved.set())
 
     @classmethod
     async def open(cls, where: Place, queue: str, name: str) -> QueueLedger:
-        """`name`: begins the producer of a new one. Raises Lost, BadLedger."""
+        """`name`: begins the producer of a new one; a ledger with another one is that of another bridge, and what it
+        knows is forgotten. Raises Lost, BadLedger."""
         channel = await Channel.open(where, "clusterbroker bridge")
         self = cls(channel, queue)
         try:
             await locked(channel, queue)
             await channel.call(m.ConfirmSelect(), m.ConfirmSelectOk)
             found = await self._read()
-            records = [body for octets in found for _, body in records_of(octets)]
-            records = records or [opened(f"{name}/{uuid.uuid4().hex}".encode())]
-            self.state = begun(state(records), time.time())
-            await self._replace(len(found))
+            new = [opened(f"{name}/{uuid.uuid4().hex}".encode())]
+            records = [body for octets in found for _, body in records_of(octets)] or new
+            known = state(records)
+            if not known.producer.startswith(f"{name}/".encode()):
+                known = state(new)
+            try:
+                self.state = begun(known, time.time())
+                summary(self.state)
+            except (struct.error, OverflowError):
+                raise BadLedger("its numbers are too high") from None
+            await self._replace()
         except BaseException:
             await channel.close()
             raise
@@ -71,75 +88,138 @@ class QueueLedger:
             self._size = 0
             found = await self._read()
             self.state = state(body for octets in found for _, body in records_of(octets))
-            await self._replace(len(found))
+            await self._replace()
 
     async def close(self) -> None:
         """May be called again."""
         await self.channel.close()
 
     async def _read(self) -> list[bytes]:
-        """All messages, none acknowledged."""
-        channel, found = self.channel, list[bytes]()
+        """All records, none acknowledged."""
+        channel = self.channel
         declared = await channel.call(m.QueueDeclare(queue=self._queue, passive=True), m.QueueDeclareOk)
-        count = declared.message_count
-        if not count:
-            return found
-        came = asyncio.Event()
-
-        def on_parcel(parcel: Parcel) -> None:
-            found.extend(parcel.bodies())
-            if len(found) >= count:
-                came.set()
-
-        channel.on_parcel = on_parcel
-        channel.rewrite(Rewriter("", "", b"", b"", channel.frame_max))
+        reader = self._reader = _Reader(channel, declared.message_count)
+        if not declared.message_count:
+            return []
         channel.send(m.BasicConsume(queue=self._queue, consumer_tag=TAG))
-        channel.lost.add_done_callback(lambda _: came.set())
         try:
-            async with asyncio.timeout(READ_S):
-                await came.wait()
+            while not reader.done and not channel.lost.done():
+                self._moved.clear()
+                async with asyncio.timeout(READ_S):
+                    await self._moved.wait()
         except TimeoutError:
-            told = f"queue '{self._queue}' did not hand out its {count} records in {READ_S:g} s"
+            told = f"queue '{self._queue}' did not hand out its {declared.message_count} records in {READ_S:g} s"
             raise Lost(f"{channel.where}: {told}") from None
         if channel.lost.done():
             raise channel.lost.result()
         channel.send(m.BasicCancel(consumer_tag=TAG))
-        return found
+        if reader.too_much:
+            raise BadLedger(
+                f"queue '{self._queue}' at {channel.where} has more records than a bridge writes: purge it, and what "
+                "was on its way may come twice"
+            )
+        return reader.found
 
-    async def _replace(self, count: int) -> None:
+    async def _replace(self) -> None:
         """The state behind the messages that were read, then these are acknowledged."""
         await self._put(b"".join(map(framed, summary(self.state))))
-        if count:
-            self._got += count
-            self.channel.send(m.BasicAck(delivery_tag=self._got, multiple=True))
+        if self._reader is not None and self._reader.last:
+            self.channel.send(m.BasicAck(delivery_tag=self._reader.last, multiple=True))
 
     async def _put(self, octets: bytes) -> None:
         self._size += len(octets)
         room = self.channel.frame_max - 8
         method = m.encode(m.BasicPublish(routing_key=self._queue, mandatory=True))
-        header = _CONTENT.pack(CLASS_ID, 0, len(octets)) + _PERSISTENT
+        header = _CONTENT.pack(CLASS_ID, 0, len(octets)) + self._properties
         frames = [_frame(1, method), _frame(2, header)]
         frames += [_frame(3, octets[at : at + room]) for at in range(0, len(octets), room)]
         self.channel.write(b"".join(frames))
         self._sent += 1
         number = self._sent
-        try:
-            async with asyncio.timeout(CONFIRM_S):
-                while self._confirmed < number and not self.channel.lost.done():
-                    self._moved.clear()
+        while self._confirmed < number and not self.channel.lost.done():
+            self._moved.clear()
+            try:
+                async with asyncio.timeout(CONFIRM_S):
                     await self._moved.wait()
-        except TimeoutError:
-            raise Lost(f"{self.channel.where}: a record was not confirmed in {CONFIRM_S:g} s") from None
+            except TimeoutError:
+                if not self.channel.blocked:  # a broker that blocks confirms when it has room again
+                    raise Lost(f"{self.channel.where}: a record was not confirmed in {CONFIRM_S:g} s") from None
         if self._confirmed < number:
             raise self.channel.lost.result()
 
     def _method(self, method: m.Method) -> None:
         match method:
             case m.BasicAck():
+                if method.delivery_tag > self._sent:
+                    raise Malformed("a confirm of what was not published")
                 self._confirmed = max(self._confirmed, method.delivery_tag)
                 self._moved.set()
+            case m.BasicDeliver() if self._reader is not None:
+                self._reader.delivered(method.delivery_tag)
             case m.BasicNack() | m.BasicReturn():
                 raise Lost(f"{self.channel.where}: a record for queue '{self._queue}' was refused: is it there?")
+
+    def _content(self, kind: int, payload: bytes) -> None:
+        if self._reader is not None:
+            self._reader.content(kind, payload)
+            self._moved.set()
+
+
+class _Reader:
+    """Takes in what a ledger's queue hands out: records of its user; others are acknowledged at once."""
+
+    def __init__(self, channel: Channel, count: int) -> None:
+        """`count`: messages that are ready."""
+        self.found: list[bytes] = []
+        self.last = 0
+        """Delivery tag of the last one that is kept."""
+        self.too_much = False
+        self._channel, self._left = channel, count
+        self._tag = self._missing = self._size = 0
+        self._own = False
+        self._parts: list[bytes] = []
+
+    @property
+    def done(self) -> bool:
+        """All came, or more than a ledger has."""
+        return self._left <= 0 or self.too_much
+
+    def delivered(self, tag: int) -> None:
+        """basic.deliver."""
+        if self._missing:
+            raise Malformed("a delivery within a delivery")
+        self._tag, self._parts = tag, []
+
+    def content(self, kind: int, payload: bytes) -> None:
+        """A frame of a header or of a body. Raises Malformed, AmqpError."""
+        if not self._tag or kind not in (2, 3):
+            return
+        if kind == 2:
+            if self._missing or len(payload) < _CONTENT.size:
+                raise Malformed("a header without its delivery")
+            _, _, self._missing = _CONTENT.unpack_from(payload)
+            self._own = decode(payload[_CONTENT.size :]).user_id == self._channel.where.user and not self.done
+            if self._own:
+                self._size += self._missing
+                self.too_much |= self._size > BYTES_MAX or len(self.found) >= MESSAGES_MAX
+                self._own = not self.too_much
+        else:
+            if not 0 < len(payload) <= self._missing:
+                raise Malformed("a body without its header")
+            self._missing -= len(payload)
+            if self._own:
+                self._parts.append(payload)
+        if not self._missing:
+            self._end()
+
+    def _end(self) -> None:
+        tag, self._tag = self._tag, 0
+        self._left -= 1
+        if self._own:
+            self.found.append(b"".join(self._parts))
+            self.last = tag
+        elif not self.too_much:
+            self._channel.send(m.BasicAck(delivery_tag=tag))
 
 
 def _frame(kind: int, payload: bytes) -> bytes:

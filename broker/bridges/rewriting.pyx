@@ -91,21 +91,6 @@ cdef class Parcel:
         for at in range(PyBytes_GET_SIZE(self.places) // 8):
             _number(data + places[at], first + at, priorities[at])
 
-    def bodies(self):
-        cdef const uint8_t *p = <const uint8_t *><char *>self.frames
-        cdef size_t at = 0
-        cdef size_t end = len(self.frames)
-        cdef list found = []
-        cdef list body = []
-        while at < end:
-            if p[at] == METHOD:
-                body = []
-                found.append(body)
-            elif p[at] == BODY:
-                body.append(PyBytes_FromStringAndSize(<char *>p + at + 7, get32(p + at + 3)))
-            at += get32(p + at + 3) + FRAME
-        return [b"".join(body) for body in found]
-
     def number_each(self, list numbers not None):
         cdef uint8_t *data = <uint8_t *><char *>self.frames
         cdef const uint64_t *places = <const uint64_t *>PyBytes_AS_STRING(self.places)
@@ -139,6 +124,8 @@ cdef class Rewriter:
     cdef bytes producer
     cdef bytes hop
     cdef size_t frame_max
+    cdef size_t source_frame_max
+    cdef uint64_t content_max
     cdef bytes deliver  # of the message that is coming in; empty: none is
     cdef uint64_t left
     cdef object hashed
@@ -151,7 +138,8 @@ cdef class Rewriter:
     cdef size_t place
     cdef readonly uint64_t messages
 
-    def __init__(self, str exchange, routing_key, bytes producer not None, bytes hop not None, size_t frame_max):
+    def __init__(self, str exchange, routing_key, bytes producer not None, bytes hop not None, size_t frame_max,
+                 size_t source_frame_max, uint64_t content_max):
         self.exchange = exchange.encode()
         self.keeps_key = routing_key is None
         self.key = b"" if routing_key is None else routing_key.encode()
@@ -160,6 +148,8 @@ cdef class Rewriter:
         self.producer = producer + b"/00000000/00" if producer else b""
         self.hop = hop
         self.frame_max = frame_max
+        self.source_frame_max = source_frame_max
+        self.content_max = content_max
         self.rest = b""
         self.out = Out()
         self.places = []
@@ -177,8 +167,10 @@ cdef class Rewriter:
         parcel.others = []
         while end - at >= FRAME:
             size = get32(p + at + 3)
-            if size > 1 << 27 or p[at] not in (1, 2, 3, 8):
+            if p[at] not in (1, 2, 3, 8):
                 raise Malformed("no frame of AMQP 0-9-1")
+            if size + FRAME > self.source_frame_max:
+                raise Malformed("a frame larger than was negotiated")
             if end - at < size + FRAME:
                 break
             if p[at + size + 7] != END:
@@ -278,6 +270,8 @@ cdef class Rewriter:
     cdef int _body(self, const uint8_t *p, size_t size) except -1:
         if not self.content or size > self.left:
             raise Malformed("a body without its header")
+        if size == 0:
+            raise Malformed("an empty body frame")
         self.left -= size
         self.hashed.update(PyBytes_FromStringAndSize(<char *>p + 7, size))
         self.out.add(p, size + FRAME)
@@ -299,6 +293,8 @@ cdef class Rewriter:
             raise Malformed("flags of properties that are not there")
         self.content = True
         self.left = get64(p + 4)
+        if self.left > self.content_max:
+            raise Unfit(f"its {self.left} bytes are more than the {self.content_max} that are taken")
         self.priority = 0
         # its size and which properties it has; a redelivery may be the first with headers
         self.hashed.update(PyBytes_FromStringAndSize(<char *>p + 4, 8) + (flags & ~HEADERS).to_bytes(2, "big"))

@@ -1,6 +1,6 @@
 """What a bridge is to do: the value of a parameter of component `shovel`, in RabbitMQ's syntax.
 
-src-uri, dest-uri             an AMQP 0-9-1 URI, or a list of which one is taken after the other
+src-uri, dest-uri             an AMQP 0-9-1 URI, or a list of up to 32 of which one is taken after the other
                               `amqp://USER:PASSWORD@/VHOST`, without a host: the node that runs the bridge
 src-queue                     or src-exchange with src-exchange-key: a queue of the bridge's own is bound there
 dest-queue                    or dest-exchange with dest-exchange-key; neither: as the message was published
@@ -20,7 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from clusterbroker.broker.bridges.places import Place, place
+from clusterbroker.broker.bridges.places import MASK, Place, place
+from clusterbroker.cluster.wiring.queue_rules import BRIDGE_PREFIX, MOVER_PREFIX, NAME_BYTES_MAX
 
 COMPONENT: Final = "shovel"
 NO_EFFECT: Final = (
@@ -30,7 +31,11 @@ NO_EFFECT: Final = (
 """Keys that are read over."""
 _ALIASES: Final = {"prefetch-count": "src-prefetch-count", "delete-after": "src-delete-after"}
 """Names of older releases."""
-QUEUE: Final = "clusterbroker.bridge."
+QUEUE: Final = BRIDGE_PREFIX
+SOURCE_QUEUE: Final = "clusterbroker.source."
+"""Of the durable queue that a bridge binds to its source exchange."""
+NAME_MAX: Final = NAME_BYTES_MAX - len(BRIDGE_PREFIX) - len(MOVER_PREFIX)
+URIS_MAX: Final = 32
 PREFETCH: Final = 1000
 PREFETCH_MAX: Final = 65535
 DELAY_S: Final = 5.0
@@ -75,10 +80,12 @@ def bridge(vhost: str, name: str, value: Any) -> Bridge:
     """Raises BadBridge."""
     if not isinstance(value, Mapping):
         raise BadBridge("it is no object")
+    if _size(name) > NAME_MAX:
+        raise BadBridge(f"the name of a bridge has {NAME_MAX} bytes at most")
     said: dict[str, Any] = {_ALIASES.get(str(key), str(key)): inner for key, inner in value.items()}
     for end in ("src", "dest"):
         if said.get(f"{end}-protocol", "amqp091") != "amqp091":
-            raise BadBridge(f"{end}-protocol '{said[f'{end}-protocol']}': a bridge speaks amqp091")
+            raise BadBridge(f"{end}-protocol {str(said[f'{end}-protocol'])[:20]!r}: a bridge speaks amqp091")
     queue, exchange = _text(said, "src-queue"), _text(said, "src-exchange")
     if (not queue) is (not exchange):
         raise BadBridge("say src-queue or src-exchange, one of them")
@@ -102,7 +109,7 @@ def bridge(vhost: str, name: str, value: Any) -> Bridge:
         name,
         _places(said, "src-uri", vhost),
         _places(said, "dest-uri", vhost),
-        queue or QUEUE + name,
+        queue or SOURCE_QUEUE + name,
         (exchange, _text(said, "src-exchange-key")) if exchange else None,
         out,
         key,
@@ -119,9 +126,13 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
 def _text(said: Mapping[str, Any], name: str) -> str:
     value = said.get(name, "")
-    if not isinstance(value, str) or len(value.encode()) > 255:
+    if not isinstance(value, str) or _size(value) > 255:
         raise BadBridge(f"{name} is a text of 255 bytes at most")
     return value
 
@@ -139,9 +150,13 @@ def _places(said: Mapping[str, Any], name: str, vhost: str) -> tuple[Place, ...]
         uris = [uris]
     if not isinstance(uris, list) or not uris or not all(isinstance(uri, str) for uri in uris):
         raise BadBridge(f"{name} is an AMQP URI, or a list of them")
+    if len(uris) > URIS_MAX:
+        raise BadBridge(f"{name} has {len(uris)} URIs: {URIS_MAX} are read at most")
     try:
         found = tuple(place(uri) for uri in uris)
     except ValueError as error:
         raise BadBridge(f"{name}: {error}") from None
+    if any(each.password == MASK for each in found):
+        raise BadBridge(f"{name}: '{MASK}' stands for a password that was not shown: say it")
     # "amqp://" says no vhost: RabbitMQ takes that of the parameter
     return tuple(each._replace(vhost=vhost) if not each.host and each.vhost == "/" else each for each in found)

@@ -12,6 +12,7 @@ from clusterbroker.broker.cli.exit_codes import USAGE, Failed
 from clusterbroker.broker.cli.parameters import OfVhost, Vhost
 from clusterbroker.broker.cli.tables import Column, Document, Table, number
 from clusterbroker.broker.cli.target import Target
+from clusterbroker.broker.cli.uris import HOW, uri
 from clusterbroker.broker.visible import visible
 
 app = typer.Typer(no_args_is_help=True, help="Bridges: messages move from broker to broker.")
@@ -30,6 +31,8 @@ BRIDGES = Table(
         Column("again", show=number, wide=True),
         Column("doubtful", show=number, wide=True),
         Column("lost", show=number, wide=True),
+        Column("held", show=number, wide=True),
+        Column("lag_s", wide=True),
     )
 )
 _PATH = "/api/parameters/{}/{}/{}"
@@ -47,8 +50,8 @@ def bridge_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
 def bridge_set(
     reach: Target,
     name: Name,
-    source: Annotated[str, typer.Option("--from", help="AMQP URI of the source; no host: the node itself.")],
-    destination: Annotated[str, typer.Option("--to", help="AMQP URI of the destination; no host: the node itself.")],
+    source: Annotated[str, typer.Option("--from", help=f"AMQP URI of the source; no host: the node itself; {HOW}.")],
+    destination: Annotated[str, typer.Option("--to", help=f"AMQP URI of the destination; {HOW}.")],
     queue: Annotated[str | None, typer.Option("--queue", help="Source queue.")] = None,
     exchange: Annotated[str | None, typer.Option("--exchange", help="Source exchange.")] = None,
     key: Annotated[str | None, typer.Option("--key", help="With --exchange: the binding's key.")] = None,
@@ -62,8 +65,8 @@ def bridge_set(
 ) -> str:
     """Make or change a bridge. It is kept as a parameter of component `shovel`, and runs at one node."""
     said = {
-        "src-uri": source,
-        "dest-uri": destination,
+        "src-uri": uri(source, "--from"),
+        "dest-uri": uri(destination, "--to"),
         "src-queue": queue,
         "src-exchange": exchange,
         "src-exchange-key": key,

@@ -30,6 +30,7 @@ from clusterbroker.broker.cli.exit_codes import FAILED, USAGE, Failed
 from clusterbroker.broker.cli.parameters import duration
 from clusterbroker.broker.cli.readable import visible
 from clusterbroker.broker.cli.target import Address, Target
+from clusterbroker.broker.cli.uris import HOW, uri
 from clusterbroker.broker.management.foreign_definitions import GENERATED
 
 app = typer.Typer()
@@ -44,12 +45,12 @@ PASS_S: Final = 1.0
 @operation(app, "migrate")
 def migrate(
     reach: Target,
-    source: Annotated[str | None, typer.Option("--from", help="AMQP URI of the broker to leave.")] = None,
-    destination: Annotated[str | None, typer.Option("--to", help="AMQP URI of the broker to go to.")] = None,
+    source: Annotated[str | None, typer.Option("--from", help=f"AMQP URI of the broker to leave; {HOW}.")] = None,
+    destination: Annotated[str | None, typer.Option("--to", help=f"AMQP URI of the broker to go to; {HOW}.")] = None,
     management: Annotated[
-        str | None, typer.Option("--management", help="http://USER:PASSWORD@HOST:PORT of that broker.")
+        str | None, typer.Option("--management", help=f"http://USER:PASSWORD@HOST:PORT of that broker; {HOW}.")
     ] = None,
-    amqp: Annotated[str, typer.Option("--amqp", help="AMQP URI of this broker.")] = HERE,
+    amqp: Annotated[str, typer.Option("--amqp", help=f"AMQP URI of this broker; {HOW}.")] = HERE,
     vhost: Annotated[list[str] | None, typer.Option("--vhost", help="Only this vhost; may be repeated. [all]")] = None,
     queue: Annotated[
         list[str] | None, typer.Option("--queue", help="Only this queue, or a pattern with * or ?; may be repeated.")
@@ -95,14 +96,15 @@ def _ends(source: str | None, destination: str | None, amqp: str) -> tuple[Place
     if (source is None) is (destination is None):
         raise Failed("say --from, to come from a broker, or --to, to go to one", USAGE)
     try:
-        return place(source or destination or ""), place(amqp)
+        far = uri(source, "--from") if source is not None else uri(destination or "", "--to")
+        return place(far), place(uri(amqp, "--amqp"))
     except ValueError as error:
         raise Failed(str(error), USAGE) from None
 
 
 def _api(url: str) -> Api:
     try:
-        address = Address(url)
+        address = Address(uri(url, "--management"))
     except Failed as failed:
         raise Failed(failed.text.replace("--url", "--management"), USAGE) from None
     return Api.over_url(address.url, (address.user or "guest", address.password or "guest"), None, _say)
@@ -248,7 +250,7 @@ def _run(run: _Run, jobs: list[Job]) -> str:
 
 
 async def _passes(run: _Run, jobs: list[Job], tell: Callable[[Migration], None]) -> tuple[Migration, bool]:
-    migration = Migration(*run.ends, run.state, run.rate, run.patience_s, lambda: tell(migration))
+    migration = Migration(*run.ends, run.state, run.rate, run.patience_s, lambda: tell(migration), _say)
     if jobs:
         await migration.check(jobs[0].vhost)
     migration.add(jobs)

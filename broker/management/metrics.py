@@ -344,6 +344,10 @@ def _node(row: NodeRow) -> Iterator[str]:
     kinds = Counter(alert.kind for alert in row.alerts)
     yield written(_ALERTS, [(labels({"kind": kind}), count) for kind, count in sorted(kinds.items())])
     yield from _each(OWN, s.LINK, [(labels({"peer": link.peer}), link) for link in row.links])
+    yield from _each(OWN, s.BRIDGE, [(labels({"vhost": one.vhost, "bridge": one.name}), one) for one in row.bridges])
+    yield written(Named(f"{OWN}bridge_state", GAUGE, "1: a bridge is in this state"), [
+        (labels({"vhost": one.vhost, "bridge": one.name, "state": one.state}), 1) for one in row.bridges
+    ])  # fmt: skip
 
 
 def _flushes(row: NodeRow) -> Iterator[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from clusterbroker.broker.bridges.places import masked
 from clusterbroker.cluster.wiring.entities import VHOST_LIMITS, OperatorPolicy, Parameter, Policy, Vhost, VhostLimits
 
 from .errors import object_not_found
-from .principals import MONITORING
+from .principals import ADMINISTRATOR, MONITORING
 from .reading import Document, Reading, plain, plain_table, same
 from .statistics import CHANNEL_FIELDS, CONNECTION_BYTES, DEPTH_FIELDS
 
@@ -106,10 +107,16 @@ def policy_named(reading: Reading, vhost: str, name: str, *, operator: bool = Fa
 
 
 def parameters(reading: Reading, component: str | None = None, vhost: str | None = None) -> list[Document]:
-    """Those of the vhosts that the user may enter. Operator policies and limits count as parameters, as in RabbitMQ."""
+    """Those of the vhosts that the user may enter. Operator policies and limits count as parameters, as in RabbitMQ.
+    Passwords in URIs are an administrator's to see."""
     asked = reading.principal.open_vhosts() if vhost is None else [vhost]
+    whole = reading.principal.has(ADMINISTRATOR)
+
+    def shown(value: Any) -> Any:
+        return plain(value) if whole else masked(plain(value))
+
     found = [
-        _parameter(parameter.component, parameter.name, parameter.vhost, plain(parameter.value))
+        _parameter(parameter.component, parameter.name, parameter.vhost, shown(parameter.value))
         for parameter in reading.map.parameters()
         if parameter.vhost in asked
     ]

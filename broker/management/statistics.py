@@ -239,6 +239,14 @@ LINK: Final = (
     Of("link_received_bytes_total", "Bytes received from another member", "received_bytes"),
     Of("link_clock_ahead_seconds", "How far another member's clock is ahead of this one's", "clock_ahead_ms", per=1000),
 )  # fmt: skip
+BRIDGE: Final = (
+    Of("bridge_messages_moved_total", "Messages that the destination of a bridge confirmed", "moved"),
+    Of("bridge_messages_recognised_total", "Those that came again and were recognised: not doubled", "again"),
+    Of("bridge_messages_doubtful_total", "Those that came again and were not known: they may be doubled", "doubtful"),
+    Of("bridge_interruptions_total", "How often a bridge lost an end, or failed", "lost"),
+    Of("bridge_messages_held", "Messages that came from the source and are not confirmed", "held"),
+    Of("bridge_lag_seconds", "Since the destination confirmed something, while messages are held", "lag_ms", per=1000),
+)
 LOGINS: Final = (
     Of("auth_attempts_total", "Attempts to sign in", lambda one: one.succeeded + one.failed),
     Of("auth_attempts_succeeded_total", "Those that succeeded", "succeeded"),

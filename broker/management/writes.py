@@ -14,10 +14,11 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec.structs import replace
 
+from clusterbroker.broker.bridges.shovel import COMPONENT as SHOVEL
 from clusterbroker.cluster.wiring import commands as c
 
 from . import accounts, bodies, definitions, pools, settings
-from .errors import bad_request, object_not_found
+from .errors import bad_request, not_authorised, object_not_found
 from .forms import BODY_BYTES_MAX, Form, Said
 from .messages import require_unlocked, staged_in
 from .naming import check_new_name
@@ -102,10 +103,15 @@ def _put(
     return plan
 
 
-def _delete(make: Callable[[int, Path], c.AnyCommand], there: Callable[[Reading, Path], object]) -> Plan:
+def _delete(
+    make: Callable[[int, Path], c.AnyCommand],
+    there: Callable[[Reading, Path], object],
+    check: Callable[[Reading, Path], None] = lambda _r, _p: None,
+) -> Plan:
     """Refused (404) when it is not there."""
 
     def plan(r: Reading, p: Path, _said: Said) -> Planned:
+        check(r, p)
         if not there(r, p):
             raise object_not_found()
         return Planned([make(r.now_ms, p)])
@@ -176,6 +182,7 @@ _delete_topic_permission: Final = _delete(
 
 # -- policies, parameters, limits -----------------------------------------------------------------------------
 
+POLICYMAKERS_BRIDGE: Final = "policymakers_set_bridges"
 _OF_OTHERS: Final = (settings.POLICY_COMPONENT, settings.OPERATOR_POLICY_COMPONENT, settings.LIMITS_COMPONENT)
 
 
@@ -188,10 +195,24 @@ def _parameter_place(p: Path) -> dict[str, str]:
     return {"vhost": settings.GLOBAL, "component": settings.GLOBAL, **p}
 
 
-def _no_component_of_others(_r: Reading, p: Path) -> None:
+def _no_component_of_others(r: Reading, p: Path) -> None:
     component = p.get("component", settings.GLOBAL)
     if component in _OF_OTHERS:
         raise bad_request(f"component '{component}' has a path of its own")
+    _may_bridge(r, p)
+
+
+def _may_bridge(r: Reading, p: Path) -> None:
+    """A bridge lets nodes connect to anywhere, with files of theirs: so it is an administrator's to put or delete one,
+    unless one has set the global parameter POLICYMAKERS_BRIDGE."""
+    if p.get("component") != SHOVEL or r.principal.has(ADMINISTRATOR):
+        return
+    relaxed = r.map.parameter(settings.GLOBAL, settings.GLOBAL, POLICYMAKERS_BRIDGE)
+    if relaxed is None or relaxed.value is not True:
+        raise not_authorised(
+            f"bridges (component '{SHOVEL}') are set by administrators: one may set the global parameter "
+            f"'{POLICYMAKERS_BRIDGE}' to true"
+        )
 
 
 def _put_cluster_name(r: Reading, _p: Path, said: Said) -> Planned:
@@ -252,6 +273,7 @@ _put_parameter: Final = _put(
 _delete_parameter: Final = _delete(
     lambda at_ms, p: c.DeleteParameter(at_ms=at_ms, **_parameter_place(p)),
     lambda r, p: r.map.parameter(**_parameter_place(p)),
+    _may_bridge,
 )
 WRITES: Final[tuple[Write, ...]] = (
     Write("PUT", "/api/queues/{vhost}/{name}/pause", "Hand nothing out", _pause_queue(True), MANAGEMENT, True),

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote
 
+from clusterbroker.cluster.wiring.queue_rules import GUARDED_WORD, is_guarded
+
 Kind = Literal["configure", "write", "read"]
 SCOPES_MAX: Final = 500
 TAGS: Final = ("administrator", "monitoring", "policymaker", "management")
@@ -50,8 +52,12 @@ class Grants:
     def allowed(self, vhost: str, kind: Kind, resource: str) -> bool:
         """Whether the exchange or queue of this name may be configured, written to or read from. The default exchange
         is called `amq.default`."""
+        guarded = is_guarded(resource) and "administrator" not in self.tags
         return any(
-            grant.kind == kind and matches(grant.vhost, vhost) and matches(grant.name, resource or "amq.default")
+            grant.kind == kind
+            and matches(grant.vhost, vhost)
+            and matches(grant.name, resource or "amq.default")
+            and not (guarded and not any(GUARDED_WORD in part for part in grant.name))
             for grant in self._grants
         )
 

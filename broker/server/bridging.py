@@ -1,8 +1,8 @@
 """Bridges that this node runs: those whose own small queue it owns (waits).
 
-    parameter put or changed       the bridge begins (anew)
-    parameter deleted              it ends, and its queue is deleted with what it knew
-    its queue is not there         any node declares it; a second declaration changes nothing
+    parameter put or changed       it is read once, and the bridge begins (anew)
+    parameter deleted              it ends, and its queue is deleted with what it knew, by whoever leads then or later
+    its queue is not there         the node that leads declares it; one that is refused is tried again later and later
     its queue has another owner    it ends here, and begins there
     this node may not speak        it ends: its lease is over
 
@@ -13,31 +13,73 @@ a moment do no harm: the lock at the source and at the ledger lets one of them i
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.bridges.shovel import COMPONENT, QUEUE, BadBridge, Bridge, bridge
+from clusterbroker.broker.stats.bridges import BridgeRow
+from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import LOCAL_NODE
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.changes import ParameterChanged
 from clusterbroker.cluster.wiring.entities import Parameter, Queue
 
 if TYPE_CHECKING:
     from clusterbroker.broker.bridges.places import Place
     from clusterbroker.broker.bridges.standing import Standing, Status
     from clusterbroker.broker.server.ports import ServerPort
+    from clusterbroker.cluster.wiring.map import Applied
+    from clusterbroker.cluster.wiring.view import ClusterView
 
 EVERY_S: Final = 1.0
+AGAIN_S_MAX: Final = 60.0
+"""Between two tries to declare or delete a queue, or to begin what ended by an error."""
 ALERT: Final = "bridge.refused"
+WHY_MAX: Final = 300
+"""Characters that are shown."""
 Key = tuple[str, str]
 
 
+@dataclass(slots=True)
+class Known:
+    """What a parameter says. `wanted` None: `why` it cannot be done."""
+
+    parameter: Parameter
+    wanted: Bridge | None
+    why: str = ""
+
+
+class Backoff:
+    """Doubles the time between two tries."""
+
+    __slots__ = ("_delay_s", "_until_s")
+
+    def __init__(self) -> None:
+        self._delay_s, self._until_s = EVERY_S, 0.0
+
+    def due(self, now_s: float) -> bool:
+        """Whether to try; if so, the next time is later."""
+        if now_s < self._until_s:
+            return False
+        self._until_s = now_s + self._delay_s
+        self._delay_s = min(2 * self._delay_s, AGAIN_S_MAX)
+        return True
+
+
 class Bridges:
-    """Looks at parameters and owners every EVERY_S. Without a bridge a look costs a walk over the parameters."""
+    """Reads a parameter when it changes, and looks at owners every EVERY_S: without a bridge that is nothing."""
 
     def __init__(self, shell: ServerPort) -> None:
         self._shell = shell
-        self._running: dict[Key, tuple[Parameter, Standing, asyncio.Task[None]]] = {}
-        self._bad: dict[Key, str] = {}
+        self._map: ClusterView | None = None
+        self._known: dict[Key, Known] = {}
+        self._running: dict[Key, tuple[Known, Standing, asyncio.Task[None]]] = {}
+        self._gone: set[Key] = set()
+        """Deleted, and perhaps with a queue: any node may be the one that leads, and so all remember."""
+        self._tries: dict[Key, Backoff] = {}
+        self._failed: dict[Key, str] = {}
+        shell.storage.wiring.listen(self._applied)
         self._look()
 
     def stop(self) -> None:
@@ -48,24 +90,70 @@ class Bridges:
     def rows(self) -> list[dict[str, Any]]:
         """All bridges of the cluster: those that run here with what they do, of others the node."""
         answer = []
-        for parameter in self._wanted().values():
-            key = parameter.vhost, parameter.name
+        for key, known in self._known.items():
             row: dict[str, Any] = {"vhost": key[0], "name": key[1], "node": "", "state": "elsewhere", "why": ""}
-            try:
-                wanted = bridge(*key, parameter.value)
-            except BadBridge as bad:
-                answer.append(row | {"state": "refused", "why": str(bad)})
+            wanted = known.wanted
+            if wanted is None:
+                answer.append(row | {"state": "refused", "why": known.why})
                 continue
             row["source"] = f"{wanted.sources[0]} queue {wanted.queue}"
             target = f"exchange {wanted.exchange}" if wanted.exchange else f"queue {wanted.key}"
             row["destination"] = f"{wanted.destinations[0]} {target}"
-            queue = self._queue(wanted)
+            queue = self._queue(key)
             if queue is not None and queue.owner is not None:
                 row["node"] = self._shell.options.node.name if queue.owner == LOCAL_NODE else queue.owner
             if key in self._running:
-                row |= asdict(self._running[key][1].status)
+                standing = self._running[key][1]
+                standing.status.lag_s = round(standing.lag_s, 3)
+                row |= asdict(standing.status)
+            elif key in self._failed:
+                row |= {"state": "waiting", "why": self._failed[key]}
             answer.append(row)
         return answer
+
+    def counted(self) -> list[BridgeRow]:
+        """Those that run here, for statistics."""
+        return [
+            BridgeRow(
+                *key, standing.status.state, standing.status.moved, standing.status.again, standing.status.doubtful,
+                standing.status.lost, standing.status.held, round(1000 * standing.lag_s), standing.status.counted,
+            )
+            for key, (_, standing, _) in self._running.items()
+        ]  # fmt: skip
+
+    # -- parameters -------------------------------------------------------------------------------------------
+
+    def _applied(self, applied: Applied) -> None:
+        for change in applied.changes:
+            if isinstance(change, ParameterChanged) and change.component == COMPONENT and change.vhost:
+                self._read((change.vhost, change.name))
+
+    def _read_all(self) -> None:
+        """At the start, and when a snapshot took the place of the map."""
+        self._map = self._shell.storage.wiring.map
+        there = {(one.vhost, one.name) for one in self._map.parameters() if one.component == COMPONENT and one.vhost}
+        for key in there | self._known.keys():
+            self._read(key)
+
+    def _read(self, key: Key) -> None:
+        """The parameter is there, has changed or is gone."""
+        parameter = self._shell.storage.wiring.map.parameter(key[0], COMPONENT, key[1])
+        known = self._known.get(key)
+        if known is not None and known.parameter == parameter:
+            return
+        self._failed.pop(key, None)
+        self._tries.pop(key, None)
+        self._shell.node.alerts.clear(ALERT, _named(key))
+        if parameter is None:
+            if self._known.pop(key, None) is not None:
+                self._gone.add(key)
+            return
+        self._gone.discard(key)
+        try:
+            self._known[key] = Known(parameter, bridge(*key, parameter.value))
+        except BadBridge as bad:
+            self._known[key] = Known(parameter, None, str(bad)[:WHY_MAX])
+            self._alert(key, str(bad)[:WHY_MAX])
 
     # -- looking ----------------------------------------------------------------------------------------------
 
@@ -74,61 +162,79 @@ class Bridges:
         if shell.ended.done():
             return
         shell.loop.call_later(EVERY_S, self._look)
+        if shell.storage.wiring.map is not self._map:
+            self._read_all()
         if not shell.accepting:
             return
-        wanted = self._wanted()
-        for key in [key for key in self._running if wanted.get(key) != self._running[key][0]]:
+        for key in [key for key in self._running if self._known.get(key) is not self._running[key][0]]:
             self._end(key)
-            if key not in wanted and self._leads:
-                self._forget(key)
-        for key, parameter in wanted.items():
-            self._review(key, parameter)
+        for key in list(self._gone):
+            self._forget(key)
+        for key, known in self._known.items():
+            if known.wanted is not None:
+                self._review(key, known, known.wanted)
 
     def _forget(self, key: Key) -> None:
-        queue = self._shell.storage.wiring.map.queue(key[0], QUEUE + key[1])
-        if queue is not None:
-            at_ms = self._shell.clock.now_ms()
-            self._propose(c.DeleteQueue(at_ms=at_ms, vhost=queue.vhost, name=queue.name, queue_id=queue.queue_id))
-
-    def _review(self, key: Key, parameter: Parameter) -> None:
-        try:
-            wanted = bridge(*key, parameter.value)
-        except BadBridge as bad:
-            self._refused(key, str(bad))
-            return
-        queue = self._queue(wanted)
+        queue = self._queue(key)
         if queue is None:
-            if self._leads:
+            self._gone.discard(key)
+            self._tries.pop(key, None)
+        elif self._leads and self._due(key):
+            at_ms = self._shell.clock.now_ms()
+            self._propose(key, c.DeleteQueue(at_ms=at_ms, vhost=queue.vhost, name=queue.name, queue_id=queue.queue_id))
+
+    def _review(self, key: Key, known: Known, wanted: Bridge) -> None:
+        queue = self._queue(key)
+        if queue is None:
+            if self._leads and self._due(key):
                 at_ms = self._shell.clock.now_ms()
-                self._propose(c.DeclareQueue(at_ms=at_ms, vhost=key[0], name=wanted.own_queue, durable=True))
+                self._propose(key, c.DeclareQueue(at_ms=at_ms, vhost=key[0], name=wanted.own_queue, durable=True))
             return
         own = queue.owner in (LOCAL_NODE, self._shell.options.node.name) and self._shell.may_speak
-        if own and key not in self._running:
-            self._begin(key, parameter, wanted)
-        elif not own and key in self._running:
-            self._end(key)
+        if not own:
+            self._failed.pop(key, None)
+            if key in self._running:
+                self._end(key)
+        elif own and key not in self._running and (key not in self._failed or self._due(key)):
+            self._begin(key, known, wanted)
 
-    def _begin(self, key: Key, parameter: Parameter, wanted: Bridge) -> None:
+    def _due(self, key: Key) -> bool:
+        return self._tries.setdefault(key, Backoff()).due(self._shell.loop.time())
+
+    def _begin(self, key: Key, known: Known, wanted: Bridge) -> None:
         from clusterbroker.broker.bridges.standing import Standing  # a node without bridges does not pay for it
 
-        standing = Standing(wanted, self._here, lambda state, status: self._told(key, state, status))
-        self._running[key] = parameter, standing, self._shell.loop.create_task(standing.run())
+        content_max = self._shell.options.node.message_bytes_max
+        standing = Standing(wanted, self._here, lambda state, status: self._told(key, state, status), content_max)
+        task = self._shell.loop.create_task(standing.run())
+        self._running[key] = known, standing, task
+        task.add_done_callback(partial(self._ended, key))
+
+    def _ended(self, key: Key, task: asyncio.Task[None]) -> None:
+        """A bridge that ended by an error is shown as such, and begins again; one that is over stays as it is."""
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if key in self._running and self._running[key][2] is task:
+            del self._running[key]
+            self._failed[key] = f"an error ended it, report it: {type(error).__name__}"
+            self._due(key)  # not at once
+            self._shell.log.emit("error", "bridge.failed", vhost=key[0], bridge=key[1], why=self._failed[key])
 
     def _end(self, key: Key) -> None:
         _, _, task = self._running.pop(key)
         task.cancel()
-        self._shell.node.alerts.clear(ALERT, _named(key))
+        if key not in self._known or self._known[key].wanted is not None:
+            self._shell.node.alerts.clear(ALERT, _named(key))
 
     def _told(self, key: Key, state: str, status: Status) -> None:
         level = "info" if state in ("running", "ended") else "warning"
         self._shell.log.emit(level, f"bridge.{state}", vhost=key[0], bridge=key[1], why=status.why)
         if state == "refused":
             self._alert(key, status.why)
-
-    def _refused(self, key: Key, why: str) -> None:
-        if self._bad.get(key) != why:
-            self._bad[key] = why
-            self._alert(key, why)
+        elif state == "running":
+            self._failed.pop(key, None)
+            self._tries.pop(key, None)
+            self._shell.node.alerts.clear(ALERT, _named(key))
 
     def _alert(self, key: Key, why: str) -> None:
         text = f"bridge '{key[1]}' of vhost '{key[0]}' does not run: {why}; put its parameter anew when this is mended"
@@ -136,19 +242,26 @@ class Bridges:
 
     # -- the wiring -------------------------------------------------------------------------------------------
 
-    def _wanted(self) -> dict[Key, Parameter]:
-        found = self._shell.storage.wiring.map.parameters()
-        return {(one.vhost, one.name): one for one in found if one.component == COMPONENT and one.vhost}
-
-    def _queue(self, wanted: Bridge) -> Queue | None:
-        return self._shell.storage.wiring.map.queue(wanted.vhost, wanted.own_queue)
+    def _queue(self, key: Key) -> Queue | None:
+        return self._shell.storage.wiring.map.queue(key[0], QUEUE + key[1])
 
     @property
     def _leads(self) -> bool:
         return self._shell.cluster is None or self._shell.cluster.raft.is_leader
 
-    def _propose(self, command: c.AnyCommand) -> None:
-        self._shell.storage.wiring.propose(command)
+    def _propose(self, key: Key, command: c.DeclareQueue | c.DeleteQueue) -> None:
+        def done(applied: Applied) -> None:
+            if applied.error is None:
+                self._tries.pop(key, None)
+                self._failed.pop(key, None)
+            elif not isinstance(applied.error, Unavailable) and key in self._known:
+                why, known = f"its queue cannot be declared: {applied.error}"[:WHY_MAX], self._failed.get(key)
+                self._failed[key] = why
+                if why == known:
+                    return
+                self._shell.log.emit("warning", "bridge.waiting", vhost=key[0], bridge=key[1], why=why)
+
+        self._shell.storage.wiring.propose(command, done)
 
     def _here(self, where: Place) -> Place:
         if where.host:

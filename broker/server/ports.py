@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.server.options import ServerOptions
     from clusterbroker.broker.server.scrub import Scrub
     from clusterbroker.broker.server.storage import Storage
+    from clusterbroker.broker.stats.bridges import BridgeRow
     from clusterbroker.broker.stats.inspection import Request, Result
     from clusterbroker.cluster.link.mesh import Mesh
     from clusterbroker.cluster.liveness.heart import Heart
@@ -78,6 +79,7 @@ class BridgesPort(Protocol):
     """Bridges of the cluster, as this node sees them."""
 
     def rows(self) -> list[dict[str, Any]]: ...
+    def counted(self) -> list[BridgeRow]: ...
     def stop(self) -> None: ...
 
 

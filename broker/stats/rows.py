@@ -28,6 +28,7 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
+from clusterbroker.broker.stats.bridges import BridgeRow
 from clusterbroker.broker.stats.links import ClientLink, RecoverableRow, SessionWindows, SuspendedRow
 from clusterbroker.broker.stats.totals import MessageTotals as MessageTotals
 from clusterbroker.broker.stats.totals import StoredOffset, Total
@@ -208,6 +209,8 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     """Of the cluster, by the node's map."""
     supported_feature_level: int = 1
     """The highest that its release knows; releases before there were levels do not say it."""
+    bridges: tuple[BridgeRow, ...] = ()
+    """Those that it runs."""
 
     @property
     def key(self) -> Key:

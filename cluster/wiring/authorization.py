@@ -4,7 +4,8 @@ Rules of RabbitMQ (amqp-rules.md 5.3, Permissions): a user without a permission 
 empty pattern matches no name but the empty one; the default exchange is checked as `amq.default`. Topic permissions
 are patterns over routing keys, with `{username}`, `{vhost}` and `{client_id}` filled in; a topic exchange without one
 for the user allows every key. Filled-in values come from clients and are escaped: a client id of `.*` matches the two
-characters, not everything (CVE-2026-44838). Tags have no effect here: an administrator needs permissions too.
+characters, not everything (CVE-2026-44838). An administrator needs permissions too; its tag counts for names of bridges
+alone (`queue_rules.is_guarded`), which other users need a pattern for that says so.
 
 Patterns are compiled once per process and text (patterns.py), so equal permissions of many users share one.
 """
@@ -24,7 +25,7 @@ from .arguments import same
 from .changes import Change, PermissionChanged, UserChanged
 from .entities import Deserted, Permission, TopicPermission, User, UserLimits, in_part
 from .patterns import PatternError, compiled, matches
-from .queue_rules import check_length
+from .queue_rules import GUARDED_WORD, check_length, is_guarded
 from .snapshot import Snapshot
 
 PermissionKind = Literal["configure", "write", "read"]
@@ -103,6 +104,10 @@ class Accounts:
         if permission is None:
             return False
         pattern: str = getattr(permission, kind)
+        if is_guarded(resource) and GUARDED_WORD not in pattern:
+            known = self._users.get(user)
+            if known is None or "administrator" not in known.tags:
+                return False
         return matches(_whole(pattern), resource or DEFAULT_EXCHANGE_RESOURCE)
 
     def topic_allowed(

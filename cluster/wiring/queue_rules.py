@@ -19,6 +19,17 @@ from .stream_settings import STREAM, unfit
 
 NAME_BYTES_MAX: Final = 255
 RESERVED_PREFIX: Final = "amq."
+BRIDGE_PREFIX: Final = "clusterbroker.bridge."
+"""Of the queue whose leader runs a bridge, and of a bridge's ledger."""
+MOVER_PREFIX: Final = "clusterbroker.mover."
+"""Of the exclusive queues that keep a second mover away."""
+GUARDED_WORD: Final = "clusterbroker"
+
+
+def is_guarded(name: str) -> bool:
+    """A name of bridges: a permission for everything (`.*`) is none for it. The user has to be an administrator, or its
+    pattern to say GUARDED_WORD."""
+    return name.startswith((BRIDGE_PREFIX, MOVER_PREFIX))
 
 
 def check_name(kind: str, name: str) -> None:

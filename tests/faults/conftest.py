@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.faults.brokers import started_brokers
 from tests.faults.fleet import Fleet
 from tests.faults.node import NodeProcess
 
@@ -47,3 +48,10 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
     fleet = Fleet(tmp_path)
     yield fleet
     await fleet.kill_all()
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[Callable[[str], Any]]:
+    """`brokers("ours")` or `brokers("rabbitmq")`: started."""
+    with started_brokers(tmp_path) as make:
+        yield make

@@ -5,38 +5,17 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pika
 import pytest
 
-from clusterbroker.broker.trial.nodes import free_port
+from tests.faults.brokers import ManagedNode, depth_of, taken
 from tests.faults.node import command, wait_for
-from tests.faults.rabbitmq_node import ManagedRabbitMq, skip_without_rabbitmq
-from tests.faults.test_migration import ManagedNode, fill, taken
+from tests.faults.test_migration import fill
 
 PREFETCH = "500"
-
-
-@pytest.fixture
-def brokers(tmp_path: Path) -> Iterator[Callable[[str], Any]]:
-    """`brokers("ours")` or `brokers("rabbitmq")`: started."""
-    made: list[Any] = []
-
-    def make(kind: str) -> Any:
-        if kind == "rabbitmq":
-            skip_without_rabbitmq()
-            made.append(ManagedRabbitMq(tmp_path / f"rabbitmq{len(made)}"))
-        else:
-            made.append(ManagedNode(tmp_path / f"node{len(made)}", free_port()))
-        made[-1].start()
-        return made[-1]
-
-    yield make
-    for one in made:
-        (one.close if isinstance(one, ManagedRabbitMq) else one.kill)()
 
 
 def rows(node: ManagedNode) -> dict[str, dict[str, Any]]:
@@ -48,15 +27,6 @@ def rows(node: ManagedNode) -> dict[str, dict[str, Any]]:
 def bridge(node: ManagedNode, name: str, *words: str) -> None:
     code, said = command("bridges", "set", name, "--data-dir", str(node.data_dir), *words)
     assert code == 0, said
-
-
-def depth_of(url: str, queue: str) -> int:
-    try:
-        with pika.BlockingConnection(pika.URLParameters(url)) as connection:
-            count: int = connection.channel().queue_declare(queue, passive=True).method.message_count
-            return count
-    except (pika.exceptions.AMQPError, OSError):
-        return -1
 
 
 @pytest.mark.parametrize("kind", ["ours", pytest.param("rabbitmq", marks=pytest.mark.timeout(400))])

@@ -47,21 +47,18 @@ class Parcel:
             self.frames[place : place + 8] = number.to_bytes(8, "big")
             self.frames[place - 18 : place - 7] = b"%08x/%02x" % (number >> 32, priority)
 
-    def bodies(self) -> list[bytes]:
-        found: list[bytes] = []
-        at = 0
-        while at < len(self.frames):
-            size = int.from_bytes(self.frames[at + 3 : at + 7], "big")
-            if self.frames[at] == 1:
-                found.append(b"")
-            elif self.frames[at] == 3:
-                found[-1] += bytes(self.frames[at + 7 : at + 7 + size])
-            at += size + 8
-        return found
-
 
 class Rewriter:
-    def __init__(self, exchange: str, routing_key: str | None, producer: bytes, hop: bytes, frame_max: int) -> None:
+    def __init__(
+        self,
+        exchange: str,
+        routing_key: str | None,
+        producer: bytes,
+        hop: bytes,
+        frame_max: int,
+        source_frame_max: int,
+        content_max: int,
+    ) -> None:
         self.messages = 0
         self._exchange = exchange.encode()
         self._key = None if routing_key is None else routing_key.encode()
@@ -69,7 +66,7 @@ class Rewriter:
             raise ValueError("a name has 255 bytes at most")
         self._producer = producer + b"/00000000/00" if producer else b""
         self._hop = hop
-        self._frame_max = frame_max
+        self._frame_max, self._source_frame_max, self._content_max = frame_max, source_frame_max, content_max
         self._rest = b""
         self._out = b""  # of the message that comes in
         self._delivery = False
@@ -80,8 +77,10 @@ class Rewriter:
         octets, at, parcel = self._rest + data, 0, Parcel()
         while len(octets) - at >= 8:
             kind, channel, size = struct.unpack_from(">BHI", octets, at)
-            if size > 1 << 27 or kind not in (1, 2, 3, 8):
+            if kind not in (1, 2, 3, 8):
                 raise Malformed("no frame of AMQP 0-9-1")
+            if size + 8 > self._source_frame_max:
+                raise Malformed("a frame larger than was negotiated")
             if len(octets) - at < size + 8:
                 break
             payload = octets[at + 7 : at + 7 + size]
@@ -135,6 +134,8 @@ class Rewriter:
         size = len(frame) - 8
         if self._left is None or size > self._left:
             raise Malformed("a body without its header")
+        if not size:
+            raise Malformed("an empty body frame")
         self._left -= size
         self._hashed.update(frame[7:-1])
         self._out += frame
@@ -145,6 +146,8 @@ class Rewriter:
         size, flags = struct.unpack_from(">QH", payload, 4)
         if flags & 3:
             raise Malformed("flags of properties that are not there")
+        if size > self._content_max:
+            raise Unfit(f"its {size} bytes are more than the {self._content_max} that are taken")
         self._left, self._priority, self._place = size, 0, 0
         self._hashed.update(struct.pack(">QH", size, flags & ~(1 << 13)))
         after = flags & ~(1 << 4) | (1 << 13 if self._producer or self._hop else 0)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterbroker.broker.bridges import rewriting as compiled
-from clusterbroker.broker.bridges.errors import Looped
+from clusterbroker.broker.bridges.errors import Looped, Malformed, Unfit
 from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.broker.wire.amqp091.properties import CLASS_ID, Properties, encode
 from tests.budget import examples
@@ -56,7 +56,8 @@ deliveries = st.builds(
 others = st.sampled_from((frame(8, b"", 0), frame(1, m.encode(m.BasicQosOk())), frame(1, m.encode(m.BasicAck(5)))))
 ends = st.tuples(
     st.sampled_from(("", "far")), st.none() | st.text(max_size=4), st.sampled_from((b"", b"p")),
-    st.sampled_from((b"", b"abc")), st.sampled_from((64, 131072)),
+    st.sampled_from((b"", b"abc")), st.sampled_from((64, 131072)), st.sampled_from((48, 131072)),
+    st.sampled_from((20, 131072)),
 )  # fmt: skip
 
 
@@ -71,7 +72,7 @@ def outcome(of: Any, end: tuple[Any, ...], parts: list[bytes], first: int) -> li
         if end[2]:
             parcel.number(first)
         seen.append((parcel.count, bytes(parcel.frames), parcel.flagged, parcel.priorities, parcel.prints))
-        seen.append((parcel.others, parcel.bodies(), rewriter.messages))
+        seen.append((parcel.others, rewriter.messages))
         if end[2]:
             parcel.number_each([first + 5 * at for at in range(parcel.count)])
             seen.append(bytes(parcel.frames))
@@ -96,7 +97,7 @@ def test_a_wrong_byte_hurts_nothing(end: tuple[Any, ...], octets: bytes, at: int
 
 
 def test_a_print_does_not_change_with_what_a_source_adds() -> None:
-    rewriter = compiled.Rewriter("", "q", b"p", b"", 131072)
+    rewriter = compiled.Rewriter("", "q", b"p", b"", 131072, 131072, 1 << 20)
     first = rewriter.feed(delivery(Properties(), b"body", False, "k", 1))
     again = rewriter.feed(delivery(Properties(headers={"x-delivery-count": 1}), b"body", True, "k", 1))
     other = rewriter.feed(delivery(Properties(headers={"x": 1}), b"body", True, "k", 1))
@@ -107,4 +108,18 @@ def test_a_print_does_not_change_with_what_a_source_adds() -> None:
 def test_a_message_that_was_here_is_refused() -> None:
     hops = Properties(headers={"x-bridge-hops": "one two"})
     with pytest.raises(Looped, match="one two"):
-        compiled.Rewriter("", "q", b"", b"two", 131072).feed(delivery(hops, b"", False, "k", 1))
+        compiled.Rewriter("", "q", b"", b"two", 131072, 131072, 1 << 20).feed(delivery(hops, b"", False, "k", 1))
+
+
+def test_a_source_is_bounded_before_its_bytes_are_kept() -> None:
+    def limited() -> compiled.Rewriter:
+        return compiled.Rewriter("", "q", b"", b"", 131072, 4096, 1000)
+
+    method = m.BasicDeliver(consumer_tag="c", delivery_tag=7, redelivered=False, exchange="x", routing_key="k")
+    begun = frame(1, m.encode(method))
+    with pytest.raises(Unfit, match="its 1001 bytes are more than the 1000 that are taken"):
+        limited().feed(begun + frame(2, struct.pack(">HHQH", CLASS_ID, 0, 1001, 0)))
+    with pytest.raises(Malformed, match="larger than was negotiated"):
+        limited().feed(struct.pack(">BHIB", 3, 1, 4089, 0))
+    with pytest.raises(Malformed, match="an empty body frame"):
+        limited().feed(begun + frame(2, struct.pack(">HHQH", CLASS_ID, 0, 1000, 0)) + frame(3, b""))

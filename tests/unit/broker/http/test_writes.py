@@ -238,3 +238,26 @@ async def test_another_sites_form_cannot_post(client: Client) -> None:
     answer = await client.http.post("/api/users/bulk-delete", auth=("guest", "guest"), content=b'{"users": ["man"]}')
     assert answer.status_code == 415
     assert client.operations.ordered == []
+
+
+async def test_bridges_are_an_administrators_unless_one_said_otherwise(client: Client) -> None:
+    path, body = "/api/parameters/shovel/%2F/s", '{"value": {"src-uri": "amqp://u:secret@h"}}'
+    allowed = "/api/global-parameters/policymakers_set_bridges"
+    permission = '{"configure": "", "write": "", "read": ""}'
+    assert (await client.ask("PUT", "/api/permissions/%2F/pol", body=permission)).status_code < 300
+    refused = await client.ask("PUT", path, "pol", body=body)
+    assert refused.status_code == 401
+    assert "policymakers_set_bridges" in refused.json()["reason"]
+    assert (await client.ask("PUT", "/api/parameters/other/%2F/s", "pol", body='{"value": 1}')).status_code == 201
+    assert (await client.ask("PUT", path, body=body)).status_code == 201
+    assert (await client.ask("DELETE", path, "pol")).status_code == 401
+    for url in (path, "/api/parameters", "/api/parameters/shovel", "/api/parameters/shovel/%2F"):
+        shown = (await client.ask("GET", url, "pol")).text
+        assert "amqp://u:***@h" in shown, url
+        assert "secret" not in shown, url
+        assert "secret" in (await client.ask("GET", url)).text
+    assert (await client.ask("PUT", allowed, body='{"value": "yes"}')).status_code == 201
+    assert (await client.ask("DELETE", path, "pol")).status_code == 401, "true, and nothing like it"
+    assert (await client.ask("PUT", allowed, body='{"value": true}')).status_code == 204
+    assert (await client.ask("PUT", path, "pol", body=body)).status_code == 204
+    assert (await client.ask("DELETE", path, "pol")).status_code == 204

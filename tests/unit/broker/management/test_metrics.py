@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from clusterbroker.broker.management import metrics, statistics
 from clusterbroker.broker.stats import rows
+from clusterbroker.broker.stats.bridges import BridgeRow
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.management.set_up import CONNECTION, NODE, NOW_MS, Place, queue, recorded_place
@@ -108,6 +109,18 @@ def test_sums_and_values(place: Place) -> None:
         assert value(found, name) == number, name
     assert value(found, "rabbitmq_global_messages_routed_total", protocol="amqp091") == 15
     assert value(found, "rabbitmq_identity_info", rabbitmq_node=NODE) == 1
+
+
+def test_bridges_are_told_by_name(place: Place) -> None:
+    row = BridgeRow("/", "orders", "blocked", moved=7, again=2, doubtful=1, lost=3, held=4, lag_ms=1500)
+    place.tell(rows.NodeRow(name=NODE, bridges=(row,)))
+    found = parsed(metrics.aggregated(place.replica, NOW_MS))
+    for name, number in {
+        "messages_moved_total": 7, "messages_recognised_total": 2, "messages_doubtful_total": 1,
+        "interruptions_total": 3, "messages_held": 4, "lag_seconds": 1.5,
+    }.items():  # fmt: skip
+        assert value(found, f"clusterbroker_bridge_{name}", vhost="/", bridge="orders") == number
+    assert value(found, "clusterbroker_bridge_state", vhost="/", bridge="orders", state="blocked") == 1
 
 
 def test_times_of_group_commits_are_a_histogram(place: Place) -> None:

@@ -75,3 +75,12 @@ def test_no_pattern_takes_long() -> None:
     began_s = time.thread_time()
     assert not matches(pattern("*a" * 2_000 + "b"), "a" * 8_000)
     assert time.thread_time() - began_s < 1
+
+
+def test_names_of_bridges_want_an_administrator_or_a_scope_that_says_so() -> None:
+    for scopes, allowed in (
+        (["configure:*/*"], False),
+        (["configure:*/clusterbroker.mover.*"], True),
+        (["configure:*/*", "tag:administrator"], True),
+    ):
+        assert granted(scopes, "").allowed("/", "configure", "clusterbroker.mover.x") is allowed

@@ -123,3 +123,20 @@ def test_deleting_a_user_takes_its_permissions(accounts: Accounts) -> None:
 
 def test_a_hash_is_not_in_texts() -> None:
     assert "secret" not in repr(User("u", "secret", "scrypt"))
+
+
+def test_names_of_bridges_want_an_administrator_or_a_pattern_that_says_so(accounts: Accounts) -> None:
+    ledger, lock = "clusterbroker.bridge.orders", "clusterbroker.mover.0b2c"
+    allow(accounts, ".*", ".*", ".*")
+    for name in (ledger, lock):
+        for kind in ("configure", "write", "read"):
+            assert not accounts.allowed("u", "/", kind, name)  # type: ignore[arg-type]
+    assert accounts.allowed("u", "/", "configure", "clusterbroker.migration.0b2c")
+    allow(accounts, r"^clusterbroker\.mover\.", ".*", ".*")
+    assert accounts.allowed("u", "/", "configure", lock)
+    assert not accounts.allowed("u", "/", "configure", ledger), "the pattern has to match as well"
+    assert not accounts.allowed("u", "/", "read", lock)
+    accounts.put_user(c.PutUser(name="u", tags=("administrator",)), [])
+    assert accounts.allowed("u", "/", "read", ledger)
+    allow(accounts, "^mine", "", "")
+    assert not accounts.allowed("u", "/", "configure", ledger), "an administrator needs permissions too"
