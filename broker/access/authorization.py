@@ -13,7 +13,7 @@ from clusterbroker.broker.access.rights import AccountRights
 from clusterbroker.broker.node.verdicts import Verdicts
 from clusterbroker.cluster.wiring.authorization import PermissionKind, TopicPermissionKind, principal
 from clusterbroker.cluster.wiring.pool_table import closed
-from clusterbroker.cluster.wiring.queue_rules import delay_queue_text
+from clusterbroker.cluster.wiring.queue_rules import closed_queue_text
 
 if TYPE_CHECKING:
     from clusterbroker.broker.access.rights import Rights
@@ -122,8 +122,8 @@ class Authorization:
         return not_found(f"no queue '{name}' in vhost '{self.vhost.name}'")
 
     def check_exclusive(self, queue: QueueHandle) -> None:
-        if queue.entity.delays:
-            raise access_refused(delay_queue_text(queue.entity))
+        if queue.entity.part_of:
+            raise access_refused(closed_queue_text(queue.entity))
         owner = queue.entity.exclusive_owner
         if owner is not None and owner != self.connection_id:
             raise resource_locked(

@@ -31,7 +31,7 @@ from clusterbroker.journal.record import Message
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
     from clusterbroker.broker.queues.handle import QueueHandle
-    from clusterbroker.cluster.wiring.queue_rules import delay_queue_text
+    from clusterbroker.cluster.wiring.queue_rules import closed_queue_text
 from clusterbroker.cluster.wiring.authorization import PermissionKind
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
@@ -128,8 +128,8 @@ class Request:
         queue: QueueHandle | None = access.vhost.queues.get(name)
         if queue is None:
             self.refuse(404, access.no_queue(name).text)
-        elif queue.entity.delays:
-            self.refuse(403, delay_queue_text(queue.entity))
+        elif queue.entity.part_of:
+            self.refuse(403, closed_queue_text(queue.entity))
             return None
         return queue
 
@@ -221,7 +221,7 @@ def _reply(access: Authorization, asked: Properties, outcome: Mapping[str, Any],
         node.reply(vhost.name, key, message)
         return
     queue = vhost.queues.get(key)
-    if queue is not None and not queue.deleted and not queue.entity.delays:
+    if queue is not None and not queue.deleted and not queue.entity.part_of:
         queue.publish((message,), ticket, node.now_ms)
 
 

@@ -20,7 +20,15 @@ from clusterbroker.cluster.passwords import PASSWORD_BYTES_MAX, SCRYPT, SHA256, 
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.delays import as_delayed
 from clusterbroker.cluster.wiring.entities import VHOST_LIMITS, ApplyTo, UserLimits
-from clusterbroker.cluster.wiring.exchange_rules import DECLARABLE, DELAY_RATE, DELAYED_TYPE, TYPES, declaration
+from clusterbroker.cluster.wiring.exchange_rules import (
+    DECLARABLE,
+    DELAY_RATE,
+    DELAYED_TYPE,
+    HISTORY_LENGTH,
+    TYPES,
+    declaration,
+)
+from clusterbroker.cluster.wiring.histories import HISTORY_LENGTH_MAX
 from clusterbroker.cluster.wiring.policies import ALTERNATE_EXCHANGE
 from clusterbroker.cluster.wiring.queue_settings import POLICY_RULES, RULES, storable_lives
 
@@ -56,7 +64,8 @@ _EXCHANGE_ARGUMENTS: Final = table_schema(
     {ALTERNATE_EXCHANGE: text_schema("Where messages go that no queue is bound for"), "hash-header": text_schema(),
      "hash-property": one_of("correlation_id", "message_id", "timestamp"),
      DELAYED_TYPE: one_of(*TYPES), "x-max-delayed": integer(0, INTEGER_MAX),
-     "x-max-delayed-bytes": integer(0, INTEGER_MAX), DELAY_RATE: integer(1, INTEGER_MAX)}
+     "x-max-delayed-bytes": integer(0, INTEGER_MAX), DELAY_RATE: integer(1, INTEGER_MAX),
+     HISTORY_LENGTH: integer(1, HISTORY_LENGTH_MAX)}
 )  # fmt: skip
 _LIMIT: Final = integer(-INTEGER_MAX, INTEGER_MAX)
 TEXTS: Final = (

@@ -103,7 +103,7 @@ def _wiring(reading: Reading, vhosts: list[str], *, named: bool) -> Document:
     pools = reading.map.pools
     for vhost in vhosts:
         for queue in sorted(reading.map.queues(vhost), key=lambda queue: queue.name):
-            comes_along = queue.delays or pools.queue(queue.queue_id)  # with its exchange, or its pool
+            comes_along = queue.part_of or pools.queue(queue.queue_id)  # with its exchange, or its pool
             if queue.exclusive_owner is None and not comes_along:
                 answer["queues"].append(told(queue, "auto_delete", "durable", "name"))
         for exchange in sorted(reading.map.exchanges(vhost), key=lambda exchange: exchange.name):

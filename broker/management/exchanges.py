@@ -170,7 +170,7 @@ def all_bindings(reading: Reading, vhost: str | None = None) -> list[Binding]:
     """Those of a vhost, or of all that the user may enter; the implied ones too."""
     found: list[Binding] = []
     for name in open_vhosts(reading, vhost):
-        found.extend(_implied(name, queue.name) for queue in reading.map.queues(name) if not queue.delays)
+        found.extend(_implied(name, queue.name) for queue in reading.map.queues(name) if not queue.part_of)
         found.extend(reading.map.bindings(name))
     return found
 
@@ -179,7 +179,7 @@ def bindings_from(reading: Reading, vhost: str, name: str) -> Sequence[Binding]:
     """Those that leave an exchange. Refused (404) without one."""
     exchange = find(reading, vhost, name)
     if not exchange.name:
-        return [_implied(vhost, queue.name) for queue in reading.map.queues(vhost) if not queue.delays]
+        return [_implied(vhost, queue.name) for queue in reading.map.queues(vhost) if not queue.part_of]
     return reading.map.bindings_from(vhost, exchange.name)
 
 

@@ -58,9 +58,9 @@ def run(question: Question, reading: Reading, path: Path, said: Said) -> Request
         raise object_not_found()
     reading.principal.check(vhost, "read", "queue", name)
     if question.what in ("delete", "move"):
-        if queue.delays:
-            place = f"/api/exchanges/VHOST/{queue.delays}/delayed"
-            raise bad_request(f"queue '{name}' holds the messages of exchange '{queue.delays}': use {place}")
+        if queue.part_of:
+            place = f": use /api/exchanges/VHOST/{queue.delays}/delayed" if queue.delays else ""
+            raise bad_request(f"queue '{name}' holds the messages of exchange '{queue.part_of}'{place}")
         require_unlocked(queue)
     else:
         require_own_if_exclusive(reading, queue)

@@ -30,6 +30,7 @@ from clusterbroker.broker.node.effects import Check, StreamLoad
 from clusterbroker.broker.node.effects import Group as Group
 from clusterbroker.broker.node.effects import Load as Load
 from clusterbroker.broker.node.ends import Ends
+from clusterbroker.broker.node.histories import Histories
 from clusterbroker.broker.node.link_recovery import LinkRecovery
 from clusterbroker.broker.node.links import Links
 from clusterbroker.broker.node.log import Fault, Log, Silence
@@ -168,6 +169,7 @@ class Node:
         self.longest_ns = 0
         self.moving = Moving(self)
         self.ends = Ends(self)
+        self.histories = Histories(self)
         self.recovery = LinkRecovery(self)
         self.pools = NodePools(self)
         self.sole_connections = SoleConnections(self, self.ends)
@@ -430,6 +432,7 @@ class Node:
             self.links.turn(now_ms, self.setting_aside.link)
         self.recovery.turn(now_ms)
         self.ends.turn(now_ms)
+        self.histories.turn(now_ms)
         self._work(now_ms)
         while self._barriers and not self.writes and not self._group_in_flight:
             self._pass(self._barriers)
@@ -483,7 +486,7 @@ class Node:
     @property
     def next_wake_ms(self) -> int | None:
         wakes = [self._wakes.next_ms, self.moving.next_wake_ms, self.links.next_ms]
-        wakes += [self.recovery.next_ms, self.ends.next_ms]
+        wakes += [self.recovery.next_ms, self.ends.next_ms, self.histories.next_ms]
         if self.role is not None:
             wakes.append(self.role.next_wake_ms)
         return min((wake for wake in wakes if wake is not None), default=None)

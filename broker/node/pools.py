@@ -136,7 +136,7 @@ class NodePools:
             return node.reply(pool.vhost, address, answer)
         vhost = node.vhosts.get(pool.vhost)
         target = None if vhost is None else vhost.queues.get(address)
-        if target is None or target.deleted or target.entity.delays:
+        if target is None or target.deleted or target.entity.part_of:
             return False
         if target.rejects and not target.accepts(answer, node.now_ms):
             return False

@@ -23,7 +23,7 @@ from clusterbroker.broker.remote.owned_queues import OwnedQueues
 from clusterbroker.broker.routing.labour import Labour
 from clusterbroker.broker.transactions.moving import Moving
 from clusterbroker.cluster.wiring.changes import Change
-from clusterbroker.cluster.wiring.commands import AnyCommand
+from clusterbroker.cluster.wiring.commands import AnyCommand, Bind
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring.view import ClusterView
@@ -50,6 +50,12 @@ class MemberCore(Protocol):
     def minimum_changed(self, entity: QueueEntity) -> None: ...
 
     def owns(self, entity: QueueEntity) -> bool: ...
+
+
+class HistoriesCore(Protocol):
+    """Recent messages of exchanges."""
+
+    def after(self, command: Bind, done: Callable[[Applied], None]) -> Callable[[Applied], None]: ...
 
 
 class AsideCore(Protocol):
@@ -95,6 +101,9 @@ class NodeCore(Protocol):
 
     @property
     def pools(self) -> PoolsCore: ...
+
+    @property
+    def histories(self) -> HistoriesCore: ...
 
     @property
     def newest_group(self) -> int: ...

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.node.vhost import VirtualHost
 from clusterbroker.cluster.wiring import changes
-from clusterbroker.cluster.wiring.commands import AnyCommand, Ending, Loosen
+from clusterbroker.cluster.wiring.commands import AnyCommand, Bind, Ending, Loosen
 from clusterbroker.cluster.wiring.delays import delay_queue
-from clusterbroker.cluster.wiring.exchange_rules import DELAYED, STAGING, routing_type
+from clusterbroker.cluster.wiring.exchange_rules import DELAYED, HISTORY, STAGING, routing_type
+from clusterbroker.cluster.wiring.histories import history_queue
 from clusterbroker.cluster.wiring.map import Applied
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ def exchange_declared(node: ReactingNode, change: changes.ExchangeDeclared) -> N
             exchange.name, routing_type(exchange), exchange.arguments,
             node.map.exchange_settings(exchange).alternate_exchange, exchange.internal,
             delay_queue(exchange.name) if exchange.type == DELAYED else None,
+            history_queue(exchange.name) if exchange.type == HISTORY else None,
         )  # fmt: skip
 
 
@@ -225,7 +227,9 @@ ROUNDS_MAX: Final = 10_000
 
 
 def order(node: NodeCore, command: AnyCommand, done: Callable[[Applied], None]) -> None:
-    """Proposes it."""
+    """Proposes it. A binding to an exchange with a history is answered when that was recalled."""
+    if isinstance(command, Bind):
+        done = node.histories.after(command, done)
     if isinstance(command, Ending) and node.map.in_pieces(command):
         ending = command
         rounds = iter(range(ROUNDS_MAX))

@@ -54,7 +54,7 @@ class VirtualHost:
         not_of = queue.entity.arguments.get(NO_LOCAL)
         if isinstance(not_of, str) and not_of:
             self.no_local[name] = not_of
-        if not queue.entity.delays:  # no key of the default exchange leads to what is delayed
+        if not queue.entity.part_of:  # no key of the default exchange leads into an exchange
             self.router.add_queue(name)
 
     def remove_queue(self, name: str) -> None:

@@ -15,6 +15,7 @@ answers.
     x-random           always; the router chooses one (see `choosing`)
     x-local-random     always; the router chooses one of those at this node
     x-modulus-hash     always; one is chosen by the keys                          key
+    x-recent-history   always; the router adds the exchange's own queue           header x-recent-history-no-store
 
 *Validity.* What a client may declare is checked by the cluster map (cluster/wiring/exchange_rules.py); `bind` trusts
 its caller.
@@ -296,6 +297,16 @@ class LocalRandomExchange(RandomExchange):
     chooses = "local"
 
 
+class RecentHistoryExchange(FanoutExchange):
+    """RabbitMQ's `x-recent-history`: a fanout; the router adds the queue that keeps its recent messages."""
+
+    __slots__ = ()
+
+    def __init__(self, arguments: Headers = NO_ARGUMENTS) -> None:
+        super().__init__(arguments)
+        self.cacheable = False
+
+
 class ModulusHashExchange(FanoutExchange):
     """RabbitMQ's `x-modulus-hash`: one destination, by the hash of the routing keys."""
 
@@ -340,6 +351,7 @@ EXCHANGE_TYPES: dict[str, type[Exchange]] = {
     "x-random": RandomExchange,
     "x-local-random": LocalRandomExchange,
     "x-modulus-hash": ModulusHashExchange,
+    "x-recent-history": RecentHistoryExchange,
 }
 
 

@@ -42,6 +42,7 @@ from clusterbroker.broker.routing.binding import NO_ARGUMENTS, Binding, Destinat
 from clusterbroker.broker.routing.choosing import Chance, Draws, one_of
 from clusterbroker.broker.routing.delays import due_ms, undelayed
 from clusterbroker.broker.routing.exchange import EXCHANGE_TYPES, Exchange, PropertyOf
+from clusterbroker.broker.routing.histories import is_kept
 from clusterbroker.broker.routing.labour import STEPS_MAX, Labour, Steps, TooCostly
 from clusterbroker.broker.routing.route_cache import RouteCache
 
@@ -87,7 +88,8 @@ class Route(Generic[Q]):
         """Of a staging exchange: where its target leads now. Its own targets keep what comes until it is committed."""
 
         self.leads_on: Callable[[], bool] | None = None
-        """Of a message that is delayed on the way: whether it would find a queue if it were not. None: it is not."""
+        """Of a message that is delayed on the way, or kept in a history: whether it would find a queue without that.
+        None: it is neither."""
 
         self.counts: Any = None
         """Of its exchange, for whoever counts what takes this way."""
@@ -108,13 +110,15 @@ class Route(Generic[Q]):
 class _WiredExchange:
     """An exchange with what the router needs to know beside its bindings."""
 
-    __slots__ = ("alternate", "delays", "exchange", "internal", "type")
+    __slots__ = ("alternate", "delays", "exchange", "internal", "keeps", "type")
 
     def __init__(
-        self, exchange_type: str, exchange: Exchange, alternate: str | None, internal: bool, delays: str | None
-    ) -> None:
+        self, exchange_type: str, exchange: Exchange, alternate: str | None, internal: bool, delays: str | None,
+        keeps: str | None,
+    ) -> None:  # fmt: skip
         self.type = exchange_type
         self.delays = delays  # the queue in which delayed messages wait
+        self.keeps = keeps  # the queue of its recent messages
         self.exchange = exchange
         self.alternate = alternate
         self.internal = internal
@@ -168,13 +172,15 @@ class Router(Generic[Q]):
         alternate: str | None = None,
         internal: bool = False,
         delays: str | None = None,
+        keeps: str | None = None,
     ) -> None:
         """An exchange was declared. `alternate` is the effective one, from argument or policy. `delays`: the queue in
-        which the messages of a delayed exchange wait; its `exchange_type` is that by which they are routed."""
+        which the messages of a delayed exchange wait; its `exchange_type` is that by which they are routed. `keeps`:
+        the queue of the recent messages of one of type `x-recent-history`."""
         assert name != DEFAULT_EXCHANGE, "the default exchange is always there and never declared"
         if name not in self._exchanges:
             exchange = EXCHANGE_TYPES[exchange_type](arguments)
-            self._exchanges[name] = _WiredExchange(exchange_type, exchange, alternate, internal, delays)
+            self._exchanges[name] = _WiredExchange(exchange_type, exchange, alternate, internal, delays, keeps)
         self.forget()
 
     def set_alternate(self, name: str, alternate: str | None) -> None:
@@ -384,6 +390,7 @@ class Router(Generic[Q]):
         uncacheable, key_free = False, True
         delayed: list[tuple[str, str]] = []
         queues: set[str] = set()
+        histories: set[str] = set()
         seen = {exchange, *(due or ())}
         waiting = [(exchange, first), *((name, self._exchanges[name]) for name in due or ())]
         while waiting:
@@ -399,6 +406,8 @@ class Router(Generic[Q]):
                 delayed.append((here, wired.delays))
                 continue
             key_free = key_free and wired.exchange.key_free
+            if wired.keeps is not None and is_kept(headers):
+                histories.add(wired.keeps)
             destinations = wired.exchange.match_keys(keys, headers, property_of, steps)
             steps.take(_EXCHANGE_STEPS + _DESTINATION_STEPS * len(destinations))
             if wired.exchange.chooses:
@@ -425,7 +434,9 @@ class Router(Generic[Q]):
                         waiting.append((name, found))
         if delayed:  # it waits once, at the first of them by name, and all of them route it then (`due`)
             queues.add(min(delayed)[1])
-        route = self._resolved(queues, first.internal, uncacheable)
+        route = self._resolved(queues | histories, first.internal, uncacheable)
+        if histories and not delayed:
+            route.leads_on = lambda: bool(queues)
         if delayed:
             now = undelayed(headers or {})
             route.leads_on = lambda: bool(self._walk(exchange, keys, lambda: now, property_of, number)[0].queues)

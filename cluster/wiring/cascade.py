@@ -75,7 +75,7 @@ class Cascades:
                     yield topology, topology.cascade(chain.from_iterable(direct))
             case c.DeleteQueue():
                 found = self._index.by_id.get(command.queue_id)
-                if found is not None and not (found.staging or found.delays) and command.epoch in (0, found.epoch):
+                if found is not None and not (found.staging or found.part_of) and command.epoch in (0, found.epoch):
                     topology = self._vhosts.by_name[found.vhost]
                     yield topology, topology.cascade(topology.bindings.to_destination("queue", found.name))
             case c.DeleteExchange() | c.Unbind():

@@ -101,7 +101,11 @@ class DeclareDelayedExchange(ExchangeDeclaration, frozen=True, kw_only=True, tag
     """One of type `x-delayed-message`: the exchange, and the queue in which its messages wait."""
 
 
-AnyExchangeDeclaration = DeclareExchange | DeclareChoosingExchange | DeclareDelayedExchange
+class DeclareHistoryExchange(ExchangeDeclaration, frozen=True, kw_only=True, tag="declare_history_exchange"):
+    """One of type `x-recent-history`: the exchange, and the queue that keeps its recent messages."""
+
+
+AnyExchangeDeclaration = DeclareExchange | DeclareChoosingExchange | DeclareDelayedExchange | DeclareHistoryExchange
 
 
 class DeclareQueue(Command, frozen=True, kw_only=True, tag="declare_queue"):
@@ -410,7 +414,7 @@ class MoveReplica(Command, frozen=True, kw_only=True, tag="move_replica"):
 Defining = (
     AddVhost | PutUser | SetPermission | SetTopicPermission | PutParameter | SetVhostLimits | PutPolicy
     | PutOperatorPolicy | DeclareQueue | DeclareExchange | DeclareChoosingExchange
-    | DeclareDelayedExchange | Bind
+    | DeclareDelayedExchange | DeclareHistoryExchange | Bind
 )  # fmt: skip
 """What definitions are made of: nothing of it ends anything."""
 
@@ -512,7 +516,7 @@ class FinishSegments(OfProcess, frozen=True, kw_only=True, tag="finish_segments"
 
 
 AnyCommand = (
-    AddVhost | DeleteVhost | DeclareExchange | DeclareChoosingExchange | DeclareDelayedExchange | DeleteExchange
+    AddVhost | DeleteVhost | AnyExchangeDeclaration | DeleteExchange
     | DeclareQueue | DeleteQueue
     | PauseQueue | Bind | Unbind | RemoveConnection | Loosen | ForgetTransient | PutUser | SetUserLimits | DeleteUser
     | SetPermission | ClearPermission | SetTopicPermission | ClearTopicPermission | PutPolicy | DeletePolicy

@@ -29,6 +29,12 @@ DELAYS: Final = "x-delays"
 """The argument of such a queue that names its exchange."""
 
 
+HISTORY_PREFIX: Final = "amq.history."
+"""Queues that keep the recent messages of exchanges of type `x-recent-history` have names that begin so."""
+RECALLS: Final = "x-recalls"
+"""The argument of such a queue that names its exchange."""
+
+
 class Vhost(msgspec.Struct, frozen=True, array_like=True):
     """A name space of exchanges, queues and permissions."""
 
@@ -99,6 +105,17 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
         """The delayed exchange whose waiting messages it holds; empty: it is a queue like others. No client makes a
         queue of such a name, so the argument is the map's own."""
         return str(self.arguments.get(DELAYS, "")) if self.name.startswith(DELAY_PREFIX) else ""
+
+    @property
+    def recalls(self) -> str:
+        """The exchange whose recent messages it keeps (`x-recent-history`); empty: none."""
+        return str(self.arguments.get(RECALLS, "")) if self.name.startswith(HISTORY_PREFIX) else ""
+
+    @property
+    def part_of(self) -> str:
+        """The exchange that it is a part of, and begins and ends with; no client reaches it. Empty: it is a queue like
+        others."""
+        return self.delays or self.recalls
 
     @property
     def transient(self) -> bool:

@@ -14,6 +14,7 @@ from .commands import (
     DeclareChoosingExchange,
     DeclareDelayedExchange,
     DeclareExchange,
+    DeclareHistoryExchange,
     ExchangeDeclaration,
 )
 from .entities import Exchange
@@ -27,7 +28,11 @@ STAGING: Final = "x-staging"
 DELAYED: Final = "x-delayed-message"
 """The type of an exchange that keeps messages until they are due; the argument `x-delayed-type` says how it routes."""
 DELAYED_TYPE: Final = "x-delayed-type"
-DECLARABLE: Final = (*TYPES, *CHOOSING, DELAYED)
+HISTORY: Final = "x-recent-history"
+"""The type of an exchange that gives its last messages to whatever is bound to it (`histories`)."""
+HISTORY_LENGTH: Final = "x-recent-history-length"
+"""How many they are."""
+DECLARABLE: Final = (*TYPES, *CHOOSING, DELAYED, HISTORY)
 """The types that clients are told of."""
 DELAY_RATE: Final = "x-delay-rate"
 """So many messages a second leave it at most."""
@@ -59,7 +64,12 @@ _X_MATCH: Final = ("all", "any", "all-with-x", "any-with-x")
 _HASH_PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
 
 
-EXCHANGE_DECLARATIONS: Final = (DeclareExchange, DeclareChoosingExchange, DeclareDelayedExchange)
+EXCHANGE_DECLARATIONS: Final = (
+    DeclareExchange,
+    DeclareChoosingExchange,
+    DeclareDelayedExchange,
+    DeclareHistoryExchange,
+)
 """A command for each family of types: an older release would refuse a type that it does not know, and fold another map;
 a command that it does not know is kept from its log (levels.py)."""
 
@@ -68,6 +78,8 @@ def declaration(type_: str) -> type[AnyExchangeDeclaration]:
     """The command that declares an exchange of this type."""
     if type_ == DELAYED:
         return DeclareDelayedExchange
+    if type_ == HISTORY:
+        return DeclareHistoryExchange
     return DeclareChoosingExchange if type_ in CHOOSING else DeclareExchange
 
 
@@ -133,6 +145,8 @@ def check_equivalent(exchange: Exchange, command: ExchangeDeclaration) -> None:
     if exchange.type == DELAYED:
         for argument in (DELAYED_TYPE, *DELAY_LIMITS):
             check_same(where, argument, command.arguments.get(argument), exchange.arguments.get(argument))
+    elif exchange.type == HISTORY:
+        check_same(where, HISTORY_LENGTH, command.arguments.get(HISTORY_LENGTH), exchange.arguments.get(HISTORY_LENGTH))
 
 
 def check_binding(

@@ -102,6 +102,7 @@ class MapParts:
             c.DeclareExchange: self._declare_exchange,
             c.DeclareChoosingExchange: self.vhosts.declare_choosing_exchange,
             c.DeclareDelayedExchange: self.queues.declare_delayed,
+            c.DeclareHistoryExchange: self.queues.declare_history,
             c.DeleteExchange: self._delete_exchange,
             c.Bind: self.vhosts.bind,
             c.Unbind: self.vhosts.unbind,

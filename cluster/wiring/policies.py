@@ -222,7 +222,7 @@ class PolicyTable:
             return known.settings
         kinds = _APPLIES_TO_QUEUES[queue.arguments.get("x-queue-type", "classic")]
         policy, operator = None, None
-        if not (queue.staging or queue.delays) and len(self):
+        if not (queue.staging or queue.part_of) and len(self):
             bits = self._matching.found(queue.name)
             policy, operator = self._policies.first(kinds, bits), self._operator.first(kinds, bits)
         if known is not None and known.policy is policy and known.operator is operator:

@@ -84,22 +84,23 @@ def check_kind(command: DeclareQueue) -> None:
             raise PreconditionFailed(f"invalid property '{problem}' for {queue_text(command.vhost, command.name)}")
 
 
-def delay_queue_text(queue: Queue) -> str:
-    """Why no client uses the queue of a delayed exchange."""
+def closed_queue_text(queue: Queue) -> str:
+    """Why no client uses the queue of a delayed exchange, or of one with a history."""
+    kept = "delayed" if queue.delays else "recent"
     return (
-        f"{queue_text(queue.vhost, queue.name)} holds the delayed messages of exchange '{queue.delays}': it "
+        f"{queue_text(queue.vhost, queue.name)} holds the {kept} messages of exchange '{queue.part_of}': it "
         "is closed to clients"
     )
 
 
 def check_access(queue: Queue, connection: str | None, *, exclusive: bool | None = None) -> None:
-    """Raise 405 unless the connection may use the queue, 403 for that of a delayed exchange.
+    """Raise 405 unless the connection may use the queue, 403 for that of an exchange.
 
     `exclusive` is given by a redeclare only: there the flag must match too (strict), so a queue that is not
     exclusive cannot be declared exclusive by anybody.
     """
-    if queue.delays:
-        raise AccessRefused(delay_queue_text(queue))
+    if queue.part_of:
+        raise AccessRefused(closed_queue_text(queue))
     if queue.exclusive_owner is None:
         if exclusive:
             raise queue_locked(queue.vhost, queue.name)

@@ -42,10 +42,15 @@ class Queues:
         topology = self._vhosts.require(command.vhost)
         return topology.declare_delayed_exchange(self._clock.queue_id(), command, changes, self._replicas.placed)
 
+    def declare_history(self, command: c.DeclareHistoryExchange, changes: list[Change]) -> Exchange:
+        """Fold DeclareHistoryExchange: the existing exchange, or a new one with its queue."""
+        topology = self._vhosts.require(command.vhost)
+        return topology.declare_history_exchange(self._clock.queue_id(), command, changes, self._replicas.placed)
+
     def delete(self, command: c.DeleteQueue, changes: list[Change]) -> bool:
         """Fold DeleteQueue."""
         queue = self._index.by_id.get(command.queue_id)
-        if queue is None or queue.staging or queue.delays or command.epoch not in (0, queue.epoch):
+        if queue is None or queue.staging or queue.part_of or command.epoch not in (0, queue.epoch):
             return False
         self._vhosts.by_name[queue.vhost].end_queue(queue, changes)
         return True

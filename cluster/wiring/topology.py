@@ -29,7 +29,7 @@ from clusterbroker.cluster.errors import (
 )
 from clusterbroker.cluster.ids import Epoch, NodeId, QueueId
 
-from . import delays, exchange_rules, queue_rules
+from . import delays, exchange_rules, histories, queue_rules
 from .binding_table import BindingTable
 from .changes import (
     Bound,
@@ -47,6 +47,7 @@ from .commands import (
     DeclareChoosingExchange,
     DeclareDelayedExchange,
     DeclareExchange,
+    DeclareHistoryExchange,
     DeclareQueue,
     DeleteExchange,
     ExchangeDeclaration,
@@ -61,6 +62,9 @@ from .queue_rules import RESERVED_PREFIX
 
 Place = Callable[[Queue, DeclareQueue | ExchangeDeclaration], Queue]
 """Gives a new queue its owner and replicas. Raises WiringError when no member can hold it."""
+
+_QUEUES_OF: Final = {exchange_rules.DELAYED: delays.delay_queue, exchange_rules.HISTORY: histories.history_queue}
+"""The name of the queue that is a part of an exchange of this type."""
 
 EXPECTED: Final = (DeclareQueue, Bind, SetVhostLimits)
 """The commands that `Expected` counts."""
@@ -164,7 +168,29 @@ class Topology:
             raise PreconditionFailed(f"{where} would share its queue '{name}' with '{self.queues[name].delays}'")
         self.check_queue_limit(name)
         queue = place(delays.delaying(queue_id, name, command), command)
-        exchange = self._new_exchange(exchange_rules.DELAYED, command, changes)
+        return self._new_with_queue(exchange_rules.DELAYED, queue, command, changes)
+
+    def declare_history_exchange(
+        self, queue_id: QueueId, command: DeclareHistoryExchange, changes: list[Change], place: Place
+    ) -> Exchange:
+        """As `declare_delayed_exchange`, of one that keeps its recent messages."""
+        exchange_rules.check_type(command.type, (exchange_rules.HISTORY,))
+        existing = self._equivalent_exchange(command)
+        if existing is not None:
+            return existing
+        histories.check_history(command)
+        name = histories.history_queue(command.name)
+        if name in self.queues:
+            where = exchange_text(self.vhost.name, command.name)
+            raise PreconditionFailed(f"{where} would share its queue '{name}' with '{self.queues[name].recalls}'")
+        self.check_queue_limit(name)
+        queue = place(histories.keeping(queue_id, name, command), command)
+        return self._new_with_queue(exchange_rules.HISTORY, queue, command, changes)
+
+    def _new_with_queue(
+        self, type_: str, queue: Queue, command: ExchangeDeclaration, changes: list[Change]
+    ) -> Exchange:
+        exchange = self._new_exchange(type_, command, changes)
         changes.append(QueueDeclared(self.adopt_queue(queue)))
         return exchange
 
@@ -349,12 +375,12 @@ class Topology:
         self._end_bindings(leaving, changes)
         self._end_bindings(self.bindings.to_destination("exchange", exchange.name), changes)
         changes.append(ExchangeDeleted(exchange))
-        self._end_delays(exchange, changes)
+        self._end_part(exchange, changes)
 
-    def _end_delays(self, exchange: Exchange, changes: list[Change]) -> None:
-        """A delayed exchange has ended: what waits ends with it."""
-        if exchange.type == exchange_rules.DELAYED:
-            queue = self.queues.get(delays.delay_queue(exchange.name))
+    def _end_part(self, exchange: Exchange, changes: list[Change]) -> None:
+        """An exchange has ended: what waits in it, or what it keeps, ends with it."""
+        if exchange.type in _QUEUES_OF:
+            queue = self.queues.get(_QUEUES_OF[exchange.type](exchange.name))
             if queue is not None:  # else a vhost ends in pieces, and its queues have
                 self.end_queue(queue, changes)
 
@@ -456,7 +482,7 @@ class Topology:
             ending.extend(self.bindings.to_destination("exchange", source.name))
         for exchange in ended:
             changes.append(ExchangeDeleted(exchange))
-            self._end_delays(exchange, changes)
+            self._end_part(exchange, changes)
 
     def _is_used(self, exchange: Exchange) -> bool:
         """Whether bindings from it keep an auto-delete exchange."""
