@@ -37,6 +37,7 @@ import struct
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 PRINT_BYTES: Final = 8
@@ -120,35 +121,60 @@ def bodies(octets: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def state(records: Iterable[bytes]) -> State:
-    """The state after these bodies. Raises BadLedger."""
-    producer, next_, known = b"", 1, dict[int, Known]()
+    """The state after these bodies. Raises BadLedger. Costs as much as there are messages in them, however many windows
+    these are: a node folds a ledger beside its other work."""
+    fold = _Fold()
     try:
         for body in records:
             match body[:1]:
                 case b"O":
-                    producer, next_, known = body[1:], 1, {}
+                    fold = _Fold(body[1:])
                 case b"W":
                     first, count = _WINDOW.unpack_from(body, 1)
-                    marks = body[1 + _WINDOW.size :][:count]
-                    prints = body[1 + _WINDOW.size + count :]
-                    for place in range(count):
-                        print_ = prints[PRINT_BYTES * place : PRINT_BYTES * (place + 1)]
-                        known[first + place] = Known(first + place, marks[place], print_)
-                    next_ = max(next_, first + count)
+                    fold.window(first, count, body[1 + _WINDOW.size :])
                 case b"C" | b"D" as kind:
                     (upto,) = _NEXT.unpack_from(body, 1)
-                    still = {one[0]: Known(*one) for one in _KNOWN.iter_unpack(body[1 + _NEXT.size :])}
-                    later = {number: one for number, one in known.items() if number >= upto}
-                    past = [one for one in known.values() if one.number < upto and one.number not in still]
-                    known = {one.number: one._replace(closed=True) for one in past[-PAST_MAX:]} | still | later
-                    next_ = upto if kind == b"C" else next_
+                    fold.over(upto, [Known(*one) for one in _KNOWN.iter_unpack(body[1 + _NEXT.size :])])
+                    fold.next = upto if kind == b"C" else fold.next
                 case _:
                     raise BadLedger("a record of a later version is in it")
     except (struct.error, IndexError):
         raise BadLedger("one of its records is too short") from None
-    if not producer:
+    if not fold.producer:
         raise BadLedger("it has no beginning")
-    return State(producer, next_, tuple(sorted(known.values())))
+    return State(fold.producer, fold.next, tuple(sorted((*fold.past.values(), *fold.open.values()))))
+
+
+class _Fold:
+    """What is known so far: `open` may not be acknowledged, `past` is, the last PAST_MAX of them."""
+
+    __slots__ = ("next", "open", "past", "producer")
+
+    def __init__(self, producer: bytes = b"") -> None:
+        self.producer, self.next = producer, 1
+        self.open: dict[int, Known] = {}
+        self.past: dict[int, Known] = {}
+
+    def window(self, first: int, count: int, rest: bytes) -> None:
+        """A record W: marks, then prints."""
+        if len(rest) < count:
+            raise IndexError
+        for place in range(count):
+            at = count + PRINT_BYTES * place
+            self.past.pop(first + place, None)
+            self.open[first + place] = Known(first + place, rest[place], rest[at : at + PRINT_BYTES])
+        self.next = max(self.next, first + count)
+
+    def over(self, upto: int, still: list[Known]) -> None:
+        """All below is acknowledged, but these."""
+        numbers = {one.number for one in still}
+        for number in [number for number in self.open if number < upto and number not in numbers]:
+            self.past[number] = self.open.pop(number)._replace(closed=True)
+        for one in still:
+            self.past.pop(one.number, None)
+            self.open[one.number] = one
+        for number in list(islice(self.past, max(0, len(self.past) - PAST_MAX))):
+            del self.past[number]
 
 
 def begun(of: State, now_s: float) -> State:

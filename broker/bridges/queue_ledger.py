@@ -34,6 +34,7 @@ BYTES_MAX: Final = 32 << 20
 """Of all records: two summaries and what was written between them is a fraction of it."""
 MESSAGES_MAX: Final = 1 << 20
 TAG: Final = "ledger"
+HEARTBEAT: Final = 8
 _HEAD: Final = struct.Struct(">BHI")
 _CONTENT: Final = struct.Struct(">HHQ")
 
@@ -65,16 +66,8 @@ class QueueLedger:
             await locked(channel, queue)
             await channel.call(m.ConfirmSelect(), m.ConfirmSelectOk)
             found = await self._read()
-            new = [opened(f"{name}/{uuid.uuid4().hex}".encode())]
-            records = [body for octets in found for _, body in records_of(octets)] or new
-            known = state(records)
-            if not known.producer.startswith(f"{name}/".encode()):
-                known = state(new)
-            try:
-                self.state = begun(known, time.time())
-                summary(self.state)
-            except (struct.error, OverflowError):
-                raise BadLedger("its numbers are too high") from None
+            # in a thread: a node has other work meanwhile, and a lease to keep
+            self.state = await asyncio.to_thread(_opened, found, name)
             await self._replace()
         except BaseException:
             await channel.close()
@@ -87,7 +80,7 @@ class QueueLedger:
         if self._size > ANEW_BYTES and bodies[-1][:1] == closed(0)[:1]:
             self._size = 0
             found = await self._read()
-            self.state = state(body for octets in found for _, body in records_of(octets))
+            self.state = await asyncio.to_thread(_folded, found)
             await self._replace()
 
     async def close(self) -> None:
@@ -108,7 +101,7 @@ class QueueLedger:
                 async with asyncio.timeout(READ_S):
                     await self._moved.wait()
         except TimeoutError:
-            told = f"queue '{self._queue}' did not hand out its {declared.message_count} records in {READ_S:g} s"
+            told = f"queue '{self._queue}' did not hand out all {declared.message_count} records: {reader.missing} miss"
             raise Lost(f"{channel.where}: {told}") from None
         if channel.lost.done():
             raise channel.lost.result()
@@ -122,7 +115,7 @@ class QueueLedger:
 
     async def _replace(self) -> None:
         """The state behind the messages that were read, then these are acknowledged."""
-        await self._put(b"".join(map(framed, summary(self.state))))
+        await self._put(await asyncio.to_thread(_summed, self.state))
         if self._reader is not None and self._reader.last:
             self.channel.send(m.BasicAck(delivery_tag=self._reader.last, multiple=True))
 
@@ -160,9 +153,31 @@ class QueueLedger:
                 raise Lost(f"{self.channel.where}: a record for queue '{self._queue}' was refused: is it there?")
 
     def _content(self, kind: int, payload: bytes) -> None:
-        if self._reader is not None:
+        if self._reader is not None and kind != HEARTBEAT:
             self._reader.content(kind, payload)
             self._moved.set()
+
+
+def _folded(found: list[bytes]) -> State:
+    return state(body for octets in found for _, body in records_of(octets))
+
+
+def _summed(of: State) -> bytes:
+    return b"".join(map(framed, summary(of)))
+
+
+def _opened(found: list[bytes], name: str) -> State:
+    """In a new session. Raises BadLedger."""
+    new = framed(opened(f"{name}/{uuid.uuid4().hex}".encode()))
+    known = _folded(found if any(map(len, found)) else [new])
+    if not known.producer.startswith(f"{name}/".encode()):
+        known = _folded([new])
+    try:
+        session = begun(known, time.time())
+        _summed(session)
+    except (struct.error, OverflowError):
+        raise BadLedger("its numbers are too high") from None
+    return session
 
 
 class _Reader:
@@ -180,6 +195,11 @@ class _Reader:
         self._parts: list[bytes] = []
 
     @property
+    def missing(self) -> int:
+        """Messages that did not come."""
+        return self._left
+
+    @property
     def done(self) -> bool:
         """All came, or more than a ledger has."""
         return self._left <= 0 or self.too_much
@@ -192,7 +212,7 @@ class _Reader:
 
     def content(self, kind: int, payload: bytes) -> None:
         """A frame of a header or of a body. Raises Malformed, AmqpError."""
-        if not self._tag or kind not in (2, 3):
+        if not self._tag:
             return
         if kind == 2:
             if self._missing or len(payload) < _CONTENT.size:

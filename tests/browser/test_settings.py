@@ -96,6 +96,26 @@ def test_a_topic_permission_is_set_and_cleared(visit: Visit, api: httpx.Client) 
     assert api.get("topic-permissions/%2F/tom").json() == []
 
 
+def test_bridges_are_shown_with_their_state_and_deleted(visit: Visit, api: httpx.Client) -> None:
+    value = {
+        "src-uri": "amqp://guest:guest@",
+        "dest-uri": "amqp://guest:guest@",
+        "src-queue": "in",
+        "dest-queue": "out",
+    }
+    assert api.put("parameters/shovel/%2F/east", json={"value": value}).status_code in (201, 204)
+    assert api.put("parameters/shovel/%2F/bad", json={"value": {}}).status_code in (201, 204)
+    page = visit.sign_in(at="#/parameters")
+    row = visit.row("Bridges", "east")
+    expect(row).to_contain_text("running", timeout=20_000)
+    expect(visit.row("Bridges", "bad")).to_contain_text("refused")
+    expect(visit.row("Bridges", "bad")).to_contain_text("say src-queue or src-exchange")
+    for name in ("east", "bad"):
+        sure(page, f"Delete bridge {name}", "Delete")
+        visit.told(f"{name} is deleted")
+    assert api.get("parameters/shovel").json() == []
+
+
 def test_parameters_are_set_and_deleted(visit: Visit, api: httpx.Client) -> None:
     assert api.put("vhost-limits/%2F/max-queues", json={"value": 1000}).status_code in (201, 204)
     page = visit.sign_in(at="#/parameters")

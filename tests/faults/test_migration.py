@@ -184,3 +184,25 @@ def test_who_follows_moves_what_comes_later_and_ends_on_a_signal(brokers: Callab
     assert "5 messages of 1 queues moved; interrupted: run it again to go on" in said, said
     assert time.monotonic() - began_s < 20
     assert taken(destination.url, "orders") == [b"%d" % number for number in range(5)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_back_with_to(brokers: Callable[[str], Any], tmp_path: Path, kind: str) -> None:
+    """Definitions that the other broker knows, and all messages, in their order."""
+    node, other = brokers("ours"), brokers(kind)
+    there = fill(node)
+    words = ["migrate", "--to", other.url, "--management", other.management, "--amqp", node.url]
+    words += ["--data-dir", str(node.data_dir), "--state", str(tmp_path / "state")]
+    code, said = command(*words, "--dry-run")
+    assert code == 0, said
+    assert "20,100 messages in 4 queues would move" in said, said
+    assert depth(other.url) == 0, "nothing was done"
+    code, said = command(*words)
+    assert code == 0, said
+    assert "20,100 messages of 3 queues moved" in said, said
+    assert "users and their permissions: not taken along" in said, said
+    assert depth(node.url) == 0
+    with pika.BlockingConnection(pika.URLParameters(other.url)) as connection:
+        connection.channel().basic_publish("shop", "empty.x", b"routed")
+    there["empty"] = [b"routed"]
+    same(there, other.url, ordered=True)

@@ -251,6 +251,18 @@ export interface SessionLink {
   unsettled_deliveries?: number;
 }
 /** A link of AMQP 1.0 whose client is away; times in ms since 1970. */
+export interface Bridge {
+  vhost: string;
+  name: string;
+  node: string;
+  state: string;
+  why: string;
+  source?: string;
+  destination?: string;
+  moved?: number;
+  held?: number;
+  lost?: number;
+}
 export interface SuspendedLink {
   name: string;
   container_id: string | null;

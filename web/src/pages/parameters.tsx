@@ -4,6 +4,7 @@ import { link, useLive } from "../live";
 import type { Column, FieldOf } from "../ui";
 import { Empty, Form, Panel, Sure, Table, Waiting, json } from "../ui";
 import { useVhosts } from "../vhosts";
+import { Bridges } from "./bridges";
 
 /** What is listed as a parameter, and is set on a page of its own. */
 const ELSEWHERE: Partial<Record<string, string>> = { operator_policy: "policies", "vhost-limits": "vhosts" };
@@ -19,6 +20,7 @@ export function Parameters({ me }: { me: Me }) {
         <span class="sub">what plugins and programs keep in the cluster</span>
       </div>
       <Waiting live={own} />
+      <Bridges me={me} />
       {own.value && (
         <Listed
           what="parameter"
