@@ -26,6 +26,7 @@ COMPILED = (  # the longest first
     "clusterbroker.broker.wire.amqp10.codec",
     "clusterbroker.broker.wire.amqp10.sections",
     "clusterbroker.broker.wire.amqp10.tags",
+    "clusterbroker.broker.wire.amqp10.flows",
     "clusterbroker.broker.fronts.amqp091.delivery",
     "clusterbroker.broker.fronts.amqp10.delivery",
     "clusterbroker.broker.content.translation",

@@ -41,6 +41,8 @@ def main(
     quick: Annotated[bool, typer.Option(help="small amounts: proves that every row works")] = False,
     seconds: Annotated[float | None, typer.Option(help="measured seconds of a load run")] = None,
     backlog: Annotated[int | None, typer.Option(help="messages of the backlog and restart rows")] = None,
+    window: Annotated[int | None, typer.Option(min=1, help="unconfirmed messages of a publisher, in all rows")] = None,
+    prefetch: Annotated[int | None, typer.Option(min=1, help="prefetch, or link-credit, in all rows")] = None,
     peer: Annotated[str, typer.Option(help="rabbitmq or none")] = "rabbitmq",
     node: Annotated[str, typer.Option(help="clusterbroker, rabbitmq or relay")] = "clusterbroker",
     data_root: Annotated[Path | None, typer.Option(help="where the brokers keep their data")] = None,
@@ -73,8 +75,13 @@ def main(
     )
     table = MANAGEMENT_WORKLOADS if management else CLUSTER_WORKLOADS if cluster else WORKLOADS
     table = SPARK_WORKLOADS if spark else AMQP10_WORKLOADS if amqp10 else table
+    limits = {name: value for name, value in (("window", window), ("prefetch", prefetch)) if value}
     plan = harness.Plan(
-        [workload for workload in (known if only else table) if not only or workload.name in only],
+        [
+            dataclasses.replace(workload, load=dataclasses.replace(workload.load, **limits))
+            for workload in (known if only else table)
+            if not only or workload.name in only
+        ],
         SERVERS[node], peer_kind, scale, directory,
     )  # fmt: skip
     try:

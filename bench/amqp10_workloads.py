@@ -7,9 +7,15 @@ from bench.workloads import Bound, Figure, Kind, Load, Target, Workload
 _LATENCY = (Figure("latency_p50_ms", "latency p50", "ms"), Figure("latency_p99_ms", "latency p99", "ms"))
 
 
-def _rate(bound: Bound, value: float) -> tuple[Figure, ...]:
-    return (Figure("messages_per_s", "rate", "msg/s", Target(bound, value)), *_LATENCY)
+_TIME = Figure("broker_us", "processor time of the broker each", "us")
 
+
+def _rate(bound: Bound, value: float) -> tuple[Figure, ...]:
+    return (Figure("messages_per_s", "rate", "msg/s", Target(bound, value)), *_LATENCY, _TIME)
+
+
+_MORE = (Figure("messages_per_s", "rate", "msg/s"), *_LATENCY, _TIME)
+"""Of rows that show what the amounts under way make of a rate: no target."""
 
 AMQP10_WORKLOADS = (
     Workload(
@@ -17,8 +23,16 @@ AMQP10_WORKLOADS = (
         _rate(Bound.RATIO_MIN, 8), load=Load(sends="1.0", receives="1.0"),
     ),
     Workload(
+        "amqp10-durable-window", "the same, 4,000 deliveries under way", _MORE,
+        load=Load(sends="1.0", receives="1.0", window=4_000, prefetch=4_000),
+    ),
+    Workload(
         "amqp10-transient", "AMQP 1.0: transient, settled by the sender, 100 B", _rate(Bound.RATIO_MIN, 8),
         load=Load(durable=False, confirm=False, auto_ack=True, sends="1.0", receives="1.0"),
+    ),
+    Workload(
+        "amqp10-transient-credit", "the same, link-credit 20,000", _MORE,
+        load=Load(durable=False, confirm=False, auto_ack=True, prefetch=20_000, sends="1.0", receives="1.0"),
     ),
     Workload(
         "amqp10-latency", "AMQP 1.0: 10,000 msg/s durable",

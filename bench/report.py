@@ -202,6 +202,7 @@ def write(
             {
                 "name": row.workload.name,
                 "title": row.workload.title,
+                "load": asdict(row.workload.load),
                 "figures": [asdict(line) for line in lines_of(row)],
                 "runs": {
                     ours: [asdict(run) for run in row.ours],

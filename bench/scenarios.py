@@ -24,6 +24,7 @@ from bench.workloads import Kind, Load, Scale, Workload
 
 MB = 1_000_000
 KB = 1_000
+MICROSECONDS = 1_000_000
 ANSWER_TIMEOUT_S = 300
 
 doing: ContextVar[Callable[[str], object]] = ContextVar("doing", default=lambda _what: None)
@@ -71,9 +72,12 @@ def _load(server: Server, workload: Workload, scale: Scale) -> Measurement:
     server.start()
     timing = ["--seconds", str(scale.seconds), "--warm", str(scale.warm_s)]
     options = [*workload.load.options(server.durable_arguments), *timing]
+    before_s = server.processor_s()
     result = measured.take(generator.load(server.port, options), "load")
+    taken_s = server.processor_s() - before_s
     measured.figures = {
         "messages_per_s": result.rate("receive"),
+        "broker_us": taken_s * MICROSECONDS / max(1, result.raw["received"]),
         "latency_p50_ms": result.latency_ms("p50"),
         "latency_p99_ms": result.latency_ms("p99"),
         "confirm_p50_ms": result.latency_ms("p50", "confirm_latency_us"),

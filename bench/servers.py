@@ -166,6 +166,15 @@ class Server(ABC):
                 anonymous += _status_bytes(process.pid, "RssAnon:")
         return Memory(rss, anonymous)
 
+    def processor_s(self) -> float:
+        """Seconds of processor time that all processes of the broker have taken since they began."""
+        taken = 0.0
+        for process in self._tree():
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                taken += times.user + times.system
+        return taken
+
     def settled_memory(self, timeout_s: float = 6) -> Memory:
         """Resident memory once it has stopped moving by more than 0.5 % in half a second."""
         before = self.memory()

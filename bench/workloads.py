@@ -75,6 +75,10 @@ class Load:
     confirm: bool = True
     auto_ack: bool = False
     window: int = 1000
+    """deliveries of a publisher that wait for their confirms, at most"""
+    prefetch: int = 1000
+    """deliveries of a consumer that wait for their acknowledgements, at most; with AMQP 1.0 its link-credit, settled
+    deliveries included"""
     rate: float = 0
     """messages/s of all publishers; 0 for as fast as they are taken"""
     durability: str = "fsync"
@@ -90,7 +94,7 @@ class Load:
         """As arguments of the generator."""
         numbers = {
             "--publishers": self.publishers, "--consumers": self.consumers, "--queues": self.queues,
-            "--size": self.size_bytes, "--window": self.window, "--rate": self.rate,
+            "--size": self.size_bytes, "--window": self.window, "--prefetch": self.prefetch, "--rate": self.rate,
         }  # fmt: skip
         options = [part for name, value in numbers.items() for part in (name, str(value))]
         options += [] if self.durable else ["--transient"]

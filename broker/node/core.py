@@ -485,11 +485,14 @@ class Node:
 
     @property
     def next_wake_ms(self) -> int | None:
-        wakes = [self._wakes.next_ms, self.moving.next_wake_ms, self.links.next_ms]
-        wakes += [self.recovery.next_ms, self.ends.next_ms, self.histories.next_ms]
-        if self.role is not None:
-            wakes.append(self.role.next_wake_ms)
-        return min((wake for wake in wakes if wake is not None), default=None)
+        earliest_ms = None
+        for at_ms in (
+            self._wakes.next_ms, self.moving.next_wake_ms, self.links.next_ms, self.recovery.next_ms,
+            self.ends.next_ms, self.histories.next_ms, None if self.role is None else self.role.next_wake_ms,
+        ):  # fmt: skip
+            if at_ms is not None and (earliest_ms is None or at_ms < earliest_ms):  # asked several times a turn
+                earliest_ms = at_ms
+        return earliest_ms
 
     @property
     def newest_group(self) -> int:

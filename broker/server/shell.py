@@ -359,7 +359,7 @@ class NodeShell:
         """Asks for a turn if it would do anything."""
         if not self._scheduled:
             role = self.node.role
-            if not self.rests or (role is not None and role.hub.out):
+            if (role is not None and role.hub.out) or not self.rests:
                 self.schedule()
 
     def run_turn(self) -> None:

@@ -241,7 +241,10 @@ class Session:
     def disposed(self, event: Disposed) -> None:
         """Outcomes without anything unusual about them, of a receiver."""
         state: Composite | None = {Accepted.CODE: _ACCEPTED, Released.CODE: _RELEASED}.get(event.outcome)
-        if state is _ACCEPTED and not any(link.rcv_second or link.is_choosy for link in self.consumers.values()):
+        usual = state is _ACCEPTED
+        for link in self.consumers.values():
+            usual = usual and not (link.rcv_second or link.is_choosy)
+        if usual:
             self.counts.ack += self.ledger.settle(event)
             if not event.settled:
                 for first, last in event.ranges:

@@ -15,12 +15,12 @@ not known here.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 
+from clusterbroker.broker.wire.amqp10 import flows
 from clusterbroker.broker.wire.amqp10.types import (
     Array,
     DecodeError,
@@ -161,7 +161,7 @@ def _as_described(value: Composite) -> Described:
 def decode(frame: bytes, offset: int = 0) -> tuple[Composite, int]:
     """The composite that a frame's body begins with, and where its payload starts. Raises DecodeError, also for a type
     that is not declared here."""
-    if frame.startswith(_FLOW, offset) and (flow := _quick_flow(frame, offset)) is not None:
+    if (flow := _quick_flow(frame, offset)) is not None:
         return flow
     value, end = decode_value(frame, offset)
     found = composed(value)
@@ -283,66 +283,21 @@ class Flow(Composite, kw_only=True):
     properties: Fields | None = None
 
     def encoded(self) -> bytes:
-        if self.properties is not None:
-            return super().encoded()
-        numbers = (
-            self.next_incoming_id, self.incoming_window, self.next_outgoing_id, self.outgoing_window, self.handle,
-            self.delivery_count, self.link_credit, self.available,
-        )  # fmt: skip
-        try:
-            pushed = [
-                _NULL if one is None else _SMALL[one] if 0 <= one < 256 else _WIDE.pack(0x70, one) for one in numbers
-            ]
-        except struct.error:
-            return super().encoded()  # which says in words which value does not fit
-        pushed.append(b"\x41" if self.drain else _NULL)
-        pushed.append(b"\x41" if self.echo else _NULL)
-        while pushed[-1] == _NULL:
-            pushed.pop()
-        items = b"".join(pushed)
-        return bytes((0, 0x53, 0x13, 0xC0, len(items) + 1, len(pushed))) + items
-
-
-_SMALL: Final = (b"\x43", *(bytes((0x52, number)) for number in range(1, 256)))
-_WIDE: Final = struct.Struct(">BI")
-_FLOW: Final = b"\0\x53\x13"
-_LIST_HEAD: Final = struct.Struct(">II")
-_FLOW_NUMBERS, _FLOW_FIELDS = 8, 10
+        usual = None
+        if self.properties is None:
+            usual = flows.written(
+                self.next_incoming_id, self.incoming_window, self.next_outgoing_id, self.outgoing_window, self.handle,
+                self.delivery_count, self.link_credit, self.available, self.drain, self.echo,
+            )  # fmt: skip
+        return super().encoded() if usual is None else usual  # the first says in words which value does not fit
 
 
 def _quick_flow(frame: bytes, offset: int) -> tuple[Flow, int] | None:
-    """A flow in its usual form: a list of numbers and flags. None: it is another, and may be malformed."""
-    at = offset + 6
-    if len(frame) < at:
+    """A flow in its usual form. None: it is another, and may be malformed."""
+    read = flows.read(frame, offset)
+    if read is None:
         return None
-    if frame[offset + 3] == 0xC0:
-        end, count = offset + 5 + frame[offset + 4], frame[offset + 5]
-    elif frame[offset + 3] == 0xD0 and len(frame) >= offset + 12:
-        size, count = _LIST_HEAD.unpack_from(frame, offset + 4)
-        at, end = offset + 12, offset + 8 + size
-    else:
-        return None
-    if end > len(frame) or not 4 <= count <= _FLOW_FIELDS:
-        return None
-    values: list[Any] = [None] * _FLOW_NUMBERS + [False, False]
-    for place in range(count):
-        code = frame[at] if at < end else -1
-        at += 1
-        if code == 0x43 and place < _FLOW_NUMBERS:
-            values[place] = 0
-        elif code == 0x52 and place < _FLOW_NUMBERS and at < end:
-            values[place] = frame[at]
-            at += 1
-        elif code == 0x70 and place < _FLOW_NUMBERS and at + 4 <= end:
-            values[place] = int.from_bytes(frame[at : at + 4], "big")
-            at += 4
-        elif code in (0x41, 0x42) and place >= _FLOW_NUMBERS:
-            values[place] = code == 0x41
-        elif code != 0x40:
-            return None
-    taken, window, given, sent, handle, delivered, credit, available, drain, echo = values
-    if at != end or window is None or given is None or sent is None:
-        return None
+    (taken, window, given, sent, handle, delivered, credit, available, drain, echo), end = read
     flow = Flow(
         next_incoming_id=taken, incoming_window=window, next_outgoing_id=given, outgoing_window=sent, handle=handle,
         delivery_count=delivered, link_credit=credit, available=available, drain=drain, echo=echo,
