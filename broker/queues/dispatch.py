@@ -330,8 +330,18 @@ class Dispatch:
 
         if message is not None:
             found((message,))
-        else:
-            queue.host.fetch(queue, [queue.ring.location(seq)], found, lambda: found(()))
+            return
+        log = queue.log
+        begun = log.begin()  # nobody is told that it is committed before it has happened
+
+        def read(messages: Sequence[Message]) -> None:
+            try:
+                found(messages)
+            finally:
+                log.finish(begun)
+                queue.ring.mark()
+
+        queue.host.fetch(queue, [queue.ring.location(seq)], read, lambda: read(()))
 
     def _delay(self, at_ms: int, seq: int, counted: bool) -> None:
         if self.delayed is None:

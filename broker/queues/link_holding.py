@@ -34,6 +34,7 @@ from clusterbroker.journal.ranges import ranges_of
 if TYPE_CHECKING:
     from clusterbroker.broker.content.selector.filters import Filter
     from clusterbroker.broker.queues.dispatch import Dispatch
+    from clusterbroker.broker.queues.log import MessageLog, Unfinished
     from clusterbroker.broker.queues.subscription import LocalConsumer, Member, Subscriptions
     from clusterbroker.journal.layout import Location
     from clusterbroker.journal.record import Message, RecordBuffer
@@ -59,6 +60,7 @@ class HeldQueue(Protocol):
     dispatch: Dispatch
     host: Any
     last_used_ms: int
+    log: MessageLog
     ring: Ring
     subscriptions: Subscriptions
 
@@ -177,7 +179,7 @@ class Holding:
 
     def __init__(self, queue: HeldQueue) -> None:
         self._queue = queue
-        self._returning: deque[tuple[int, list[int], Modification]] = deque()
+        self._returning: deque[tuple[int, list[int], Modification, Unfinished | None]] = deque()
         self._asked: deque[tuple[int, int, Callable[[list[HeldMessages]], None]]] = deque()
         self._gives_way: list[int] = []
         self.consumers: dict[Member, HoldingConsumer] = {}
@@ -296,7 +298,9 @@ class Holding:
         if seqs:
             if modification.link:
                 self._queue.dispatch.exclude(seqs, modification.link, lasting=True)
-            self._returning.append((committed_with(self._queue.ring), seqs, modification))
+            changes = modification.counted or modification.change  # nobody is told before that is committed as well
+            begun = self._queue.log.begin() if changes else None
+            self._returning.append((committed_with(self._queue.ring), seqs, modification, begun))
             self._queue.ring.mark()
 
     def held(self, link: int, then: Callable[[list[HeldMessages]], None]) -> None:
@@ -340,9 +344,7 @@ class Holding:
         """What waited for a commit."""
         queue, done = self._queue, self._queue.ring.groups_committed
         while self._returning and self._returning[0][0] <= done:
-            _, seqs, modification = self._returning.popleft()
-            for seq in seqs:
-                queue.dispatch.modify(seq, modification)
+            self._return(*self._returning.popleft()[1:])
         if self._gives_way and not self._returning:
             gone, self._gives_way = self._gives_way, []
             for link in gone:
@@ -353,6 +355,17 @@ class Holding:
         for consumer in self.consumers.values():
             consumer.pour(now_ms)
             consumer.grant()
+
+    def _return(self, seqs: Sequence[int], modification: Modification, begun: Unfinished | None) -> None:
+        dispatch, log = self._queue.dispatch, self._queue.log
+        log.since = None if begun is None else begun.began
+        try:
+            for seq in seqs:
+                dispatch.modify(seq, modification)
+        finally:
+            log.since = None
+            if begun is not None:
+                log.finish(begun)
 
     def drop(self) -> None:
         """The queue is deleted: nothing is held of it."""

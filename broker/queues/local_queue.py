@@ -251,6 +251,9 @@ class LocalQueue(QueueHandle):
         new = self.new_rows(part)
         if self.takes([message for message, _ in new], now_ms):
             self._carry_out(part, ticket, now_ms)
+            if self.log.unfinished:  # of what was settled or returned just now, or before
+                ticket.hold()
+                self.log.when_durable(ticket.pass_)
         else:
             ticket.rejected = True
             for _, named in new:

@@ -19,15 +19,30 @@ SAFE: Final = -2
 """A mark that is always durable."""
 
 
+class Unfinished:
+    """Something that has happened, and of which the ring hears later: a message is read from the disk first, or a
+    commit comes before. `began`, `ended`: `MessageLog.commits` then; None: the ring has not heard."""
+
+    __slots__ = ("began", "ended")
+
+    def __init__(self, began: int) -> None:
+        self.began = began
+        self.ended: int | None = None
+
+
 class MessageLog:
     """Of one queue.
 
     commits  group commits that are durable
+    since    what begins now is a part of what has begun at this count of commits; None: of nothing
     synced   what this node had when its epoch began is committed, or is known to be by the ring
     waiting  (seq, ticket) of publishes that wait for the commit of all before the seq; None or empty: none does
     """
 
-    __slots__ = ("_afterwards", "_clean", "_deliveries", "_producers", "commits", "ring", "synced", "waiting")
+    __slots__ = (
+        "_afterwards", "_clean", "_deliveries", "_producers", "_unfinished", "commits", "ring", "since", "synced",
+        "waiting",
+    )  # fmt: skip
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
@@ -35,6 +50,8 @@ class MessageLog:
         self.synced = True
         self.waiting: deque[tuple[int, Ticket]] | None = None
         self._afterwards: deque[tuple[int, Callable[[], None]]] | None = None
+        self._unfinished: list[Unfinished] | None = None
+        self.since: int | None = None
         self._producers: Producers | None = None
         self._deliveries: LinkDeliveries | None = None
 
@@ -67,12 +84,37 @@ class MessageLog:
             self._clean = self.commits
         if self.waiting:
             self.answer()
+        if self._unfinished:
+            self._unfinished = [one for one in self._unfinished if one.ended is None or not self._is_durable(one.ended)]
+        self._answer_afterwards()
+
+    def _answer_afterwards(self) -> None:
         while self._afterwards and self.durable(self._afterwards[0][0]):
             self._afterwards.popleft()[1]()
 
+    # -- what the ring hears of later
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self._unfinished)
+
+    def begin(self) -> Unfinished:
+        """Until `finish`, and the commit of what the ring hears then, no mark from now on is durable."""
+        begun = Unfinished(self.commits if self.since is None else self.since)
+        self._unfinished = [*(self._unfinished or ()), begun]
+        return begun
+
+    def finish(self, begun: Unfinished) -> None:
+        """The ring has heard of it."""
+        if self.ring.needs_write:
+            begun.ended = self.commits
+        else:
+            self._unfinished = [one for one in self._unfinished or () if one is not begun]
+            self._answer_afterwards()
+
     def when_durable(self, then: Callable[[], None]) -> None:
         """`then()` when what has just happened is committed; never, if another node owns the log by then."""
-        if not self.ring.needs_write:
+        if not self.ring.needs_write and not self._unfinished:
             then()
             return
         if self._afterwards is None:
@@ -90,17 +132,23 @@ class MessageLog:
 
         A group may have been on its way, written before: then only the next one counts, unless nothing was left.
         """
+        for one in self._unfinished or ():
+            if mark >= one.began and (one.ended is None or not self._is_durable(one.ended)):
+                return False
+        return self._is_durable(mark)
+
+    def _is_durable(self, mark: int) -> bool:
         return self._clean > mark or self.commits >= mark + 2
 
     def end_epoch(self) -> None:
         """This node does not own the log any more: publishers ask the next owner, and so none is answered."""
-        self._producers = self._deliveries = self.waiting = self._afterwards = None
+        self._producers = self._deliveries = self.waiting = self._afterwards = self._unfinished = None
 
     def release(self) -> None:
         """The queue is deleted: whoever waits is answered."""
         for _, ticket in self.waiting or ():
             ticket.pass_()
         afterwards = self._afterwards or ()
-        self.waiting = self._afterwards = None
+        self.waiting = self._afterwards = self._unfinished = None
         for _, then in afterwards:
             then()

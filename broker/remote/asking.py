@@ -114,6 +114,8 @@ class Asking:
                 queue.host.wake(queue, asked.due_ms)
             elif asked.ask.what == ASK_TAGS and not (queue.log.synced and queue.ring.advance() >= asked.seq):
                 self._asked.append(asked)  # never before its commit, however long that takes
+            elif asked.ask.what == ASK_HELD and _has_untold(asked.attachment):
+                self._asked.append(asked)
             else:
                 self._answer(asked.attachment, asked.ask, now_ms)
         while self._purges and queue.log.durable(self._purges[0][3]):
@@ -276,3 +278,9 @@ class Asking:
             self._say(attachment, answer, credit.out.take())
 
         queue.get(now_ms, taken, credit)
+
+
+def _has_untold(attachment: Attachment) -> bool:
+    """Whether its node has still to hear what became of its outcomes. It must before it hears what a link holds: of
+    those that were void the link may hold messages, which its ring would forget when their clients have them again."""
+    return attachment.told_settled < attachment.settlement

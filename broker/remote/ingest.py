@@ -10,7 +10,7 @@ clients look ready, and would take the room of publishes. Publishes are passed o
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from clusterbroker.broker.content.message import taken_at
 from clusterbroker.broker.queues.handle import CommitPart, Moved
@@ -31,6 +31,8 @@ from clusterbroker.broker.remote.settling import Settling
 from clusterbroker.journal.ranges import subtract
 from clusterbroker.journal.record import Message, bodies_but_last, read_records
 from clusterbroker.replication.errors import BadMessage
+
+_NONE: Final[frozenset[int]] = frozenset()
 
 
 class IngestedQueue(Protocol):
@@ -59,14 +61,18 @@ class IngestedQueue(Protocol):
 
     def passes_over(self, attachment: Attachment) -> bool: ...
 
+    def hear_again(self) -> None:
+        """Those say all of it again."""
+
 
 class Ingest:
     """Of one queue and epoch."""
 
-    __slots__ = ("_noted", "_owned")
+    __slots__ = ("_brought", "_noted", "_owned")
 
     def __init__(self, owned: IngestedQueue) -> None:
         self._owned = owned
+        self._brought = _NONE  # a damaged one is not waited for
         self._noted: int | None = None  # a mark (`durable`): when a refusal was last noted that is not committed
 
     # -- publishes ------------------------------------------------------------------------------------------------
@@ -187,7 +193,7 @@ class Ingest:
             self._remember(attachment, [name for name in named.values() if name not in known])
             self._owned.touch()
             return
-        if attachment.refused is not None:
+        if attachment.refused is not None or self._brings(attachment, commit):
             return
         ticket = attachment.ticket(last)
         seq = queue.ring.next_seq
@@ -202,10 +208,23 @@ class Ingest:
             assert taken == commit.count, f"a Commit of {commit.count} messages holds {taken}"
         self._came_before(attachment, commit.first, seq)
         changed = self._owned.settling.commit(attachment, _parts(commit))
-        if changed and queue.ring.needs_write:
+        if changed and (queue.ring.needs_write or queue.log.unfinished):
             attachment.until_durable(ticket)
         self._accepted(attachment, last, ticket)
         queue.ring.mark()
+
+    def _brings(self, attachment: Attachment, commit: Commit) -> bool:
+        """What dies in one group with the publishes is annotated in it: a message that is on the disk alone is brought
+        first, once, and the part comes again with the next attach."""
+        queue = self._owned.queue
+        dying = [seq for _, ranges in commit.changes for first, last in ranges for seq in range(first, last + 1)]
+        missing = [seq for seq in dying if seq not in self._brought and queue.ring.message(seq) is None]
+        self._brought = self._brought.union(missing) if missing else _NONE
+        if not missing or queue.settings.dead_letter_exchange is None:
+            return False
+        self._owned.pass_over(attachment)
+        queue.preload(missing, self._owned.hear_again)
+        return True
 
     def _take_rows(self, attachment: Attachment, commit: Commit, moved: Moved, records: memoryview) -> None:
         """Rows of a committed segment: those that are not here, or none if there is no room for them."""

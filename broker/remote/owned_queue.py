@@ -130,7 +130,7 @@ class OwnedQueue:
             self.queue.paused = self.queue.ring.paused = paused
             if not paused:
                 self.queue.last_used_ms = self.host.now_ms  # x-expires counts from here
-                self._hear_again()
+                self.hear_again()
         self.queue.ring.mark()
         self.touch()
 
@@ -141,7 +141,8 @@ class OwnedQueue:
     def passes_over(self, attachment: Attachment) -> bool:
         return attachment in self._passed_over
 
-    def _hear_again(self) -> None:
+    def hear_again(self) -> None:
+        """Who was passed over says all of it again."""
         passed, self._passed_over = self._passed_over, {}
         for attachment in passed:
             self.asking.forget(attachment)  # what was asked behind these publishes is answered behind them

@@ -82,7 +82,7 @@ class Settling:
         if settlement.outcome in _LEAVES and (void := self._void(settlement.ranges, taken)):
             attachment.not_held[settlement.id] = void
         attachment.settlement = settlement.id
-        if changed and ring.needs_write:
+        if changed and (ring.needs_write or queue.log.unfinished):
             attachment.unsettled.append((settlement.id, queue.log.commits))
         elif attachment.unsettled:  # it needs no commit, but the answer is for all up to it
             attachment.unsettled.append((settlement.id, attachment.unsettled[-1][1]))

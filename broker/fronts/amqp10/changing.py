@@ -3,8 +3,9 @@
 A modified message returns, perhaps counted as failed, not for this link, or annotated. The dead letter of a rejected
 one has the error in its annotations.
 
-In rcv-settle-mode second the client hears that it is settled when that is committed, and only of what was carried out
-(`remote.settling`): of a link that is suspended meanwhile the rest is decided by the maps of its next attach.
+In rcv-settle-mode second the client hears that it is settled when that is committed, whatever the outcome, and only of
+what was carried out (`remote.settling`): of a link that is suspended meanwhile the rest is decided by the maps of its
+next attach.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from clusterbroker.broker.access.receiver import give_back
+from clusterbroker.broker.access.receiver import RETURNS_AT_ONCE, give_back
 from clusterbroker.broker.content.changes import change_of, rejection_of
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.queues.handle import CommitPart, Decided, Modification, QueueHandle
@@ -42,6 +43,24 @@ def reject(node: Node, entries: Sequence[Any], outcome: Rejected) -> None:
     give_back(node, entries, requeue=False, counted=False, change=error_of(outcome))
 
 
+def return_together(
+    node: Node, entries: Sequence[Any], outcome: Composite, then: Callable[[Sequence[Any]], None]
+) -> None:
+    """Gives deliveries of a session back to their queues. `then(some)` when what the log must hear of that (counts,
+    annotations, exclusions, and what a link does not hold any more) is committed on the copies in sync."""
+    some, rest = entries[:RETURNS_AT_ONCE], entries[RETURNS_AT_ONCE:]
+    if isinstance(outcome, Modified):
+        modify(node, some, outcome)
+    else:
+        give_back(node, some, requeue=True, counted=False)
+    ticket = Ticket(1, 1, lambda _: then(some))
+    for queue in dict.fromkeys(entry[1].ring.owner for entry in some):
+        queue.commit(CommitPart(), ticket, node.now_ms)
+    node.barrier(ticket)
+    if rest:
+        node.soon(lambda: return_together(node, rest, outcome, then))
+
+
 def error_of(outcome: Composite) -> bytes:
     """What the letter of a rejected message is annotated with."""
     error = outcome.error if isinstance(outcome, Rejected) else None
@@ -55,20 +74,23 @@ def settle_first(
     then: Callable[[list[tuple[int, Composite]], bool], None],
 ) -> None:
     """A client comes back with these outcomes, by seq. `then(rest, void)`, perhaps later: in rcv-settle-mode second
-    those that end a delivery are committed by then, for it will be told that they are, or some are `void`; the rest is
-    to be carried out."""
-    ends = [one for one in outcomes if link.rcv_second and isinstance(one[1], Accepted | Rejected)]
+    they are committed by then, for it will be told that they are, or some are `void`; else the rest is to be carried
+    out."""
+    ends = list(outcomes) if link.rcv_second else []
     waits, is_void = 1 + len(ends), False
 
-    def done(_: list[Any], void: list[Any]) -> None:
+    def done(_: Sequence[Any], void: Sequence[Any]) -> None:
         nonlocal waits, is_void
         waits, is_void = waits - 1, is_void or bool(void)
         if not waits:
-            then([one for one in outcomes if one not in ends], is_void)
+            then([] if ends else list(outcomes), is_void)
 
     for seq, outcome in ends:
-        assert isinstance(outcome, Accepted | Rejected), "it is one that ends a delivery"
-        settle_together(node, [(0, link.credit, seq)], outcome, done)
+        entries = [(0, link.credit, seq)]
+        if isinstance(outcome, Accepted | Rejected):
+            settle_together(node, entries, outcome, done)
+        else:
+            return_together(node, entries, outcome, lambda some: done(some, []))
     done([], [])
 
 

@@ -19,7 +19,7 @@ from clusterbroker.broker.access.receiver import give_back
 from clusterbroker.broker.access.timeouts import check_timeouts
 from clusterbroker.broker.fronts.amqp10 import attaching
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
-from clusterbroker.broker.fronts.amqp10.changing import modify, reject, settle_together
+from clusterbroker.broker.fronts.amqp10.changing import modify, reject, return_together, settle_together
 from clusterbroker.broker.fronts.amqp10.conditions import described
 from clusterbroker.broker.fronts.amqp10.delivery import SessionLedger
 from clusterbroker.broker.fronts.amqp10.expiry import Event
@@ -307,6 +307,9 @@ class Session:
         if told and isinstance(outcome, Accepted | Rejected):
             settle_together(node, entries, outcome, partial(self._settled, outcome))
             return
+        if told:
+            return_together(node, entries, outcome, lambda done: self._tell(done, outcome))
+            return
         if isinstance(outcome, Accepted):
             for _, consumer, seq in entries:
                 consumer.ring.owner.settle(seq)
@@ -317,8 +320,6 @@ class Session:
             modify(node, entries, outcome)
         else:
             give_back(node, entries, requeue=True, counted=False)
-        if told:
-            self._tell(entries, outcome)
 
     def carry_out(self, entries: Sequence[Any], outcome: Composite) -> None:
         """What a client says of deliveries as it comes back."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.remote import asking
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.node.link_clients import Awaited, Client, Receiver
@@ -140,3 +141,44 @@ def test_a_commit_is_answered_when_its_link_is_here_again(cluster: Cluster, is_v
         second.settle(1)
     second.settle(2)
     assert rest(cluster) == ([b"1"] if is_void else [b"out"])
+
+
+@pytest.mark.parametrize("is_seeded", [False, True])
+def test_the_next_attach_hears_first_what_was_void(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_seeded: bool
+) -> None:
+    """The wiring told of the link's next attach, at the same node, before the settlement came, and an older settlement
+    waits for its commit. What the link holds is told behind that, or (a seeded bug) the ring of its node forgets what
+    the client has."""
+    if is_seeded:
+        monkeypatch.setattr(asking, "_has_untold", lambda _: False)
+    cluster.kill("a")
+    cluster.wait(500)
+    cluster.restart("a")
+    cluster.wait(2000)
+    first = holding(cluster, "a", b"1", b"2")
+    there = owner(cluster)
+    assert there.name != "a", "frames of its node come behind what that orders"
+    there.disk_waits = True
+    first.ack(b"1")
+    cluster._working = True
+    assert not first.ledger.ack([first.hands.pop(b"2") * 2])
+    first.part()
+    second = Receiver(cluster, "a", resumes=True)
+    cluster._working = False
+    cluster.turn()
+    answers: list[Any] = []
+    second.handle.held_by(second.link, answers.append)
+    cluster.wait(200)
+    assert answers == []
+    there.disk_waits = False
+    cluster.wait(200)
+    ((held,),) = answers
+    assert held.seqs
+    for seq in held.seqs:
+        if is_seeded:
+            with pytest.raises(KeyError):
+                second.settle(seq)
+            return
+        second.settle(seq)
+    assert rest(cluster) == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.fronts.amqp10 import changing, recoverable_receiver, returning
+from clusterbroker.broker.fronts.amqp10 import changing, recoverable_receiver, returning, session
 from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY
 from clusterbroker.broker.queues.attributes import LINK_WITHDRAWN
 from clusterbroker.broker.remote.owned_queue import OwnedQueue
@@ -213,6 +213,44 @@ def test_a_rejection_is_told_when_it_is_committed(where: str) -> None:
     ((number, state),) = told(peer)
     assert (number, type(state)) == (0, Rejected)
     assert _letter(site) == ("amqp:decode-error", "no number")
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+@pytest.mark.parametrize("where", ["alone", "owner", "elsewhere"])
+@pytest.mark.parametrize("is_seeded", [False, True])
+def test_a_return_is_told_when_it_is_committed(
+    where: str, lasting: bool, is_seeded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else count and annotations are lost with node and owner, though the client was told."""
+    if is_seeded:
+        monkeypatch.setattr(session, "return_together", lambda _node, entries, _outcome, then: then(entries))
+    world: Any = World() if where == "alone" else Cluster("a", "b", "c")
+    site = world if where == "alone" else world["b"]
+    site.client().declare("q")
+    if where != "alone":
+        owner, others = places(world)
+        site = world[owner if where == "owner" else others[0]]
+    fill(site, 1)
+    peer = enter(site)
+    Link(peer, lasting=lasting).take(1)
+    sites = [site] if where == "alone" else world.running
+    for one in sites:
+        one.disk_waits = True
+    state = Modified(delivery_failed=True, message_annotations={"x-opt-why": "late"})
+    assert bool(settle(peer, 0, state)) == is_seeded
+    if is_seeded:
+        return
+    assert told(peer) == []
+    for one in sites:
+        one.disk_waits = False
+    (site if where == "alone" else world).turn()
+    assert [number for number, _ in told(peer)] == [0]
+    peer.leave()
+    reader = enter(site, "reader").receiver("reader", "/queues/q", credit=1)
+    (site if where == "alone" else world).turn()
+    if not lasting:
+        ((_, again),) = reader.take()
+        assert (again.header.delivery_count, again.annotations["x-opt-why"]) == (1, "late")
 
 
 def _letter(site: Any) -> tuple[Any, Any]:
@@ -469,7 +507,7 @@ def disks_wait_for_outcomes(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("lasting", [False, True])
 @pytest.mark.parametrize("where", ["owner", "elsewhere"])
-@pytest.mark.parametrize("state", [Accepted(), Rejected()])
+@pytest.mark.parametrize("state", [Accepted(), Rejected(), Modified(delivery_failed=True)])
 def test_an_outcome_in_a_map_is_told_when_it_is_committed(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, lasting: bool, where: str, state: Any
 ) -> None:
@@ -500,7 +538,9 @@ def test_an_outcome_in_a_map_is_told_when_it_is_committed(
     cluster.wait(500)
     heard += peer.raw(b"")
     assert [type(each.body) for each in heard].index(Attach) < [type(each.body) for each in heard].index(Transfer)
-    sent = {one.delivery_tag: (one.resume, bool(one.settled), one.state) for one in bodies(heard, Transfer)}
+    sent = {}
+    for one in bodies(heard, Transfer):
+        sent.setdefault(one.delivery_tag, (one.resume, bool(one.settled), one.state))
     assert sent[held[0]] == (True, True, state)
     assert sent[held[1]][:2] == (True, False)
 
