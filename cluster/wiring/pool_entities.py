@@ -101,3 +101,5 @@ class Launch(msgspec.Struct, frozen=True, array_like=True):
     """Of its group, when it was ordered."""
     revoked: str = ""
     """Why it may not work any more; empty: it may."""
+    retired: str = ""
+    """Why it gets no more requests, and may finish what it holds; empty: it gets them (feature level 6)."""
