@@ -93,6 +93,7 @@ def addressed(
         segment = vhost.segments.get(exchange)
         topic = exchange if segment is None else segment.target  # where its rows go when they are committed
         for each in (*copies, *blind):
+            access.check_key(topic, each)
             access.check_topic("write", topic, each)
     named = _named(properties.headers)
     route = session.publisher.route(

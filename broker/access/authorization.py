@@ -78,6 +78,15 @@ class Authorization:
                 f"'{self.user}'"
             )
 
+    def check_key(self, exchange: str, key: str) -> None:
+        """Refuses a routing key of an exchange that may be written to, where the user's rights look at keys."""
+        may = self.rights.may_publish
+        if may is not None and not may(exchange, key):
+            raise access_refused(
+                f"write access to exchange '{exchange or 'amq.default'}' with routing key '{key}' in vhost "
+                f"'{self.vhost.name}' refused for user '{self.user}': it answers what it holds, and nothing else"
+            )
+
     def check_topic(self, kind: TopicPermissionKind, exchange: str, key: str) -> None:
         """Refuses unless the user may use the routing key on this exchange, if it is a topic exchange. Asked for each
         key that a message is routed by, so for those of CC and BCC too."""

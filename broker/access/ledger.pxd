@@ -25,6 +25,7 @@ cdef class DeliveryLedger:
     cdef readonly uint64_t next_tag
     cdef readonly uint64_t skipped
     cdef readonly uint64_t redelivered
+    cdef public object took  # None, or called with (ledger, tag, message) of each delivery that has to be settled
     cdef Holder sole
     cdef list holders
     cdef delivery *entries

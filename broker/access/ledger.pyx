@@ -120,6 +120,9 @@ cdef class DeliveryLedger:
         entry = &self.entries[at]
         return entry if entry.tag == tag and entry.consumer != NULL else NULL
 
+    def holds(self, uint64_t tag) -> bool:
+        return self.find(tag) != NULL
+
     cdef void remove(self, delivery *entry) noexcept:
         entry.consumer = NULL
         self.unacked -= 1

@@ -108,7 +108,7 @@ class Publisher:
         route = self._find(exchange, key)
         if len(self.routes) >= ROUTES_MAX:
             self.routes.clear()
-        if not route.uncacheable:
+        if not route.uncacheable and self._access.rights.may_publish is None:
             generations = self._access.vhost.router.generation, self.node.authorization_generation
             self.routes[address] = (*generations, route)
         return route
@@ -121,6 +121,7 @@ class Publisher:
         if segment is not None:
             return self._staging(segment, key)
         access.check("write", "exchange", exchange)
+        access.check_key(exchange, key)
         if not exchange and key.startswith(REPLY_TO + "."):
             return Route(uncacheable=True)
         route = self.route(exchange, key, lambda: None)
@@ -149,6 +150,7 @@ class Publisher:
         """To the queue that keeps rows until they are committed, if their target may be published to; or nowhere."""
         access, vhost = self._access, self._access.vhost
         access.check("write", "exchange", segment.target)
+        access.check_key(segment.target, key)
         access.check_topic("write", segment.target, key)
         if segment.place is not None:
             raise access_refused(f"exchange '{segment.name}' in vhost '{vhost.name}' is committed")

@@ -69,7 +69,7 @@ class Getting(Protocol):
     access: Authorization
     counts: ChannelCounts
 
-    def hold(self, queue: QueueHandle, seq: int | None) -> int:
+    def hold(self, queue: QueueHandle, seq: int | None, message: Message) -> int:
         """The tag of the next delivery. The session holds `seq` of the queue until it is settled; None: it holds
         nothing."""
 
@@ -145,12 +145,12 @@ def _got(session: Getting, queue: QueueHandle, answer: Taken, message: Message, 
     if settled:
         counts.get_no_ack += 1
         queue.ring.got_no_ack += 1
-        tag = session.hold(queue, None)
+        tag = session.hold(queue, None, message)
         queue.settle(seq)
     else:
         counts.got += 1
         queue.ring.got += 1
-        tag = session.hold(queue, seq)
+        tag = session.hold(queue, seq, message)
     if (watch := access.node.watches.get(access.vhost.name)) is not None:
         watch.delivered(Delivery(session, queue.name, "", tag, message, redelivered, not settled))
     return Got(message, redelivered, tag, queue.ready)

@@ -166,6 +166,7 @@ def requested(session: Requester, service: Service, exchange: str, key: str, mes
     """Whether the batch was requests: then they are under way. Raises Refusal."""
     if service.needs_write:
         session.access.check("write", "exchange", exchange)
+    session.access.check_key(exchange, key)
     handler = service.handlers.get(key)
     if handler is None:
         return False

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from clusterbroker.broker.access.authorization import Authorization
 from clusterbroker.broker.access.errors import Refusal, access_refused, moved, not_allowed
 from clusterbroker.broker.access.rights import AccountRights, Rights
-from clusterbroker.broker.node.effects import Check, Verdict
+from clusterbroker.broker.access.worker_rights import WorkerRights
+from clusterbroker.broker.node.effects import WRONG, Check, Verdict
 from clusterbroker.broker.node.failover import DRAINED, moving_text
+from clusterbroker.broker.pools.credentials import launch_of
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import ChannelCore
@@ -73,6 +75,10 @@ def by_secret(
 ) -> None:
     """By a password or a token. `then` is called later, if the answer is still `wanted`."""
     elsewhere = _is_elsewhere(node, applicant, name)
+    launch = launch_of(name)
+    if launch is not None and node.map.pools.launch(launch) is not None:
+        node.soon(lambda: then(_of_worker(node, applicant, name, launch, secret, mechanism)) if wanted() else None)
+        return
 
     def verified(verdict: Verdict) -> None:
         if not wanted():
@@ -95,6 +101,18 @@ def by_secret(
 
     known = None if elsewhere else node.map.user(name)
     node.checks.append(Check(name, known, secret, address_of(applicant), verified, wanted))
+
+
+def _of_worker(
+    node: Node, applicant: Applicant, name: str, launch: str, secret: bytes, mechanism: str
+) -> Outcome:  # fmt: skip
+    """A worker that its pool has started. Its password is no secret of a person: it is computed, in no time, and nobody
+    guesses 256 bits."""
+    rights = WorkerRights(node.map, launch)
+    good = node.pools.key.matches(launch, secret)
+    if good and not rights.gone:
+        return _accepted(node, applicant, name, rights)
+    return _refused(node, applicant, name, mechanism, rights.gone if good else WRONG.refusal)
 
 
 def by_identity(node: Node, applicant: Applicant, name: str, mechanism: str) -> Outcome:

@@ -320,8 +320,8 @@ class ClientConnection(ABC):
 
     def review_rights(self) -> None:
         """The user or its permissions changed. A deleted user's connection ends, even if the name is used again."""
-        if not self.access.by_token and self.node.map.user(self.user) is None:
-            self.fail_for(Cause.UNAUTHORIZED, f"user '{self.user}' is deleted")
+        if gone := self.access.rights.gone:
+            self.fail_for(Cause.UNAUTHORIZED, gone)
             return
         for channel in tuple(self.channels.values()):
             channel.review_rights()

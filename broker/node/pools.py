@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.pools.controller import key_of
+from clusterbroker.broker.pools.credentials import WorkerKey, user_of
 from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.broker.pools.passing_queue import PassingQueue
@@ -16,14 +17,21 @@ from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.cluster.ids import LogIndex, QueueId
-from clusterbroker.cluster.wiring.pool_entities import Group, Pool
+from clusterbroker.cluster.wiring.pool_entities import Group, Launch, Pool
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.node.clients import ClientCore
+    from clusterbroker.broker.node.mistakes import SettingAside
+    from clusterbroker.broker.node.occupancy import Occupancy
     from clusterbroker.broker.node.ports import NodeCore
 
     class PoolNode(NodeCore, Protocol):
         """The node."""
+
+        clients: dict[str, ClientCore]
+        occupancy: Occupancy
+        setting_aside: SettingAside
 
         def reply(self, vhost: str, key: str, message: Message) -> bool: ...
 
@@ -42,6 +50,8 @@ class NodePools:
 
     def __init__(self, node: PoolNode) -> None:
         self._node = node
+        self.key = WorkerKey()
+        """What workers' passwords are made with; the node's shell brings it."""
         self.answered: Counter[tuple[LogIndex, str]] = Counter()
         self.dead: Counter[tuple[LogIndex, str]] = Counter()
         self.unheard: Counter[LogIndex] = Counter()
@@ -74,6 +84,15 @@ class NodePools:
         pool = self._node.map.pools.get(group.pool_id)
         if pool is not None and pool.deleting:
             self._tell(pool.orphans)
+
+    def launch_changed(self, launch: Launch) -> None:
+        """A worker was ordered, revoked, or is gone. Its connections end with its launch: that is the fence."""
+        known = self._node.map.pools.launch(launch.launch_id)
+        user = user_of(launch.launch_id)
+        if (known is None or known.revoked) and user in self._node.occupancy.users:
+            for connection in tuple(self._node.clients.values()):
+                if connection.user == user:
+                    self._node.setting_aside.notify(connection, connection.review_rights)
 
     def _tell(self, queue_id: QueueId) -> None:
         queue = self._node.queues.get(queue_id)

@@ -163,7 +163,7 @@ OF_MEMBERS: Final = {
 """What concerns nodes in a cluster, and the method of theirs."""
 WITHOUT: Final = {
     changes.ParameterChanged, changes.ImportChanged, changes.ProducerChanged, changes.LevelRaised,
-    changes.ContainerHeld, changes.LaunchChanged, changes.LaunchEnded,
+    changes.ContainerHeld,
 }  # fmt: skip
 """What changes nothing of a node."""
 REACTIONS: Final[dict[type, Callable[[ReactingNode, Any], None]]] = {
@@ -175,6 +175,8 @@ REACTIONS: Final[dict[type, Callable[[ReactingNode, Any], None]]] = {
     changes.PoolEnded: lambda node, change: node.pools.pool_ended(change.pool),
     changes.GroupChanged: lambda node, change: node.pools.group_changed(change.group),
     changes.GroupEnded: lambda node, change: node.pools.group_ended(change.group),
+    changes.LaunchChanged: lambda node, change: node.pools.launch_changed(change.launch),
+    changes.LaunchEnded: lambda node, change: node.pools.launch_changed(change.launch),
     changes.ExchangeDeclared: exchange_declared,
     changes.ExchangeDeleted: exchange_deleted,
     changes.Bound: lambda node, change: node.vhosts[change.binding.vhost].bind(change.binding),

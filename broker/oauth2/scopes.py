@@ -38,6 +38,10 @@ class Grants:
     """All that one token allows."""
 
     __slots__ = ("_grants", "tags")
+    gone = ""
+    """Its connection ends with the token, which its connection watches."""
+    may_publish = took = None
+    """Nothing is looked at by key or delivery."""
 
     def __init__(self, grants: Iterable[Grant] = (), tags: Iterable[str] = ()) -> None:
         self._grants = tuple(grants)

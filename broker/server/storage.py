@@ -30,6 +30,7 @@ from clusterbroker.broker.server.directory import WHAT_TO_DO, DamagedDirectory, 
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.options import ServerOptions
 from clusterbroker.broker.server.recovery import Recovery, recovered
+from clusterbroker.broker.server.worker_key import worker_key
 from clusterbroker.cluster.errors import DiskFull, LogFailure
 from clusterbroker.cluster.ids import index_of
 from clusterbroker.cluster.local_log import LocalLog
@@ -208,6 +209,7 @@ class Storage:
         use = journal.use if journal is not None else None
         node = Node(options, self.wiring.map, use, log, entropy=os.urandom)
         node.now_ms = now_ms
+        node.pools.key = worker_key(self._options)
         if journal is None:
             node.adopt({})
             return node

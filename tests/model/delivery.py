@@ -78,6 +78,8 @@ class BasicConsumer(Holder):
             self.active = False
             raise Unfit(seq, self.owner, f"message {seq}: {too_large(ledger.out, shown)}")
         tag = ledger.skip() if self.no_ack else ledger.add(self, seq, now_ms)
+        if not self.no_ack and ledger.took is not None:
+            ledger.took(ledger, tag, message)
         ledger.out.deliver(ledger.number, self.tag, tag, redelivered, shown)
         ledger.redelivered += redelivered
         return self.no_ack

@@ -180,6 +180,8 @@ class LinkConsumer(Holder):
     def hand(self, seq: int, message: Message, redelivered: bool, delivery_count: int, now_ms: int) -> bool:
         session = self.session
         tag = session.skip() if self.settled else session.add(self, seq, now_ms)
+        if not self.settled and session.took is not None:
+            session.took(session, tag, message)
         self._write(message, tag, seq, redelivered, delivery_count, now_ms)
         session.redelivered += redelivered
         return self.settled

@@ -27,15 +27,18 @@ Entry = tuple[int, Holder, int]  # delivery tag, consumer, seq
 class DeliveryLedger:
     """A session's unacknowledged deliveries by tag: 1, 2, 3 ...
 
+    took      None, or called with (ledger, tag, message) of each delivery that has to be settled
+
     prefetch  basic.qos global: the limit of all the channel's consumers together, 0 = unlimited
     flowing   False while nothing may be delivered (channel closing)
     skipped, redelivered    totals: deliveries that need no acknowledgement, and those with the flag (not basic.get)
     """
 
-    __slots__ = ("_entries", "flowing", "next_tag", "prefetch", "redelivered", "skipped", "unacked")
+    __slots__ = ("_entries", "flowing", "next_tag", "prefetch", "redelivered", "skipped", "took", "unacked")
 
     def __init__(self) -> None:
         self.prefetch = 0
+        self.took: Any = None
         self.flowing = True
         self.unacked = 0
         self.skipped = self.redelivered = 0
@@ -56,6 +59,10 @@ class DeliveryLedger:
         self.next_tag += 1
         self.skipped += 1
         return tag
+
+    def holds(self, tag: int) -> bool:
+        """Whether this delivery is not settled."""
+        return tag in self._entries
 
     def _tags(self, tag: int, multiple: bool) -> list[int] | None:
         """amqp-rules 5.5: `multiple` with tag 0 means all; a tag that is not outstanding is an error."""

@@ -79,6 +79,7 @@ class Channel:
         self.number = number
         self._handlers = handlers
         self.ledger = Ledger(number, connection.out)
+        self.ledger.took = connection.access.rights.took
         self.counts = ChannelCounts()
         self.deadlines: list[Callable[[int], bool]] = []
         """Who waits for others: asked about twice a second whether it has waited for too long; True: it is over."""
@@ -267,13 +268,16 @@ class Channel:
 
     # -- what access asks of a session
 
-    def hold(self, queue: QueueHandle, seq: int | None) -> int:
+    def hold(self, queue: QueueHandle, seq: int | None, message: Message) -> int:
         """The tag of a basic.get's delivery, which is held unless `seq` is None."""
         if seq is None:
             return self.ledger.skip()
         if self.getter is None or self.getter.ring is not queue.ring:
             self.getter = BasicConsumer(queue.ring, self.ledger, b"\0", False, 0)
-        return self.ledger.add(self.getter, seq, self.connection.node.now_ms)
+        tag = self.ledger.add(self.getter, seq, self.connection.node.now_ms)
+        if self.ledger.took is not None:
+            self.ledger.took(self.ledger, tag, message)
+        return tag
 
     def returned(self, messages: Sequence[Message]) -> None:
         """amqp-rules 5.4: the return comes before the ack."""

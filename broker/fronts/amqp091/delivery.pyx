@@ -77,6 +77,7 @@ cdef class BasicConsumer(Holder):
     cdef int hand(self, uint64_t seq, Message message, bint redelivered, uint16_t delivery_count,
                   int64_t now_ms) except -1:
         cdef uint64_t tag
+        cdef Message kept = message
         if message.format != BASIC:
             message = in_basic(self, seq, message)
         if self.numbered:
@@ -90,6 +91,8 @@ cdef class BasicConsumer(Holder):
             self.channel.skipped += 1
         else:
             tag = self.channel.put(self, seq, now_ms)
+            if self.channel.took is not None:
+                self.channel.took(self.channel, tag, kept)
         self.channel.out.put_deliver(self.channel.number, self.tag, tag, redelivered, message)
         if redelivered:
             self.channel.redelivered += 1

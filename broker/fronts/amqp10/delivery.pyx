@@ -308,6 +308,8 @@ cdef class LinkConsumer(Holder):
             session.skipped += 1
         else:
             tag = session.put(self, seq, now_ms)
+            if session.took is not None:
+                session.took(session, tag, message)
         if alike:
             self.repeat(message, tag, seq)
             return self.settled

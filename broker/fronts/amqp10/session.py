@@ -96,6 +96,7 @@ class Session:
         """The client's channel; ours is `outgoing_number`."""
         self.outgoing_number = outgoing_number
         self.ledger = SessionLedger(outgoing_number, connection.out)
+        self.ledger.took = connection.access.rights.took
         self.ledger.window = min(begin.incoming_window, UINT_MAX)
         self.next_incoming_id = int(begin.next_outgoing_id)
         self.incoming_window = WINDOW

@@ -118,8 +118,7 @@ class _Suspended:
     def review(self, now_ms: int) -> None:  # noqa: ARG002
         """Its user, or its vhost, may be gone."""
         access, node = self.access, self.access.node
-        is_there = access.by_token or node.map.user(access.user) is not None
-        if not is_there or node.vhosts.get(access.vhost.name) is not access.vhost:
+        if access.rights.gone or node.vhosts.get(access.vhost.name) is not access.vhost:
             self.end()
 
 

@@ -234,7 +234,7 @@ class OwnClient:
 
         get(self, name, self, taken, settled=no_ack, operation="basic.get")
 
-    def hold(self, queue: QueueHandle, seq: int | None) -> int:
+    def hold(self, queue: QueueHandle, seq: int | None, message: Message) -> int:  # noqa: ARG002
         self._tag += 1
         if seq is not None:
             self._held.append((self._tag, queue, seq))
@@ -394,8 +394,8 @@ class OwnClient:
             publish()
 
     def review_rights(self) -> None:
-        if not self.access.by_token and self.node.map.user(self.user) is None:
-            self.force_close(f"user '{self.user}' is deleted")
+        if gone := self.access.rights.gone:
+            self.force_close(gone)
 
     def vhost_deleted(self, name: str) -> None:
         if self.access.entered is not None and self.vhost_name == name:

@@ -15,6 +15,7 @@ from clusterbroker.broker.access.rights import AccountRights
 from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.queues.handle import UNANSWERED_MS, QueueHandle
 from clusterbroker.cluster.wiring.commands import SetPermission
+from clusterbroker.journal.record import Message
 from tests.unit.broker.fronts.amqp091.harness import World, bodies
 from tests.unit.broker.node.node_cluster import Cluster
 
@@ -33,7 +34,7 @@ class Session:
         self.held: list[tuple[QueueHandle, int]] = []
         self.heard: list[Any] = []
 
-    def hold(self, queue: QueueHandle, seq: int | None) -> int:
+    def hold(self, queue: QueueHandle, seq: int | None, message: Message) -> int:
         if seq is not None:
             self.held.append((queue, seq))
         return len(self.held)

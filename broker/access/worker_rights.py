@@ -1,0 +1,103 @@
+"""The rights of a worker that its pool has started: those of its launch, and no account's.
+
+    read     the queue of its key
+    write    the pool's exchange of reports; the pool's delayed exchange under its own key (a request that it puts off);
+             the default exchange, for reply addresses of requests that it holds at that moment
+
+Each connection has rights of its own, for what is held is its own. A launch that is revoked, or gone, has none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.cluster.wiring.authorization import PermissionKind, TopicPermissionKind
+from clusterbroker.journal.record import Message
+
+if TYPE_CHECKING:
+    from clusterbroker.cluster.wiring.pool_entities import Launch
+    from clusterbroker.cluster.wiring.view import ClusterView
+
+FORGET_AT: Final = 64
+"""Reply addresses that are remembered before those of settled requests are looked for."""
+
+
+class Ledger(Protocol):
+    """Of a session: what it holds."""
+
+    def holds(self, tag: int) -> bool:
+        """Whether this delivery is not settled yet."""
+
+
+class WorkerRights:
+    """See the module (`broker.access.rights.Rights`)."""
+
+    __slots__ = ("_addresses", "_forget_at", "_launch_id", "_map")
+    tags: tuple[str, ...] = ()
+
+    def __init__(self, map_: ClusterView, launch_id: str) -> None:
+        self._map = map_
+        self._launch_id = launch_id
+        self._addresses: dict[tuple[Ledger, int], str] = {}
+        self._forget_at = FORGET_AT
+
+    @property
+    def _launch(self) -> Launch | None:
+        known = self._map.pools.launch(self._launch_id)
+        return None if known is None or known.revoked else known
+
+    @property
+    def gone(self) -> str:
+        """Why the connection ends; empty: it may go on."""
+        known = self._map.pools.launch(self._launch_id)
+        if known is None:
+            return f"worker '{self._launch_id}' is over"
+        return f"worker '{self._launch_id}' is revoked: {known.revoked}" if known.revoked else ""
+
+    def enters(self, vhost: str) -> bool:
+        """The pool's alone."""
+        launch = self._launch
+        pool = None if launch is None else self._map.pools.get(launch.pool_id)
+        return pool is not None and pool.vhost == vhost
+
+    def allowed(self, vhost: str, kind: PermissionKind, resource: str) -> bool:
+        """See the module; which keys of an exchange is `may_publish`'s."""
+        launch = self._launch
+        if launch is None or not self.enters(vhost):
+            return False
+        names = self._map.pools.names(launch.pool_id)
+        if kind == "read":
+            return resource == names.request_queue(launch.key)
+        return kind == "write" and resource in ("", names.exchange_of(names.activity), names.delayed)
+
+    def topic_allowed(self, vhost: str, kind: TopicPermissionKind, exchange: str, routing_key: str) -> bool:  # noqa: ARG002
+        """A pool has no topic exchange."""
+        return False
+
+    def may_publish(self, exchange: str, key: str) -> bool:
+        """Asked for each batch, and for each key of CC and BCC."""
+        launch = self._launch
+        if launch is None:
+            return False
+        names = self._map.pools.names(launch.pool_id)
+        if exchange == names.exchange_of(names.activity):
+            return True
+        if exchange == names.delayed:
+            return key == launch.key
+        return not exchange and any(
+            address == key and ledger.holds(tag) for (ledger, tag), address in self._addresses.items()
+        )
+
+    def took(self, ledger: Ledger, tag: int, message: Message) -> None:
+        """A delivery is handed out, under this tag of the session's ledger."""
+        try:
+            address: Any = properties_of(message).reply_to
+        except Exception:  # a message that cannot be read here has no address that may be answered
+            return
+        if not address:
+            return
+        if len(self._addresses) >= self._forget_at:
+            self._addresses = {one: text for one, text in self._addresses.items() if one[0].holds(one[1])}
+            self._forget_at = max(FORGET_AT, 2 * len(self._addresses))
+        self._addresses[ledger, tag] = address
