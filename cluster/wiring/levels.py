@@ -49,6 +49,7 @@ CHOOSING_EXCHANGES: Final = 5
 DELAY_RATES: Final = 5
 WORKER_POOLS: Final = 5
 RECENT_HISTORY: Final = 6
+STARTED_WORKERS: Final = 6
 MEMBERS_MAX: Final = 253
 """From LINK_RECOVERY on: a message's holder is one byte, of which two values are no member's."""
 LEVELS: Final = (
@@ -86,6 +87,11 @@ LEVELS: Final = (
         ),
     ),
     Level(RECENT_HISTORY, "exchanges that keep their recent messages (x-recent-history)", (c.DeclareHistoryExchange,)),
+    Level(
+        STARTED_WORKERS,
+        "workers that pools start",
+        (c.RetireWorkers,),
+    ),
 )
 LEVEL: Final = LEVELS[-1].number
 """The highest that this release knows."""
