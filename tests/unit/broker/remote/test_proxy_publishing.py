@@ -224,7 +224,7 @@ def test_without_an_owner_everything_waits() -> None:
 def test_named_messages_keep_their_place_among_the_others() -> None:
     pair = attached()
     publish(pair, b"2")
-    pair.queue.publish_named(b"press", 17, message(b"3"), None, 0)
+    pair.queue.publish_numbered(b"press", (17,), (message(b"3"),), None, 0)
     publish(pair, b"4")
     pair.turn()
     heads = [(type(head), numbers(data)) for _, head, data in pair.frames]
