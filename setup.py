@@ -36,6 +36,7 @@ COMPILED = (  # the longest first
     "clusterbroker.broker.bridges.rewriting",
     "clusterbroker.broker.content.headers",
     "clusterbroker.broker.content.delays",
+    "clusterbroker.broker.content.numbers",
     "clusterbroker.journal.walk",
     "clusterbroker.journal.due_index",
 )

@@ -17,6 +17,7 @@ from clusterbroker.broker.access.publisher import Named, Publisher, affordable
 from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.content.formats import format_of
 from clusterbroker.broker.content.message import with_flags, with_properties
+from clusterbroker.broker.content.numbers import BadNumber, named_in
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.routing.carbon_copy import UnacceptableHeader, accepted_keys
@@ -31,9 +32,6 @@ from clusterbroker.journal.record import Message
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
 
-PRODUCER_BYTES_MAX: Final = 255
-NUMBER_MAX: Final = 2**62
-"""Of x-seq."""
 LOOKED_INTO: Final = HAS_HEADERS | HAS_USER_ID | HAS_REPLY_TO
 
 
@@ -118,17 +116,10 @@ def _check_delay(headers: FieldTable | None, now_ms: int) -> None:
 
 def _named(headers: FieldTable | None) -> Named | None:
     """Producer and number of a message that has them; a name without a good number is an error."""
-    producer = headers.get("x-producer") if headers else None
-    if producer is None or headers is None:
-        return None
-    if not isinstance(producer, str) or not 0 < len(raw := producer.encode()) <= PRODUCER_BYTES_MAX or not raw[0]:
-        raise precondition_failed(f"invalid header 'x-producer': expected a text of 1 to {PRODUCER_BYTES_MAX} bytes")
-    number = headers.get("x-seq")
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 < number <= NUMBER_MAX:
-        raise precondition_failed(
-            f"invalid header 'x-seq' beside 'x-producer': expected an integer of 1 to {NUMBER_MAX}"
-        )
-    return raw, int(number)
+    try:
+        return named_in(headers)
+    except BadNumber as error:
+        raise precondition_failed(str(error)) from None
 
 
 def as_row(message: Message) -> Message:

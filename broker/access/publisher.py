@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from clusterbroker.broker.access.errors import access_refused, not_found, precondition_failed
 from clusterbroker.broker.access.pool_requests import answerable, enters_pool
@@ -41,6 +41,20 @@ if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
 
 Named = tuple[bytes, int]
+
+
+class Run(NamedTuple):
+    """Neighbouring messages of one producer, whose numbers rise."""
+
+    producer: bytes
+    numbers: Sequence[int]
+
+
+def run_of(named: Named | None) -> Run | None:
+    """Of one message."""
+    return None if named is None else Run(named[0], named[1:])
+
+
 ROUTES_MAX: Final = 1024
 TARGETS_AT_ONCE: Final = 5_000
 """Queues that get a message in one turn; their own turns and the group that they write take as long again."""
@@ -182,7 +196,7 @@ class Publisher:
         messages: Sequence[Message],
         mandatory: bool,
         ticket: Ticket | None,
-        named: Named | Tagged | None = None,
+        named: Run | Tagged | None = None,
     ) -> None:
         """Puts the messages into the queues of the route. `ticket` is passed when the last of them has answered. More
         than TARGETS_AT_ONCE get it in turns."""
@@ -214,7 +228,7 @@ class Publisher:
         targets: Sequence[QueueHandle],
         messages: Sequence[Message],
         ticket: Ticket | None,
-        named: Named | Tagged | None,
+        named: Run | Tagged | None,
     ) -> None:
         """To these of the route's queues."""
         node = self.node
@@ -227,7 +241,7 @@ class Publisher:
                 assert ticket is not None, "what is settled has no tag that counts"
                 queue.publish_tagged(named, messages, ticket, node.now_ms)
             elif named is not None:
-                _put_named(queue, messages[0], ticket, named, node.now_ms)
+                _put_run(queue, messages, ticket, named, node.now_ms)
             elif route.onward is not None:
                 if queue.takes(messages, node.now_ms):
                     queue.publish(messages, ticket, node.now_ms)
@@ -286,12 +300,19 @@ class Publisher:
         return counts
 
 
-def _put_named(queue: QueueHandle, message: Message, ticket: Ticket | None, named: Named, now_ms: int) -> None:
+def _put_run(
+    queue: QueueHandle, messages: Sequence[Message], ticket: Ticket | None, run: Run, now_ms: int
+) -> None:  # fmt: skip
     """A repeat is never refused: it is there already."""
-    if not queue.rejects or queue.accepts(message, now_ms, named):
-        queue.publish_named(*named, message, ticket, now_ms)
-    elif ticket is not None:
-        ticket.reject(queue.name)
+    producer, numbers = run
+    if not queue.rejects:
+        queue.publish_numbered(producer, numbers, messages, ticket, now_ms)
+        return
+    for number, message in zip(numbers, messages, strict=True):
+        if queue.accepts(message, now_ms, (producer, number)):
+            queue.publish_numbered(producer, (number,), (message,), ticket, now_ms)
+        elif ticket is not None:
+            ticket.reject(queue.name)
 
 
 def _accepted(queue: QueueHandle, message: Message, ticket: Ticket | None, now_ms: int) -> bool:

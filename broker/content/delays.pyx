@@ -5,10 +5,11 @@ Whole numbers only: of a text, a float, another format and a name that stands th
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-from clusterbroker.broker.wire.big_endian cimport get16, get32, get64, put16, put32, put64
+from clusterbroker.broker.content.headers cimport DECODED, NO_NUMBER, NUMBER, next_field, number_at, table_of
+from clusterbroker.broker.wire.big_endian cimport get32, put16, put32, put64
 from clusterbroker.journal.layout import HAS_BCC as _HAS_BCC
 from clusterbroker.journal.layout import HAS_HEADERS as _HAS_HEADERS
 from clusterbroker.journal.layout import HAS_REPLY_TO as _HAS_REPLY_TO
@@ -21,10 +22,6 @@ cdef enum:
     BASIC = 0  # broker/content/formats.py
     PERSISTENT = 1
     KEY_BYTES_MAX = 255
-    NUMBER = 1
-    NO_NUMBER = 2
-    DECODED = 3  # Python reads it
-cdef int64_t NUMBER_MAX = 1 << 61
 
 # The names that matter, and their places in `found`.
 cdef enum:
@@ -63,95 +60,30 @@ cdef int place_of(const uint8_t *name, size_t size) noexcept nogil:
     return NAMES
 
 
-cdef size_t value_end(const uint8_t *p, size_t at, size_t end) noexcept nogil:
-    # behind the value whose tag is at `at`; 0: it does not fit
-    cdef uint8_t tag
-    cdef size_t size
-    if at >= end:
-        return 0
-    tag = p[at]
-    at += 1
-    if tag == c"I" or tag == c"i" or tag == c"f":
-        size = 4
-    elif tag == c"l" or tag == c"L" or tag == c"T" or tag == c"d":
-        size = 8
-    elif tag == c"t" or tag == c"b" or tag == c"B":
-        size = 1
-    elif tag == c"s" or tag == c"u":
-        size = 2
-    elif tag == c"D":
-        size = 5
-    elif tag == c"V":
-        size = 0
-    elif tag == c"S" or tag == c"x" or tag == c"F" or tag == c"A":
-        if at + 4 > end:
-            return 0
-        size = 4 + <size_t>get32(p + at)
-    else:
-        return 0
-    return at + size if at + size <= end else 0
-
-
 cdef bint look(Message message, Found *found) noexcept:
     # False: Python has to read it
     cdef const uint8_t *p = payload_start(message)
-    cdef size_t at = 2, end = message.header_length, stop, name
+    cdef size_t at = 0, stop = 0, before, name
     cdef int place
     for place in range(NAMES):
         found.at[place] = 0
-    if message.format != BASIC or end < 2:
+    if message.format != BASIC or message.header_length < 2:
         return False
     if not message.flags & HAS_HEADERS:
         return True
-    for place in range(2):  # content-type, content-encoding
-        if get16(p) & (0x8000 >> place):
-            if at >= end:
-                return False
-            at += 1 + p[at]
-    if at + 4 > end:
-        return False
-    stop = at + 4 + <size_t>get32(p + at)
-    at += 4
-    if stop > end:
+    if not table_of(message, &at, &stop):
         return False
     while at < stop:
-        name = at + 1
-        at = name + p[at]
-        if at >= stop:
+        before, at = at, next_field(p, at, stop)
+        if at == 0:
             return False
-        place = place_of(p + name, at - name)
+        name = before + 1 + p[before]
+        place = place_of(p + before + 1, p[before])
         if place != NAMES:
             if found.at[place] and place != COPIES:
                 return False
-            found.at[place] = at
-        at = value_end(p, at, stop)
-        if at == 0:
-            return False
+            found.at[place] = name
     return True
-
-
-cdef int number_at(const uint8_t *p, size_t at, int64_t *number) noexcept nogil:
-    cdef uint8_t tag = p[at]
-    at += 1
-    if tag == c"I":
-        number[0] = <int32_t>get32(p + at)
-    elif tag == c"l" or tag == c"L":
-        number[0] = <int64_t>get64(p + at)
-    elif tag == c"i":
-        number[0] = get32(p + at)
-    elif tag == c"s":
-        number[0] = <int16_t>get16(p + at)
-    elif tag == c"u":
-        number[0] = get16(p + at)
-    elif tag == c"b":
-        number[0] = <int8_t>p[at]
-    elif tag == c"B":
-        number[0] = p[at]
-    elif tag == c"S" or tag == c"x" or tag == c"f" or tag == c"d" or tag == c"T":
-        return DECODED
-    else:
-        return NO_NUMBER
-    return NUMBER if -NUMBER_MAX < number[0] < NUMBER_MAX else DECODED
 
 
 cdef int due(const uint8_t *p, Found *found, int64_t taken_ms, int64_t *due_ms) noexcept nogil:
@@ -171,7 +103,7 @@ cdef int due(const uint8_t *p, Found *found, int64_t taken_ms, int64_t *due_ms) 
                 due_ms[0] = number
                 return NUMBER
             due_ms[0] = taken_ms
-            return NUMBER if found.at[PRODUCER] else NO_NUMBER
+            return NUMBER if found.at[PRODUCER] and p[found.at[PRODUCER]] != c"V" else NO_NUMBER
         due_ms[0] = taken_ms + number
         return NUMBER if number > 0 else NO_NUMBER
     return NO_NUMBER
@@ -256,7 +188,7 @@ def waiting(Message message not None, int64_t now_ms, int64_t due_ms) -> Message
 
 def runs(list messages not None, int64_t now_ms):
     """The messages of a batch, which were taken now, in runs of (whether they are delayed, messages). None: one of them
-    has to be looked at by itself: it has copies, a number, a user-id, a reply-to, a delay or key that is refused, or one
+    has to be looked at by itself: it has copies, a user-id, a reply-to, a delay or key that is refused, or one
     that is not to be seen here."""
     cdef Found found
     cdef Message message
@@ -269,7 +201,7 @@ def runs(list messages not None, int64_t now_ms):
     for message in messages:
         if message.flags & OWN_WAY or not look(message, &found):
             return None
-        if found.at[COPIES] or found.at[PRODUCER] or found.at[TARGETS]:
+        if found.at[COPIES] or found.at[TARGETS]:
             return None
         p = payload_start(message)
         kind = due(p, &found, now_ms, &due_ms)

@@ -1,13 +1,16 @@
 """A look for a header's name without decoding; `may_have_header` in Python."""
 
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp
 
+from clusterbroker.broker.wire.big_endian cimport get16, get32, get64
 from clusterbroker.journal.layout import HAS_HEADERS as _HAS_HEADERS
 from clusterbroker.journal.record cimport Message, payload_start
 
 cdef int HAS_HEADERS = _HAS_HEADERS
 cdef enum:
     BASIC = 0  # broker/content/formats.py
+cdef int64_t WHOLE_MAX = 1 << 61
 
 
 cdef bint may_name(Message message, const char *name, Py_ssize_t length) noexcept:
@@ -27,3 +30,78 @@ cdef bint may_name(Message message, const char *name, Py_ssize_t length) noexcep
 def may_have_header(Message message not None, bytes name not None) -> bool:
     """Whether a header of this name may be there. Errs on the careful side."""
     return may_name(message, name, len(name))
+
+
+cdef bint table_of(Message message, size_t *at, size_t *stop) noexcept:
+    cdef const uint8_t *p = payload_start(message)
+    cdef size_t place = 2, end = message.header_length
+    cdef int field
+    if end < 2:
+        return False
+    for field in range(2):  # content-type, content-encoding
+        if get16(p) & (0x8000 >> field):
+            if place >= end:
+                return False
+            place += 1 + p[place]
+    if place + 4 > end:
+        return False
+    stop[0] = place + 4 + <size_t>get32(p + place)
+    at[0] = place + 4
+    return stop[0] <= end
+
+
+cdef size_t next_field(const uint8_t *p, size_t at, size_t stop) noexcept nogil:
+    return value_end(p, at + 1 + p[at], stop)
+
+
+cdef size_t value_end(const uint8_t *p, size_t at, size_t end) noexcept nogil:
+    # behind the value whose tag is at `at`; 0: it does not fit
+    cdef uint8_t tag
+    cdef size_t size
+    if at >= end:
+        return 0
+    tag = p[at]
+    at += 1
+    if tag == c"I" or tag == c"i" or tag == c"f":
+        size = 4
+    elif tag == c"l" or tag == c"L" or tag == c"T" or tag == c"d":
+        size = 8
+    elif tag == c"t" or tag == c"b" or tag == c"B":
+        size = 1
+    elif tag == c"s" or tag == c"u":
+        size = 2
+    elif tag == c"D":
+        size = 5
+    elif tag == c"V":
+        size = 0
+    elif tag == c"S" or tag == c"x" or tag == c"F" or tag == c"A":
+        if at + 4 > end:
+            return 0
+        size = 4 + <size_t>get32(p + at)
+    else:
+        return 0
+    return at + size if at + size <= end else 0
+
+
+cdef int number_at(const uint8_t *p, size_t at, int64_t *number) noexcept nogil:
+    cdef uint8_t tag = p[at]
+    at += 1
+    if tag == c"I":
+        number[0] = <int32_t>get32(p + at)
+    elif tag == c"l" or tag == c"L":
+        number[0] = <int64_t>get64(p + at)
+    elif tag == c"i":
+        number[0] = get32(p + at)
+    elif tag == c"s":
+        number[0] = <int16_t>get16(p + at)
+    elif tag == c"u":
+        number[0] = get16(p + at)
+    elif tag == c"b":
+        number[0] = <int8_t>p[at]
+    elif tag == c"B":
+        number[0] = p[at]
+    elif tag == c"S" or tag == c"x" or tag == c"f" or tag == c"d" or tag == c"T":
+        return DECODED
+    else:
+        return NO_NUMBER
+    return NUMBER if -WHOLE_MAX < number[0] < WHOLE_MAX else DECODED

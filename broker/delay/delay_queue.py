@@ -120,16 +120,9 @@ class DelayQueue(Queue):
         self.publish(messages, ticket, now_ms)
         return len(messages)
 
-    def publish_named(
-        self, producer: bytes, sequence: int, message: Message, ticket: Ticket | None, now_ms: int
-    ) -> None:
+    def are_fleeting(self, _: Sequence[Message], /) -> bool:
         """What waits comes to the log, transient messages too, and their numbers with them."""
-        producers = self.log.producers
-        if not producers.knows(producer, sequence):
-            producers.note(producer, sequence)
-            self.publish((message,), ticket, now_ms)
-        elif ticket is not None:
-            self.log.promise(ticket)
+        return False
 
     def accept_dead_letter(self, message: Message) -> None:
         self._append((message,), self.host.now_ms)

@@ -79,7 +79,7 @@ class DeadLetters:
                 elif target.rejects and not target.accepts(copy, self._node.now_ms):
                     ticket.rejected = True
                     continue
-                target.publish_named(producer, number, copy, ticket, self._node.now_ms)
+                target.publish_numbered(producer, (number,), (copy,), ticket, self._node.now_ms)
                 self._node.unwritten_bytes += copy.size if target.ring.journaled else 0
         finally:
             self.dead_lettering = before

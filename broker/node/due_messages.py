@@ -128,14 +128,11 @@ class DueMessages:
             if target.rejects:
                 assert len(made) == 1, "what may be refused goes alone"
                 if target.accepts(made[0], now_ms):
-                    target.publish_named(producer, numbers[0], made[0], ticket, now_ms)
+                    target.publish_numbered(producer, numbers, made, ticket, now_ms)
                 else:
                     ticket.rejected = True
-            elif isinstance(target, LocalQueue):
-                target.publish_letters(producer, numbers, made, ticket, now_ms)
             else:
-                for number, message in zip(numbers, made, strict=True):
-                    target.publish_named(producer, number, message, ticket, now_ms)
+                target.publish_numbered(producer, numbers, made, ticket, now_ms)
             if target.ring.journaled:
                 node.unwritten_bytes += sum([message.size for message in made])
             ticket.pass_()

@@ -169,5 +169,5 @@ class NodePools:
         if target.rejects and not target.accepts(answer, node.now_ms):
             return False
         producer = dead_letter_producer(queue.entity.queue_id, queue.entity.gap_epoch)
-        target.publish_named(producer, number, answer, ticket, node.now_ms)
+        target.publish_numbered(producer, (number,), (answer,), ticket, node.now_ms)
         return True

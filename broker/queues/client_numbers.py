@@ -94,6 +94,15 @@ class ClientNumbers:
             self._table.set_attribute(_UPTO + client, number + 1)
         self._heard(client)
 
+    def note_above(self, client: bytes, first: int, last: int) -> bool:
+        """As `note`, for publishes with rising numbers of which nothing is known or was refused. False: some may be,
+        and nothing was noted."""
+        if first < self.upto(client) or first < self._floor(client) or client in self._refused:
+            return False
+        self._table.set_attribute(_UPTO + client, last + 1)
+        self._heard(client)
+        return True
+
     def refuse(self, client: bytes, number: int) -> bool:
         """A publish that is not known finds no room. It must not seem known once a later one is taken; whether that was
         news for the table."""

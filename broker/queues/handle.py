@@ -110,10 +110,11 @@ class QueueHandle(Source, Protocol):
     def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
         """Takes the messages; the ticket, if any, is held until they are committed."""
 
-    def publish_named(
-        self, producer: bytes, sequence: int, message: Message, ticket: Ticket | None, now_ms: int
+    def publish_numbered(
+        self, producer: bytes, numbers: Sequence[int], messages: Sequence[Message], ticket: Ticket | None, now_ms: int
     ) -> None:
-        """One message of a producer that numbers its own (`producers`): the queue stores each number once."""
+        """Messages of a producer that numbers its own (`producers`), each with its number: the queue stores each number
+        once. Those of a client rise. Only where none of them may be refused, or for a single one."""
 
     def publish_tagged(self, tagged: Tagged, messages: Sequence[Message], ticket: Ticket, now_ms: int) -> None:
         """Deliveries of a recoverable link, one message each (`link_deliveries`): each is stored once, and the queue

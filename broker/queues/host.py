@@ -81,7 +81,7 @@ class NodeOfQueues(Protocol[Q_contra]):
         """Publish the message to the queue's dead-letter exchange."""
 
     def dead_letter_once(self, queue: Q_contra, message: Message, reason: Reason, number: int, ticket: Ticket) -> bool:
-        """As `dead_letter`, to queues wherever they are: `publish_named` under the queue's dead-letter name and this
+        """As `dead_letter`, to queues wherever they are: `publish_numbered` under the queue's dead-letter name and this
         number; the ticket is held by each target. False: no exchange, or no route (a cycle is a route)."""
 
     @property

@@ -153,27 +153,25 @@ class LocalQueue(QueueHandle):
     def publish_records(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
         """Appends the messages of ENQ records, which another node has sent, and holds the ticket; how many they are."""
 
-    def publish_named(
-        self, producer: bytes, sequence: int, message: Message, ticket: Ticket | None, now_ms: int
+    def publish_numbered(
+        self, producer: bytes, numbers: Sequence[int], messages: Sequence[Message], ticket: Ticket | None, now_ms: int
     ) -> None:
-        """Appends the message of a producer that numbers its own, unless it is here already; then the ticket is held
-        until the original is surely committed."""
-        producers = self.log.producers
-        if not producers.knows(producer, sequence):
-            producers.note(producer, sequence, self.ring.journaled and not self.ring.persists(message))
-            self.publish((message,), ticket, now_ms)
+        """Appends those messages that are not here already; the ticket is held until all of them, the originals of the
+        others too, are surely committed."""
+        fleeting = self.are_fleeting(messages)
+        if fleeting and len(messages) > 1:  # one of them is, perhaps: each number follows its own message
+            for number, message in zip(numbers, messages, strict=True):
+                self.publish_numbered(producer, (number,), (message,), ticket, now_ms)
+            return
+        new = self.log.producers.note_new(producer, numbers, fleeting)
+        if new:
+            self.publish(messages if len(new) == len(numbers) else [messages[place] for place in new], ticket, now_ms)
         elif ticket is not None:
             self.log.promise(ticket)
 
-    def publish_letters(
-        self, producer: bytes, numbers: Sequence[int], messages: Sequence[Message], ticket: Ticket, now_ms: int
-    ) -> None:
-        """Letters of a dying queue, as `publish_named` for each of them: where nothing is refused."""
-        new = self.log.producers.note_letters(producer, numbers)
-        if new:
-            self.publish(messages if len(new) == len(numbers) else [messages[place] for place in new], ticket, now_ms)
-        else:
-            self.log.promise(ticket)
+    def are_fleeting(self, messages: Sequence[Message], /) -> bool:
+        """Whether one of them would never come to the log, which remembers others."""
+        return self.ring.journaled and not self.ring.persists_all(messages)
 
     def keeps_times_of(self, _: bytes) -> bool:
         """Whether messages of this producer have lived since they came to another queue."""
@@ -266,7 +264,7 @@ class LocalQueue(QueueHandle):
             if named is None:
                 self.publish(messages, ticket, now_ms)
             else:
-                self.publish_named(*named, messages[0], ticket, now_ms)
+                self.publish_numbered(named[0], named[1:], messages, ticket, now_ms)
 
     def _not_held(self, _: CommitPart) -> set[int]:
         """Seqs of what it settles, and its clients do not hold any more."""
@@ -332,7 +330,7 @@ class LocalQueue(QueueHandle):
             if named is None:
                 self.publish((message,), ticket, now_ms)
             else:
-                self.publish_named(*named, message, ticket, now_ms)
+                self.publish_numbered(named[0], named[1:], (message,), ticket, now_ms)
 
     # -- commits ----------------------------------------------------------------------------------------------
 

@@ -130,6 +130,21 @@ class Producers:
         if not ranges:
             self._fleeting.pop(client, None)
 
+    def note_new(self, producer: bytes, numbers: Sequence[int], fleeting: bool = False) -> Sequence[int]:
+        """Those of these publishes that are not known are appended in this turn: their places. Numbers of a client
+        rise. `fleeting` as of `note`."""
+        if is_dead_letter(producer):
+            return self.note_letters(producer, numbers)
+        known_by_log = not fleeting and self._memory is None and producer not in self._fleeting
+        if known_by_log and self._logged.note_above(producer, numbers[0], numbers[-1]):
+            return range(len(numbers))
+        new = []
+        for place, number in enumerate(numbers):
+            if not self.knows(producer, number):
+                self.note(producer, number, fleeting)
+                new.append(place)
+        return new
+
     def note_letters(self, producer: bytes, numbers: Sequence[int]) -> list[int]:
         """Letters of one queue are appended in this turn; the places of those that were not known."""
         new: list[int] = []

@@ -722,6 +722,15 @@ cdef class LocalRing:
         """Whether a message that is appended now goes to the log."""
         return self.goes_to_log(message)
 
+    def persists_all(self, messages) -> bool:
+        """As `persists`, of each of them."""
+        if self.replicated:
+            return True
+        for message in messages:
+            if not self.goes_to_log(<Message?>message):
+                return False
+        return True
+
     def append(self, messages) -> int:
         """Gives the messages the next seqs; returns `next_seq` after them."""
         cdef uint64_t before = self.next_seq

@@ -47,6 +47,9 @@ HOLD_BYTES: Final = 16 << 10
 
 OUTCOMES: Final = {"ack": SETTLE_ACK, "reject": SETTLE_REJECT, "requeue": SETTLE_REQUEUE}
 Named = tuple[bytes, int]  # producer, its number of the message
+Numbered = tuple[bytes, Sequence[int]]  # producer, its number of each message
+RUN_MAX: Final = 4096
+"""Numbers in one frame, unless one publish has more."""
 
 
 class Committing:
@@ -80,7 +83,7 @@ class Entry:
     __slots__ = ("commit", "first", "last", "messages", "named", "refused", "size", "tagged", "ticket")
 
     def __init__(
-        self, first: int, messages: Sequence[Message], ticket: Ticket | None, named: Named | None,
+        self, first: int, messages: Sequence[Message], ticket: Ticket | None, named: Numbered | None,
         commit: Committing | None, tagged: Tagged | None = None,
     ) -> None:  # fmt: skip
         self.first = first
@@ -137,7 +140,7 @@ class Backlog:
         return bool(self._sent) and self._waiting_bytes < HOLD_BYTES and not self._again
 
     def publish(
-        self, messages: Sequence[Message], ticket: Ticket | None, named: Named | None = None,
+        self, messages: Sequence[Message], ticket: Ticket | None, named: Numbered | None = None,
         commit: Committing | None = None, tagged: Tagged | None = None,
     ) -> int:  # fmt: skip
         """Takes the messages and holds the ticket; returns their size in bytes."""
@@ -195,13 +198,33 @@ class Backlog:
         self._again = self._again and bool(self._waiting)
 
     def _send_named(self, outbox: Outbox, queue_id: int, epoch: int, gen: int) -> None:
+        """Numbered messages of one producer, in one frame with those behind them, if the owner reads that."""
         assert self._waiting, "it was looked at just now"
         entry = self._waiting[0]
-        assert entry.named is not None, "only a numbered message goes this way"
+        assert entry.named is not None, "only numbered messages go this way"
+        producer, numbers = entry.named[0], list[int]()
+        first = number = max(entry.first, self._accepted + 1)
+        if not outbox.takes_runs:
+            for place in range(first - entry.first, len(entry.messages)):
+                buffer = RecordBuffer()
+                buffer.enqueue(queue_id, epoch, entry.first + place, entry.messages[place], 0, False)
+                head = NamedPublish(queue_id, epoch, gen, entry.first + place, producer, entry.named[1][place])
+                outbox.publish_apart(head, buffer.take())
+            self._departed(outbox)
+            return
         buffer = RecordBuffer()
-        buffer.enqueue(queue_id, epoch, entry.first, entry.messages[0], 0, False)
-        outbox.publish_apart(NamedPublish(queue_id, epoch, gen, entry.first, *entry.named), buffer.take())
-        self._departed(outbox)
+        while self._waiting and (outbox.open or number == first) and buffer.size < PART_BYTES_MAX:
+            entry = self._waiting[0]
+            if entry.named is None or entry.named[0] != producer or len(numbers) > RUN_MAX:
+                break
+            more = entry.named[1][number - entry.first :]
+            if numbers and more[0] <= numbers[-1]:
+                break
+            numbers += more
+            number += buffer.enqueue_all(queue_id, epoch, number, entry.messages, number - entry.first)
+            self._departed(outbox)
+        head = NamedPublish(queue_id, epoch, gen, first, producer, numbers[0], tuple(numbers[1:]))
+        outbox.publish_apart(head, buffer.take())
 
     def _send_tagged(self, outbox: Outbox, queue_id: int, epoch: int, gen: int) -> None:
         assert self._waiting, "it was looked at just now"

@@ -10,6 +10,7 @@ clients look ready, and would take the room of publishes. Publishes are passed o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from clusterbroker.broker.content.message import taken_at
@@ -105,26 +106,59 @@ class Ingest:
             queue.host.rest(queue)
 
     def publish_named(self, attachment: Attachment, named: NamedPublish, records: memoryview) -> None:
-        if self._too_early(attachment) or not self._next(attachment, named.number, named.number):
+        first, numbers = named.number, (named.sequence, *named.more)
+        last = first + len(named.more)
+        if self._too_early(attachment) or not self._next(attachment, first, last):
             return
-        queue = self._owned.queue
-        (message,) = self._came(records, anew=not queue.keeps_times_of(named.producer))
+        queue, producer = self._owned.queue, named.producer
         self._owned.host.published(len(records))
-        known = queue.log.producers.knows(named.producer, named.sequence)
-        letter = is_dead_letter(named.producer) and queue.kills
-        if not known and not letter and not self._accepts(attachment, named.number, message):
-            self._remember(attachment, [(named.producer, named.sequence)])
+        anew = not queue.keeps_times_of(producer)
+        if named.more and anew and queue.ring.replicated and not queue.rejects and first > attachment.died:
+            self._take_run(attachment, first, producer, numbers, records)
             return
+        for number, sequence, message in zip(range(first, last + 1), numbers, self._came(records, anew), strict=True):
+            if not self._take_named(attachment, number, (producer, sequence), message):
+                return
+
+    def _take_run(
+        self, attachment: Attachment, first: int, producer: bytes, numbers: Sequence[int], records: memoryview
+    ) -> None:
+        """Takes numbered messages of which none is refused; all of them come to the log."""
         if attachment.refused is not None:
             return
-        ticket = attachment.ticket(named.number)
+        queue, now_ms, last = self._owned.queue, self._owned.host.now_ms, first + len(numbers) - 1
+        ticket = attachment.ticket(last)
+        seq = queue.ring.next_seq
+        new = queue.log.producers.note_new(producer, numbers)
+        if len(new) == len(numbers):
+            queue.publish_records(records, ticket, now_ms)
+        elif new:
+            each = self._came(records)
+            queue.publish([each[place] for place in new], ticket, now_ms)
+        else:
+            queue.log.promise(ticket)
+        self._came_before(attachment, first + (new[0] if new else 0), seq)
+        self._accepted(attachment, last, ticket)
+
+    def _take_named(self, attachment: Attachment, number: int, named: tuple[bytes, int], message: Message) -> bool:
+        """Takes a numbered message that the queue may refuse; False: those behind it wait for the next attach."""
+        queue, (producer, sequence) = self._owned.queue, named
+        known = queue.log.producers.knows(producer, sequence)
+        letter = is_dead_letter(producer) and queue.kills
+        if not known and not letter and not self._accepts(attachment, number, message):
+            self._remember(attachment, [named])
+            return True
+        if attachment.refused is not None:
+            return False
+        ticket = attachment.ticket(number)
         seq = queue.ring.next_seq
         if letter and not known and queue.rejects and not queue.has_room(self._owned.host.now_ms):
-            queue.kill_named(named.producer, named.sequence, message, ticket)
+            queue.kill_named(producer, sequence, message, ticket)
         else:
-            queue.publish_named(named.producer, named.sequence, message, ticket, self._owned.host.now_ms)
-        self._came_before(attachment, named.number, seq)
-        self._accepted(attachment, named.number, ticket)
+            queue.publish_numbered(producer, (sequence,), (message,), ticket, self._owned.host.now_ms)
+        self._came_before(attachment, number, seq)
+        self._accepted(attachment, number, ticket)
+        return True
 
     def publish_tagged(self, attachment: Attachment, head: TaggedPublish, records: memoryview) -> None:
         """Deliveries of a recoverable link: those that are not here, or none of them."""
@@ -200,7 +234,8 @@ class Ingest:
         if named:
             for number, message in enumerate(each, commit.first):
                 if number in named:
-                    queue.publish_named(*named[number], message, ticket, now_ms)
+                    producer, sequence = named[number]
+                    queue.publish_numbered(producer, (sequence,), (message,), ticket, now_ms)
                 else:
                     queue.publish((message,), ticket, now_ms)
         else:

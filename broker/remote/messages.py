@@ -151,6 +151,8 @@ class NamedPublish(ProxyMessage, frozen=True, tag=22):
     number: Whole
     producer: Producer
     sequence: Whole
+    more: tuple[Whole, ...] = ()
+    """Of the same producer, with the numbers behind that: a message each (feature level 6). Those of a client rise."""
 
 
 class Consume(ProxyMessage, frozen=True, tag=23):

@@ -13,10 +13,12 @@ The others have their turn in the next one (`RemoteQueues.held`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from clusterbroker.broker.remote.host import ProxyHost
 from clusterbroker.broker.remote.messages import Commit, Credit, NamedPublish, ProxyMessage, Publish, TaggedPublish
+from clusterbroker.cluster.wiring.levels import LEVEL, NUMBERED_RUNS
 
 WINDOW_BYTES: Final = 16 << 20
 TURN_BYTES: Final = 8 << 20
@@ -33,13 +35,14 @@ class Outbox:
     memory or disk and takes no messages."""
 
     __slots__ = (
-        "_data", "_frame_bytes_max", "_grants", "_others", "_parts", "_publishes", "_size", "_turn_bytes",
+        "_data", "_frame_bytes_max", "_grants", "_level", "_others", "_parts", "_publishes", "_size", "_turn_bytes",
         "in_flight_bytes", "owner", "shut",
     )  # fmt: skip
 
-    def __init__(self, owner: str, own: bool) -> None:
-        """`own`: the owner is this node."""
+    def __init__(self, owner: str, own: bool, level: Callable[[], int] = lambda: LEVEL) -> None:
+        """`own`: the owner is this node. `level`: of the cluster."""
         self.owner = owner
+        self._level = level
         self._frame_bytes_max = 0 if own else FRAME_BYTES_MAX
         self.in_flight_bytes = 0
         self.shut = False
@@ -60,6 +63,11 @@ class Outbox:
     def open(self) -> bool:
         """Whether the owner may be sent another message."""
         return self.in_flight_bytes < WINDOW_BYTES and not self.shut
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether the owner reads a frame with more than one numbered message: this node does."""
+        return not self._frame_bytes_max or self._level() >= NUMBERED_RUNS
 
     def publish(self, part: Part, data: bytes) -> None:
         if self._size and self._size + len(data) > self._frame_bytes_max:

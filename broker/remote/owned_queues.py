@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from clusterbroker.broker.content.numbers import are_rising
 from clusterbroker.broker.queues.local_queue import LocalQueue
-from clusterbroker.broker.queues.producers import forget_proxies
+from clusterbroker.broker.queues.producers import forget_proxies, is_dead_letter
 from clusterbroker.broker.remote.attachment import Attachment
 from clusterbroker.broker.remote.host import OwnedQueueHost
 from clusterbroker.broker.remote.messages import (
@@ -239,8 +240,11 @@ class OwnedQueues:
                 self._work(found.owned, found.owned.intake.publish, found.attachment, first, count, records)
 
     def _publish_named(self, peer: str, message: NamedPublish, payload: memoryview) -> None:
-        if verify_records(payload, message.queue_id, EPOCH_MAX, True) != 1:
-            raise BadMessage(f"a numbered publish to queue {message.queue_id} is not one record")
+        count = 1 + len(message.more)
+        if (held := verify_records(payload, message.queue_id, EPOCH_MAX, True)) != count:
+            raise BadMessage(f"{count} numbered messages for queue {message.queue_id} are {held} records")
+        if message.more and not (is_dead_letter(message.producer) or are_rising((message.sequence, *message.more))):
+            raise BadMessage(f"numbers of a client's messages for queue {message.queue_id} do not rise")
         if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
             self._work(found.owned, found.owned.intake.publish_named, found.attachment, message, payload)
 

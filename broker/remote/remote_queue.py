@@ -175,11 +175,11 @@ class RemoteQueue(LinkSide):
             if not (self.attached and self._backlog.holds_back):
                 self.ring.mark()
 
-    def publish_named(
-        self, producer: bytes, sequence: int, message: Message, ticket: Ticket | None, now_ms: int
+    def publish_numbered(
+        self, producer: bytes, numbers: Sequence[int], messages: Sequence[Message], ticket: Ticket | None, now_ms: int
     ) -> None:
         if not self.deleted:
-            self.node.took(self, self._backlog.publish(self._shown((message,)), ticket, (producer, sequence)))
+            self.node.took(self, self._backlog.publish(self._shown(messages), ticket, (producer, numbers)))
             self.ring.mark()
 
     def accept_dead_letter(self, message: Message) -> None:

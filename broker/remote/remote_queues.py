@@ -39,6 +39,7 @@ from clusterbroker.broker.remote.parts import check_parts
 from clusterbroker.broker.remote.remote_queue import RemoteQueue
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.levels import LEVEL
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 
 QUEUE_BYTES_MAX: Final = 8 << 20
@@ -61,9 +62,11 @@ class RemoteQueues:
         incarnation: int,
         owing: Callable[[], bool] = lambda: False,
         sooner: Callable[[int], None] = lambda _queue_id: None,
+        level: Callable[[], int] = lambda: LEVEL,
     ) -> None:
         """`owing`: whether there are queues whose newest owner is not known here yet, though the wiring was applied;
-        `sooner`: a client waits for a queue, which may be one of these."""
+        `sooner`: a client waits for a queue, which may be one of these; `level`: of the cluster."""
+        self._level = level
         self.host = host
         self._owing = owing
         self._sooner = sooner
@@ -132,7 +135,7 @@ class RemoteQueues:
     def _outbox(self, owner: str) -> Outbox:
         outbox = self._outboxes.get(owner)
         if outbox is None:
-            outbox = self._outboxes[owner] = Outbox(owner, owner == self.host.name)
+            outbox = self._outboxes[owner] = Outbox(owner, owner == self.host.name, self._level)
         return outbox
 
     def _displace(self, queue: RemoteQueue) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any, Final
 
+from clusterbroker.broker.content.numbers import is_numbered
 from clusterbroker.cluster.wiring.delays import DELAY_MS_MAX as DELAY_MS_MAX
 from clusterbroker.journal.values import LongBytes, Timestamp
 
@@ -23,7 +24,6 @@ DELAY_KEY: Final = "x-delay-key"
 DELIVER_AT: Final = "x-deliver-at"
 TIMES: Final = (DELIVER_AT, "x-opt-delivery-time")
 DELAYS: Final = (DELAY, "x-opt-delivery-delay")
-PRODUCER: Final = "x-producer"
 TARGETS: Final = "x-delay-to"
 """Queues that still want a message which others behind its exchange have (`broker.delay`)."""
 NUMBER_CHARS_MAX: Final = 32
@@ -67,7 +67,7 @@ def due_ms(headers: Mapping[str, Any] | None, taken_ms: int) -> int | None:
                 at = at * 1000 + value.more_ms
             if at > taken_ms:
                 return at
-            return taken_ms if PRODUCER in headers else None
+            return taken_ms if is_numbered(headers) else None
     for name in DELAYS:
         if (delay := number(headers.get(name))) is not None:
             return taken_ms + delay if delay > 0 else None

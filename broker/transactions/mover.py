@@ -23,8 +23,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
+from clusterbroker.broker.content.numbers import BadNumber, named_in
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.handle import CommitPart, Moved, QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
@@ -277,11 +279,9 @@ class Mover:
             if not route.uncacheable:
                 return address, route.targets, None, True
         properties = properties_of(message)
-        headers = properties.headers or {}
-        producer, number = headers.get("x-producer"), headers.get("x-seq")
         named: Named | None = None
-        if isinstance(producer, str) and isinstance(number, int):
-            named = producer.encode(), int(number)
+        with suppress(BadNumber):  # such a row was refused, or an older release took it
+            named = named_in(properties.headers)
         by = numbered(*(named or (self.segment.name.encode(), seq)))
         return address, route_of(self.router, self.segment.target, message, properties, by).targets, named, False
 

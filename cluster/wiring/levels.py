@@ -50,6 +50,7 @@ DELAY_RATES: Final = 5
 WORKER_POOLS: Final = 5
 RECENT_HISTORY: Final = 6
 STARTED_WORKERS: Final = 6
+NUMBERED_RUNS: Final = 6
 MEMBERS_MAX: Final = 253
 """From LINK_RECOVERY on: a message's holder is one byte, of which two values are no member's."""
 LEVELS: Final = (
@@ -86,11 +87,10 @@ LEVELS: Final = (
             c.WorkersGone,
         ),
     ),
-    Level(RECENT_HISTORY, "exchanges that keep their recent messages (x-recent-history)", (c.DeclareHistoryExchange,)),
     Level(
         STARTED_WORKERS,
-        "workers that pools start",
-        (c.RetireWorkers,),
+        "workers that pools start; x-recent-history; frames with more than one numbered message",
+        (c.RetireWorkers, c.DeclareHistoryExchange),
     ),
 )
 LEVEL: Final = LEVELS[-1].number

@@ -20,6 +20,7 @@ MODELS: Final = {
     "clusterbroker.broker.fronts.amqp10.delivery": "delivery10",
     "clusterbroker.broker.bridges.rewriting": "rewriting",
     "clusterbroker.broker.content.headers": "headers",
+    "clusterbroker.broker.content.numbers": "numbers",
     "clusterbroker.broker.content.delays": "delays",
     "clusterbroker.broker.content.translation": "translation",
     "clusterbroker.broker.transactions.rows": "rows",

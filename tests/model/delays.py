@@ -44,7 +44,7 @@ def runs(messages: list[Message], now_ms: int) -> list[tuple[bool, list[Message]
         said = due_of(message, now_ms)
         headers = format_of(BASIC).properties(message.header, STORED_LIMITS).headers or {}
         own_way = message.flags & (HAS_BCC | HAS_USER_ID | HAS_REPLY_TO)
-        if said is None or own_way or {"CC", "BCC", "x-delay-to", "x-producer"} & set(headers):
+        if said is None or own_way or {"CC", "BCC", "x-delay-to"} & set(headers):
             return None
         if said[0] - now_ms > DELAY_MS_MAX or (DELAY_KEY in headers and not said[1]):
             return None

@@ -264,6 +264,10 @@ class LocalRing:
         lasts = bool(message.flags & PERSISTENT) or self.past is not None
         return self.replicated or (self.journaled and self.keeps and lasts)
 
+    def persists_all(self, messages: Sequence[Message]) -> bool:
+        """As `persists`, of each of them."""
+        return all(map(self.persists, messages))
+
     def append(self, messages: Sequence[Message]) -> int:
         """Gives the messages the next seqs; returns `next_seq` after them."""
         for message in messages:

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.addressing import LOOKED_INTO, addressed, as_row, looks_into, way_of_row
-from clusterbroker.broker.access.publisher import DELIVERIES_AT_ONCE, Named
+from clusterbroker.broker.access.publisher import DELIVERIES_AT_ONCE, Run, run_of
 from clusterbroker.broker.access.services import requested
 from clusterbroker.broker.access.virtual_exchanges import VIRTUAL_EXCHANGES
-from clusterbroker.broker.content.delays import runs
+from clusterbroker.broker.content import numbers
+from clusterbroker.broker.content.delays import runs as delay_runs
 from clusterbroker.broker.fronts.amqp091.confirms import Confirms
 from clusterbroker.broker.fronts.amqp091.dividing import divide
 from clusterbroker.broker.queues.handle import QueueHandle
@@ -51,13 +52,13 @@ def publish(channel: Channel, event: Published) -> None:
         route = known[2]
     if route.onward is not None:
         _stage_rows(channel, event, route, route.onward)
-    elif route.uncacheable and _sent_in_runs(channel, event):
+    elif (route.uncacheable or event.flags & LOOKED_INTO) and _sent_in_runs(channel, event, route):
         return
     elif route.uncacheable or (event.flags & LOOKED_INTO and looks_into(event.flags, event.messages)):
         labour, until = node.labour, channel.connection.until
         for place, message in enumerate(event.messages, 1):
             own, own_route, named = addressed(channel, event.exchange, event.routing_key, message)
-            _stage_or_send(channel, own_route, (own,), event.mandatory, named)
+            _stage_or_send(channel, own_route, (own,), event.mandatory, run_of(named))
             if (labour.done > until or channel.is_parked) and place < len(event.messages):
                 divide(channel.connection, event, place)
                 return
@@ -70,21 +71,41 @@ def publish(channel: Channel, event: Published) -> None:
         _stage_or_send(channel, route, event.messages, event.mandatory)
 
 
-def _sent_in_runs(channel: Channel, event: Published) -> bool:
-    """A batch to a delayed exchange, whose headers need no decoding. False: nothing was done."""
-    publisher = channel.publisher
-    ways = publisher.ways(event.exchange, event.routing_key)
-    found = None if ways is None else runs(event.messages, channel.access.node.now_ms)
+def _sent_in_runs(channel: Channel, event: Published, route: Route[QueueHandle]) -> bool:
+    """A batch with headers that need no decoding: to a delayed exchange, or where headers do not matter but for numbers
+    of producers. False: nothing was done."""
+    publisher, now_ms = channel.publisher, channel.access.node.now_ms
+    delays = route.uncacheable
+    ways = publisher.ways(event.exchange, event.routing_key) if delays else (route, route)
+    found = None if ways is None else _runs(event.messages, delays, now_ms)
     if ways is None or found is None:
         return False
     portion = min(publisher.portion(way, len(event.messages)) for way in ways)
     if portion < len(event.messages):
         divide(channel.connection, event, portion)
-        found = runs(event.messages, channel.access.node.now_ms)
+        found = _runs(event.messages, delays, now_ms)
         assert found is not None, "each of them can be seen"
-    for delayed, messages in found:
-        _stage_or_send(channel, ways[delayed], messages, event.mandatory)
+    for delayed, run, messages in found:
+        _stage_or_send(channel, ways[delayed], messages, event.mandatory, run)
     return True
+
+
+def _runs(
+    messages: Sequence[Message], delays: bool, now_ms: int
+) -> list[tuple[bool, Run | None, Sequence[Message]]] | None:
+    """In runs of (whether they are delayed, their numbers, messages); None: one of them has to be decoded."""
+    made: list[tuple[bool, Run | None, Sequence[Message]]] = []
+    runs = numbers.runs(messages)
+    for producer, numbered, some in runs or ():
+        parts = delay_runs(some, now_ms) if delays else ((False, some),)
+        if parts is None:
+            return None
+        at = 0
+        for delayed, part in parts:
+            run = None if producer is None or numbered is None else Run(producer, numbered[at : at + len(part)])
+            made.append((delayed, run, part))
+            at += len(part)
+    return None if runs is None else made
 
 
 def _stage_rows(channel: Channel, event: Published, route: Route[QueueHandle], onward: Route[QueueHandle]) -> None:
@@ -122,18 +143,23 @@ def _stage_or_send(
     route: Route[QueueHandle],
     messages: Sequence[Message],
     mandatory: bool,
-    named: Named | None = None,
+    run: Run | None = None,
 ) -> None:
     if channel.transaction is not None:
-        channel.transaction.publish(route, messages, mandatory, named)
+        if run is None:
+            channel.transaction.publish(route, messages, mandatory, None)
+            return
+        for number, message in zip(run.numbers, messages, strict=True):
+            channel.transaction.publish(route, (message,), mandatory, (run.producer, number))
         return
     publisher, confirms = channel.publisher, channel.confirms
     if confirms is not None and any(queue.rejects for queue in route.targets):
-        for message in messages:
-            publisher.publish(route, (message,), mandatory, confirms.ticket(1), named)
+        for place, message in enumerate(messages):
+            own = None if run is None else Run(run.producer, run.numbers[place : place + 1])
+            publisher.publish(route, (message,), mandatory, confirms.ticket(1), own)
     else:
         ticket = None if confirms is None else confirms.ticket(len(messages))
-        publisher.publish(route, messages, mandatory, ticket, named)
+        publisher.publish(route, messages, mandatory, ticket, run)
 
 
 def _confirm_select(channel: Channel, method: methods.ConfirmSelect) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from clusterbroker.broker.access.addressing import LOOKED_INTO, addressed, as_row, looks_into
 from clusterbroker.broker.access.errors import Refusal
-from clusterbroker.broker.access.publisher import DELIVERIES_AT_ONCE, Named
+from clusterbroker.broker.access.publisher import DELIVERIES_AT_ONCE, Named, run_of
 from clusterbroker.broker.content.message import to_address
 from clusterbroker.broker.fronts.amqp10.addresses import Target as Place
 from clusterbroker.broker.fronts.amqp10.conditions import described, link_error
@@ -415,7 +415,7 @@ class SenderLink:
         if ticket is not None and not route.targets and place.is_topic:
             ticket.state = _ACCEPTED
         if self.store is None or ticket is None:
-            self.session.publisher.publish(route, messages, False, ticket, named)
+            self.session.publisher.publish(route, messages, False, ticket, run_of(named))
         elif named is not None or route.onward is not None:
             raise LinkError(PRECONDITION_FAILED, "a link that is recoverable brings nothing that is known otherwise")
         else:

@@ -15,7 +15,7 @@ from clusterbroker.broker.access.addressing import addressed, as_row, looks_into
 from clusterbroker.broker.access.admin import Admin
 from clusterbroker.broker.access.authorization import Authorization
 from clusterbroker.broker.access.errors import Refusal
-from clusterbroker.broker.access.publisher import Publisher
+from clusterbroker.broker.access.publisher import Publisher, run_of
 from clusterbroker.broker.access.questions import Asked, review
 from clusterbroker.broker.access.receiver import Got, get, give_back
 from clusterbroker.broker.access.rights import AccountRights
@@ -205,7 +205,7 @@ class OwnClient:
                 route = Route()
         elif own or route.uncacheable:
             message, route, named = addressed(self, exchange, key, message)
-        self.publisher.publish(route, (message,), mandatory, self.ticket(1), named)
+        self.publisher.publish(route, (message,), mandatory, self.ticket(1), run_of(named))
 
     def inquire(self, request: r.Ask) -> None:
         """A question to an exchange that is the broker itself; the answer comes before the confirm."""

@@ -106,3 +106,26 @@ def test_what_is_refused_again_before_its_number_is_committed_is_told_no_sooner(
         cluster[name].disk_waits = False
     cluster.wait(1000)
     assert [type(one) for one in (*carol.hear(1), *dora.hear(1))] == [m.BasicNack, m.BasicNack]
+
+
+def test_a_batch_is_stored_once_over_a_failover_and_a_repeat_with_more() -> None:
+    """One read with a run of numbers, through a node that does not lead the queue."""
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().declare("q", x_queue_leader_locator="client-local", x_replicas=3)
+
+    def batch(client: Any, *numbers: int) -> bytes:
+        headers = ({"x-producer": "press", "x-seq": number} for number in numbers)
+        return b"".join(client.content("", "q", b"%d" % each["x-seq"], headers=each) for each in headers)
+
+    carol = cluster["c"].client()
+    carol.ask(m.ConfirmSelect())
+    carol.raw(batch(carol, *range(1, 41)))
+    cluster.wait(1000)
+    cluster.kill("a")
+    cluster.wait(1000)
+    assert cluster.queue("q").owner in ("b", "c")
+    again = cluster["b"].client()
+    again.ask(m.ConfirmSelect())
+    again.raw(batch(again, *range(20, 61)) + batch(again, 3, 61))
+    cluster.wait(1000)
+    assert bodies(cluster["c"].client().consume("q")) == [b"%d" % number for number in range(1, 62)]

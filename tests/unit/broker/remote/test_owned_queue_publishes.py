@@ -13,6 +13,7 @@ from clusterbroker.broker.remote.messages import (
     Published,
 )
 from clusterbroker.cluster.wiring.queue_settings import resolve
+from clusterbroker.replication.errors import BadMessage
 from tests.unit.broker.remote.owner_support import QUEUE_ID, Stage, head, records
 
 # -- publishing
@@ -330,3 +331,61 @@ def test_a_dead_letter_that_dies_again_for_want_of_room_is_taken() -> None:
     stage.commit()
     assert stage.said("b", Published) == [Published(QUEUE_ID, stage.gens["b"], 3)]
     assert len(stage.buried) == 1
+
+
+# -- runs of a producer's numbers
+
+
+def run(stage: Stage, number: int, *sequences: int, producer: bytes = b"x") -> None:
+    """Node "b" publishes these in one frame."""
+    named = NamedPublish(QUEUE_ID, stage.epoch, stage.gens["b"], number, producer, sequences[0], sequences[1:])
+    stage.receive("b", named, records(number, [b"x:%d" % sequence for sequence in sequences]))
+
+
+def here(stage: Stage) -> list[bytes]:
+    found = (stage.ring.message(row[0]) for row in stage.ring.living(1, stage.ring.next_seq, 100))
+    return [one.body for one in found if one is not None]
+
+
+def test_a_run_is_taken_but_for_what_is_here() -> None:
+    stage = Stage()
+    stage.attach("b")
+    run(stage, 1, 2, 3, 5)
+    stage.commit()
+    run(stage, 4, 3, 5, 6, 7)
+    run(stage, 8, 6, 7)
+    assert stage.said("b", Published) == [Published(QUEUE_ID, stage.gens["b"], 3)], "nothing else is committed"
+    stage.commit()
+    assert stage.said("b", Published) == [Published(QUEUE_ID, stage.gens["b"], 9)]
+    assert here(stage) == [b"x:2", b"x:3", b"x:5", b"x:6", b"x:7"]
+
+
+@pytest.mark.parametrize("owner", ["lives", "dies"])
+def test_a_run_that_was_refused_in_part_comes_again(owner: str) -> None:
+    stage = Stage(max_length=2, overflow="reject-publish")
+    stage.attach("b")
+    run(stage, 1, 1, 2, 3, 4)
+    stage.commit()
+    assert [said.refused for said in stage.said("b", Published)] == [((3, 4),)]
+    stage.ring.purge()
+    stage.commit()
+    if owner == "dies":
+        stage.fail_over({"b": 2})
+    stage.attach("b", next_number=5)
+    run(stage, 5, 3, 4)
+    run(stage, 7, 1, 2, 3, 4)
+    stage.commit()
+    assert here(stage) == [b"x:3", b"x:4"], "1 and 2 were here, and have left"
+
+
+def test_letters_of_a_run_need_not_rise_and_numbers_of_a_client_must() -> None:
+    stage = Stage()
+    stage.attach("b")
+    run(stage, 1, 9, 4, 9, producer=dead_letter_producer(99))
+    stage.commit()
+    assert here(stage) == [b"x:9", b"x:4"]
+    with pytest.raises(BadMessage, match="do not rise"):
+        run(stage, 4, 3, 3)
+    named = NamedPublish(QUEUE_ID, 1, stage.gens["b"], 4, b"x", 3, (4, 5))
+    with pytest.raises(BadMessage, match="3 numbered messages for queue 7 are 2 records"):
+        stage.receive("b", named, records(4, [b"1", b"2"]))

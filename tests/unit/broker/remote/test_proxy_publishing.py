@@ -7,6 +7,8 @@ import pytest
 from clusterbroker.broker.remote import outbox
 from clusterbroker.broker.remote.backlog import HOLD_BYTES
 from clusterbroker.broker.remote.messages import Answer, Ask, Attach, Attached, Detach, NamedPublish, Publish, Published
+from clusterbroker.broker.remote.remote_queues import RemoteQueues
+from clusterbroker.cluster.wiring.levels import NUMBERED_RUNS
 from tests.unit.broker.remote.pair import Pair, Receipt, entity, message, numbers
 
 
@@ -224,7 +226,7 @@ def test_without_an_owner_everything_waits() -> None:
 def test_named_messages_keep_their_place_among_the_others() -> None:
     pair = attached()
     publish(pair, b"2")
-    pair.queue.publish_named(b"press", 17, message(b"3"), None, 0)
+    pair.queue.publish_numbered(b"press", (17,), (message(b"3"),), None, 0)
     publish(pair, b"4")
     pair.turn()
     heads = [(type(head), numbers(data)) for _, head, data in pair.frames]
@@ -296,3 +298,43 @@ def publish_to_the_dead(pair: Pair) -> Receipt:
     pair.queue.publish([message()], receipt, 0)
     receipt.pass_()
     return receipt
+
+
+def run(pair: Pair, *sequences: int) -> None:
+    bodies = [message(b"x:%d" % sequence) for sequence in sequences]
+    pair.queue.publish_numbered(b"press", sequences, bodies, None, 0)
+
+
+def test_neighbours_of_one_producer_go_in_one_frame() -> None:
+    pair = attached()
+    run(pair, 17, 19)
+    run(pair, 20)
+    run(pair, 20)
+    pair.queue.publish_numbered(b"other", (21,), (message(b"o"),), None, 0)
+    pair.turn()
+    heads = [(head.number, head.producer, head.sequence, head.more) for head in pair.heard(NamedPublish)]
+    assert heads == [(2, b"press", 17, (19, 20)), (5, b"press", 20, ()), (6, b"other", 21, ())]
+
+
+def test_a_member_of_an_older_release_gets_a_frame_for_each() -> None:
+    pair = Pair()
+    pair.remote_queues = RemoteQueues(pair, incarnation=3, level=lambda: NUMBERED_RUNS - 1)
+    pair.remote_queues.linked("owner")
+    pair.queue = pair.add(entity(8, "owner"))
+    run(pair, 17, 19)
+    pair.turn()
+    pair.attach()
+    heads = [(head.number, head.sequence, head.more, numbers(data)) for _, head, data in pair.frames]
+    assert heads == [(1, 17, (), [1]), (2, 19, (), [2])]
+
+
+def test_the_rest_of_a_run_is_sent_again() -> None:
+    pair = attached()
+    run(pair, 17, 19, 23)
+    pair.turn()
+    pair.frames.clear()
+    pair.cut()
+    pair.link()
+    pair.attach(accepted=2)
+    heads = [(head.number, head.sequence, head.more, numbers(data)) for _, head, data in pair.frames]
+    assert (3, 19, (23,), [3, 4]) in heads
