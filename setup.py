@@ -102,6 +102,8 @@ def build_page() -> None:
     """A page that is there is taken as it is; what keeps it from being built never stops the installation."""
     if (ROOT / "clusterbroker/broker/http/page/index.html").exists() or not (ROOT / "web").exists():
         return
+    if os.environ.get("WEB_PAGE") == "beside":  # whoever installs builds it at the same time
+        return
     if shutil.which("npm") is None:
         print("npm was not found: installed without the web page (Node.js 18 or newer builds it)", file=sys.stderr)
         return

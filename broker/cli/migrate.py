@@ -165,6 +165,15 @@ class _Way:
                 found.append(Job(vhost, name, int(row.get("messages") or 0)))
         return sorted(found, key=lambda job: (job.vhost, job.queue))
 
+    def gone(self, jobs: Iterable[Job]) -> set[tuple[str, str]]:
+        """Queues of failed jobs that the source lists no more: they went with their client, or were deleted."""
+        failed = {(job.vhost, job.queue) for job in jobs if job.state == "failed"}
+        if not failed or self._source is None:
+            return set()
+        with contextlib.suppress(Failed):
+            return failed - {(row["vhost"], row["name"]) for row in self._source.get("/api/queues")}
+        return set()
+
     def held(self, jobs: Iterable[Job]) -> dict[tuple[str, str], int]:
         """Messages that consumers of the source hold, by queue."""
         wanted = {(job.vhost, job.queue) for job in jobs}
@@ -279,6 +288,7 @@ def _report(way: _Way, migration: Migration, interrupted: bool) -> str:
     jobs = list(migration.jobs.values())
     lines = [f"clusterbroker: {line}" for line in way.passed_over]
     held = {} if interrupted else way.held(jobs)
+    gone = way.gone(jobs)
     for job in jobs:
         name = f"queue '{job.queue}' in vhost '{job.vhost}'"
         told = f"{job.moved:,} messages"
@@ -286,15 +296,20 @@ def _report(way: _Way, migration: Migration, interrupted: bool) -> str:
             told += f", {job.again:,} of them recognised after an interruption"
         if job.doubtful:
             told += f", {job.doubtful:,} redelivered ones that were not known"
-        if job.state == "failed":
+        if (job.vhost, job.queue) in gone:
+            lines.append(f"{name}: {told}; the source has deleted it meanwhile")
+        elif job.state == "failed":
             lines.append(f"{name}: {told}; failed: {job.why}")
         elif job.moved:
             lines.append(f"{name}: {told}")
         if count := held.get((job.vhost, job.queue)):
             lines.append(f"{name}: {count:,} messages are held by consumers of the source: end them, and run again")
-    failed = sum(job.state == "failed" for job in jobs)
+    failed = sum(job.state == "failed" for job in jobs) - len(gone)
     total = f"{sum(job.moved for job in jobs):,} messages of {sum(bool(job.moved) for job in jobs)} queues moved"
     typer.echo("\n".join(map(visible, lines))) if lines else None
     if failed:
-        raise Failed(f"{total}; {failed} queues failed: run it again when their reasons are gone", FAILED)
+        raise Failed(
+            f"{total}; {failed} queue{'' if failed == 1 else 's'} failed: run it again when their reasons are gone",
+            FAILED,
+        )
     return f"{total}; interrupted: run it again to go on" if interrupted else total

@@ -17,6 +17,7 @@
     queues              a queue type that is not here            unsupported
                         amq.gen-..., named by the broker         unsupported: it would not go with its connection
     bindings            of an exchange or queue that is left out left out
+                        of a queue that RabbitMQ's file lacks    left out: it is exclusive, and goes with its connection
 
 *Unsupported* is an obstacle: the import is refused with all of them. With `skip` it is a warning. Either way it is left
 out of the document, so that nothing that hangs on it is taken for a mistake: a key of its policy, a queue type of its
@@ -45,6 +46,8 @@ GENERATED: Final = "amq.gen-"
 """Begins the names that brokers give to queues without one."""
 OF_RABBITMQ: Final = "amq.rabbitmq."
 """Begins the names of exchanges to which RabbitMQ itself publishes."""
+OF_A_RABBITMQ: Final = "rabbit_version"
+"""A key of each file that RabbitMQ exports, and of no other."""
 DEFAULT_QUEUE_TYPES: Final = ("classic", "quorum", "undefined", "")
 _FEDERATION: Final = ("federation-upstream", "federation-upstream-set")
 """Components of RabbitMQ's parameters that its plug-in reads."""
@@ -106,8 +109,13 @@ def adapted(document: Mapping[str, Any], skip: bool = False, passed_over: Contai
         if isinstance(entries, list):
             answer[section] = list(_kept(section, entries, adapt, findings, gone))
     bindings = document.get("bindings")
-    if gone and isinstance(bindings, list):
-        answer["bindings"] = [entry for entry in bindings if not _dangling(entry, gone, findings)]
+    if isinstance(bindings, list):
+        exported = None if OF_A_RABBITMQ not in document else _queues(document.get("queues"))
+        answer["bindings"] = [
+            entry
+            for entry in bindings
+            if not _dangling(entry, gone, findings) and not _exclusive(entry, exported, findings)
+        ]
     return Adapted(answer, *findings.lines())
 
 
@@ -142,6 +150,26 @@ def _dangling(entry: Any, gone: set[tuple[str, Any, Any]], findings: _Findings) 
         findings.follows(f"bindings of {kind} '{name}'{_in(entry)}", "left out with it")
         return True
     return False
+
+
+def _queues(entries: Any) -> set[tuple[Any, Any]] | None:
+    """(vhost, name) of each; None where the file has none of anything."""
+    if not isinstance(entries, list):
+        return None
+    named = (entry for entry in entries if isinstance(entry, dict))
+    return {(_hashable(entry.get("vhost")), _hashable(entry.get("name"))) for entry in named}
+
+
+def _exclusive(entry: Any, exported: set[tuple[Any, Any]] | None, findings: _Findings) -> bool:
+    """Whether a binding is of a queue that RabbitMQ left out of the file (`exported`; None: no such file). It leaves
+    out exclusive ones, and not their bindings."""
+    if exported is None or not isinstance(entry, dict) or entry.get("destination_type", "queue") != "queue":
+        return False
+    queue = _hashable(entry.get("vhost")), _hashable(entry.get("destination"))
+    if queue in exported or queue[1] is None:
+        return False
+    findings.warn(f"bindings of queue '{queue[1]}'{_in(entry)}", "left out: the queue is exclusive to its connection")
+    return True
 
 
 def _in(entry: Mapping[str, Any]) -> str:

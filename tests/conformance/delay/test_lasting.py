@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Iterator
@@ -11,46 +10,16 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.server.control.client import ask
 from clusterbroker.broker.trial.nodes import LocalCluster
 
 from ..channel import Channel
 from ..marks import rule
-from ..wire import Connection, eventually
+from ..own_nodes import PATIENCE_S, OwnNodes
+from ..wire import eventually
 
 pytestmark = [pytest.mark.skipif("CONFORMANCE_URL" in os.environ, reason="it kills nodes of its own")]
 EXCHANGE, QUEUE = "later", "q"
 DELAY_QUEUE = f"amq.delay.{EXCHANGE}"
-PATIENCE_S = 60.0
-
-
-class Nodes:
-    """One node or three, and clients of theirs."""
-
-    def __init__(self, directory: Path, count: int) -> None:
-        self.cluster = LocalCluster(directory, count)
-        self._opened: list[Connection] = []
-        asyncio.run(self.cluster.begin())
-
-    def channel(self, name: str) -> Channel:
-        target = self.cluster.target(name)
-        self._opened.append(Connection(f"amqp://guest:guest@{target.host}:{target.port}/"))
-        return self._opened[-1].channel()
-
-    def owner(self, queue: str) -> str:
-        rows = (ask(self.cluster.data_dir("a"), "queues") or {})["queues"]
-        return str(next(row["owner"] for row in rows if row["name"] == queue))
-
-    def kill(self, name: str) -> None:
-        asyncio.run(self.cluster.kill(name))
-
-    async def start_all(self) -> None:
-        await asyncio.gather(*map(self.cluster.start, self.cluster.names))
-
-    def end(self) -> None:
-        for connection in self._opened:
-            connection.abandon()
-        asyncio.run(self.cluster.end())
 
 
 def wired(channel: Channel, **arguments: Any) -> Channel:
@@ -75,8 +44,8 @@ BODIES = [b"%d" % n for n in range(20)]
 
 
 @pytest.fixture
-def nodes(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Nodes]:
-    made = Nodes(tmp_path, request.param)
+def nodes(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[OwnNodes]:
+    made = OwnNodes(LocalCluster(tmp_path, request.param))
     try:
         yield made
     finally:
@@ -88,16 +57,14 @@ BOTH = pytest.mark.parametrize("nodes", [1, 3], indirect=True)
 
 @rule("81")
 @BOTH
-def test_what_waits_survives_that_all_nodes_end(nodes: Nodes) -> None:
+def test_what_waits_survives_that_all_nodes_end(nodes: OwnNodes) -> None:
     """Also what is due while none runs."""
     at = int(time.time() * 1000)
     channel = wired(nodes.channel("a"))
     publish(channel, BODIES, at + 1500)
     channel.basic_publish(EXCHANGE, "k", b"later", headers={"x-deliver-at": at + 15_000})
     assert channel.confirms(len(BODIES) + 1)[-1] == "ack"
-    for name in nodes.cluster.names:
-        nodes.kill(name)
-    asyncio.run(nodes.start_all())
+    nodes.restart()
     taker = nodes.channel("a")
     taker.consume(QUEUE, no_ack=True)
     taker.wait(lambda: len(taker.delivered) > len(BODIES), "what was due", PATIENCE_S)
@@ -108,7 +75,7 @@ def test_what_waits_survives_that_all_nodes_end(nodes: Nodes) -> None:
 
 @rule("90")
 @BOTH
-def test_a_delayed_retry_waits_out_its_time_over_a_restart(nodes: Nodes) -> None:
+def test_a_delayed_retry_waits_out_its_time_over_a_restart(nodes: OwnNodes) -> None:
     channel = nodes.channel("a")
     retries = {"x-delayed-retry-type": "all", "x-delayed-retry-min": 15_000, "x-queue-type": "quorum"}
     channel.queue_declare(QUEUE, durable=True, arguments=retries)
@@ -119,9 +86,7 @@ def test_a_delayed_retry_waits_out_its_time_over_a_restart(nodes: Nodes) -> None
     began = time.time()
     channel.basic_publish("", QUEUE, b"durable behind it", delivery_mode=2)
     assert channel.confirms(2)[-1] == "ack"
-    for name in nodes.cluster.names:
-        nodes.kill(name)
-    asyncio.run(nodes.start_all())
+    nodes.restart()
     taker = nodes.channel("a")
     taker.consume(QUEUE)
     assert taker.delivery(PATIENCE_S).body == b"durable behind it"
@@ -133,7 +98,7 @@ def test_a_delayed_retry_waits_out_its_time_over_a_restart(nodes: Nodes) -> None
 @rule("82")
 @pytest.mark.parametrize("when", ["before", "at", "after"])
 @pytest.mark.parametrize("nodes", [3], indirect=True)
-def test_it_arrives_once_though_its_owner_dies(nodes: Nodes, when: str) -> None:
+def test_it_arrives_once_though_its_owner_dies(nodes: OwnNodes, when: str) -> None:
     channel = wired(nodes.channel("a"))
     owner = nodes.owner(DELAY_QUEUE)
     at_ms = int(time.time() * 1000) + {"before": 4000, "at": 1000, "after": 1}[when]
@@ -146,7 +111,7 @@ def test_it_arrives_once_though_its_owner_dies(nodes: Nodes, when: str) -> None:
     if when == "after":
         eventually(lambda: channel.message_count(QUEUE) > 0)
     nodes.kill(owner)
-    taker = nodes.channel(next(name for name in nodes.cluster.names if name != owner))
+    taker = nodes.channel(nodes.other(owner))
     taker.consume(QUEUE, no_ack=True)
     taker.wait(lambda: len(taker.delivered) >= len(BODIES), "what was due", PATIENCE_S)
     assert sorted(one.body for one in taker.delivered) == sorted(BODIES)

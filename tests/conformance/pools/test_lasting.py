@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Iterator
@@ -11,29 +10,26 @@ from pathlib import Path
 import httpx
 import pytest
 
-from clusterbroker.broker.server.control.client import ask
 from tests.authority import Authority
 
 from ..channel import Channel
 from ..cluster_target import WITH_HTTP, ServedCluster
 from ..marks import rule
-from ..wire import Connection
+from ..own_nodes import PATIENCE_S, OwnNodes
 
 pytestmark = [pytest.mark.skipif("CONFORMANCE_URL" in os.environ, reason="it kills nodes of its own")]
-PATIENCE_S = 60.0
 KEYS = tuple(str(number) for number in range(10))
 ANSWERS = "answers"
 
 
-class Nodes:
-    """Three nodes with a pool, and clients of theirs."""
+class PoolNodes(OwnNodes):
+    """Three nodes with a pool."""
 
     def __init__(self, directory: Path) -> None:
         Authority(directory)
-        self.cluster = ServedCluster(directory, directory)
-        self._opened: list[Connection] = []
-        asyncio.run(self.cluster.begin())
-        self._http = f"http://{self.cluster.listeners(WITH_HTTP)['http']}/api/pools/%2F/core"
+        cluster = ServedCluster(directory, directory)
+        super().__init__(cluster)
+        self._http = f"http://{cluster.listeners(WITH_HTTP)['http']}/api/pools/%2F/core"
         httpx.put(self._http, json={}, auth=("guest", "guest"), timeout=30, verify=False).raise_for_status()
 
     def act(self, action: str) -> None:
@@ -41,38 +37,14 @@ class Nodes:
             f"{self._http}/{action}", json={}, auth=("guest", "guest"), timeout=30, verify=False
         ).raise_for_status()
 
-    def channel(self, name: str) -> Channel:
-        target = self.cluster.target(name)
-        self._opened.append(Connection(f"amqp://guest:guest@{target.host}:{target.port}/"))
-        return self._opened[-1].channel()
-
-    def owner(self, queue: str) -> str:
-        rows = (ask(self.cluster.data_dir("a"), "queues") or {})["queues"]
-        return str(next(row["owner"] for row in rows if row["name"] == queue))
-
-    def kill(self, name: str) -> None:
-        asyncio.run(self.cluster.kill(name))
-
-    async def start_all(self) -> None:
-        await asyncio.gather(*map(self.cluster.start, self.cluster.names))
-
-    def end(self) -> None:
-        for connection in self._opened:
-            connection.abandon()
-        asyncio.run(self.cluster.end())
-
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    made = Nodes(tmp_path)
+def nodes(tmp_path: Path) -> Iterator[PoolNodes]:
+    made = PoolNodes(tmp_path)
     try:
         yield made
     finally:
         made.end()
-
-
-def other(nodes: Nodes, name: str) -> str:
-    return next(one for one in nodes.cluster.names if one != name)
 
 
 def taken(channel: Channel, count: int) -> list[bytes]:
@@ -86,9 +58,9 @@ def taken(channel: Channel, count: int) -> list[bytes]:
 
 @rule("22")
 @pytest.mark.parametrize("after_s", [0.0, 0.02, 0.1])
-def test_an_orphan_is_moved_once_though_its_owner_dies(nodes: Nodes, after_s: float) -> None:
+def test_an_orphan_is_moved_once_though_its_owner_dies(nodes: PoolNodes, after_s: float) -> None:
     owner = nodes.owner("core-orphan")
-    alive = other(nodes, owner)
+    alive = nodes.other(owner)
     channel = nodes.channel(alive)
     channel.confirm_select()
     nodes.act("pause")
@@ -103,7 +75,7 @@ def test_an_orphan_is_moved_once_though_its_owner_dies(nodes: Nodes, after_s: fl
 
 
 @rule("22")
-def test_what_waits_survives_that_all_nodes_end(nodes: Nodes) -> None:
+def test_what_waits_survives_that_all_nodes_end(nodes: PoolNodes) -> None:
     channel = nodes.channel("a")
     channel.confirm_select()
     nodes.act("pause")
@@ -112,16 +84,14 @@ def test_what_waits_survives_that_all_nodes_end(nodes: Nodes) -> None:
         channel.basic_publish("core", KEYS[number % len(KEYS)], body)
     assert set(channel.confirms(len(bodies))) == {"ack"}
     nodes.act("resume")
-    for name in nodes.cluster.names:
-        nodes.kill(name)
-    asyncio.run(nodes.start_all())
+    nodes.restart()
     assert sorted(taken(nodes.channel("b"), len(bodies)), key=int) == bodies
 
 
 @rule("24")
-def test_answers_come_once_though_the_responder_dies(nodes: Nodes) -> None:
+def test_answers_come_once_though_the_responder_dies(nodes: PoolNodes) -> None:
     owner = nodes.owner("core-dl")
-    channel = nodes.channel(other(nodes, owner))
+    channel = nodes.channel(nodes.other(owner))
     channel.confirm_select()
     channel.queue_declare(ANSWERS, durable=True)
     nodes.act("pause")

@@ -204,3 +204,21 @@ def test_exchanges_of_rabbitmq_itself_are_left_out() -> None:
     found = adapted({"exchanges": [{"vhost": "/", "name": "amq.rabbitmq.log", "type": "topic"}]})
     assert found.warnings == ["exchange 'amq.rabbitmq.log' in vhost '/': left out: RabbitMQ's own"]
     assert (found.document["exchanges"], found.obstacles) == ([], [])
+
+
+def test_bindings_of_exclusive_queues_are_left_out() -> None:
+    """RabbitMQ exports them, and not the queues: each Celery worker that runs has two."""
+    binding = {"vhost": "/", "source": "celeryev", "destination": "celeryev.5b1f", "destination_type": "queue"}
+    document = {
+        "rabbit_version": "4.3.6",
+        "queues": [{"vhost": "/", "name": "celery"}],
+        "bindings": [binding, {**binding, "destination": "celery"}, {**binding, "destination_type": "exchange"}],
+    }
+    found = adapted(document)
+    assert found.document["bindings"] == document["bindings"][1:]
+    assert found.warnings == [
+        "bindings of queue 'celeryev.5b1f' in vhost '/': left out: the queue is exclusive to its connection"
+    ]
+    assert not found.obstacles
+    del document["rabbit_version"]
+    assert adapted(document).document["bindings"] == document["bindings"], "that file contradicts itself"
