@@ -151,7 +151,7 @@ class NodePools:
         inventory = None if copy is None or vhost is None else vhost.queues.get(names.poison)
         if copy is not None and inventory is not None and not inventory.deleted:
             producer = dead_letter_producer(queue.entity.queue_id, queue.entity.gap_epoch)
-            inventory.publish_named(producer, number, copy, ticket, node.now_ms)
+            inventory.publish_numbered(producer, (number,), (copy,), ticket, node.now_ms)
             self.poison[pool.pool_id] += 1
 
     def _why(self, pool: Pool, request: Message) -> str:
