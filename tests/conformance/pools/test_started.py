@@ -138,10 +138,14 @@ def test_a_key_is_never_a_command(node: PoolNodes, pool: str, directory: Path) -
 @rule("3", "65")
 def test_what_is_executed_is_said_by_the_file_alone(node: PoolNodes, pool: str) -> None:
     node.declare(pool)
-    for document in ({"template": "core", "command": ["/bin/true"]}, {"template": "/bin/true"}, {"template": "other"}):
-        said = node.api("PUT", f"pools/%2F/{pool}x", document)
+    for template in ("/bin/true", "other"):
+        said = node.api("PUT", f"pools/%2F/{pool}x", {"template": template})
         assert said.status_code == 400, said.text
-    assert "known are core, dies, never, noop, stubborn" in said.text
+        assert "known are core, dies, never, noop, stubborn" in said.text
+    said = node.api("POST", f"pools/%2F/{pool}/set", {"command": ["/bin/true"]})
+    assert said.status_code == 400, said.text
+    with node.caller(pool=pool) as caller:
+        assert told(caller.call("42", timeout_s=60))["key"] == "42"
 
 
 @rule("60")
