@@ -16,6 +16,8 @@ DELAY: Final = "x-delay"
 EVENT: Final = "x-event"
 WORKER: Final = "x-worker-id"
 TRACE: Final = "traceparent"
+NUMBER_MAX: Final = 2**62
+"""One more of it, too, is an integer of AMQP."""
 
 
 def text(headers: Mapping[str, Any], name: str) -> str | None:
@@ -27,12 +29,13 @@ def text(headers: Mapping[str, Any], name: str) -> str | None:
 
 
 def number(headers: Mapping[str, Any], name: str) -> int | None:
-    """A header as an integer; None: it is not there, or unreadable."""
+    """A header as an integer; None: it is not there, unreadable, or beyond what a header could have."""
     found = text(headers, name)
     try:
-        return None if found is None else int(float(found))
+        value = None if found is None else int(float(found))
     except (ValueError, OverflowError):
         return None
+    return None if value is None or abs(value) > NUMBER_MAX else value
 
 
 def octets(value: str) -> bytearray:

@@ -90,6 +90,7 @@ HAS_EXPIRATION: Final = 4
 HAS_USER_ID: Final = 8
 HAS_REPLY_TO: Final = 16
 HAS_BCC: Final = 32  # a BCC header that consumers must not see
+ANSWERABLE: Final = 64  # a request of a worker pool whose publisher may have an answer at its reply_to
 TTL_MS_MAX: Final = 2**63 - 1
 """A longer time to live counts as this one. No clock comes so far: a message that would expire beyond never does."""
 REDELIVERED_BIT: Final = 0x80

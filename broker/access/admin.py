@@ -29,6 +29,7 @@ from clusterbroker.cluster.wiring.delays import as_delayed, delay_queue
 from clusterbroker.cluster.wiring.entities import Binding, DestinationKind
 from clusterbroker.cluster.wiring.exchange_rules import DELAYED, STAGING, declaration
 from clusterbroker.cluster.wiring.map import Applied
+from clusterbroker.cluster.wiring.pool_rules import key_matches
 from clusterbroker.cluster.wiring.stream_settings import STREAM
 from clusterbroker.journal.values import stored
 
@@ -212,7 +213,8 @@ class Admin:
 
     def order_group(self, queue: str, question: Question, then: Callable[[], None]) -> bool:
         """Makes the group of a pool whose request queue this would be, and is not there; `then` when it is. False: it
-        is no such queue. The right to read it was asked."""
+        is no such queue. The right to read it was asked. Refuses a key that the pool does not allow, and what would
+        begin in a pool that is paused, or while the node is low on memory."""
         access = self._access
         if queue in access.vhost.queues:
             return False
@@ -221,11 +223,16 @@ class Admin:
         if absent is None or orphans is None:
             return False
         pool, key = absent
+        where = f"queue '{queue}' in vhost '{access.vhost.name}'"
+        if pool.paused:
+            raise precondition_failed(f"{where} is not there, and pool '{pool.name}' is paused: it makes no group")
+        if not key_matches(pool.settings, key):
+            raise precondition_failed(f"{where} is not there: the keys of pool '{pool.name}' do not allow '{key}'")
+        access.check_memory(f"make a group by consuming from queue '{queue}'")
         command = RequireGroups(at_ms=access.node.now_ms, pool_id=pool.pool_id, epoch=orphans.epoch, keys=(key,))
 
         def done(applied: Applied) -> None:
             if applied.result:
-                where = f"queue '{queue}' in vhost '{access.vhost.name}'"
                 question.refuse(precondition_failed(f"{where} would be one group too many of pool '{pool.name}'"))
             else:
                 then()

@@ -6,11 +6,13 @@ the last one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from clusterbroker.broker.access.errors import Refusal, access_refused, not_found, precondition_failed, resource_locked
 from clusterbroker.broker.access.rights import AccountRights
 from clusterbroker.broker.node.verdicts import Verdicts
+from clusterbroker.broker.pools.credentials import launch_of
+from clusterbroker.broker.pools.losses import lost
 from clusterbroker.cluster.wiring.authorization import PermissionKind, TopicPermissionKind, principal
 from clusterbroker.cluster.wiring.pool_table import closed
 from clusterbroker.cluster.wiring.queue_rules import delay_queue_text
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.node.vhost import VirtualHost
     from clusterbroker.broker.queues.handle import QueueHandle
+    from clusterbroker.broker.queues.modification import Modification
+
+OVER: Final = "its connection or channel ended"
+TOO_LONG: Final = "it held the request for too long"
+"""How a worker was lost with a request."""
 
 
 class Authorization:
@@ -146,6 +153,12 @@ class Authorization:
                 f"{where} holds requests of pool '{pool.name}': consume with acknowledgements, so that none is lost "
                 "with its worker"
             )
+
+    def lost(self, why: str) -> Modification | None:
+        """How requests of pools return that this client held as it ended; None: there are no pools."""
+        if not self.node.map.pools.queues:
+            return None
+        return lost(launch_of(self.user) or self.connection_id, why, self.node.now_ms)
 
     def check_managed(self, queue: QueueHandle) -> None:
         """Refuses what only its pool does with a queue."""

@@ -23,6 +23,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.access.errors import access_refused, not_found, precondition_failed
+from clusterbroker.broker.access.pool_requests import answerable, enters_pool
 from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.access.virtual_exchanges import VIRTUAL_EXCHANGES
 from clusterbroker.broker.node.backpressure import Backpressure
@@ -33,6 +34,7 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE, TooCostly
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.cluster.wiring.entities import Segment
+from clusterbroker.cluster.wiring.pool_table import closed
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
@@ -127,6 +129,8 @@ class Publisher:
         route = self.route(exchange, key, lambda: None)
         if not route.found_exchange:
             raise not_found(f"no exchange '{exchange}' in vhost '{vhost.name}'")
+        if (pool := self.node.map.pools.dead_letters_of(vhost.name, exchange)) is not None:
+            raise access_refused(f"exchange '{exchange}' in vhost '{vhost.name}' {closed(pool)}")
         if route.internal:
             raise access_refused(f"cannot publish to internal exchange '{exchange}' in vhost '{vhost.name}'")
         access.check_topic("write", exchange, key)
@@ -263,6 +267,9 @@ class Publisher:
             node.flows.published(own, self._access.vhost.name, messages[0].exchange, route.targets, count, node.now_ms)
         if node.watches and (watch := node.watches.get(self._access.vhost.name)) is not None:
             messages = watch.published(session, route, messages, ticket)
+        pools = node.map.pools
+        if pools.queues and enters_pool(pools, route.targets):
+            messages = answerable(self._access, messages)
         if node.alarms_elsewhere:
             session.backpressure.feeds(route.targets)
         if node.congested:

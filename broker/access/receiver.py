@@ -228,15 +228,19 @@ def detach_replies(session: Replying) -> None:
 
 def give_back(
     node: Node, entries: Sequence[tuple[Any, Any, int]], *, requeue: bool, counted: bool, until: int | None = None,
-    modification: Modification | None = None, change: bytes = b"",
+    modification: Modification | None = None, change: bytes = b"", lost: Modification | None = None,
 ) -> None:  # fmt: skip
     """Deliveries of a ledger return to their queues, or are rejected; of very many some in later turns, and all of them
     when the node has done what is to be done at once (`until`, of `Labour.done`). `modification`: how they return.
-    `change`: annotations of the dead letters of those that are rejected."""
+    `change`: annotations of the dead letters of those that are rejected. `lost`: how requests of pools return, whose
+    worker has ended with them."""
+    pools = node.map.pools.queues if lost is not None else {}
     at_once = RETURNS_AT_ONCE if until is None or node.labour.done < until else 0
     for _, consumer, seq in entries[:at_once]:
         queue = consumer.ring.owner
-        if modification is not None:
+        if lost is not None and pools and (part := pools.get(queue.entity.queue_id)) and part.part == "requests":
+            node.setting_aside.work(queue, queue.modify, seq, lost)
+        elif modification is not None:
             node.setting_aside.work(queue, queue.modify, seq, modification)
         elif requeue:
             node.setting_aside.work(queue, queue.requeue, seq, counted)
@@ -248,7 +252,9 @@ def give_back(
     if rest:
         node.labour.done += STEPS_AT_ONCE
         node.soon(
-            lambda: give_back(node, rest, requeue=requeue, counted=counted, modification=modification, change=change)
+            lambda: give_back(
+                node, rest, requeue=requeue, counted=counted, modification=modification, change=change, lost=lost
+            )
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from clusterbroker.broker.access.authorization import TOO_LONG, Authorization
 from clusterbroker.broker.access.receiver import RETURN_STEPS, Consumer, give_back
 from clusterbroker.broker.queues.ring import Taker
 from clusterbroker.broker.queues.subscription import attach_of, hold_limit_ms
@@ -41,6 +42,8 @@ class Ledger(Protocol):
 
 class Session(Protocol):
     """The session that holds deliveries."""
+
+    access: Authorization
 
     @property
     def ledger(self) -> Ledger: ...
@@ -98,7 +101,7 @@ def _time_out(session: Session, node: Node, consumer: Taker, limit: int, now_ms:
         node.labour.done += RETURN_STEPS * len(entries)
         node.setting_aside.work(queue, queue.withdraw, [seq for _, _, seq in entries], attach)
     else:
-        give_back(node, entries, requeue=True, counted=True)
+        give_back(node, entries, requeue=True, counted=True, lost=session.access.lost(TOO_LONG))
     known = session.consumers.get(subscription.tag)
     if known is not None and known is subscription:  # a cancelled one's tag may be in use again
         queue.unsubscribe(known, now_ms)

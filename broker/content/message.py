@@ -13,6 +13,7 @@ from typing import Any, Final
 from clusterbroker.broker.content.formats import BASIC, format_of
 from clusterbroker.broker.wire.amqp091.domains import push_shortstr
 from clusterbroker.broker.wire.amqp091.properties import Properties
+from clusterbroker.journal.layout import ANSWERABLE
 from clusterbroker.journal.record import Message
 
 KEY_BYTES_MAX: Final = 255
@@ -77,7 +78,8 @@ def republished(message: Message, exchange: str, key: str, properties: Propertie
     header = message.header
     if properties is not None:
         header = format_of(message.format).header(header, properties)
-    return _published(message.format, exchange, key, header, message.body, now_ms)
+    made = _published(message.format, exchange, key, header, message.body, now_ms)
+    return with_flags(made, made.flags | ANSWERABLE) if message.flags & ANSWERABLE else made
 
 
 def died(message: Message, exchange: str, key: str, history: Properties, now_ms: int) -> Message:

@@ -32,7 +32,14 @@ def _number(name: str, about: str) -> Any:
 
 
 def _choice(name: str) -> Any:
-    return Meta(extra_json_schema={"enum": list(CHOICES[name])})
+    return Meta(extra={"take": _chosen}, extra_json_schema={"enum": list(CHOICES[name])})
+
+
+def _chosen(name: str, value: Any) -> Any:
+    """Refused (400) for another word: members could not read it in their log."""
+    if value not in CHOICES[name]:
+        raise bad_request(f"{name} is '{str(value)[:64]}': one of {', '.join(CHOICES[name])} is allowed")
+    return value
 
 
 class Settings(Form):
@@ -189,9 +196,15 @@ def _state(found: Group, numbers: dict[str, int]) -> str:
 
 
 def workers(reading: Reading, vhost: str, name: str) -> Listing[Launch]:
-    """Workers of a pool that were ordered, and are not gone; those that come by themselves are consumers only."""
+    """Workers of a pool that were ordered, and are not gone, of keys whose queues the user may read; those that come by
+    themselves are consumers only."""
     pool = _find(reading, vhost, name)
-    found = reading.map.pools.launches(pool.pool_id)
+    names = PoolNames(pool.name)
+    found = [
+        launch
+        for launch in reading.map.pools.launches(pool.pool_id)
+        if _may_read(reading, pool, names.request_queue(launch.key))
+    ]
     return Listing(
         found,
         name=lambda launch: launch.launch_id,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from msgspec.structs import replace
 
 from clusterbroker.broker.content.delays import fired_header
-from clusterbroker.broker.content.message import republished
+from clusterbroker.broker.content.message import republished, with_flags
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
@@ -24,6 +24,7 @@ from clusterbroker.broker.routing.choosing import EVERY, numbered
 from clusterbroker.broker.routing.delays import TARGETS, negated, undelayed
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.wire.amqp091.codec import make_message
+from clusterbroker.journal.layout import ANSWERABLE
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ class DueMessages:
         effort.due(message.header_length, targets)
         made = make_message(message.address, header, message.body, now_ms)
         assert isinstance(made, Message), "what was accepted is well-formed"
-        return made
+        return with_flags(made, made.flags | ANSWERABLE) if message.flags & ANSWERABLE else made
 
 
 def _number(message: Message) -> bytes:

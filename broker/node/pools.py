@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from clusterbroker.broker.pools.controller import key_of
 from clusterbroker.broker.pools.credentials import WorkerKey, user_of
 from clusterbroker.broker.pools.group_queue import GroupQueue
+from clusterbroker.broker.pools.losses import poison_of
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.broker.pools.passing_queue import PassingQueue
 from clusterbroker.broker.pools.responder import answer_to
@@ -48,6 +49,7 @@ class NodePools:
     answered  (pool, reason) -> requests that were answered here
     dead      (pool, reason) -> requests that died and were looked at here, whether somebody wanted an answer or not
     unheard   pool -> answers whose address is gone, or took none
+    poison    pool -> requests that went to its inventory
     """
 
     def __init__(self, node: PoolNode) -> None:
@@ -57,6 +59,7 @@ class NodePools:
         self.answered: Counter[tuple[LogIndex, str]] = Counter()
         self.dead: Counter[tuple[LogIndex, str]] = Counter()
         self.unheard: Counter[LogIndex] = Counter()
+        self.poison: Counter[LogIndex] = Counter()
 
     # -- what the map says --------------------------------------------------------------------------------------
 
@@ -69,6 +72,7 @@ class NodePools:
     def pool_ended(self, pool: Pool) -> None:
         """Nobody asks for its numbers any more."""
         self.unheard.pop(pool.pool_id, None)
+        self.poison.pop(pool.pool_id, None)
         for counter in (self.answered, self.dead):
             for key in [key for key in counter if key[0] == pool.pool_id]:
                 del counter[key]
@@ -129,6 +133,7 @@ class NodePools:
         answer = answer_to(pool, request, node.now_ms, self._why(pool, request))
         if answer is None:
             return
+        self._keep_poison(queue, pool, request, number, ticket)
         self.dead[pool.pool_id, answer.reason] += 1
         if answer.message is None:
             return
@@ -140,6 +145,18 @@ class NodePools:
     def _why(self, pool: Pool, request: Message) -> str:
         key = key_of(request.routing_key)
         return "" if key is None else self._node.pool_desk.failure(pool.pool_id, key)
+
+    def _keep_poison(self, queue: LocalQueue, pool: Pool, request: Message, number: int, ticket: Ticket) -> None:
+        """A copy of a request with which workers were lost to the end, once over failovers."""
+        node = self._node
+        names = node.map.pools.names(pool.pool_id)
+        copy = poison_of(request, names.exchange, node.now_ms)
+        vhost = node.vhosts.get(pool.vhost)
+        inventory = None if copy is None or vhost is None else vhost.queues.get(names.poison)
+        if copy is not None and inventory is not None and not inventory.deleted:
+            producer = dead_letter_producer(queue.entity.queue_id, queue.entity.gap_epoch)
+            inventory.publish_named(producer, number, copy, ticket, node.now_ms)
+            self.poison[pool.pool_id] += 1
 
     def _say(self, queue: LocalQueue, pool: Pool, address: str, answer: Message, number: int, ticket: Ticket) -> bool:
         node = self._node

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from clusterbroker.broker.pools.losses import REJECTED, was_lost
 from clusterbroker.broker.pools.messages import GroupTold
 from clusterbroker.broker.pools.passing_queue import AGAIN_MS
 from clusterbroker.broker.pools.ports import PoolHost
@@ -283,6 +284,14 @@ class GroupQueue(Queue):
             self.dead_letters.give_up(seq, self.ring.message(seq), "cancelled")
         else:
             super().remove(seq)
+
+    def requeue(self, seq: int, counted: bool) -> None:
+        """A worker rejected it: what was lost with another worker before is not what happened last."""
+        message = self.ring.message(seq) if counted and not self.deleted else None
+        if message is not None and was_lost(message):
+            self.modify(seq, REJECTED)
+        else:
+            super().requeue(seq, counted)
 
     # -- closed -------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ The answer goes to `reply_to` over the default exchange, with the request's corr
     x-pool, x-key      of the request
     x-detail           the same in a sentence
 
+Only a request whose publisher may hear it there is answered (flag ANSWERABLE, `broker.access.pool_requests`).
+
 An answer that dies is not answered: it has no `x-first-death-reason` of this pool's queues, or it is of type `error`.
 """
 
@@ -19,6 +21,7 @@ from clusterbroker.broker.content.message import KEY_BYTES_MAX, new_message
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.cluster.wiring.pool_entities import Pool
+from clusterbroker.journal.layout import ANSWERABLE
 from clusterbroker.journal.record import Message
 
 ERROR: Final = "error"
@@ -58,7 +61,11 @@ def answer_to(pool: Pool, request: Message, now_ms: int, why: str = "") -> Answe
     if not isinstance(reason, str) or reason not in DETAILS or (properties.type == ERROR and STATUS in headers):
         return None
     reply_to = properties.reply_to or ""
-    if not reply_to or len(reply_to.encode("utf-8", "surrogateescape")) > KEY_BYTES_MAX:
+    if (
+        not reply_to
+        or not request.flags & ANSWERABLE
+        or len(reply_to.encode("utf-8", "surrogateescape")) > KEY_BYTES_MAX
+    ):
         return Answer(reason, "", None)
     said: dict[str, Any] = {
         STATUS: reason.encode() if pool.settings.status_type == "bytes" else reason,

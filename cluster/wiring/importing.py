@@ -16,6 +16,7 @@ from .commands import Defining
 from .exchange_rules import STAGING
 from .imports import PART_COMMANDS_MAX, PARTS_MAX, Import, Key, blamed, key_of, keys_of
 from .parts import MapParts
+from .pool_names import PoolNames
 from .snapshot import Snapshot, StagedImport
 from .topology import EXPECTED
 
@@ -257,7 +258,11 @@ class Imports:
     def end_if_contended(self, changes: list[Change]) -> None:
         """Others changed what a staged import was folded on: it ends, and its proposer begins anew."""
         held = self.current
-        if held is not None and not held.accepted and any(key_of(change) in held.read for change in changes):
+        if held is None or held.accepted:
+            return
+        pools = [change.pool for change in changes if isinstance(change, events.PoolChanged)]
+        closes = any(True for pool in pools for _ in _closed_by(pool.vhost, pool.name, held.read))
+        if closes or any(key_of(change) in held.read for change in changes):
             self._end(held, changes)
 
     def refuse_contended(self, command: c.AnyCommand) -> None:
@@ -277,6 +282,10 @@ class Imports:
         """
         if isinstance(command, c.Loosen):
             command = command.ending
+        if isinstance(command, c.DeclarePool):
+            yield from self._missing_vhost(command.vhost)
+            yield from self._of_pool(command)
+            return
         key = key_of(command)
         if key is None:
             return
@@ -301,6 +310,12 @@ class Imports:
     def _missing_vhost(self, vhost: str) -> Iterable[Key]:
         if vhost not in self._parts.vhosts.by_name:
             yield "vhost", vhost
+
+    def _of_pool(self, command: c.DeclarePool) -> Iterable[Key]:
+        """What an import has of the names that a pool would close."""
+        assert self.current is not None, "an import is decided"
+        for kind, vhost, name in _closed_by(command.vhost, command.name, self.current.locks):
+            yield from self._missing(kind, vhost, name)
 
     def _missing(self, kind: str, vhost: str, name: str) -> Iterable[Key]:
         topology = self._parts.vhosts.look(vhost)
@@ -332,3 +347,16 @@ class Imports:
             else:
                 self._stage(held, commands)
             self.current = held
+
+
+def _closed_by(vhost: str, pool: str, keys: Iterable[Key]) -> Iterable[Key]:
+    """Those of the queues and exchanges that are a pool's by their names."""
+    try:
+        names = PoolNames(pool)
+    except UnicodeEncodeError:
+        return  # no pool has such a name
+    for key in keys:
+        if (key[:2] == ("exchange", vhost) and key[2] in names.exchanges) or (
+            key[:2] == ("queue", vhost) and names.has_queue(key[2])
+        ):
+            yield key

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from clusterbroker.cluster.errors import PreconditionFailed
 
 from .patterns import PatternError, compiled
 from .pool_entities import PoolSettings
 from .pool_names import POOL_BYTES_MAX, PoolNames, encoded
+from .queue_settings import QueueSettings
 
 KEY_BYTES_MAX: Final = 255
 """Of a group's key, as of any routing key."""
@@ -34,6 +37,11 @@ RANGES: Final[dict[str, tuple[int, int]]] = {
     "grace_s": (0, _S_MAX),
 }
 """The numbers that a setting may have."""
+_WAITING: Final = (
+    "message_ttl_ms", "max_length", "max_length_bytes", "overflow", "dead_letter_exchange", "dead_letter_routing_key",
+    "dead_letter_strategy", "delivery_limit",
+)  # fmt: skip
+"""Settings that take messages out of a queue, or keep them from it."""
 CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "ready": ("consumer", "event"),
     "scaling": ("own", "hpa", "keda", "fixed"),
@@ -106,6 +114,17 @@ def _waiting(names: PoolNames, settings: PoolSettings) -> dict[str, Any]:
 def dead_arguments() -> dict[str, Any]:
     """Of the queue of requests that died: it takes all."""
     return {"x-queue-type": "classic"}
+
+
+def of_pool(settings: QueueSettings, part: str) -> QueueSettings:
+    """The settings that hold for a queue of a pool, of those that policies and arguments make: it ends with its pool
+    alone, and those that died wait for their answers whatever a policy says."""
+    changed: dict[str, Any] = {"expires_ms": None}
+    if part == "dead":
+        plain = QueueSettings()
+        changed.update((field, getattr(plain, field)) for field in _WAITING)
+    kept = tuple((field, source) for field, source in settings.sources if field not in changed)
+    return replace(settings, **changed, sources=kept)
 
 
 def bounded_arguments(most: int) -> dict[str, Any]:

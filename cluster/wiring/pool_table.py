@@ -60,7 +60,7 @@ class PoolHeld:
 class PoolTable:
     """All pools. Its attributes are for the fold; others ask its methods."""
 
-    __slots__ = ("_index", "_vhosts", "by_id", "by_prefix", "launched", "queues")
+    __slots__ = ("_index", "_vhosts", "by_id", "by_prefix", "delayed", "launched", "queues")
 
     def __init__(self, vhosts: Vhosts, index: QueueIndex) -> None:
         """None."""
@@ -71,6 +71,8 @@ class PoolTable:
         """Vhost and encoded name."""
         self.queues: dict[QueueId, PoolQueue] = {}
         self.launched: dict[str, PoolHeld] = {}
+        self.delayed: set[QueueId] = set()
+        """In which requests of later wait."""
 
     # ---- questions ----
 
@@ -133,6 +135,15 @@ class PoolTable:
         if held is None or key is None or key in held.groups or held.pool.deleting:
             return None
         return held.pool, key
+
+    def delays(self, queue_id: QueueId) -> bool:
+        """Whether a queue holds a pool's requests of later."""
+        return queue_id in self.delayed
+
+    def dead_letters_of(self, vhost: str, exchange: str) -> Pool | None:
+        """The pool whose requests die to this exchange."""
+        held = self.by_prefix.get((vhost, exchange.partition("-")[0]))
+        return held.pool if held is not None and exchange == held.names.exchange_of(held.names.dead) else None
 
     def owner_of_exchange(self, vhost: str, name: str) -> Pool | None:
         """The pool that an exchange belongs to."""
@@ -207,6 +218,8 @@ class PoolTable:
         for queue_id, part in parts:
             if queue_id in self._index.by_id:
                 self.queues[queue_id] = PoolQueue(pool.pool_id, part)
+        if pool.delayed in self._index.by_id:
+            self.delayed.add(pool.delayed)
 
     def save(self, snapshot: Snapshot) -> None:
         """Write this part of the map into a snapshot."""

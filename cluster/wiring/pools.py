@@ -282,6 +282,7 @@ class Pools:
             changes.append(LaunchEnded(launch))
         for queue_id in (pool.orphans, pool.dead, pool.activity, pool.poison):
             self.table.queues.pop(queue_id, None)
+        self.table.delayed.discard(pool.delayed)
         del self.table.by_id[pool.pool_id], self.table.by_prefix[pool.vhost, encoded(pool.name)]
         changes.append(PoolEnded(pool))
 

@@ -31,6 +31,7 @@ from .importing import Imports
 from .imports import Import
 from .parts import MapParts
 from .policies import ExchangeSettings
+from .pool_rules import of_pool
 from .queue_settings import QueueSettings
 from .snapshot import Snapshot
 from .vhosts import NOWHERE
@@ -270,7 +271,13 @@ class ClusterView:
 
     def effective(self, queue: Queue) -> QueueSettings:
         """The settings that hold for a queue now: arguments and policies merged (`.explain()` says how)."""
-        return self._vhosts[queue.vhost].policies.queue_settings(queue)
+        settings = self._vhosts[queue.vhost].policies.queue_settings(queue)
+        part = self.pools.queues.get(queue.queue_id)
+        return (
+            settings
+            if part is None or not (settings.policy or settings.operator_policy)
+            else of_pool(settings, part.part)
+        )
 
     def exchange_settings(self, exchange: Exchange) -> ExchangeSettings:
         """The settings that hold for an exchange now."""

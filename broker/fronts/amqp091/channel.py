@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from clusterbroker.broker.access.authorization import OVER
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.publisher import Publisher
 from clusterbroker.broker.access.questions import Asked, review
@@ -382,14 +383,15 @@ class Channel:
             withdraw, self.asked = self.asked.withdraw, self.asked._replace(withdraw=None)
             withdraw()
         self.ledger.flowing = False
+        lost = self.access.lost(OVER) if counted else None
         consumers = tuple(self.consumers.values())
         self.consumers.clear()
         let_go(node, consumers, node.labour.done + 1 if until is None else until)
         if self.transaction is not None:
             for entries in self.transaction.abandoned():
-                give_back(node, entries, requeue=True, counted=counted, until=until)
+                give_back(node, entries, requeue=True, counted=counted, until=until, lost=lost)
             self.transaction = None
-        give_back(node, self.ledger.drain(), requeue=True, counted=counted, until=until)
+        give_back(node, self.ledger.drain(), requeue=True, counted=counted, until=until, lost=lost)
         if self.traced is not None:
             self.traced.settled(0, True, "closed")
         detach_replies(self)

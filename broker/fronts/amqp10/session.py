@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from clusterbroker.broker.access.authorization import OVER
 from clusterbroker.broker.access.publisher import Publisher
 from clusterbroker.broker.access.receiver import give_back
 from clusterbroker.broker.access.timeouts import check_timeouts
@@ -513,7 +514,8 @@ class Session:
         self.closing = True
         self.table.end(event, node.labour.done + 1 if until is None else until)
         self.transactions.abandon(counted)
-        give_back(node, self.ledger.drain(), requeue=True, counted=counted, until=until)
+        lost = self.access.lost(OVER) if counted else None
+        give_back(node, self.ledger.drain(), requeue=True, counted=counted, until=until, lost=lost)
         if self.traced is not None:
             self.traced.settled(0, True, "closed")
         node.confirming.pop(self, None)

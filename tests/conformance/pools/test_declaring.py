@@ -59,6 +59,15 @@ def test_an_unknown_template_is_refused(target: Target, name: Name) -> None:
     assert "known are noop" in refused.json()["reason"]
 
 
+@rule("2")
+@pytest.mark.parametrize(("setting", "word"), [("ready", "now"), ("scaling", ""), ("status_type", 5)])
+def test_a_setting_has_one_of_its_words(pool: PoolOfTest, setting: str, word: object) -> None:
+    for method, path in (("PUT", pool.path), ("POST", f"{pool.path}/set")):
+        refused = pool.target.api(method, path, {setting: word})
+        assert refused.status_code == 400
+        assert f"{setting} is '{word}': one of " in refused.json()["reason"]
+
+
 @rule("4")
 @pytest.mark.parametrize(
     ("method", "arguments"),
@@ -79,6 +88,7 @@ def test_an_unknown_template_is_refused(target: Target, name: Name) -> None:
         ("basic_consume", {"queue": "{}-orphan"}),
         ("basic_consume", {"queue": "{}-dl"}),
         ("basic_get", {"queue": "{}-dl"}),
+        ("basic_publish", {"exchange": "{}-dl-xchg", "routing_key": "42", "body": b""}),
     ],
 )
 def test_what_is_a_pools_is_closed(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterbroker.broker.content.message import new_message
+from clusterbroker.broker.content.message import new_message, with_flags
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.pools.responder import answer_to
 from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.cluster.ids import LogIndex, QueueId
 from clusterbroker.cluster.wiring.pool_entities import Pool, PoolSettings
+from clusterbroker.journal.layout import ANSWERABLE
 from clusterbroker.journal.record import Message
 
 DEAD = {"x-first-death-reason": "expired"}
@@ -22,7 +23,14 @@ def pool(**settings: Any) -> Pool:
 
 def request(headers: dict[str, Any] | None = None, **about: Any) -> Message:
     properties = Properties(headers={**DEAD, **(headers or {})}, **about)
-    return new_message("core-dl-xchg", "42", properties, b"body", 5)
+    made = new_message("core-dl-xchg", "42", properties, b"body", 5)
+    return with_flags(made, made.flags | ANSWERABLE)
+
+
+def test_who_may_not_hear_it_is_not_answered() -> None:
+    asked = request(reply_to="q")
+    answer = answer_to(pool(), with_flags(asked, asked.flags & ~ANSWERABLE), 7)
+    assert answer == ("expired", "", None)
 
 
 def test_an_answer() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.cluster.errors import Contended, LimitReached, PreconditionFailed
+from clusterbroker.cluster.errors import AccessRefused, Contended, LimitReached, PreconditionFailed
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring import snapshot
@@ -273,3 +273,22 @@ def test_parts_and_slices(world: World) -> None:
     world.must(*[queue(f"there{n}") for n in range(1000)])
     policies = [c.PutPolicy(vhost="/", name=f"p{n}", pattern="", definition={"max-length": 1}) for n in range(20)]
     assert world.map.next_slice(policies, 0) == 4, "each makes nodes look at a thousand queues"
+
+
+def test_a_pool_takes_no_names_of_an_import_that_is_decided(world: World) -> None:
+    world.must(queue("before"))
+    assert world.part(queue("core-req-7"), queue("free"), queue("core-dl-xchg-not")).error is None
+    world.refused(c.DeclarePool(vhost="/", name="core"))
+    assert world.do(c.DeclarePool(vhost="/", name="other")).error is None
+    while world.map.importing is not None:
+        world.go_on()
+    assert isinstance(world.do(c.DeclarePool(vhost="/", name="core")).error, PreconditionFailed)
+    assert {"before", "core-req-7", "free"} <= {one.name for one in world.map.queues()}
+
+
+def test_an_import_takes_no_names_of_a_pool_that_came_while_it_was_read(world: World) -> None:
+    assert world.part(queue("core-req-7"), last=False).error is None
+    assert world.do(c.DeclarePool(vhost="/", name="core")).error is None
+    if world.map.importing is not None:
+        assert isinstance(world.part(queue("more"), number=1).error, AccessRefused)
+    assert world.map.importing is None

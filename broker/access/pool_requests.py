@@ -1,0 +1,53 @@
+"""Requests on their way into a worker pool: whether the broker may answer them in their publisher's place.
+
+A request that dies is answered by the broker, which may publish to any queue. So a request says with its publish, as a
+flag, that its publisher may have its answer where `reply_to` says:
+
+    a direct reply address        nobody else knows it
+    a queue                       the user may publish there by the default exchange, or read it
+    anything else, and letters    no answer: the responder passes it over
+    of other queues
+
+The flag is the message's for as long as it is in pools: it moves, dies and waits with it. A client cannot set it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from clusterbroker.broker.access.services import REPLY_TO
+from clusterbroker.broker.content.message import with_flags
+from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.journal.layout import ANSWERABLE, HAS_REPLY_TO
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.access.authorization import Authorization
+    from clusterbroker.broker.queues.handle import QueueHandle
+    from clusterbroker.cluster.wiring.pool_table import PoolTable
+    from clusterbroker.journal.record import Message
+
+
+def enters_pool(pools: PoolTable, targets: Sequence[QueueHandle]) -> bool:
+    """Whether one of these queues is a pool's."""
+    return any(queue.entity.queue_id in pools.queues or pools.delays(queue.entity.queue_id) for queue in targets)
+
+
+def answerable(access: Authorization, messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages, with the flag where their publisher may have an answer."""
+    return [
+        with_flags(message, message.flags | ANSWERABLE)
+        if message.flags & HAS_REPLY_TO and _may_hear(access, properties_of(message).reply_to or "")
+        else message
+        for message in messages
+    ]
+
+
+def _may_hear(access: Authorization, address: str) -> bool:
+    if address.startswith(f"{REPLY_TO}."):
+        return True
+    rights, vhost = access.rights, access.vhost.name
+    may = rights.may_publish
+    if rights.allowed(vhost, "write", "") and (may is None or may("", address)):
+        return True
+    return rights.allowed(vhost, "read", address)

@@ -1,0 +1,57 @@
+"""What a request says of workers that were lost with it: annotations that its log has, so they survive owners (pure).
+
+    x-lost-WORKER     when and how this worker was lost with the request; WORKER: its launch, or its connection
+    x-last-return     `lost`, or `rejected`: how it came back last
+
+A request that dies of its delivery limit after a loss is poison: a copy goes to the pool's inventory, as it was
+published, with the header x-poison, a table of `workers` (worker -> how), `key`, and `at`, ms since 1970.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from clusterbroker.broker.content.message import republished
+from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.queues.modification import Modification
+from clusterbroker.broker.wire.amqp10.types import Symbol, encode
+from clusterbroker.journal.record import Message
+
+LOST: Final = "x-lost-"
+LAST: Final = "x-last-return"
+POISON: Final = "x-poison"
+REASON: Final = "x-first-death-reason"
+_DEATHS: Final = ("x-death", "x-first-death-", "x-last-death-", "x-opt-deaths", "x-delivery-count", LOST, LAST, POISON)
+
+
+def lost(worker: str, why: str, now_ms: int) -> Modification:
+    """A request returns whose worker was lost: a failure, and a mark of it."""
+    name = LOST + worker.encode("ascii", "replace").decode()[:200]
+    return Modification(True, change=encode({Symbol(name): f"{why}, at {now_ms}", Symbol(LAST): "lost"}))
+
+
+REJECTED: Final = Modification(True, change=encode({Symbol(LAST): "rejected"}))
+"""A request returns that a worker did not want, after one was lost with it."""
+
+
+def was_lost(message: Message) -> bool:
+    """Whether the request came back last because its worker was lost."""
+    return (properties_of(message).headers or {}).get(LAST) == "lost"
+
+
+def poison_of(request: Message, exchange: str, now_ms: int) -> Message | None:
+    """The copy for the inventory, addressed as the request was; None: it is no poison."""
+    properties = properties_of(request)
+    headers = properties.headers or {}
+    if headers.get(REASON) != "delivery_limit" or headers.get(LAST) != "lost":
+        return None
+    key = request.routing_key.decode("utf-8", "surrogateescape")
+    about: dict[str, Any] = {
+        "workers": {name.removeprefix(LOST): how for name, how in headers.items() if name.startswith(LOST)},
+        "key": key,
+        "at": now_ms,
+    }
+    kept = {name: value for name, value in headers.items() if not name.startswith(_DEATHS)}
+    return republished(request, exchange, key, replace(properties, headers={**kept, POISON: about}), now_ms)
