@@ -195,9 +195,7 @@ def test_no_request_moves_to_a_group_that_may_end(steps: list[tuple[Any, ...]]) 
                 controller.done(refused)
                 under_way = None
             case ("failed",) if under_way is not None:
-                if under_way[0] == "settle":  # refused: the map keeps them still
-                    kept |= set(under_way[1])
-                controller.failed()
+                controller.failed()  # of a settle: it may come true all the same
                 under_way = None
             case ("take",) if controller.leaving:
                 number, reason = controller.leaving.popleft()
