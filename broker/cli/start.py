@@ -33,6 +33,7 @@ from clusterbroker.broker.server.supervisor import Supervisor
 from clusterbroker.broker.server.tls import BadCertificate, Chain, watch
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.server.foreman_desk import ForemanDesk
     from clusterbroker.broker.server.foreman_process import ForemanProcess
     from clusterbroker.broker.server.management import ManagementProcess
 
@@ -129,6 +130,14 @@ def _foreman(options: ServerOptions, log: NodeLog, form: str, level: str) -> For
     return ForemanProcess(options.node.name, directory, options.pools_file, log, words)
 
 
+def _desk(shell: NodeShell, foreman: ForemanProcess) -> ForemanDesk:
+    from clusterbroker.broker.server.foreman_desk import ForemanDesk
+
+    desk = ForemanDesk(shell, foreman)
+    desk.begin()
+    return desk
+
+
 BEGIN_AGAIN = -1
 """The cluster has taken the node for dead: it closes everything and starts anew, as a new incarnation."""
 
@@ -209,6 +218,7 @@ async def _live(
         identity = shell.storage.parts.identity
         foreman.cluster = identity.cluster_id or identity.disk_id
         foreman.begin(loop)
+    desk = None if foreman is None else _desk(shell, foreman)
     sayer.listening(listening)
     supervisor.notify("READY=1", f"STATUS={options.node.name}: clients are accepted")
     _quiet_collector()
@@ -228,6 +238,8 @@ async def _live(
         log.emit("info", "node.stopping")
     if not isinstance(failure, Restart):
         supervisor.notify("STOPPING=1")
+    if desk is not None:
+        desk.end()
     for companion in (beside, foreman):
         if companion is not None:
             companion.pause()  # who stops the node may have told it as well: that is no reason for another

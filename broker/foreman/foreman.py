@@ -362,7 +362,7 @@ class _Hand:
 
     def _ends_with_node(self, seen: Seen) -> bool:
         wanted = self._foreman.launches.get(seen.worker_id)
-        template = self._foreman.template(wanted.spec.template if wanted is not None else seen.pool)
+        template = self._foreman.template(wanted.spec.template if wanted is not None else seen.template or seen.pool)
         return template is None or template.on_node_exit == "kill"
 
     def _grace_s(self, worker_id: str) -> float:

@@ -92,6 +92,8 @@ class Seen:
     """The most so far; 0: the driver cannot tell."""
     why: str = ""
     """More of its end than the exit status: "out of memory"."""
+    template: str = ""
+    """By which it was started; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)

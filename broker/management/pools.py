@@ -13,7 +13,7 @@ from msgspec import Meta
 from msgspec.structs import asdict
 
 from clusterbroker.cluster.wiring import commands as c
-from clusterbroker.cluster.wiring.pool_entities import Group, Launch, Pool, PoolSettings
+from clusterbroker.cluster.wiring.pool_entities import NOOP, Group, Launch, Pool, PoolSettings
 from clusterbroker.cluster.wiring.pool_names import PoolNames
 from clusterbroker.cluster.wiring.pool_rules import CHOICES, RANGES
 
@@ -23,9 +23,6 @@ from .forms import Form, Said
 from .paging import Listing
 from .reading import Document, Reading
 
-NOOP: Final = "noop"
-"""The template without a driver: workers come by themselves."""
-TEMPLATES: Final = (NOOP,)
 SETTINGS: Final = PoolSettings.__struct_fields__
 
 
@@ -76,7 +73,9 @@ class Settings(Form):
 class Declaration(Settings):
     """A worker pool."""
 
-    template: Annotated[str, Meta(extra_json_schema={"enum": list(TEMPLATES)})] = NOOP
+    template: Annotated[str, Meta(max_length=64, description="A section [pools.NAME] of the members; noop: none")] = (
+        NOOP
+    )
 
 
 # -- what there is --------------------------------------------------------------------------------------------
@@ -212,7 +211,8 @@ def workers(reading: Reading, vhost: str, name: str) -> Listing[Launch]:
         place=lambda launch: (pool.vhost, launch.launch_id),
         document=lambda launch: {
             "vhost": pool.vhost, "pool": pool.name, "id": launch.launch_id, "key": launch.key, "place": launch.place,
-            "version": launch.version, "generation": launch.generation, "revoked": launch.revoked,
+            "version": launch.version, "generation": launch.generation, "retired": launch.retired,
+            "revoked": launch.revoked,
         },
     )  # fmt: skip
 
@@ -221,10 +221,8 @@ def workers(reading: Reading, vhost: str, name: str) -> Listing[Launch]:
 
 
 def declaration(said: Said, at_ms: int, vhost: str, name: str) -> c.DeclarePool:
-    """Refused (400) for a template that no member has."""
+    """The node that orders it refuses (400) a template that no member has."""
     body = Declaration.of(said)
-    if body.template not in TEMPLATES:
-        raise bad_request(f"no template '{body.template[:255]}': known are {', '.join(TEMPLATES)}")
     return c.DeclarePool(at_ms=at_ms, vhost=vhost, name=name, template=body.template, settings=body.settings())
 
 

@@ -37,6 +37,7 @@ from clusterbroker.broker.node.log_clock import LogClock
 from clusterbroker.broker.node.mistakes import SettingAside
 from clusterbroker.broker.node.occupancy import Occupancy
 from clusterbroker.broker.node.options import NodeOptions
+from clusterbroker.broker.node.pool_desk import PoolDesk
 from clusterbroker.broker.node.pools import NodePools
 from clusterbroker.broker.node.postponed import Postponed
 from clusterbroker.broker.node.sole_connections import SoleConnections
@@ -169,6 +170,7 @@ class Node:
         self.moving = Moving(self)
         self.ends = Ends(self)
         self.recovery = LinkRecovery(self)
+        self.pool_desk: PoolDesk = PoolDesk(self)
         self.pools = NodePools(self)
         self.sole_connections = SoleConnections(self, self.ends)
         self.urgent = False  # somebody waits for the next group; otherwise it holds acknowledgements only

@@ -46,6 +46,7 @@ from typing import Any, Final, NoReturn, Protocol
 import msgspec
 
 from clusterbroker.broker.node.messages import AnyRelay, AnyRequest, More, RelayMessage
+from clusterbroker.broker.pools.messages import AnyPool
 from clusterbroker.broker.remote.messages import AnyProxy
 from clusterbroker.broker.stats.peer_messages import AnyCensus
 from clusterbroker.broker.streams.messages import AnyStream
@@ -96,7 +97,7 @@ class Joining:
 Payload = bytes | bytearray | memoryview
 Handler = Callable[[str, Any, memoryview], object]
 
-HEADS: Final = decoder(AnyReplication, AnyProxy, AnyRequest, AnyRelay, AnyCensus, AnyStream, More)
+HEADS: Final = decoder(AnyReplication, AnyProxy, AnyRequest, AnyRelay, AnyCensus, AnyStream, AnyPool, More)
 ROUNDS_MAX: Final = 10_000
 """So often may an answer to itself lead to another one. Frames do not count: a failover has one for each queue."""
 HELD_FRAMES_MAX: Final = 10_000

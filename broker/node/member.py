@@ -6,11 +6,9 @@
     NONE       otherwise                                         nothing but the handle
 
 Roles follow the map's changes, in log order, so every node changes its own at the same index. Every queue has one
-handle for the sessions of this node: a RemoteQueue, in any role; only a transient queue that lives here is its own
-handle.
-
-A restarted node finds its former queues as replicas, also those that it owned: its ownership ended with its process.
-It owns nothing before its new incarnation is registered, and nothing after the map has failed that incarnation.
+handle for this node's sessions: a RemoteQueue, in any role; only a transient queue that lives here is its own handle.
+A restarted node finds its former queues as replicas: its ownership ended with its process. It owns nothing before its
+new incarnation is registered, and nothing after the map has failed that incarnation.
 """
 
 from __future__ import annotations
@@ -61,6 +59,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.effects import Group
     from clusterbroker.broker.node.link_recovery import LinkRecovery
     from clusterbroker.broker.node.mistakes import SettingAside
+    from clusterbroker.broker.node.pool_desk import PoolDesk
     from clusterbroker.broker.queues.handle import QueueHandle
     from clusterbroker.broker.streams.streams import Streams
 
@@ -85,6 +84,7 @@ class MemberNode(NodeCore, FactoryNode, Protocol):
     """The node, as its role in a cluster uses it (`core.Node`)."""
 
     damages: Damages
+    pool_desk: PoolDesk
     occupancy: Occupancy
     recovery: LinkRecovery
     replies: Replies | None
@@ -148,7 +148,7 @@ class MemberRole:
         )  # fmt: skip
         for heads, handler in handlers:
             self.hub.handlers.update(dict.fromkeys(heads, handler))
-        self.hub.handlers.update(self.replies.handlers)
+        self.hub.handlers.update({**self.replies.handlers, **node.pool_desk.handlers})
 
     @property
     def incarnation(self) -> int:
@@ -246,6 +246,7 @@ class MemberRole:
         """All changes of a command have been carried out."""
         if self._members_changed:
             self._members_changed = False
+            self.node.pool_desk.members_changed()
             self._renew_minimums()
             self.failover.applied()
         self.alarms.owners_changed()
@@ -427,17 +428,15 @@ class MemberRole:
         self.alarms.linked(peer)
         self.occupancy.linked(peer)
         self.node.streams.linked(peer)
+        self.node.pool_desk.linked(peer)
 
     def _link_ends(self, peer: str) -> None:
         self.hub.unlink(peer)
         self.copying.backup.unlinked(peer)
         self.copying.primary.unlinked(peer, self.node.now_ms)
-        self.owned_queues.unlinked(peer)
-        self.remote_queues.unlinked(peer)
-        self.replies.unlinked(peer)
-        self.alarms.unlinked(peer)
-        self.occupancy.unlinked(peer)
-        self.node.streams.unlinked(peer)
+        remote, streams = self.remote_queues, self.node.streams
+        for part in (self.owned_queues, remote, self.replies, self.alarms, self.occupancy, streams):
+            part.unlinked(peer)
 
     def lease(self, leased: bool) -> None:
         """Whether this node may speak to clients."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import ClientCore
     from clusterbroker.broker.node.mistakes import SettingAside
     from clusterbroker.broker.node.occupancy import Occupancy
+    from clusterbroker.broker.node.pool_desk import PoolDesk
     from clusterbroker.broker.node.ports import NodeCore
 
     class PoolNode(NodeCore, Protocol):
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
         clients: dict[str, ClientCore]
         occupancy: Occupancy
+        pool_desk: PoolDesk
         setting_aside: SettingAside
 
         def reply(self, vhost: str, key: str, message: Message) -> bool: ...
@@ -92,12 +94,17 @@ class NodePools:
         self._tell(group.queue_id)
         pool = self._node.map.pools.get(group.pool_id)
         orphans = None if pool is None else self._node.queues.get(pool.orphans)
-        if group.moving and isinstance(orphans, OrphanQueue):
-            orphans.group_required(group.key)
+        if isinstance(orphans, OrphanQueue):
+            if group.moving:
+                orphans.group_required(group.key)
+            orphans.group_changed(group.key)
 
     def group_ended(self, group: Group) -> None:
         """A pool that is deleted ends when its groups have."""
         pool = self._node.map.pools.get(group.pool_id)
+        orphans = None if pool is None else self._node.queues.get(pool.orphans)
+        if isinstance(orphans, OrphanQueue):
+            orphans.group_changed(group.key)
         if pool is not None and pool.deleting:
             self._tell(pool.orphans)
 
@@ -135,7 +142,7 @@ class NodePools:
         pool = None if part is None else node.map.pools.get(part.pool_id)
         if pool is None:
             return
-        answer = answer_to(pool, request, node.now_ms)
+        answer = answer_to(pool, request, node.now_ms, self._why(pool, request))
         if answer is None:
             return
         self._keep_poison(queue, pool, request, number, ticket)
@@ -146,6 +153,10 @@ class NodePools:
             self.answered[pool.pool_id, answer.reason] += 1
         else:
             self.unheard[pool.pool_id] += 1
+
+    def _why(self, pool: Pool, request: Message) -> str:
+        key = key_of(request.routing_key)
+        return "" if key is None else self._node.pool_desk.failure(pool.pool_id, key)
 
     def _keep_poison(self, queue: LocalQueue, pool: Pool, request: Message, number: int, ticket: Ticket) -> None:
         """A copy of a request with which workers were lost to the end, once over failovers."""

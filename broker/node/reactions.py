@@ -152,6 +152,16 @@ def authorization_changed(node: ReactingNode, change: changes.UserChanged | chan
             node.setting_aside.notify(connection, connection.review_rights)
 
 
+def launch_changed(node: ReactingNode, change: changes.LaunchChanged) -> None:
+    node.pools.launch_changed(change.launch)
+    node.pool_desk.launch_changed(change.launch, ended=False)
+
+
+def launch_ended(node: ReactingNode, change: changes.LaunchEnded) -> None:
+    node.pools.launch_changed(change.launch)
+    node.pool_desk.launch_changed(change.launch, True, change.exit_status, change.peak_bytes)
+
+
 OF_MEMBERS: Final = {
     changes.MemberChanged: "member_changed",
     changes.MemberForgotten: "member_forgotten",
@@ -175,8 +185,8 @@ REACTIONS: Final[dict[type, Callable[[ReactingNode, Any], None]]] = {
     changes.PoolEnded: lambda node, change: node.pools.pool_ended(change.pool),
     changes.GroupChanged: lambda node, change: node.pools.group_changed(change.group),
     changes.GroupEnded: lambda node, change: node.pools.group_ended(change.group),
-    changes.LaunchChanged: lambda node, change: node.pools.launch_changed(change.launch),
-    changes.LaunchEnded: lambda node, change: node.pools.launch_changed(change.launch),
+    changes.LaunchChanged: launch_changed,
+    changes.LaunchEnded: launch_ended,
     changes.ExchangeDeclared: exchange_declared,
     changes.ExchangeDeleted: exchange_deleted,
     changes.Bound: lambda node, change: node.vhosts[change.binding.vhost].bind(change.binding),

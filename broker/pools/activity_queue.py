@@ -10,6 +10,7 @@ from typing import Final
 
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.pools.controller import key_of
+from clusterbroker.broker.pools.messages import WorkerTold
 from clusterbroker.broker.pools.ports import PoolHost
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
@@ -20,6 +21,7 @@ from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.record import Message, read_records
 
 EVENT: Final = "x-event"
+WORKER: Final = "x-worker-id"
 EVENTS: Final = frozenset(("started", "ready", "request-received", "progress", "draining"))
 TOLD_MS: Final = 250
 TOLD_MAX: Final = 1000
@@ -52,7 +54,13 @@ class ActivityQueue(Queue):
 
     def _heard(self, message: Message, now_ms: int) -> None:
         key = key_of(message.routing_key)
-        if key is None or now_ms - self._told.get(key, -TOLD_MS) < TOLD_MS or not _is_event(message):
+        if key is None:
+            return
+        headers = properties_of(message).headers or {}
+        event = _text(headers.get(EVENT))
+        if event == "ready" and (worker_id := _text(headers.get(WORKER))):
+            self.node.pool_desk.tell_worker(WorkerTold(self._part.pool_id, worker_id[:64], ready=True))
+        if now_ms - self._told.get(key, -TOLD_MS) < TOLD_MS or event not in EVENTS:
             return
         pools = self.node.map.pools
         group, vhost = pools.group(self._part.pool_id, key), self.node.vhosts.get(self.entity.vhost)
@@ -66,8 +74,8 @@ class ActivityQueue(Queue):
             queue.touch(now_ms, lambda _ready, _consumers: None)
 
 
-def _is_event(message: Message) -> bool:
-    event = (properties_of(message).headers or {}).get(EVENT)
-    if isinstance(event, bytes):
-        event = event.decode(errors="replace")
-    return isinstance(event, str) and event in EVENTS
+def _text(value: object) -> str:
+    """Of a header; empty: it is no text."""
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    return value if isinstance(value, str) else ""

@@ -5,11 +5,16 @@ pool's delay: no publish, delivery, acknowledgement or report. A long computatio
 
     active   --idle for unbind_delay--> UnbindGroup
     unbound  --anything happens--> BindGroup
-             --idle for stop_delay more, no consumer--> closed, DropGroup --refused--> open again
+             --idle for stop_delay more, workers of the pool--> draining: its controller ends them
+             --idle for stop_delay more, no consumer, no worker--> closed, DropGroup --refused--> open again
 
 Its owner judges, closes and orders in one step: what is published while the queue is closed goes to the pool's orphans,
 so a request is in one of the two queues, and in none that ends. Each order carries the group's generation, so one that
 somebody has required since is left alone.
+
+Its owner also measures: the controller hears what is ready and held, what came and went, and what each worker holds, on
+change and at most each TELL_MS. The time from delivery to acknowledgement is what all that is held ages by; of k that
+are settled out of n, k/n of their ages count as theirs, which is exact for one at a time and right in the sum.
 """
 
 from __future__ import annotations
@@ -17,8 +22,10 @@ from __future__ import annotations
 from typing import Final
 
 from clusterbroker.broker.pools.losses import REJECTED, was_lost
+from clusterbroker.broker.pools.messages import GroupTold
 from clusterbroker.broker.pools.passing_queue import AGAIN_MS
 from clusterbroker.broker.pools.ports import PoolHost
+from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
@@ -32,6 +39,8 @@ from clusterbroker.cluster.wiring.pool_table import PoolQueue
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.record import Message
 
+TELL_MS: Final = 250
+"""The controller hears of a group so often at most."""
 IDLE_LEAST_MS: Final = 1000
 """A group is not idle sooner, whatever its delays are: requests that were published on a route of before arrive."""
 
@@ -39,7 +48,10 @@ IDLE_LEAST_MS: Final = 1000
 class GroupQueue(Queue):
     """See the module. `node` is the host."""
 
-    __slots__ = ("_again_ms", "_busy_ms", "_ordered", "_part", "_seen", "node")
+    __slots__ = (
+        "_again_ms", "_ages_ms", "_busy_ms", "_draining", "_failing_ms", "_measured", "_ordered", "_part", "_seen",
+        "_service_ms", "_told", "_told_ms", "node",
+    )  # fmt: skip
 
     def __init__(
         self, entity: QueueEntity, settings: QueueSettings, ring: Ring, node: PoolHost, now_ms: int, part: PoolQueue
@@ -50,7 +62,11 @@ class GroupQueue(Queue):
         self._seen: tuple[int, ...] = ()
         self._ordered = False
         self._again_ms = 0
+        self._draining = False
+        self._failing_ms = 0
+        self._forget_measures(now_ms)
         super().__init__(entity, settings, ring, node, now_ms)
+        self.launches_changed()
 
     @property
     def pool(self) -> Pool | None:
@@ -62,8 +78,17 @@ class GroupQueue(Queue):
         """None: it ends just now."""
         return self.node.map.pools.group(self._part.pool_id, self._part.key)
 
+    def _forget_measures(self, now_ms: int) -> None:
+        self._measured = now_ms, 0, 0
+        self._ages_ms = self._service_ms = 0.0
+        self._told: GroupTold | None = None
+        self._told_ms = 0
+
     def begin_epoch(self, now_ms: int) -> None:
         super().begin_epoch(now_ms)
+        self._forget_measures(now_ms)
+        self._draining = False
+        self.launches_changed()
         self._busy_ms, self._seen, self._ordered, self._again_ms = now_ms, (), False, 0
         self.limits.closed = False
 
@@ -106,33 +131,104 @@ class GroupQueue(Queue):
         if pool is None or group is None:
             return
         if pool.deleting:
-            self._give_up_all()
+            self._give_up_all("pool_deleted")
+        elif now_ms < self._failing_ms and not self.subscriptions:
+            self._give_up_all("start_failed")
         self._note(now_ms)
+        self._measure(now_ms)
+        self._tell(pool, now_ms)
         if not self._ordered and now_ms >= self._again_ms:
             self._live(pool, group, now_ms)
 
-    def _give_up_all(self) -> None:
-        """The pool is deleted: what waits is answered."""
+    def _give_up_all(self, reason: Reason) -> None:
+        """What waits is answered."""
         while self.ring.ready:
             if self.node.effort.spent:
                 self.node.later(self)
                 return
             seq, message, _ = self.ring.pop_head()
-            self.dead_letters.give_up(seq, message, "pool_deleted")
+            self.dead_letters.give_up(seq, message, reason)
             self.node.effort.popped()
 
     def _live(self, pool: Pool, group: Group, now_ms: int) -> None:
         if group.moving:
             return
         idle_ms = now_ms - self._busy_ms
+        self._draining = False
         if group.state == "active":
             if self.is_empty and idle_ms >= self._unbind_ms(pool):
                 self._order(UnbindGroup, pool, group)
         elif not pool.deleting and idle_ms < self._unbind_ms(pool):
             self._order(BindGroup, pool, group)
-        elif self.is_empty and not self.subscriptions and idle_ms >= self._drop_ms(pool):
-            self.limits.closed = True
-            self._order(DropGroup, pool, group)
+        elif self.is_empty and idle_ms >= self._drop_ms(pool):
+            if not self.subscriptions and not self._launched:
+                self.limits.closed = True
+                self._order(DropGroup, pool, group)
+            else:
+                self._draining = not self._has_guests
+                self._tell(pool, now_ms)
+
+    # -- workers of the pool ------------------------------------------------------------------------------------
+
+    @property
+    def _launched(self) -> bool:
+        """Workers that the pool has ordered may come, or are there."""
+        launches = self.node.map.pools.launches_of(self._part.pool_id, self._part.key)
+        return any(not launch.revoked for launch in launches)
+
+    @property
+    def _has_guests(self) -> bool:
+        """Somebody consumes whom the pool has not started."""
+        return any(not member.worker for member in self.subscriptions)
+
+    def launches_changed(self) -> None:
+        """A worker was ordered, retired or revoked, or is gone."""
+        launches = self.node.map.pools.launches_of(self._part.pool_id, self._part.key)
+        self.subscriptions.retire(frozenset(one.launch_id for one in launches if one.retired or one.revoked))
+        self.ring.mark()
+
+    def starts_fail(self, until_ms: int) -> None:
+        """What waits, and what comes until then, is answered."""
+        self._failing_ms = until_ms
+        self.ring.mark()
+
+    def tell_again(self) -> None:
+        """Another controller knows nothing."""
+        self._told = None
+        self._told_ms = 0
+        self.ring.mark()
+
+    def _measure(self, now_ms: int) -> None:
+        (at_ms, held, settled), ring = self._measured, self.ring
+        self._measured = now_ms, ring.unacked, ring.acked
+        self._ages_ms += held * max(0, now_ms - at_ms)
+        done = max(0, ring.acked - settled)
+        if done:
+            part = min(1.0, done / max(held, done))
+            self._service_ms += self._ages_ms * part
+            self._ages_ms -= self._ages_ms * part
+        if not ring.unacked:
+            self._ages_ms = 0.0
+
+    def _tell(self, pool: Pool, now_ms: int) -> None:
+        if not pool.starts_workers or pool.deleting:
+            return
+        if now_ms - self._told_ms < TELL_MS:
+            return  # `_schedule` wakes
+        told = self._row()
+        if told != self._told:
+            self._told, self._told_ms = told, now_ms
+            self.node.pool_desk.tell_group(told)
+
+    def _row(self) -> GroupTold:
+        ring, workers = self.ring, dict[str, int]()
+        for member in self.subscriptions:
+            if member.worker:
+                workers[member.worker] = workers.get(member.worker, 0) + (member.held_most if ring.unacked else 0)
+        return GroupTold(
+            self._part.pool_id, self._part.key, ring.ready, ring.unacked, ring.next_seq - 1, ring.acked,
+            int(self._service_ms), workers, self._draining,
+        )  # fmt: skip
 
     @staticmethod
     def _unbind_ms(pool: Pool) -> int:
@@ -164,12 +260,16 @@ class GroupQueue(Queue):
     def _schedule(self, now_ms: int) -> None:
         super()._schedule(now_ms)
         pool, group = self.pool, self.group
-        if self.paused or self._ordered or pool is None or group is None or group.moving or not self.is_empty:
+        if self.paused or pool is None or group is None:
+            return
+        if pool.starts_workers and now_ms < self._told_ms + TELL_MS and self._row() != self._told:
+            self.node.wake(self, self._told_ms + TELL_MS)
+        if self._ordered or group.moving or not self.is_empty:
             return
         if group.state == "active":
             due_ms = self._busy_ms + self._unbind_ms(pool)
-        elif self.subscriptions:
-            return
+        elif self._draining or self._has_guests:
+            return  # who goes wakes it
         else:
             due_ms = self._busy_ms + self._drop_ms(pool)
         self.node.wake(self, max(due_ms, self._again_ms, now_ms + 1))

@@ -7,30 +7,53 @@ cannot be served leaves to the pool's dead-letter exchange with a word as its re
 
 from __future__ import annotations
 
+from typing import Final
+
 from clusterbroker.broker.pools.controller import Controller
+from clusterbroker.broker.pools.fleet import Fleet, Ordered
+from clusterbroker.broker.pools.messages import GroupTold, WorkerTold
 from clusterbroker.broker.pools.passing_queue import AGAIN_MS, PassingQueue
 from clusterbroker.cluster.errors import NotFound, Unavailable
-from clusterbroker.cluster.wiring.commands import EndPoolQueue, RequireGroups, SettleGroups
+from clusterbroker.cluster.wiring.commands import (
+    EndPoolQueue,
+    LaunchWorkers,
+    RequireGroups,
+    RetireWorkers,
+    RevokeWorkers,
+    SettleGroups,
+)
+from clusterbroker.cluster.wiring.levels import STARTED_WORKERS
 from clusterbroker.cluster.wiring.map import Applied
+from clusterbroker.cluster.wiring.pool_entities import Launch
 from clusterbroker.journal.record import Message
+
+STEP_MS: Final = 20
+"""Events of so long make one step of the policy."""
 
 
 class OrphanQueue(PassingQueue):
     """See the module."""
 
-    __slots__ = ("_again_ms", "_controller", "_ending")
+    __slots__ = ("_again_ms", "_controller", "_ending", "_step_ms", "_stepped_ms", "fleet")
 
     def _begin(self) -> None:
         super()._begin()
         self._again_ms = 0
         self._ending = False
         self._controller: Controller | None = None
+        self._step_ms: int | None = None
+        self._stepped_ms = 0
+        self.fleet: Fleet | None = None
+        """Its workers; None: this node does not own the queue, or they come by themselves."""
         letters = self.dead_letters.replicated
         pool = self.pool
         if pool is not None and letters is not None:
             moving = (group.key for group in self.node.map.pools.groups(pool.pool_id) if group.moving)
             self._controller = Controller(pool, moving, (seq for seq, *_ in self.ring.dead()))
             letters.left = self._left
+            if pool.starts_workers:
+                self.fleet = Fleet(pool, self.node.map.pools, self.node.now_ms / 1000)
+                self.node.pool_desk.ask(pool.pool_id)
 
     def _left(self, seq: int) -> None:
         if self._controller is not None:
@@ -47,6 +70,8 @@ class OrphanQueue(PassingQueue):
         pool = self.pool
         if pool is not None and self._controller is not None:
             self._controller.pool_changed(pool)
+            if self.fleet is not None:
+                self.fleet.pool_changed(pool)
         super().pool_changed()
 
     def _came(self, seq: int, message: Message) -> None:
@@ -64,6 +89,8 @@ class OrphanQueue(PassingQueue):
         if controller.leaving and self.node.effort.spent:
             self.node.later(self)
         self._order(controller)
+        if self.fleet is not None:
+            self._scale(self.fleet)
 
     def remove(self, seq: int) -> None:
         """A request that waits is cancelled, and its caller hears of it."""
@@ -100,6 +127,81 @@ class OrphanQueue(PassingQueue):
 
         self.node.propose(command, done)
 
+    # -- workers ------------------------------------------------------------------------------------------------
+
+    def places_changed(self) -> None:
+        """What a place can start, or whether its node lives."""
+        if self.fleet is not None:
+            self.fleet.places_changed()
+            self.ring.mark()
+
+    def group_changed(self, key: str) -> None:
+        """It came, changed or ended in the map."""
+        if self.fleet is not None:
+            self.fleet.group_changed(key)
+            self.ring.mark()
+
+    def group_told(self, told: GroupTold) -> None:
+        """By the owner of its queue."""
+        if self.fleet is not None:
+            self.fleet.told(told, self.node.now_ms / 1000)
+            self.ring.mark()
+
+    def worker_told(self, told: WorkerTold) -> None:
+        """By its place, or by itself."""
+        if self.fleet is not None:
+            self.fleet.worker_told(told, self.node.now_ms / 1000)
+            self.ring.mark()
+
+    def launch_changed(self, launch: Launch) -> None:
+        """It was ordered, retired or revoked."""
+        if self.fleet is not None:
+            self.fleet.launch_changed(launch, self.node.now_ms / 1000)
+            self.ring.mark()
+
+    def launch_ended(self, launch: Launch, exit_status: int | None, peak_bytes: int) -> None:
+        """It is gone."""
+        if self.fleet is not None:
+            self.fleet.launch_ended(launch, exit_status, peak_bytes)
+            self.ring.mark()
+
+    def _scale(self, fleet: Fleet) -> None:
+        """Workers come and go. Below their feature level none is started: an older member could not retire it."""
+        now_ms, node = self.node.now_ms, self.node
+        due = fleet.wakes or (self._step_ms is not None and now_ms >= self._step_ms)
+        if not due or now_ms < self._stepped_ms + STEP_MS or node.map.level < STARTED_WORKERS:
+            return
+        self._stepped_ms = now_ms
+        desk, pool_id = node.pool_desk, fleet.pool.pool_id
+        others = desk.others_bytes(pool_id)
+        places = {name: place._replace(others_bytes=others.get(name, 0)) for name, place in desk.places.items()}
+        fleet.step(places, desk.own_place, now_ms / 1000)
+        next_s = fleet.next_s(now_ms / 1000)
+        self._step_ms = None if next_s is None else int(next_s * 1000)
+        fails, fleet.fails = fleet.fails, []
+        for told in fails:
+            desk.tell_failure(told)
+        commands, fleet.commands = fleet.commands, []
+        for ordered in commands:
+            self._propose(fleet, ordered)
+
+    def _propose(self, fleet: Fleet, ordered: Ordered) -> None:
+        pool_id, epoch, at_ms = fleet.pool.pool_id, self.entity.epoch, self.node.now_ms
+        command: LaunchWorkers | RetireWorkers | RevokeWorkers
+        if ordered.kind == "launch":
+            workers = tuple(launch[1:] for launch in ordered.launches)
+            command = LaunchWorkers(at_ms=at_ms, pool_id=pool_id, epoch=epoch, workers=workers)
+        else:
+            kind = RetireWorkers if ordered.kind == "retire" else RevokeWorkers
+            command = kind(at_ms=at_ms, pool_id=pool_id, epoch=epoch, launches=ordered.workers, why=ordered.why)
+
+        def done(applied: Applied) -> None:
+            if not self.deleted and self.fleet is fleet:
+                fleet.answered(ordered, applied.ok)
+                self.ring.mark()
+
+        self.node.propose(command, done)
+
     def _end_of(self, controller: Controller) -> None:
         """Of a pool that is deleted: nothing waits here any more, and nowhere for a group."""
         pool = self.pool
@@ -122,7 +224,12 @@ class OrphanQueue(PassingQueue):
         super()._schedule(now_ms)
         if self._again_ms > now_ms and not self.paused:
             self.node.wake(self, self._again_ms)
+        if self.fleet is not None and not self.paused:
+            due_ms = now_ms if self.fleet.wakes else self._step_ms
+            if due_ms is not None:
+                self.node.wake(self, max(due_ms, self._stepped_ms + STEP_MS, now_ms + 1))
 
     def end_epoch(self) -> None:
         super().end_epoch()
         self._controller = None
+        self.fleet = None

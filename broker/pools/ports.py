@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from clusterbroker.broker.pools.fleet import Place
+from clusterbroker.broker.pools.messages import GroupTold, StartsFail, WorkerTold
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import Host
 from clusterbroker.cluster.wiring.commands import AnyCommand
@@ -19,8 +21,38 @@ class QueuesOfVhost(Protocol):
     def queues(self) -> Mapping[str, QueueHandle]: ...
 
 
+class Desk(Protocol):
+    """What the node knows of pools, and whom it tells."""
+
+    @property
+    def places(self) -> Mapping[str, Place]:
+        """By the names of their nodes."""
+
+    @property
+    def own_place(self) -> str:
+        """This node's."""
+
+    def tell_group(self, told: GroupTold) -> None:
+        """To the pool's controller."""
+
+    def tell_worker(self, told: WorkerTold) -> None:
+        """To the pool's controller."""
+
+    def tell_failure(self, told: StartsFail) -> None:
+        """To all."""
+
+    def ask(self, pool_id: int) -> None:
+        """A controller begins here: all tell what they know."""
+
+    def others_bytes(self, pool_id: int) -> Mapping[str, int]:
+        """Memory that is promised to workers of other pools, by place."""
+
+
 class PoolHost(Host, Protocol):
     """The node."""
+
+    @property
+    def pool_desk(self) -> Desk: ...
 
     @property
     def map(self) -> ClusterView: ...

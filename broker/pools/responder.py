@@ -53,8 +53,8 @@ class Answer(NamedTuple):
     message: Message | None
 
 
-def answer_to(pool: Pool, request: Message, now_ms: int) -> Answer | None:
-    """None: it did not die in a queue of the pool, or is an answer itself."""
+def answer_to(pool: Pool, request: Message, now_ms: int, why: str = "") -> Answer | None:
+    """None: it did not die in a queue of the pool, or is an answer itself. `why`: more of a start that failed."""
     properties = properties_of(request)
     headers = properties.headers or {}
     reason = headers.get(REASON)
@@ -71,7 +71,7 @@ def answer_to(pool: Pool, request: Message, now_ms: int) -> Answer | None:
         STATUS: reason.encode() if pool.settings.status_type == "bytes" else reason,
         POOL: pool.name,
         KEY: _key(request),
-        DETAIL: DETAILS[reason],
+        DETAIL: f"{DETAILS[reason]}: {why}" if why and reason == "start_failed" else DETAILS[reason],
     }
     about = Properties(correlation_id=properties.correlation_id, type=ERROR, headers=said, delivery_mode=2)
     return Answer(reason, reply_to, new_message("", reply_to, about, b"", now_ms))

@@ -143,6 +143,14 @@ class HoldingConsumer:
         return self.subscription.link
 
     @property
+    def worker(self) -> str:
+        return self.subscription.worker
+
+    @property
+    def held_most(self) -> int:
+        return self.held
+
+    @property
     def filter(self) -> Filter | None:
         return self.subscription.filter
 

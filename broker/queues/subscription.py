@@ -86,6 +86,14 @@ class Member(Protocol):
         """Where it is; "" for a consumer that has its queue on its own node."""
 
     @property
+    def worker(self) -> str:
+        """The launch of a pool that it belongs to; empty: none."""
+
+    @property
+    def held_most(self) -> int:
+        """It has no more than so many now."""
+
+    @property
     def link(self) -> str:
         """What its client knows it by, also when it comes again; empty: it is another one then."""
 
@@ -145,17 +153,19 @@ class Subscriptions:
     new owner hears of them in one frame, a client that has all of them is lost), so none of them costs a look at all
     the others: who goes is struck out when half of the line has gone, or the line is walked anyway.
 
-    `waiting`: nodes whose consumers are not served before the queue is theirs (rotating ownership).
+    waiting     nodes whose consumers are not served before the queue is theirs (rotating ownership)
+    retired     workers of a pool that are given nothing more
     """
 
     __slots__ = (
         "_absent", "_active", "_credits", "_exclusives", "_first", "_full_ms", "_full_since_ms", "_gone", "_looked",
-        "_members", "_told", "in_order", "selects", "single_active", "waiting",
+        "_members", "_told", "in_order", "retired", "selects", "single_active", "waiting",
     )  # fmt: skip
 
     def __init__(self, single_active: bool) -> None:
         self.single_active = single_active
         self.waiting = NO_NODES
+        self.retired: frozenset[str] = NO_NODES
         self._credits: list[Any] | None = NOTHING  # None: to be listed anew
         self.selects = False
         """One of those in `credits` passes messages over."""
@@ -189,7 +199,10 @@ class Subscriptions:
         """What dispatch walks."""
         if self._credits is None:
             self._strike_out()
-            self._list([one.credit for one in self._members if one.node not in self.waiting])
+            serves = [one for one in self._members if one.node not in self.waiting]
+            if self.retired:
+                serves = [one for one in serves if one.worker not in self.retired]
+            self._list([one.credit for one in serves])
         assert self._credits is not None, "they were listed"
         return self._credits
 
@@ -322,6 +335,12 @@ class Subscriptions:
         """Consumers of these nodes wait; all others are served."""
         self.waiting = nodes
         self._elect()
+
+    def retire(self, workers: frozenset[str]) -> None:
+        """These workers are given nothing more; all others are served."""
+        if workers != self.retired:
+            self.retired = workers
+            self._elect()
 
     def _elect(self) -> None:
         if not self.single_active:

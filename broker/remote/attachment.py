@@ -76,7 +76,7 @@ class RemoteSubscription:
 
     __slots__ = (
         "assigned", "attachment", "credit", "exclusive", "filter", "held", "link", "node", "number", "order", "owned",
-        "window",
+        "window", "worker",
     )  # fmt: skip
 
     def __init__(self, owned: AttachedTo, attachment: Attachment, head: ConsumerHead) -> None:
@@ -87,6 +87,7 @@ class RemoteSubscription:
         self.exclusive = head.exclusive
         self.order = (head.order, attachment.node, head.consumer)
         self.link = head.link
+        self.worker = head.worker
         self.filter = filter_of_head(head)
         self.held = 0
         self.window = 0
@@ -120,6 +121,13 @@ class RemoteSubscription:
         self.credit.out.take()
         if self.assigned is not None:
             self.assigned.clear()
+
+    @property
+    def held_most(self) -> int:
+        """Its node says how many it holds when it grants credit; what was handed out since then counts as held."""
+        if not self.owned.queue.ring.held_by(self.attachment.holder):
+            return 0
+        return max(0, self.window - (self.credit.limit - self.credit.delivered))
 
     @property
     def holding(self) -> int:

@@ -152,6 +152,7 @@ class Line:
             filter=b"" if subscription.filter is None else subscription.filter.wire,
             holding=self.link.link,
             attach=self.link.attach,
+            worker=subscription.worker,
         )
 
     def answered(self, active: bool | None) -> Callable[[str], None] | None:

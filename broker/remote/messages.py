@@ -60,6 +60,8 @@ class ConsumerHead(msgspec.Struct, frozen=True, array_like=True):
     """The recoverable link that holds what it is handed (feature level 3), 0: none does."""
     attach: AttachNumber = 0
     """Of that link."""
+    worker: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """`Member.worker` (feature level 6)."""
 
 
 class Settlement(msgspec.Struct, frozen=True, array_like=True):

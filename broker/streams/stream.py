@@ -66,8 +66,9 @@ class Seat:
 
     __slots__ = ("active", "node", "number", "order", "priority", "wanted")
     exclusive = holds = has_credit = False
-    held = 0
-    link, filter, selection = "", None, None
+    held = held_most = 0
+    link = worker = ""
+    filter = selection = None
 
     def __init__(self, node: str, number: int) -> None:
         self.node = node

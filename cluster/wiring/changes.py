@@ -243,7 +243,7 @@ class GroupEnded(msgspec.Struct, frozen=True, tag=True):
 
 
 class LaunchChanged(msgspec.Struct, frozen=True, tag=True):
-    """A worker was ordered, or revoked."""
+    """A worker was ordered, retired or revoked."""
 
     launch: Launch
 

@@ -48,6 +48,7 @@ from .pool_commands import EndPoolQueue as EndPoolQueue
 from .pool_commands import LaunchWorkers as LaunchWorkers
 from .pool_commands import PausePool as PausePool
 from .pool_commands import RequireGroups as RequireGroups
+from .pool_commands import RetireWorkers as RetireWorkers
 from .pool_commands import RevokeWorkers as RevokeWorkers
 from .pool_commands import SetPool as SetPool
 from .pool_commands import SettleGroups as SettleGroups
@@ -522,7 +523,7 @@ AnyCommand = (
     | AbortTransaction | ExpireTransactions | ForgetProducers | FinishSegments | PassTime | RaiseLevel
     | AttachLink | SuspendLink | ExpireLink | ForgetLink | HoldContainer | ReleaseContainer
     | DeclarePool | SetPool | PausePool | DeletePool | RequireGroups | UnbindGroup | BindGroup | DropGroup
-    | EndPoolQueue | SettleGroups | LaunchWorkers | RevokeWorkers | WorkersGone
+    | EndPoolQueue | SettleGroups | LaunchWorkers | RetireWorkers | RevokeWorkers | WorkersGone
 )  # fmt: skip
 
 _FREE_FORM: Final = ("arguments", "definition", "metadata", "value")

@@ -48,6 +48,7 @@ DELAYED_MESSAGES: Final = 4
 CHOOSING_EXCHANGES: Final = 5
 DELAY_RATES: Final = 5
 WORKER_POOLS: Final = 5
+STARTED_WORKERS: Final = 6
 MEMBERS_MAX: Final = 253
 """From LINK_RECOVERY on: a message's holder is one byte, of which two values are no member's."""
 LEVELS: Final = (
@@ -83,6 +84,11 @@ LEVELS: Final = (
             c.RevokeWorkers,
             c.WorkersGone,
         ),
+    ),
+    Level(
+        STARTED_WORKERS,
+        "workers that pools start",
+        (c.RetireWorkers,),
     ),
 )
 LEVEL: Final = LEVELS[-1].number

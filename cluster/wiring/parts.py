@@ -159,6 +159,7 @@ class MapParts:
             c.DropGroup: self.pools.drop,
             c.EndPoolQueue: self.pools.end_queue,
             c.LaunchWorkers: self.pools.launch_workers,
+            c.RetireWorkers: self.pools.retire_workers,
             c.RevokeWorkers: self.pools.revoke_workers,
             c.WorkersGone: self.pools.workers_gone,
         }

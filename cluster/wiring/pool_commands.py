@@ -115,6 +115,14 @@ class RevokeWorkers(_OfController, frozen=True, kw_only=True, tag="revoke_worker
     why: str
 
 
+class RetireWorkers(_OfController, frozen=True, kw_only=True, tag="retire_workers"):
+    """These workers get no more requests, and may finish what they hold: a revocation follows. Result: the ids of those
+    that were retired by it."""
+
+    launches: tuple[str, ...]
+    why: str
+
+
 class Ended(msgspec.Struct, frozen=True, array_like=True):
     """The end of one worker."""
 

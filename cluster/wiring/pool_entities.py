@@ -5,11 +5,14 @@ A pool is keyed by its id, a group by (pool id, key), a launch by its id.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from clusterbroker.cluster.ids import LogIndex, QueueId
+
+NOOP: Final = "noop"
+"""The template that every cluster has: workers come by themselves."""
 
 
 class PoolSettings(msgspec.Struct, frozen=True, array_like=True):
@@ -56,7 +59,7 @@ class Pool(msgspec.Struct, frozen=True, array_like=True):
     pool_id: LogIndex
     """Index of the command that declared it."""
     template: str
-    """A section of the members' configuration; empty: workers come by themselves."""
+    """A section of the members' configuration; empty, or `noop`: workers come by themselves."""
     settings: PoolSettings
     orphans: QueueId
     """The queue of requests whose key has no group: its owner is the pool's controller."""
@@ -69,6 +72,11 @@ class Pool(msgspec.Struct, frozen=True, array_like=True):
     """Nothing begins: no group, no worker."""
     deleting: bool = False
     """What waits is answered, then the pool ends."""
+
+    @property
+    def starts_workers(self) -> bool:
+        """Else they come by themselves."""
+        return self.template not in ("", NOOP)
 
 
 GroupState = Literal["active", "unbound"]
@@ -101,3 +109,5 @@ class Launch(msgspec.Struct, frozen=True, array_like=True):
     """Of its group, when it was ordered."""
     revoked: str = ""
     """Why it may not work any more; empty: it may."""
+    retired: str = ""
+    """Why it gets no more requests, and may finish what it holds; empty: it gets them (feature level 6)."""

@@ -34,13 +34,27 @@ class PoolQueue(NamedTuple):
 class PoolHeld:
     """A pool with what hangs on it."""
 
-    __slots__ = ("groups", "launches", "names", "pool")
+    __slots__ = ("by_key", "groups", "launches", "names", "pool")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.names = PoolNames(pool.name)
         self.groups: dict[str, Group] = {}
         self.launches: dict[str, Launch] = {}
+        self.by_key: dict[str, dict[str, None]] = {}
+        """Ids of launches, by key."""
+
+    def keep(self, launch: Launch) -> None:
+        """A launch came, or changed."""
+        self.launches[launch.launch_id] = launch
+        self.by_key.setdefault(launch.key, {})[launch.launch_id] = None
+
+    def forget(self, launch: Launch) -> None:
+        """A launch, which is not in `launches` any more, has ended."""
+        ids = self.by_key[launch.key]
+        del ids[launch.launch_id]
+        if not ids:
+            del self.by_key[launch.key]
 
 
 class PoolTable:
@@ -103,6 +117,11 @@ class PoolTable:
         """Of a pool, oldest first."""
         held = self.by_id.get(pool_id)
         return () if held is None else tuple(held.launches.values())
+
+    def launches_of(self, pool_id: LogIndex, key: str) -> tuple[Launch, ...]:
+        """Of one key, oldest first."""
+        held = self.by_id.get(pool_id)
+        return () if held is None else tuple(held.launches[one] for one in held.by_key.get(key, ()))
 
     def queue(self, queue_id: QueueId) -> PoolQueue | None:
         """What a queue is to a pool; None: nothing."""
@@ -185,7 +204,7 @@ class PoolTable:
 
     def put_launch(self, held: PoolHeld, launch: Launch, changes: list[Change]) -> None:
         """A launch came, or changed."""
-        held.launches[launch.launch_id] = launch
+        held.keep(launch)
         self.launched[launch.launch_id] = held
         changes.append(LaunchChanged(launch))
 
@@ -218,7 +237,7 @@ class PoolTable:
             self.queues[group.queue_id] = PoolQueue(group.pool_id, "requests", group.key)
         for launch in snapshot.launches:
             held = self.by_id[launch.pool_id]
-            held.launches[launch.launch_id] = launch
+            held.keep(launch)
             self.launched[launch.launch_id] = held
 
 

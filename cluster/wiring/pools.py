@@ -3,7 +3,7 @@
     pool     declared --DeletePool--> deleting --last EndPoolQueue--> ended
     group    absent --RequireGroups--> active <--RequireGroups, BindGroup-- unbound --DropGroup--> absent
                                        active ---------UnbindGroup--------> unbound
-    launch   ordered --RevokeWorkers--> revoked --WorkersGone--> ended
+    launch   ordered --RetireWorkers--> retired --RevokeWorkers--> revoked --WorkersGone--> ended
 
 A pool is one thing with its exchanges, queues and bindings: no other command touches them (pool_table.py). A group is
 one thing with its queue, and with the binding by its raw key while it is active.
@@ -435,6 +435,18 @@ class Pools:
                 revoked.append(launch_id)
         return tuple(revoked)
 
+    def retire_workers(self, command: c.RetireWorkers, changes: list[Change]) -> tuple[str, ...]:
+        """Fold RetireWorkers."""
+        held = self._controlled(command, deleting=True)
+        _check_count(command.launches)
+        retired = []
+        for launch_id in command.launches:
+            launch = held.launches.get(launch_id)
+            if launch is not None and not launch.retired and not launch.revoked:
+                self.table.put_launch(held, replace(launch, retired=command.why or "retired"), changes)
+                retired.append(launch_id)
+        return tuple(retired)
+
     def workers_gone(self, command: c.WorkersGone, changes: list[Change]) -> tuple[Launch, ...]:
         """Fold WorkersGone."""
         _check_count(command.ended)
@@ -444,6 +456,7 @@ class Pools:
             if held is not None:
                 launch = held.launches.pop(report.launch_id)
                 del self.table.launched[report.launch_id]
+                held.forget(launch)
                 changes.append(LaunchEnded(launch, report.exit_status, report.peak_bytes))
                 ended.append(launch)
         return tuple(ended)
@@ -458,7 +471,9 @@ class Pools:
         return held
 
     def _controlled(
-        self, command: c.RequireGroups | c.SettleGroups | c.LaunchWorkers | c.RevokeWorkers, deleting: bool = False
+        self,
+        command: c.RequireGroups | c.SettleGroups | c.LaunchWorkers | c.RetireWorkers | c.RevokeWorkers,
+        deleting: bool = False,
     ) -> PoolHeld:
         held = self.table.by_id.get(command.pool_id)
         orphans = None if held is None else self._index.by_id.get(held.pool.orphans)

@@ -22,6 +22,7 @@ from clusterbroker.broker.foreman.drivers.port import (
     CLUSTER,
     PLACE,
     POOL,
+    TEMPLATE,
     WORKER,
     Capacity,
     DriverError,
@@ -163,12 +164,12 @@ class Containers:
         told_labels: dict[str, str] = one["Labels"]
         worker_id = told_labels.get(WORKER, "")
         facts = told_labels[CLUSTER], told_labels[PLACE], told_labels.get(POOL, "")
-        state = one["State"]
+        template, state = told_labels.get(TEMPLATE, ""), one["State"]
         if state in RUNNING:
-            return Seen(worker_id, State.RUNNING, *facts)
+            return Seen(worker_id, State.RUNNING, *facts, template=template)
         if state in NEW:
             if worker_id in self._starting:
-                return Seen(worker_id, State.STARTING, *facts)
+                return Seen(worker_id, State.STARTING, *facts, template=template)
             return Seen(worker_id, State.EXITED, *facts, why="the foreman died before it was started")
         if worker_id not in self._ended:
             try:

@@ -86,6 +86,7 @@ CLUSTER: Final = "clusterbroker.cluster"
 PLACE: Final = "clusterbroker.place"
 WORKER: Final = "clusterbroker.worker"
 POOL: Final = "clusterbroker.pool"
+TEMPLATE: Final = "clusterbroker.template"
 
 
 def labels(place: Place, spec: WorkerSpec) -> dict[str, str]:
@@ -94,6 +95,7 @@ def labels(place: Place, spec: WorkerSpec) -> dict[str, str]:
         **place.labels,
         WORKER: spec.worker_id,
         POOL: spec.pool,
+        TEMPLATE: spec.template,
         "clusterbroker.generation": str(spec.generation),
         "clusterbroker.version": spec.version,
         "clusterbroker.key": spec.key_hash,

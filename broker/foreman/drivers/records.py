@@ -33,6 +33,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     place: str
     pool: str
+    template: str = ""
     generation: int
     version: str
     key_hash: str
@@ -57,6 +58,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
             cluster=place.cluster,
             place=place.node,
             pool=spec.pool,
+            template=spec.template,
             generation=spec.generation,
             version=spec.version,
             key_hash=spec.key_hash,

@@ -299,11 +299,18 @@ class Subprocesses:
                 record.exit,
                 peak_bytes=record.peak_bytes,
                 why=record.why,
+                template=record.template,
             )
         now, peak = memory(running.pid)
         running.peak_bytes = max(running.peak_bytes, peak)
         return Seen(
-            record.worker_id, State.RUNNING, *labels, record.pool, memory_bytes=now, peak_bytes=running.peak_bytes
+            record.worker_id,
+            State.RUNNING,
+            *labels,
+            record.pool,
+            memory_bytes=now,
+            peak_bytes=running.peak_bytes,
+            template=record.template,
         )
 
     async def watch(self) -> AsyncIterator[str]:

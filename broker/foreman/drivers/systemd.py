@@ -192,9 +192,12 @@ class Units:
             pending = unit is not None and unit[7] != 0 and unit[4] == "dead"  # its start is about to be carried out
             if unit is not None and (unit[4] not in OVER or pending):
                 state = State.RUNNING if unit[3] == "active" else State.STARTING
-                return Seen(worker_id, state, *labels, memory_bytes=current, peak_bytes=peak)
+                return Seen(worker_id, state, *labels, memory_bytes=current, peak_bytes=peak, template=record.template)
             record = await self._settled(record, facts, peak)
-        return Seen(worker_id, State.EXITED, *labels, record.exit, peak_bytes=record.peak_bytes, why=record.why)
+        return Seen(
+            worker_id, State.EXITED, *labels, record.exit, peak_bytes=record.peak_bytes, why=record.why,
+            template=record.template,
+        )  # fmt: skip
 
     async def _facts(self, path: str) -> dict[str, Any]:
         try:

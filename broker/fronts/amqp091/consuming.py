@@ -17,6 +17,7 @@ from clusterbroker.broker.fronts.amqp091.consume_arguments import ConsumeArgumen
 from clusterbroker.broker.fronts.amqp091.declaring import clean
 from clusterbroker.broker.fronts.amqp091.delivery import too_large
 from clusterbroker.broker.fronts.amqp091.subscription import Subscription
+from clusterbroker.broker.pools.credentials import launch_of
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.wire.amqp091 import methods
 from clusterbroker.broker.wire.amqp091.codec import Acked
@@ -159,6 +160,7 @@ def _consume_from(channel: Channel, method: methods.BasicConsume, tag: str, name
         prefetch=channel.prefetch,
         priority=priority,
         arguments=method.arguments,
+        worker=launch_of(channel.connection.user) or "",
     )
     subscription.credit.numbered, subscription.credit.shift = number, shift
 

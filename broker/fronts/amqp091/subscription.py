@@ -40,7 +40,7 @@ class Holder(Protocol):
 class Subscription:
     """A consumer of a channel (`broker.access.receiver.Consumer`). `credit`: its part in `dispatch`."""
 
-    __slots__ = ("arguments", "credit", "exclusive", "holder", "no_ack", "order", "queue", "tag")
+    __slots__ = ("arguments", "credit", "exclusive", "holder", "no_ack", "order", "queue", "tag", "worker")
     node = link = ""
     filter = None
     attach = NO_LINK
@@ -57,10 +57,12 @@ class Subscription:
         prefetch: int,
         priority: int,
         arguments: Mapping[str, Any],
+        worker: str = "",
     ) -> None:
         self.holder = holder
         self.queue = queue
         self.tag = tag
+        self.worker = worker
         self.no_ack = no_ack
         self.exclusive = exclusive
         self.arguments = {name: value for name, value in arguments.items() if _kept(name, value)}
@@ -74,6 +76,10 @@ class Subscription:
 
     @property
     def held(self) -> int:
+        return self.credit.unacked
+
+    @property
+    def held_most(self) -> int:
         return self.credit.unacked
 
     @property

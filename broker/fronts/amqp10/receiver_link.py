@@ -21,6 +21,7 @@ from clusterbroker.broker.fronts.amqp10.delivery import LinkConsumer
 from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT
 from clusterbroker.broker.fronts.amqp10.ports import Detached, LinkState, SessionCore, Terminus
 from clusterbroker.broker.fronts.amqp10.redelivery import Redelivery
+from clusterbroker.broker.pools.credentials import launch_of
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.link_held import NO_LINK, link_name
 from clusterbroker.broker.queues.watch import Delivery, Watch
@@ -264,6 +265,14 @@ class ReceiverLink:
     @property
     def held(self) -> int:
         return self.credit.unacked
+
+    @property
+    def held_most(self) -> int:
+        return self.credit.unacked
+
+    @property
+    def worker(self) -> str:
+        return launch_of(self.session.access.user) or ""
 
     @property
     def limit(self) -> int:

@@ -34,7 +34,7 @@ from clusterbroker.broker.stats.inspection import decode_request
 from clusterbroker.broker.stats.inspection import encode as encode_result
 from clusterbroker.broker.stats.peer_messages import EndLink
 from clusterbroker.broker.stats.rows import Batch, encode
-from clusterbroker.cluster.errors import Unavailable, WiringError
+from clusterbroker.cluster.errors import PreconditionFailed, Unavailable, WiringError
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.exchange_rules import EXCHANGE_DECLARATIONS
@@ -163,6 +163,11 @@ class Service:
             return Unavailable(f"this node does not know the command: {error}")
         if not isinstance(command, OPERATORS):
             return Unavailable(f"{type(command).__name__} is no command of an operator")
+        if isinstance(command, c.DeclarePool) and command.template:
+            known = self._shell.node.pool_desk.templates
+            if command.template not in known:
+                why = f"no template '{command.template[:64]}': known are {', '.join(known)}"
+                return Applied(LogIndex(0), command, PreconditionFailed(why), None, ())
         if isinstance(command, c.ImportDefinitions) and self._peers is not None:
             command = replace(command, commands=tuple(map(self._at_home, command.commands)))
         return await self._proposed(command)

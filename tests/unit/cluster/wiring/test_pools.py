@@ -301,6 +301,12 @@ def test_launches_are_kept_until_they_are_gone(world: World) -> None:
     found = world.map.pools.launch(first)
     assert found is not None
     assert found.revoked == "idle"
+    retire = c.RetireWorkers(pool_id=pool.pool_id, epoch=Epoch(1), launches=(first, second, "w0-0"), why="surplus")
+    assert world.do(retire) == (second,)  # what is revoked is retired
+    assert world.do(retire) == ()
+    assert [launch.retired for launch in world.map.pools.launches_of(pool.pool_id, "42")] == ["", "surplus"]
+    with pytest.raises(PreconditionFailed, match="epoch"):
+        world.do(c.RetireWorkers(pool_id=pool.pool_id, epoch=Epoch(2), launches=(second,), why="surplus"))
     gone = c.WorkersGone(node="a", incarnation=1, ended=(Ended(first, 0), Ended("w0-0")))  # type: ignore[arg-type]
     assert [launch.launch_id for launch in world.do(gone)] == [first]
     assert [launch.launch_id for launch in world.map.pools.launches(pool.pool_id)] == [second]

@@ -45,7 +45,7 @@ LATER = {
     c.RaiseLevel, c.DeclareChoosingExchange, c.DeclareDelayedExchange, c.AttachLink, c.SuspendLink, c.ExpireLink,
     c.ForgetLink, c.HoldContainer, c.ReleaseContainer, c.DeclarePool, c.SetPool, c.PausePool, c.DeletePool,
     c.RequireGroups, c.UnbindGroup, c.BindGroup, c.DropGroup, c.SettleGroups, c.EndPoolQueue, c.LaunchWorkers,
-    c.RevokeWorkers, c.WorkersGone,
+    c.RetireWorkers, c.RevokeWorkers, c.WorkersGone,
 }  # fmt: skip
 """Commands that there are since the recording. A new one needs a feature level (levels.py)."""
 

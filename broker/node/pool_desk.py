@@ -1,0 +1,250 @@
+"""What a node knows of pools' places and workers, and whom it tells (`broker.pools.messages`).
+
+A node that is alone tells itself. Of a cluster each member knows all places, and the controllers of pools hear of
+groups and workers. A new link hears of the place at its other end; a controller that begins asks all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from clusterbroker.broker.pools.fleet import MEMORY, Place
+from clusterbroker.broker.pools.group_queue import GroupQueue
+from clusterbroker.broker.pools.messages import AskPool, GroupTold, PlaceTold, StartsFail, WorkerTold
+from clusterbroker.broker.pools.orphan_queue import OrphanQueue
+from clusterbroker.cluster.ids import LogIndex, NodeId
+from clusterbroker.cluster.wiring.pool_entities import NOOP, Launch, Pool
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    import msgspec
+
+    from clusterbroker.broker.node.ports import NodeCore
+
+    class HubPort(Protocol):
+        """The frames between this node and the others."""
+
+        linked: dict[str, int]
+
+        def send(self, peer: str, head: msgspec.Struct) -> bool: ...
+
+    class RolePort(Protocol):
+        """The node's part in a cluster."""
+
+        @property
+        def hub(self) -> HubPort: ...
+
+    class DeskNode(NodeCore, Protocol):
+        """The node."""
+
+
+FAILURES_MAX: Final = 1000
+"""Keys whose failed starts are remembered, for what callers are told."""
+
+
+class PoolDesk:
+    """Of one node.
+
+    launches_told   called when launches of this place may be others than before
+    workers         launch of any place -> what its place or itself told last, at the controller's node
+    """
+
+    def __init__(self, node: DeskNode) -> None:
+        self._node = node
+        self._told: dict[str, PlaceTold] = {}
+        self._failures: dict[tuple[int, str], str] = {}
+        self.launches_told: Callable[[], None] = _nobody
+        self.tell_again: Callable[[int], None] = _nobody_of
+        """A controller asks for the workers of its pool."""
+        self.handlers: dict[type, Callable[[str, Any, memoryview], object]] = {
+            PlaceTold: lambda peer, told, _: self._place(peer, told),
+            GroupTold: lambda _peer, told, _: self.tell_group(told, again=False),
+            WorkerTold: lambda _peer, told, _: self.tell_worker(told, again=False),
+            StartsFail: lambda _peer, told, _: self._failure(told),
+            AskPool: lambda _peer, told, _: self._asked(told.pool_id),
+        }
+
+    # -- places -------------------------------------------------------------------------------------------------
+
+    @property
+    def own_place(self) -> str:
+        """This node's name."""
+        return self._node.options.name
+
+    @property
+    def places(self) -> Mapping[str, Place]:
+        """All of which something is known."""
+        return {name: Place(told, self._alive(name)) for name, told in self._told.items()}
+
+    def _alive(self, name: str) -> bool:
+        if name == self.own_place:
+            return True
+        member = self._node.map.member(NodeId(name))
+        return member is not None and member.alive
+
+    def others_bytes(self, pool_id: int) -> Mapping[str, int]:
+        """Memory that is promised to workers of other pools, by place."""
+        promised: dict[str, int] = {}
+        pools = self._node.map.pools
+        for pool in pools.all():
+            if pool.pool_id == pool_id or not pool.starts_workers:
+                continue
+            for launch in pools.launches(pool.pool_id):
+                told = self._told.get(launch.place)
+                template = None if told is None else told.templates.get(pool.template)
+                each = MEMORY if template is None or not template.memory_bytes else template.memory_bytes
+                promised[launch.place] = promised.get(launch.place, 0) + each
+        return promised
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """Names of those that some member has."""
+        return tuple(sorted({NOOP, *(name for told in self._told.values() for name in told.templates)}))
+
+    def tell_place(self, told: PlaceTold) -> None:
+        """This place is another one than before."""
+        if self._told.get(self.own_place) == told:
+            return
+        self._place(self.own_place, told)
+        self._send(self._peers, told)
+
+    def _place(self, name: str, told: PlaceTold) -> None:
+        self._told[name] = told
+        self._each_fleet(lambda queue: queue.places_changed())
+
+    def members_changed(self) -> None:
+        """A member came, failed or went."""
+        for name in [name for name in self._told if name != self.own_place]:
+            if self._node.map.member(NodeId(name)) is None:
+                del self._told[name]
+        self._each_fleet(lambda queue: queue.places_changed())
+
+    def _each_fleet(self, what: Callable[[OrphanQueue], None]) -> None:
+        for pool in self._node.map.pools.all():
+            queue = self._node.queues.get(pool.orphans)
+            if isinstance(queue, OrphanQueue):
+                what(queue)
+
+    # -- frames -------------------------------------------------------------------------------------------------
+
+    @property
+    def _hub(self) -> HubPort | None:
+        role: Any = self._node.role
+        return None if role is None else role.hub
+
+    @property
+    def _peers(self) -> tuple[str, ...]:
+        hub = self._hub
+        return () if hub is None else tuple(peer for peer in hub.linked if peer != self.own_place)
+
+    def _send(self, peers: Iterable[str], head: msgspec.Struct) -> None:
+        hub = self._hub
+        if hub is not None:
+            for peer in peers:
+                hub.send(peer, head)
+
+    def linked(self, peer: str) -> None:
+        """A new link: what was sent on the one before may be lost."""
+        own = self._told.get(self.own_place)
+        if peer == self.own_place:
+            return
+        if own is not None:
+            self._send((peer,), own)
+        for pool in self._node.map.pools.all():
+            if self._controller(pool) == peer:
+                self._tell_all(pool.pool_id)
+            elif isinstance(self._node.queues.get(pool.orphans), OrphanQueue):
+                self._send((peer,), AskPool(pool.pool_id))
+
+    def _controller(self, pool: Pool) -> str | None:
+        queue = self._node.map.queue_by_id(pool.orphans)
+        return None if queue is None else queue.owner
+
+    def _fleet_of(self, pool_id: int) -> OrphanQueue | None:
+        pool = self._node.map.pools.get(LogIndex(pool_id))
+        queue = None if pool is None else self._node.queues.get(pool.orphans)
+        return queue if isinstance(queue, OrphanQueue) else None
+
+    def _to_controller(self, pool_id: int, head: msgspec.Struct) -> None:
+        pool = self._node.map.pools.get(LogIndex(pool_id))
+        owner = None if pool is None else self._controller(pool)
+        if owner is not None and owner != self.own_place:
+            self._send((owner,), head)
+
+    # -- what is told -------------------------------------------------------------------------------------------
+
+    def tell_group(self, told: GroupTold, again: bool = True) -> None:
+        """To the controller. `again`: it may be elsewhere."""
+        queue = self._fleet_of(told.pool_id)
+        if queue is not None:
+            queue.group_told(told)
+        elif again:
+            self._to_controller(told.pool_id, told)
+
+    def tell_worker(self, told: WorkerTold, again: bool = True) -> None:
+        """To the controller. `again`: it may be elsewhere."""
+        queue = self._fleet_of(told.pool_id)
+        if queue is not None:
+            queue.worker_told(told)
+        elif again:
+            self._to_controller(told.pool_id, told)
+
+    def tell_failure(self, told: StartsFail) -> None:
+        """To all: the owner of the group's queue answers what waits, the responder says why."""
+        self._failure(told)
+        self._send(self._peers, told)
+
+    def _failure(self, told: StartsFail) -> None:
+        if len(self._failures) >= FAILURES_MAX:
+            self._failures.clear()
+        self._failures[told.pool_id, told.key] = told.detail
+        group = self._node.map.pools.group(LogIndex(told.pool_id), told.key)
+        queue = None if group is None else self._node.queues.get(group.queue_id)
+        if isinstance(queue, GroupQueue):
+            queue.starts_fail(self._node.now_ms + told.for_ms)
+
+    def failure(self, pool_id: int, key: str) -> str:
+        """Why starts of the key failed last; empty: not known here."""
+        return self._failures.get((pool_id, key), "")
+
+    def ask(self, pool_id: int) -> None:
+        """A controller begins here."""
+        self._node.soon(lambda: self._asked(pool_id))
+        self._send(self._peers, AskPool(pool_id))
+
+    def _asked(self, pool_id: int) -> None:
+        self._tell_all(pool_id)
+
+    def _tell_all(self, pool_id: int) -> None:
+        for group in self._node.map.pools.groups(LogIndex(pool_id)):
+            queue = self._node.queues.get(group.queue_id)
+            if isinstance(queue, GroupQueue):
+                queue.tell_again()
+        self.tell_again(pool_id)
+
+    # -- launches -----------------------------------------------------------------------------------------------
+
+    def launch_changed(self, launch: Launch, ended: bool, exit_status: int | None = None, peak: int = 0) -> None:
+        """One was ordered, retired, revoked, or is gone."""
+        group = self._node.map.pools.group(launch.pool_id, launch.key)
+        queue = None if group is None else self._node.queues.get(group.queue_id)
+        if isinstance(queue, GroupQueue):
+            queue.launches_changed()
+        orphans = self._fleet_of(launch.pool_id)
+        if orphans is not None:
+            if ended:
+                orphans.launch_ended(launch, exit_status, peak)
+            else:
+                orphans.launch_changed(launch)
+        if launch.place == self.own_place:
+            self.launches_told()
+
+
+def _nobody() -> None:
+    """Until a foreman's node listens."""
+
+
+def _nobody_of(pool_id: int) -> None:
+    """Until a foreman's node listens."""

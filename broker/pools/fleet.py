@@ -1,0 +1,445 @@
+"""The workers of a pool at its controller: facts for the policy, and commands out of its orders (pure).
+
+    map (pool, groups, launches) --+
+    GroupTold, WorkerTold ---------+--> PoolFacts --> Policy.step --> LaunchWorkers, RetireWorkers, RevokeWorkers
+    places ------------------------+                             \\--> StartsFail
+
+    wanted --place tells--> starting --first consumer--> ready --Retire--> retiring --Stop--> revoked --place--> gone
+
+An order is in the facts of the next step though the wiring log has not answered: a launch under a number of its own
+until the log gives it its id, a retired or revoked worker in its new state. What the log refuses leaves the facts.
+Launches are counted as the log has them, not as they are seen running: a controller that takes over starts none twice.
+
+Beside the policy three things end a worker: its group is gone; its place is without its node for LOST_PLACE_S; and a
+start on which no place has the template any more times out as others do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+from clusterbroker.broker.pools.facts import (
+    MIB,
+    GroupFacts,
+    GroupState,
+    PlaceFacts,
+    PoolFacts,
+    Scaling,
+    Settings,
+    WorkerFacts,
+    WorkerState,
+)
+from clusterbroker.broker.pools.messages import GroupTold, PlaceTold, StartsFail, TemplateTold, WorkerTold
+from clusterbroker.broker.pools.orders import Fail, Launch, Order, Retire, Stop
+from clusterbroker.broker.pools.policy import Gone, Policy
+from clusterbroker.cluster.wiring.pool_entities import Launch as LaunchEntity
+from clusterbroker.cluster.wiring.pool_entities import Pool, PoolSettings
+from clusterbroker.cluster.wiring.pool_table import PoolTable
+
+LOST_PLACE_S: Final = 30.0
+"""A foreman whose node has no lease has killed its workers by then."""
+ROOM_UNKNOWN: Final = 1 << 50
+MEMORY: Final = 256 * MIB
+"""Of a worker whose template promises none."""
+BATCH: Final = 100
+NOOP: Final = "noop"
+
+
+class Place(NamedTuple):
+    """A place as the controller's node knows it."""
+
+    told: PlaceTold
+    alive: bool
+    """Its node is a living member."""
+    others_bytes: int = 0
+    """Promised there to workers of other pools."""
+
+
+class Ordered(NamedTuple):
+    """A command that is due. `launch`: (number, key, place, version) each; else worker ids."""
+
+    kind: Literal["launch", "retire", "revoke"]
+    launches: tuple[tuple[str, str, str, str], ...] = ()
+    workers: tuple[str, ...] = ()
+    why: str = ""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of a launch beside the map."""
+
+    ordered_s: float
+    starting_s: float | None = None
+    ready_s: float | None = None
+    idle_s: float = 0.0
+    leaving_s: float | None = None
+    leaving: WorkerState | None = None
+    held: int = 0
+    memory: int = 0
+    why: str = ""
+
+
+@dataclass(slots=True)
+class _Told:
+    group: GroupTold | None = None
+    tenant: str = ""
+
+
+@dataclass(slots=True)
+class Figures:
+    """Of a pool at its controller, for people."""
+
+    workers: dict[str, int] = field(default_factory=dict)
+    """By state."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Key -> why its starts fail."""
+
+
+class Fleet:
+    """Of one pool and epoch. After each event or `next_s`, `step`; then take `commands` and `fails`."""
+
+    def __init__(self, pool: Pool, table: PoolTable, now_s: float) -> None:
+        self.pool = pool
+        self._table = table
+        self._begun_s = now_s
+        self._template: TemplateTold | None = None
+        self._policy: Policy | None = None
+        self._facts: dict[str, GroupFacts] = {}
+        self._dirty: dict[str, None] = {group.key: None for group in table.groups(pool.pool_id)}
+        self._told: dict[str, _Told] = {}
+        self._known: dict[str, _Known] = {}
+        self._pending: dict[str, dict[str, tuple[str, str]]] = {}
+        """Key -> number -> (place, version)."""
+        self._number = 0
+        self._lost: dict[str, float] = {}
+        self._ends: list[Gone] = []
+        self._readies: list[tuple[str, str, float]] = []
+        self._wakes = True
+        self.commands: list[Ordered] = []
+        self.fails: list[StartsFail] = []
+        for launch in table.launches(pool.pool_id):
+            self._know(launch, now_s)
+        self._taken_over = bool(self._known)
+
+    # -- events -------------------------------------------------------------------------------------------------
+
+    def pool_changed(self, pool: Pool) -> None:
+        """It was set, paused, resumed or deleted."""
+        if pool.settings != self.pool.settings:
+            self._policy = None
+        self.pool = pool
+        self._wakes = True
+
+    def group_changed(self, key: str) -> None:
+        """It came, changed or ended in the map."""
+        self._dirty[key] = None
+        self._wakes = True
+
+    def launch_changed(self, launch: LaunchEntity, now_s: float) -> None:
+        """It was ordered, retired or revoked."""
+        self._know(launch, now_s)
+        self._dirty[launch.key] = None
+        self._wakes = True
+
+    def launch_ended(self, launch: LaunchEntity, exit_status: int | None, peak_bytes: int) -> None:
+        """Its place has said that it is gone."""
+        known = self._known.pop(launch.launch_id, None)
+        self._dirty[launch.key] = None
+        self._wakes = True
+        if known is None:
+            return
+        detail = f"exit status {exit_status}" if exit_status is not None else "no exit status"
+        if known.why and known.why not in detail:
+            detail += f": {known.why}"
+        asked = bool(launch.revoked) or bool(launch.retired) or known.leaving is not None
+        self._ends.append(
+            Gone(launch.key, launch.launch_id, launch.place, known.ready_s is not None, asked, peak_bytes, detail)
+        )
+
+    def told(self, group: GroupTold, now_s: float) -> None:
+        """By the owner of a group's queue."""
+        if self._table.group(self.pool.pool_id, group.key) is None:
+            return
+        told = self._told.setdefault(group.key, _Told())
+        before, told.group = told.group, group
+        for worker_id, held in group.workers.items():
+            known = self._known.get(worker_id)
+            launch = self._table.launch(worker_id)
+            if known is None or launch is None:
+                continue
+            if self.pool.settings.ready == "consumer":
+                self._ready(launch, known, now_s)
+            settled = before is not None and group.settled != before.settled
+            if held or known.held or settled:
+                known.idle_s = now_s
+            known.held = held
+        for worker_id in () if before is None else before.workers.keys() - group.workers.keys():
+            if worker_id in self._known:
+                self._known[worker_id].held = 0
+        self._dirty[group.key] = None
+        self._wakes = True
+
+    def worker_told(self, told: WorkerTold, now_s: float) -> None:
+        """By its place, or by itself."""
+        known, launch = self._known.get(told.worker_id), self._table.launch(told.worker_id)
+        if known is None or launch is None or launch.pool_id != self.pool.pool_id:
+            return
+        if told.running and known.starting_s is None:
+            known.starting_s = now_s
+        if told.ready and self.pool.settings.ready == "event":
+            self._ready(launch, known, now_s)
+        known.memory = told.memory_bytes or known.memory
+        known.why = told.why or known.why
+        self._dirty[launch.key] = None
+        self._wakes = True
+
+    def places_changed(self) -> None:
+        """One of them can start other things than before, or came, or went."""
+        self._wakes = True
+
+    def retry(self, key: str) -> None:
+        """An operator's word: start again now."""
+        if self._policy is not None:
+            self._policy.retry(key)
+        self._wakes = True
+
+    def _know(self, launch: LaunchEntity, now_s: float) -> _Known:
+        known = self._known.get(launch.launch_id)
+        if known is None:
+            known = self._known[launch.launch_id] = _Known(now_s)
+        if (launch.retired or launch.revoked) and known.leaving_s is None:
+            known.leaving_s = now_s
+        return known
+
+    def _ready(self, launch: LaunchEntity, known: _Known, now_s: float) -> None:
+        if known.ready_s is None:
+            known.ready_s = known.idle_s = now_s
+            self._readies.append((launch.key, launch.place, now_s - known.ordered_s))
+
+    # -- the log's answers --------------------------------------------------------------------------------------
+
+    def answered(self, command: Ordered, carried_out: bool) -> None:
+        """The map has what came of it by now; or the log refused it."""
+        for number, key, _, _ in command.launches:
+            numbers = self._pending.get(key, {})
+            numbers.pop(number, None)
+            if not numbers:
+                self._pending.pop(key, None)
+            self._dirty[key] = None
+        for worker_id in command.workers:
+            known, launch = self._known.get(worker_id), self._table.launch(worker_id)
+            if known is not None and launch is not None:
+                if not carried_out:
+                    known.leaving = WorkerState.RETIRING if launch.retired else None
+                    known.leaving_s = known.leaving_s if launch.retired else None
+                self._dirty[launch.key] = None
+        self._wakes = True
+
+    # -- a step -------------------------------------------------------------------------------------------------
+
+    @property
+    def wakes(self) -> bool:
+        """Something happened since the last step."""
+        return self._wakes
+
+    def next_s(self, now_s: float) -> float | None:
+        """Time of the next step without an event; None: at rest."""
+        if self._lost:
+            return now_s + 1.0
+        return None if self._policy is None else self._policy.next_s(now_s)
+
+    @property
+    def figures(self) -> Figures:
+        """Of now."""
+        figures = Figures()
+        for group in self._facts.values():
+            for worker in group.workers:
+                figures.workers[worker.state.value] = figures.workers.get(worker.state.value, 0) + 1
+        return figures
+
+    def step(self, places: Mapping[str, Place], own: str, now_s: float) -> None:
+        """`own`: the controller's place, whose version of the template counts if as many places have another one."""
+        self._wakes = False
+        if self.pool.deleting or not self.pool.starts_workers:
+            return
+        template = self._chosen(places, own)
+        if template is None:
+            self._end_lost(places, now_s)
+            return
+        if self._policy is None or self._memory_of(template) != self._memory_of(self._template):
+            taken_over = self._taken_over and now_s < self._begun_s + LOST_PLACE_S
+            self._policy = Policy(settings_of(self.pool.settings, template), now_s, taken_over=taken_over)
+        self._template = template
+        policy = self._policy
+        self._renew(places, now_s)
+        for key, place, took_s in self._readies:
+            policy.worker_ready(key, place, took_s, now_s)
+        orders: list[Order] = []
+        for gone in self._ends:
+            orders += policy.worker_gone(gone, now_s)
+        self._readies, self._ends = [], []
+        facts = PoolFacts(self._facts, self._rooms(places, template), template.version, self.pool.paused)
+        orders += policy.step(facts, now_s)
+        self._take(orders, now_s)
+        self._end_lost(places, now_s)
+        self._end_stray()
+
+    def _chosen(self, places: Mapping[str, Place], own: str) -> TemplateTold | None:
+        """The template as most places have it."""
+        votes: dict[str, list[tuple[str, TemplateTold]]] = {}
+        for name, place in places.items():
+            template = place.told.templates.get(self.pool.template)
+            if place.alive and template is not None:
+                votes.setdefault(template.version, []).append((name, template))
+        if not votes:
+            return None
+        _, found = min(
+            votes.items(), key=lambda vote: (-len(vote[1]), own not in dict(vote[1]), min(name for name, _ in vote[1]))
+        )
+        return found[0][1]
+
+    @staticmethod
+    def _memory_of(template: TemplateTold | None) -> tuple[int, bool]:
+        return (0, False) if template is None else (template.memory_bytes, template.driver == NOOP)
+
+    def _rooms(self, places: Mapping[str, Place], template: TemplateTold) -> dict[str, PlaceFacts]:
+        """Places whose template is the chosen one."""
+        rooms = {}
+        for name, place in places.items():
+            own = place.told.templates.get(self.pool.template)
+            if own is None or own.version != template.version:
+                continue
+            rooms[name] = PlaceFacts(
+                name,
+                memory=max(0, (place.told.memory_bytes or ROOM_UNKNOWN) - place.others_bytes),
+                workers_max=own.max_workers or None,
+                suspended=not place.alive or own.driver in place.told.suspended,
+                alarm=place.told.alarm,
+            )
+        return rooms
+
+    def _renew(self, places: Mapping[str, Place], now_s: float) -> None:
+        dirty, self._dirty = self._dirty, {}
+        for key in dirty:
+            facts = self._group(key, places, now_s)
+            if facts is None:
+                self._facts.pop(key, None)
+                self._told.pop(key, None)
+            elif self._facts.get(key) != facts:
+                self._facts[key] = facts
+
+    def _group(self, key: str, places: Mapping[str, Place], now_s: float) -> GroupFacts | None:
+        group = self._table.group(self.pool.pool_id, key)
+        if group is None:
+            return None
+        told = self._told.get(key, _NOTHING).group
+        state = GroupState.ACTIVE if group.state == "active" else GroupState.UNBOUND
+        if state is GroupState.UNBOUND and told is not None and told.draining:
+            state = GroupState.DRAINING
+        workers = [self._worker(launch, now_s) for launch in self._table.launches_of(self.pool.pool_id, key)]
+        workers = [one for one in workers if one.state is not WorkerState.STOPPING or _is_there(places, one.place)]
+        for number, (place, version) in self._pending.get(key, {}).items():
+            workers.append(WorkerFacts(number, place, WorkerState.WANTED, now_s, version=version))
+        if told is None:
+            return GroupFacts(key, state, workers=tuple(workers))
+        return GroupFacts(
+            key, state, told.ready, told.held, told.arrived, told.settled, told.service_ms / 1000, tuple(workers)
+        )
+
+    def _worker(self, launch: LaunchEntity, now_s: float) -> WorkerFacts:
+        known = self._know(launch, now_s)
+        since_s = known.ordered_s
+        if launch.revoked or known.leaving is WorkerState.STOPPING:
+            state, since_s = WorkerState.STOPPING, known.leaving_s or now_s
+        elif launch.retired or known.leaving is WorkerState.RETIRING:
+            state, since_s = WorkerState.RETIRING, known.leaving_s or now_s
+        elif known.ready_s is not None:
+            state, since_s = WorkerState.READY, known.ready_s
+        else:
+            state = WorkerState.WANTED if known.starting_s is None else WorkerState.STARTING
+        return WorkerFacts(
+            launch.launch_id, launch.place, state, since_s, known.held, known.idle_s, known.memory, launch.version
+        )
+
+    # -- orders -------------------------------------------------------------------------------------------------
+
+    def _take(self, orders: Iterable[Order], now_s: float) -> None:
+        launches: list[tuple[str, str, str, str]] = []
+        leaving: dict[tuple[Literal["retire", "revoke"], str], list[str]] = {}
+        for order in orders:
+            if isinstance(order, Launch):
+                self._number += 1
+                number = f"+{self._number}"
+                self._pending.setdefault(order.key, {})[number] = order.place, order.version
+                self._dirty[order.key] = None
+                launches.append((number, order.key, order.place, order.version))
+            elif isinstance(order, Retire) and self._leaves(order.worker, WorkerState.RETIRING, now_s):
+                leaving.setdefault(("retire", order.why), []).append(order.worker)
+            elif isinstance(order, Stop) and self._leaves(order.worker, WorkerState.STOPPING, now_s):
+                leaving.setdefault(("revoke", order.why), []).append(order.worker)
+            elif isinstance(order, Fail):
+                for_ms = max(0, round(1000 * (order.until_s - now_s)))
+                self.fails.append(StartsFail(self.pool.pool_id, order.key, for_ms, order.detail[:1000]))
+        for at in range(0, len(launches), BATCH):
+            self.commands.append(Ordered("launch", tuple(launches[at : at + BATCH])))
+        for (kind, why), workers in leaving.items():
+            for at in range(0, len(workers), BATCH):
+                self.commands.append(Ordered(kind, workers=tuple(workers[at : at + BATCH]), why=why))
+
+    def _leaves(self, worker_id: str, state: WorkerState, now_s: float) -> bool:
+        """Whether that is news; a launch that has no id yet is retired when it has one."""
+        known, launch = self._known.get(worker_id), self._table.launch(worker_id)
+        if known is None or launch is None or launch.revoked or known.leaving in (state, WorkerState.STOPPING):
+            return False
+        if state is WorkerState.RETIRING and launch.retired:
+            return False
+        known.leaving = state
+        known.leaving_s = now_s if known.leaving_s is None else known.leaving_s
+        self._dirty[launch.key] = None
+        return True
+
+    def _end_lost(self, places: Mapping[str, Place], now_s: float) -> None:
+        """Of places whose node is gone for long."""
+        launches = [launch for launch in self._table.launches(self.pool.pool_id) if not launch.revoked]
+        absent = {launch.place for launch in launches if not _is_there(places, launch.place)}
+        self._lost = {name: self._lost.get(name, now_s) for name in absent}
+        over = {name for name, since_s in self._lost.items() if now_s >= since_s + LOST_PLACE_S}
+        if not over:
+            return
+        ends = (launch for launch in launches if launch.place in over)
+        self._take((Stop(one.key, one.launch_id, "its place is lost") for one in ends), now_s)
+
+    def _end_stray(self) -> None:
+        """Of groups that are gone."""
+        strays = [
+            launch
+            for launch in self._table.launches(self.pool.pool_id)
+            if not launch.revoked and self._table.group(self.pool.pool_id, launch.key) is None
+        ]
+        self._take((Stop(one.key, one.launch_id, "its group has ended") for one in strays), self._begun_s)
+
+
+_NOTHING: Final = _Told()
+
+
+def _is_there(places: Mapping[str, Place], name: str) -> bool:
+    place = places.get(name)
+    return place is not None and place.alive
+
+
+def settings_of(settings: PoolSettings, template: TemplateTold) -> Settings:
+    """What the policy reads of a pool and its template."""
+    scaling = {"own": Scaling.OWN, "fixed": Scaling.FIXED}.get(settings.scaling, Scaling.OUTSIDE)
+    return Settings(
+        min=settings.min,
+        max=settings.max,
+        max_workers=settings.max_workers,
+        prefetch=settings.prefetch,
+        memory=template.memory_bytes or MEMORY,
+        start_timeout_s=float(settings.start_timeout_s),
+        start_failures_max=settings.start_failures_max,
+        grace_s=float(settings.grace_s),
+        scaling=Scaling.NONE if template.driver == NOOP else scaling,
+    )

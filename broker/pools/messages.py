@@ -1,0 +1,93 @@
+"""What nodes tell each other about worker pools: heads of frames (`broker.node.hub`).
+
+    PlaceTold     of a place, to all: what it can start. On change, and to each new link
+    GroupTold     of a group's queue, by its owner to the pool's controller. On change, 4 a second at most
+    WorkerTold    of a worker, by its place to the pool's controller. On change
+    StartsFail    of a key, by the controller to all: callers are answered `start_failed` for a time
+    AskPool       a controller begins: tell all of this pool
+
+Nothing is answered. A frame that is lost is told again with the next change, or the next link.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from clusterbroker.cluster.link.fields import Whole
+
+Text = Annotated[str, msgspec.Meta(max_length=1024)]
+
+
+class TemplateTold(msgspec.Struct, frozen=True, array_like=True):
+    """A template of a place: nothing of what it executes. Sizes in bytes, 0: no limit."""
+
+    version: str
+    driver: str
+    max_workers: Whole = 0
+    memory_bytes: Whole = 0
+
+
+class PoolMessage(msgspec.Struct, frozen=True, array_like=True):
+    """Root of these heads."""
+
+
+class PlaceTold(PoolMessage, frozen=True, tag=130):
+    """Of the sender."""
+
+    templates: dict[str, TemplateTold]
+    memory_bytes: Whole = 0
+    """Of the machine; 0: not known."""
+    suspended: dict[str, Text] = {}
+    """Driver -> why nothing can be started there."""
+    alarm: bool = False
+    """The machine is short of memory."""
+
+
+class GroupTold(PoolMessage, frozen=True, tag=131):
+    """Counters rise while the queue has this owner."""
+
+    pool_id: Whole
+    key: Text
+    ready: Whole
+    held: Whole
+    arrived: Whole
+    settled: Whole
+    service_ms: Whole
+    """Of the settled ones, from delivery to acknowledgement."""
+    workers: dict[str, Whole]
+    """Workers that consume, and how many messages each holds at most."""
+    draining: bool = False
+    """Idle for so long that its workers are to go."""
+
+
+class WorkerTold(PoolMessage, frozen=True, tag=132):
+    """What is known of it: 0 and empty are no news."""
+
+    pool_id: Whole
+    worker_id: Text
+    memory_bytes: Whole = 0
+    running: bool = False
+    ready: bool = False
+    """It says so itself."""
+    why: Text = ""
+    """Of its end, or of a start that failed."""
+
+
+class StartsFail(PoolMessage, frozen=True, tag=133):
+    """`for_ms`: from now on."""
+
+    pool_id: Whole
+    key: Text
+    for_ms: Whole
+    detail: Text
+
+
+class AskPool(PoolMessage, frozen=True, tag=134):
+    """To all."""
+
+    pool_id: Whole
+
+
+AnyPool = PlaceTold | GroupTold | WorkerTold | StartsFail | AskPool

@@ -1,0 +1,205 @@
+"""A node's end of its foreman: launches of the map go there, what it tells goes to the map and to controllers (waits).
+
+    map: launches of this place --> `wants`; lease --> `lease`
+    Hello, PlaceRow             --> PlaceTold to all members
+    WorkerRow                   --> WorkerTold to the pool's controller
+    GoneRow                     --> WorkersGone, and why to the controller
+
+The foreman is told of launches only while the map is caught up: this process is registered in it, so it has all that
+was there when the process began. It is told of the lease every LOOK_S. A GoneRow comes again until the map has dropped
+its launch, so a command that fails is given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from clusterbroker.broker.foreman.frames import GoneRow, LaunchRow, PlaceRow, WorkerRow
+from clusterbroker.broker.foreman.spec import WorkerSpec
+from clusterbroker.broker.pools.messages import PlaceTold, TemplateTold, WorkerTold
+from clusterbroker.cluster.ids import LOCAL_NODE, Incarnation, NodeId
+from clusterbroker.cluster.wiring.commands import WorkersGone
+from clusterbroker.cluster.wiring.pool_commands import Ended
+from clusterbroker.cluster.wiring.pool_entities import Launch, Pool
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from clusterbroker.broker.node.foreman_link import Event
+    from clusterbroker.broker.server.foreman_process import ForemanProcess
+    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.cluster.wiring.map import Applied
+
+LOOK_S: Final = 0.5
+TEXT_MAX: Final = 1000
+ANY: Final = {
+    "0.0.0.0": "127.0.0.1",  # noqa: S104 - nobody listens there by it
+    "[::]": "[::1]",
+}
+"""Where a worker of this machine reaches a listener of all addresses."""
+
+
+class ForemanDesk:
+    """Of one life of a node. `begin`, when clients are accepted; `end`."""
+
+    def __init__(self, shell: NodeShell, foreman: ForemanProcess) -> None:
+        self._shell = shell
+        self._foreman = foreman
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = False
+        self._lease: tuple[bool, bool] | None = None
+        self._wanted = -1
+
+    def begin(self) -> None:
+        """The foreman may run already: it lives longer than this life of the node."""
+        self._foreman.heard = self.heard
+        desk = self._shell.node.pool_desk
+        desk.launches_told = self._soon
+        desk.tell_again = self._tell_again
+        self._place()
+        self._look()
+
+    def end(self) -> None:
+        """Nothing is told any more."""
+        self._shell.node.pool_desk.launches_told = lambda: None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- to the foreman -----------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """The lease, and what changed."""
+        self._timer = self._shell.loop.call_later(LOOK_S, self._look)
+        lease = self._held, self._caught_up
+        if lease != self._lease:
+            self._lease = lease
+            self._foreman.lease(*lease)
+            self._soon()
+        self._place()
+
+    @property
+    def _held(self) -> bool:
+        role = self._shell.node.role
+        return role is None or role.leased
+
+    @property
+    def _caught_up(self) -> bool:
+        role = self._shell.node.role
+        return role is None or role.registered
+
+    def _soon(self) -> None:
+        """Changes of one turn are told together."""
+        if not self._due:
+            self._due = True
+            self._shell.loop.call_soon(self._wants)
+
+    def _wants(self) -> None:
+        self._due = False
+        if self._timer is None or not self._caught_up:
+            return
+        self._foreman.wants(self._rows(), self._shell.node.map.applied)
+
+    def _rows(self) -> Iterator[LaunchRow]:
+        pools, own = self._shell.node.map.pools, self._shell.node.options.name
+        addresses = self._addresses()
+        for pool in pools.all():
+            if not pool.starts_workers:
+                continue
+            for launch in pools.launches(pool.pool_id):
+                if launch.place == own:
+                    state = "revoked" if launch.revoked else "wanted"
+                    yield LaunchRow(spec=self._spec(pool, launch, addresses), state=state)
+
+    def _spec(self, pool: Pool, launch: Launch, addresses: list[tuple[str, str]]) -> WorkerSpec:
+        names, key = self._shell.node.map.pools.names(pool.pool_id), self._shell.node.pools.key
+        uris = [key.uri(launch.launch_id, scheme, where, pool.vhost) for scheme, where in addresses] if key else []
+        return WorkerSpec(
+            worker_id=launch.launch_id,
+            pool=pool.name,
+            template=pool.template,
+            key=launch.key,
+            generation=launch.generation,
+            version=launch.version,
+            queue=names.request_queue(launch.key),
+            activity_exchange=names.exchange_of(names.activity),
+            prefetch=pool.settings.prefetch,
+            grace_s=float(pool.settings.grace_s),
+            vhost=pool.vhost,
+            uris=tuple(uris),
+        )
+
+    def _addresses(self) -> list[tuple[str, str]]:
+        """(scheme, host:port): this node's, then those of the other members."""
+        found: dict[tuple[str, str], None] = {}
+        for listener in self._shell.listeners:
+            for bound in listener.addresses:
+                host, _, port = str(bound).rpartition(":")
+                found[listener.protocol, f"{ANY.get(host, host)}:{port}"] = None
+        own = self._shell.node.options.name
+        for member in self._shell.node.map.alive_members():
+            if member.name != own:
+                for url in member.amqp:
+                    scheme, _, where = url.partition("://")
+                    if scheme in ("amqp", "amqps") and where.rpartition(":")[0] not in ANY:
+                        found[scheme, where] = None
+        return list(found)
+
+    # -- from the foreman ---------------------------------------------------------------------------------------
+
+    def heard(self, event: Event) -> None:
+        """What it told."""
+        if isinstance(event, GoneRow):
+            self._gone(event)
+        elif isinstance(event, WorkerRow):
+            running = event.state == "running"
+            self._tell(event.worker_id, running=running, memory_bytes=event.memory_bytes)
+        else:
+            self._place()
+        self._shell.schedule()
+
+    def _tell(self, worker_id: str, *, running: bool = False, memory_bytes: int = 0, why: str = "") -> None:
+        node = self._shell.node
+        launch = node.map.pools.launch(worker_id)
+        if launch is not None:
+            node.pool_desk.tell_worker(WorkerTold(launch.pool_id, worker_id, memory_bytes, running, why=why[:TEXT_MAX]))
+
+    def _gone(self, row: GoneRow) -> None:
+        node = self._shell.node
+        if node.map.pools.launch(row.worker_id) is None:
+            self._soon()  # it is not wanted any more
+            return
+        self._tell(row.worker_id, why=row.why)
+        command = WorkersGone(
+            at_ms=node.now_ms,
+            node=NodeId(node.options.name) if node.role is not None else LOCAL_NODE,
+            incarnation=Incarnation(node.options.incarnation),
+            ended=(Ended(row.worker_id, row.exit, row.peak_bytes),),
+        )
+        node.propose(command, _done)
+
+    def _place(self) -> None:
+        link, node = self._foreman.link, self._shell.node
+        if not link.templates:
+            return
+        templates = {
+            name: TemplateTold(one.version, one.driver, one.max_workers, one.memory_bytes)
+            for name, one in link.templates.items()
+        }
+        row: PlaceRow | None = link.place
+        suspended = {} if row is None else {driver: why[:TEXT_MAX] for driver, why in row.suspended.items()}
+        told = PlaceTold(templates, 0 if row is None else row.memory_bytes, suspended, "memory" in node.alarms)
+        node.pool_desk.tell_place(told)
+
+    def _tell_again(self, pool_id: int) -> None:
+        """A controller begins."""
+        node = self._shell.node
+        for worker_id, row in self._foreman.link.workers.items():
+            launch = node.map.pools.launch(worker_id)
+            if launch is not None and launch.pool_id == pool_id:
+                self._tell(worker_id, running=row.state == "running", memory_bytes=row.memory_bytes)
+
+
+def _done(applied: Applied) -> None:
+    """Told again by the foreman, if it failed."""

@@ -1,0 +1,155 @@
+"""Real nodes with templates of worker pools: what tests of started workers ask of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx
+import psutil
+
+from clusterbroker.broker.trial.nodes import LOOPBACK, free_port
+from clusterbroker_workers import Answer, Pool
+from tests.faults.fleet import Fleet
+
+T = TypeVar("T")
+PATIENCE_S = 60.0
+FOREMAN = "clusterbroker.broker.foreman.main"
+WORKER = "tests.faults.pool_worker:Sample"
+
+
+def eventually(what: str, found: Callable[[], T | None], timeout_s: float = PATIENCE_S) -> T:
+    """What is true in the end."""
+    end_s = time.monotonic() + timeout_s
+    last: Any = None
+    while time.monotonic() < end_s:
+        try:
+            last = found()
+        except httpx.HTTPError as error:
+            last = error
+        else:
+            if last:
+                return last  # type: ignore[no-any-return]
+        time.sleep(0.05)
+    raise AssertionError(f"not so after {timeout_s:g} s: {what}; last {last!r}")
+
+
+class PoolNodes:
+    """Nodes of one cluster, or one that is alone, each with the same templates."""
+
+    def __init__(self, directory: Path, *names: str, **template: Any) -> None:
+        self.directory = directory
+        self.names = names
+        self.fleet = Fleet(directory)
+        self.ports = {name: free_port() for name in names}
+        self.fails = directory / "fails"
+        self.config = directory / "broker.toml"
+        self.template(**template)
+
+    def template(self, **settings: Any) -> None:
+        """Of the nodes to come: `[pools.core]` has these settings; `more`: other sections, as text."""
+        more = settings.pop("more", "")
+        command = settings.pop("command", [sys.executable, "-m", "clusterbroker_workers", WORKER])
+        user = {"user": "root"} if os.geteuid() == 0 else {}
+        lines = {"driver": "subprocess", "command": command, **user, **settings}
+        root = Path(__file__).resolve().parents[2]
+        text = "[pools.core]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in lines.items())
+        text += f'environment = {{ PYTHONPATH = "{root}", POOL_TEST_FAILS = "{self.fails}" }}\n'
+        self.config.write_text(text + more)
+        self.config.chmod(0o600)
+
+    def start(self, *names: str) -> None:
+        for name in names or self.names:
+            words = ["--config", str(self.config), "--http", f"{LOOPBACK}:{self.ports[name]}"]
+            if len(self.names) > 1:
+                words += ["--peers", self.fleet.peers(*self.names)]
+            self.fleet.launch(name, *words)
+        for name in names or self.names:
+            eventually(f"{name} is ready", lambda name=name: self.api("GET", "overview", at=name).is_success)  # type: ignore[misc]
+
+    def api(self, method: str, path: str, document: Any = None, at: str = "") -> httpx.Response:
+        port = self.ports[at or self.living[0]]
+        url = f"http://{LOOPBACK}:{port}/api/{path}"
+        return httpx.request(method, url, json=document, auth=("guest", "guest"), timeout=20)
+
+    @property
+    def living(self) -> list[str]:
+        return [name for name in self.names if self.fleet.node(name).running]
+
+    def url(self, name: str = "") -> str:
+        return f"amqp://guest:guest@{LOOPBACK}:{self.fleet.node(name or self.living[0]).amqp_port}/%2F"
+
+    def caller(self, name: str = "", pool: str = "core") -> Pool:
+        return Pool(self.url(name), pool)
+
+    def declare(self, pool: str = "core", template: str = "core", **settings: Any) -> None:
+        """As soon as a foreman has told of the template."""
+
+        def declared() -> bool:
+            said = self.api("PUT", f"pools/%2F/{pool}", {"template": template, **settings})
+            assert said.is_success or "no template" in said.text, said.text
+            return said.is_success
+
+        eventually(f"template {template}", declared)
+
+    def workers(self, pool: str = "core") -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.api("GET", f"pools/%2F/{pool}/workers").raise_for_status().json()
+        return rows
+
+    def groups(self, pool: str = "core") -> dict[str, dict[str, Any]]:
+        rows = self.api("GET", f"pools/%2F/{pool}/groups").raise_for_status().json()
+        return {row["key"]: row for row in rows}
+
+    def depth(self, queue: str) -> int:
+        said = self.api("GET", f"queues/%2F/{quote(queue, safe='')}")
+        return int(said.json().get("messages", 0)) if said.is_success else 0
+
+    def owner(self, queue: str) -> str:
+        """The node that leads it; empty: none that is known."""
+        said = self.api("GET", f"queues/%2F/{quote(queue, safe='')}")
+        return str(said.json().get("node") or "") if said.is_success else ""
+
+    def foremen(self, name: str) -> list[psutil.Process]:
+        """Of a node that runs."""
+        process = self.fleet.node(name).process
+        assert process is not None
+        return [child for child in psutil.Process(process.pid).children() if FOREMAN in child.cmdline()]
+
+    def processes(self) -> dict[str, psutil.Process]:
+        """Workers of this test that run, by id."""
+        found = {}
+        for process in psutil.process_iter():
+            try:
+                if process.status() != psutil.STATUS_ZOMBIE and WORKER in process.cmdline():
+                    environ = process.environ()
+                    if environ.get("POOL_TEST_FAILS") == str(self.fails) and "WORKER_ID" in environ:
+                        found[environ["WORKER_ID"]] = process
+            except psutil.Error:
+                continue
+        return found
+
+    def close(self) -> None:
+        for node in self.fleet.nodes.values():
+            if node.running and node.process is not None:
+                node.process.terminate()
+        for node in self.fleet.nodes.values():
+            if node.process is not None:
+                try:
+                    node.process.wait(20)
+                except Exception:
+                    node.process.kill()
+                    node.process.wait()
+        for process in self.processes().values():
+            process.kill()
+
+
+def told(answer: Answer) -> dict[str, Any]:
+    """Of a Sample."""
+    document: dict[str, Any] = json.loads(answer.body)
+    return document

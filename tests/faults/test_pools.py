@@ -1,0 +1,138 @@
+"""Pools that start their workers: real brokers, foremen and workers of the library."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from clusterbroker_workers import Unserved
+from tests.faults.pools import PATIENCE_S, PoolNodes, eventually, told
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Callable[..., PoolNodes]]:
+    """`nodes("a")`, `nodes("a", "b", "c", memory_bytes=...)`: started."""
+    made: list[PoolNodes] = []
+
+    def start(*names: str, **template: Any) -> PoolNodes:
+        made.append(PoolNodes(tmp_path / f"nodes{len(made)}", *names, **template))
+        made[-1].start()
+        return made[-1]
+
+    (tmp_path / "nodes0").mkdir()
+    yield start
+    for one in made:
+        one.close()
+
+
+def test_a_first_request_starts_a_worker_that_serves_it(nodes: Callable[..., PoolNodes]) -> None:
+    one = nodes("a")
+    one.declare()
+    with one.caller() as pool:
+        first = told(pool.call("42", timeout_s=60))
+        assert first["key"] == "42"
+        assert told(pool.call("42", timeout_s=20))["worker"] == first["worker"]
+        other = told(pool.call("43", timeout_s=60))
+        assert (other["key"], other["worker"] == first["worker"]) == ("43", False)
+    assert one.processes().keys() == {first["worker"], other["worker"]} == {row["id"] for row in one.workers()}
+
+
+def test_load_scales_up_and_rest_scales_down(nodes: Callable[..., PoolNodes]) -> None:
+    one = nodes("a")
+    one.declare(max=3, unbind_delay_s=2, stop_delay_s=2)
+    with one.caller() as pool:
+        pool.call("42", timeout_s=60)
+        with ThreadPoolExecutor(40) as threads:
+            calls = [threads.submit(pool.call, "42", b"0.5", path="sleep", timeout_s=PATIENCE_S) for _ in range(150)]
+            most = 0
+            for call in calls:
+                most = max(most, len(one.workers()))
+                told(call.result())
+        served = {told(call.result())["worker"] for call in calls}
+    assert most == len(served) == 3
+    eventually("the group is gone with its workers", lambda: not one.groups() and not one.workers())
+    eventually("no process is left", lambda: not one.processes())
+    assert not one.depth("core-orphan")
+
+
+def test_a_worker_that_is_killed_is_replaced_and_its_request_comes_again(
+    nodes: Callable[..., PoolNodes], tmp_path: Path
+) -> None:
+    one = nodes("a")
+    one.declare()
+    with one.caller() as pool, ThreadPoolExecutor(1) as threads:
+        first = told(pool.call("42", timeout_s=60))
+        call = threads.submit(pool.call, "42", bytes(tmp_path), path="hold", timeout_s=60)
+        eventually("it holds the request", lambda: (tmp_path / first["worker"]).exists())
+        os.kill(first["pid"], signal.SIGKILL)
+        (tmp_path / "go").touch()
+        again = told(call.result())
+        assert again["worker"] != first["worker"]
+        assert [row["id"] for row in one.workers()] == [again["worker"]]
+
+
+def test_a_foreman_that_is_killed_is_followed_by_one_that_adopts(nodes: Callable[..., PoolNodes]) -> None:
+    one = nodes("a")
+    one.declare()
+    with one.caller() as pool:
+        first = told(pool.call("42", timeout_s=60))
+        (foreman,) = one.foremen("a")
+        foreman.kill()
+        (later,) = eventually("another foreman", lambda: [each for each in one.foremen("a") if each.pid != foreman.pid])
+        assert told(pool.call("42", timeout_s=60)) == first
+        second = told(pool.call("43", timeout_s=60))  # it works
+        assert psutil.Process(second["pid"]).ppid() == later.pid
+        os.kill(first["pid"], signal.SIGKILL)  # and looks after what it adopted
+        assert told(pool.call("42", timeout_s=60))["worker"] not in (first["worker"], second["worker"])
+
+
+def test_callers_hear_of_starts_that_fail(nodes: Callable[..., PoolNodes]) -> None:
+    one = nodes("a")
+    one.declare(start_failures_max=2)
+    one.fails.touch()
+    with one.caller() as pool:
+        with pytest.raises(Unserved) as heard:
+            pool.call("42", timeout_s=60)
+        assert heard.value.reason == "start_failed"
+        assert "exit status 70" in str(heard.value)
+        with pytest.raises(Unserved):
+            pool.call("42", timeout_s=20)
+    assert len([launch for launch in one.workers() if not launch["revoked"]]) <= 1
+
+
+def test_three_nodes_serve_and_a_controller_that_dies_neither_stops_nor_starts(nodes: Callable[..., PoolNodes]) -> None:
+    three = nodes("a", "b", "c", max_workers=4)  # of a place: they are packed, so two have some
+    three.declare()
+    keys = [str(number) for number in range(6)]
+    with three.caller("a") as pool, ThreadPoolExecutor(6) as threads:
+        first = dict(zip(keys, threads.map(lambda key: told(pool.call(key, timeout_s=90)), keys), strict=True))
+        assert {key: row["key"] for key, row in first.items()} == {key: key for key in keys}
+        assert len({row["place"] for row in three.workers()}) == 2
+    lost = three.owner("core-orphan")
+    stayed = {row["id"] for row in three.workers() if row["place"] != lost}
+    assert stayed
+    process = three.fleet.node(lost).process
+    assert process is not None
+    process.kill()
+    process.wait()
+    eventually("another controller", lambda: three.owner("core-orphan") not in ("", lost))
+    with three.caller() as pool, ThreadPoolExecutor(6) as threads:
+        answers = list(threads.map(lambda key: told(pool.call(key, timeout_s=90)), keys))
+        fresh = told(pool.call("new", timeout_s=90))
+        assert [answer["key"] for answer in answers] == keys
+        serving = {row["id"] for row in three.workers() if not row["revoked"] and row["place"] != lost}
+        assert stayed <= serving, "who was at work is not stopped"
+        kept = {answer["worker"] for key, answer in zip(keys, answers, strict=True) if first[key]["worker"] in stayed}
+        assert kept == stayed, "nor doubled"
+        assert fresh["worker"] in serving
+        # those of the lost place are replaced, each by one
+        assert len(serving) == len(keys) + 1
