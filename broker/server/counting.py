@@ -188,6 +188,7 @@ def node_row(shell: ServerPort, started_at_ms: int, lag_ms: float) -> NodeRow:
         alerts_count=len(node.alerts),
         loop_held=shell.held.count,
         routes_refused=node.labour.refused,
+        pools=node.pools.rows(),
         **_of_journal(shell.storage.journal),
         **_of_scrub(shell.scrub),
         **_of_member(shell),

@@ -96,6 +96,18 @@ class AlertRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """ms since 1970."""
 
 
+class PoolRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the responder of a worker pool did at a member."""
+
+    pool_id: int
+    answered: dict[str, int] = {}
+    """By reason."""
+    dead: dict[str, int] = {}
+    unheard: int = 0
+    """Answers whose address is gone, or took none."""
+    poison: int = 0
+
+
 class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True, tag="node"):
     """What a member says of itself."""
 
@@ -208,6 +220,8 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     """Of the cluster, by the node's map."""
     supported_feature_level: int = 1
     """The highest that its release knows; releases before there were levels do not say it."""
+    pools: tuple[PoolRow, ...] = ()
+    """What its responders did."""
 
     @property
     def key(self) -> Key:
