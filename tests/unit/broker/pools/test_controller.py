@@ -140,6 +140,22 @@ def test_a_command_that_failed_is_ordered_again() -> None:
     assert controller.order() == ("settle", ("k",))
 
 
+def test_nothing_moves_by_a_group_whose_settle_may_come_true_yet() -> None:
+    controller = Controller(pool(), (), ())
+    controller.came(1, b"k")
+    controller.order()
+    controller.done()
+    left(controller)
+    controller.left(1)
+    assert controller.order() == ("settle", ("k",))
+    controller.failed()
+    controller.came(2, b"k")
+    assert left(controller) == []
+    assert controller.order() == ("require", ("k",))
+    controller.done()
+    assert left(controller) == [(2, "moved")]
+
+
 def test_very_many_keys_are_required_in_parts() -> None:
     controller = Controller(pool(), (), ())
     for seq in range(BATCH + 1):
