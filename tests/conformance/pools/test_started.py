@@ -223,7 +223,7 @@ def test_a_retired_worker_may_finish_and_its_request_comes_again_if_it_does_not(
         caller.cast("42", bytes(held), path="hold")
         first = eventually("it is held", lambda: next(iter(held.iterdir()), None)).name
     _begin_again(kept)
-    eventually("it is retired", lambda: any(row["retired"] for row in kept.workers()))
+    eventually("it is retired", lambda: any(row["retired"] for row in kept.workers()), 150)
     later = eventually("another has it", lambda: {each.name for each in held.iterdir()} - {first})
     assert first not in kept.processes(), "one at a time"
     (held / "go").touch()
