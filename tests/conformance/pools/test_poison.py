@@ -62,6 +62,13 @@ def test_a_replayed_one_goes_to_its_key_with_a_fresh_count(declare: Declare) -> 
     lose(pool, 2)
     assert status(pool.answer(20)) == b"delivery_limit"
     eventually(lambda: pool.channel.message_count(pool.names.poison) == 1, 20)
+    closed = pool.target.api(
+        "POST",
+        f"queues/%2F/{pool.names.poison}/messages/move",
+        {"filter": "", "exchange": pool.names.exchange_of(pool.names.dead)},
+    )
+    assert closed.status_code == 401, closed.text
+    assert "belongs to pool" in closed.text
     moved = pool.target.api(
         "POST", f"queues/%2F/{pool.names.poison}/messages/move", {"filter": "", "exchange": pool.names.exchange}
     )
