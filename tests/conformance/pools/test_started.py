@@ -210,22 +210,3 @@ def test_a_changed_template_replaces_workers_with_no_request_unserved(kept: Pool
         eventually("the worker of before is replaced", replaced)
     assert not {row["version"] for row in kept.workers()} & set(before.values())
     eventually("its process is over", lambda: first["worker"] not in kept.processes())
-
-
-@rule("53")
-def test_a_retired_worker_may_finish_and_its_request_comes_again_if_it_does_not(
-    kept: PoolNodes, tmp_path: Path
-) -> None:
-    held = tmp_path / "held"
-    held.mkdir()
-    kept.declare(grace_s=2)
-    with kept.caller() as caller:
-        caller.cast("42", bytes(held), path="hold")
-        first = eventually("it is held", lambda: next(iter(held.iterdir()), None)).name
-    _begin_again(kept)
-    eventually("it is retired", lambda: any(row["retired"] for row in kept.workers()), 150)
-    later = eventually("another has it", lambda: {each.name for each in held.iterdir()} - {first})
-    assert first not in kept.processes(), "one at a time"
-    (held / "go").touch()
-    eventually("one is left", lambda: {row["id"] for row in kept.workers()} == later)
-    eventually("it is done", lambda: kept.depth("core-req-42") == 0)
