@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
 import aio_pika
+import pamqp.constants
 from aio_pika.abc import AbstractConnection
 from aio_pika.exceptions import AMQPException
+
+for _domain in ("exchange-name", "queue-name"):
+    # pamqp refuses names beyond letters, digits and some marks; brokers take them, and names of keys have `%` and `~`
+    pamqp.constants.DOMAIN_REGEX[_domain] = re.compile(".*", re.DOTALL)
 
 DIAL_TIMEOUT_S: Final = 10.0
 BACKOFF_S: Final = 0.2

@@ -89,7 +89,9 @@ def _settings(given: list[str] | None) -> dict[str, Any]:
 def pool_declare(
     reach: Target,
     pool: PoolName,
-    template: Annotated[str, typer.Option("--template", help="noop: workers come by themselves.")] = "noop",
+    template: Annotated[
+        str, typer.Option("--template", help="A section [pools.NAME] of the nodes; noop: workers come by themselves.")
+    ] = "noop",
     setting: Settings = None,
     vhost: Vhost = "/",
 ) -> str:

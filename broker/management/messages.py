@@ -18,6 +18,7 @@ from clusterbroker.broker.stats.inspection import LOOKS, TREATED_MAX, Request, R
 from clusterbroker.broker.stats.message_filter import BadFilter, parse
 from clusterbroker.cluster.wiring.entities import Queue
 from clusterbroker.cluster.wiring.exchange_rules import routing_type
+from clusterbroker.cluster.wiring.pool_table import closed
 
 from .amqp_operations import payload_document, properties_document
 from .bodies import ENCODINGS, Browse, Deleted, Elsewhere, Which
@@ -150,6 +151,8 @@ def _destination(reading: Reading, vhost: str, body: Elsewhere) -> tuple[str | N
         exchange = reading.map.exchange(vhost, name)
         if exchange is None:
             raise bad_request(f"there is no exchange '{name[:255]}' in vhost '{vhost}'")
+        if (pool := reading.map.pools.dead_letters_of(vhost, name)) is not None:
+            raise not_authorised(f"exchange '{name}' in vhost '{vhost}' {closed(pool)}")
         if exchange.internal:
             raise not_authorised(f"cannot publish to internal exchange '{name}' in vhost '{vhost}'")
         if routing_type(exchange) == "topic" and not reading.principal.may_route(vhost, name, key):

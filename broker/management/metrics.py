@@ -16,7 +16,7 @@ The text comes in parts, one metric each, so that who sends it can do other thin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -36,7 +36,9 @@ from clusterbroker.cluster.wiring.entities import Queue
 
 from . import statistics as s
 from .history import Track
+from .metrics_text import Named, labels, written
 from .nodes import RABBITMQ_API, certificates, name_of_cluster
+from .pool_metrics import pools
 from .replica import Replica
 from .statistics import COUNTER, GAUGE, UNTYPED, Number, Of
 
@@ -52,40 +54,9 @@ LEVELS: Final = ("session", "node", "log")
 QUEUE_TYPE: Final = {"protocol": "amqp091", "queue_type": "clusterbroker_queue"}
 
 
-# -- Prometheus' text format, version 0.0.4: prometheus-client takes ten times as long for 150,000 lines -------
-
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 HISTOGRAM: Final = "histogram"
 """Its samples are `_bucket{le="..."}`, `_sum` and `_count`."""
-
-
-class Named(NamedTuple):
-    """A metric without its values. The name of a counter ends with `_total`."""
-
-    name: str
-    kind: str
-    help: str
-
-
-def labels(pairs: Mapping[str, str]) -> str:
-    """`{vhost="/",queue="q"}`, or nothing. Names may be no Unicode: what cannot be said becomes a question mark."""
-    if not pairs:
-        return ""
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs.items()) + "}"
-
-
-def _escaped(value: str) -> str:
-    plain = value.encode("utf-8", "replace").decode()
-    return plain.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
-
-
-def written(metric: Named, samples: Iterable[tuple[str, float]]) -> str:
-    """All samples, (labels, value), of one metric."""
-    name, kind, text = metric
-    lines = [f"# HELP {name} {text}\n# TYPE {name} {kind}"]
-    lines += [f"{name}{which} {value}" for which, value in samples]
-    lines.append("")
-    return "\n".join(lines)
 
 
 # -- what there is ---------------------------------------------------------------------------------------------
@@ -325,6 +296,7 @@ def _whole(present: Present, now_ms: int) -> Iterator[str]:
         for one in certificates(present.replica)
     ])  # fmt: skip
     yield from _cluster(present, now_ms)
+    yield from pools(present.replica, row, {one.row.queue_id: one.row for one in present.queues})
     yield written(Named(f"{SHARED}global_consumers", GAUGE, "Consumers"), ((labels(PROTOCOL), len(present.consumers)),))
     yield written(
         Named(f"{SHARED}global_messages_routed_total", COUNTER, "Messages that went to queues, once for each"),

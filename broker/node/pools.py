@@ -17,6 +17,7 @@ from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.stats.rows import PoolRow
 from clusterbroker.cluster.ids import LogIndex, QueueId
 from clusterbroker.cluster.wiring.pool_entities import Group, Launch, Pool
 from clusterbroker.journal.record import Message
@@ -60,6 +61,17 @@ class NodePools:
         self.dead: Counter[tuple[LogIndex, str]] = Counter()
         self.unheard: Counter[LogIndex] = Counter()
         self.poison: Counter[LogIndex] = Counter()
+
+    def rows(self) -> tuple[PoolRow, ...]:
+        """Of the pools of which something died here."""
+        found = {pool_id for pool_id, _ in self.dead} | set(self.unheard) | set(self.poison)
+        return tuple(
+            PoolRow(
+                pool_id, _of(self.answered, pool_id), _of(self.dead, pool_id), self.unheard[pool_id],
+                self.poison[pool_id],
+            )
+            for pool_id in sorted(found)
+        )  # fmt: skip
 
     # -- what the map says --------------------------------------------------------------------------------------
 
@@ -142,6 +154,10 @@ class NodePools:
         else:
             self.unheard[pool.pool_id] += 1
 
+    def _why(self, pool: Pool, request: Message) -> str:
+        key = key_of(request.routing_key)
+        return "" if key is None else self._node.pool_desk.failure(pool.pool_id, key)
+
     def _keep_poison(self, queue: LocalQueue, pool: Pool, request: Message, number: int, ticket: Ticket) -> None:
         """A copy of a request with which workers were lost to the end, once over failovers."""
         node = self._node
@@ -153,10 +169,6 @@ class NodePools:
             producer = dead_letter_producer(queue.entity.queue_id, queue.entity.gap_epoch)
             inventory.publish_numbered(producer, (number,), (copy,), ticket, node.now_ms)
             self.poison[pool.pool_id] += 1
-
-    def _why(self, pool: Pool, request: Message) -> str:
-        key = key_of(request.routing_key)
-        return "" if key is None else self._node.pool_desk.failure(pool.pool_id, key)
 
     def _say(self, queue: LocalQueue, pool: Pool, address: str, answer: Message, number: int, ticket: Ticket) -> bool:
         node = self._node
@@ -171,3 +183,7 @@ class NodePools:
         producer = dead_letter_producer(queue.entity.queue_id, queue.entity.gap_epoch)
         target.publish_numbered(producer, (number,), (answer,), ticket, node.now_ms)
         return True
+
+
+def _of(counter: Counter[tuple[LogIndex, str]], pool_id: LogIndex) -> dict[str, int]:
+    return {reason: count for (of, reason), count in counter.items() if of == pool_id}

@@ -173,9 +173,7 @@ class Controller:
         kind, keys = self._under_way
         self._under_way = None
         if kind == "settle":
-            self._settling.update(dict.fromkeys(keys))
-            for key in keys:
-                self._open.setdefault(key, 0)
+            self._found.update(dict.fromkeys(keys))  # it may come true yet: who moves there requires it anew
         else:
             self._wanted.update((key, None) for key in keys if key in self._waiting)
 

@@ -14,6 +14,7 @@ from clusterbroker.broker.pools.fleet import Fleet, Ordered
 from clusterbroker.broker.pools.messages import GroupTold, WorkerTold
 from clusterbroker.broker.pools.passing_queue import AGAIN_MS, PassingQueue
 from clusterbroker.cluster.errors import NotFound, Unavailable
+from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring.commands import (
     EndPoolQueue,
     LaunchWorkers,
@@ -110,9 +111,13 @@ class OrphanQueue(PassingQueue):
             self._end_of(controller)
             return
         kind, keys = order
-        command = (RequireGroups if kind == "require" else SettleGroups)(
-            at_ms=self.node.now_ms, pool_id=pool.pool_id, epoch=self.entity.epoch, keys=keys
-        )
+        at_ms, epoch = self.node.now_ms, self.entity.epoch
+        command: RequireGroups | SettleGroups
+        if kind == "require":
+            command = RequireGroups(at_ms=at_ms, pool_id=pool.pool_id, epoch=epoch, keys=keys)
+        else:
+            generations = self._generations(pool.pool_id, keys) if self.node.map.level >= STARTED_WORKERS else ()
+            command = SettleGroups(at_ms=at_ms, pool_id=pool.pool_id, epoch=epoch, keys=keys, generations=generations)
 
         def done(applied: Applied) -> None:
             if self.deleted or self._controller is not controller:
@@ -126,6 +131,10 @@ class OrphanQueue(PassingQueue):
             self.ring.mark()
 
         self.node.propose(command, done)
+
+    def _generations(self, pool_id: LogIndex, keys: tuple[str, ...]) -> tuple[LogIndex, ...]:
+        groups = (self.node.map.pools.group(pool_id, key) for key in keys)
+        return tuple(LogIndex(0) if group is None else group.generation for group in groups)
 
     # -- workers ------------------------------------------------------------------------------------------------
 

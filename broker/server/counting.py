@@ -189,6 +189,7 @@ def node_row(shell: ServerPort, started_at_ms: int, lag_ms: float) -> NodeRow:
         loop_held=shell.held.count,
         routes_refused=node.labour.refused,
         bridges=() if shell.bridges is None else tuple(shell.bridges.counted()),
+        pools=node.pools.rows(),
         **_of_journal(shell.storage.journal),
         **_of_scrub(shell.scrub),
         **_of_member(shell),

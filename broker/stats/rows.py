@@ -97,6 +97,18 @@ class AlertRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """ms since 1970."""
 
 
+class PoolRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the responder of a worker pool did at a member."""
+
+    pool_id: int
+    answered: dict[str, int] = {}
+    """By reason."""
+    dead: dict[str, int] = {}
+    unheard: int = 0
+    """Answers whose address is gone, or took none."""
+    poison: int = 0
+
+
 class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True, tag="node"):
     """What a member says of itself."""
 
@@ -211,6 +223,8 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     """The highest that its release knows; releases before there were levels do not say it."""
     bridges: tuple[BridgeRow, ...] = ()
     """Those that it runs."""
+    pools: tuple[PoolRow, ...] = ()
+    """What its responders did."""
 
     @property
     def key(self) -> Key:

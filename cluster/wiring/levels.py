@@ -121,6 +121,8 @@ def _needed(command: Any) -> int:
             return max((_KEYS.get(key, FIRST) for key in definition), default=FIRST)
         case c.DeclareDelayedExchange(arguments=arguments) if DELAY_RATE in arguments:
             return DELAY_RATES
+        case c.SettleGroups(generations=generations) if generations:
+            return STARTED_WORKERS
         case c.DeclareQueue(arguments=arguments):
             return max((_ARGUMENTS.get(name, FIRST) for name in arguments), default=FIRST)
         case _:

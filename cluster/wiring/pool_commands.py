@@ -68,6 +68,9 @@ class SettleGroups(_OfController, frozen=True, kw_only=True, tag="settle_groups"
     """The controller has no request on its way to these groups, for which it has required them."""
 
     keys: tuple[str, ...]
+    generations: tuple[LogIndex, ...] = ()
+    """Of the groups, as the controller knows them (feature level 6): one that was required since is not settled by a
+    command that was given up and comes late. None: whatever they are."""
 
 
 class _OfGroupQueue(Command, frozen=True, kw_only=True):

@@ -341,9 +341,9 @@ class Pools:
         """Fold SettleGroups."""
         held = self._controlled(command, deleting=True)
         _check_count(command.keys)
-        for key in command.keys:
+        for nth, key in enumerate(command.keys):
             group = held.groups.get(key)
-            if group is not None:
+            if group is not None and command.generations[nth : nth + 1] in ((), (group.generation,)):
                 self.table.put_group(held, replace(group, moving=False), changes)
 
     def unbind(self, command: c.UnbindGroup, changes: list[Change]) -> bool:

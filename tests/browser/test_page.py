@@ -401,7 +401,7 @@ def test_the_keyboard_is_enough(visit: Visit) -> None:
         page.keyboard.press("Tab")
         seen.append(focused(page))
     assert seen == [
-        "clusterbroker", "Overview", "Queues", "Exchanges", "Connections", "Channels", "Cluster", "Vhosts",
+        "clusterbroker", "Overview", "Queues", "Exchanges", "Pools", "Connections", "Channels", "Cluster", "Vhosts",
         "Policies", "Parameters", "Users", "Definitions", "Sign out",
     ]  # fmt: skip
     for _ in range(10):

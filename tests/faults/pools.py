@@ -53,14 +53,15 @@ class PoolNodes:
         self.template(**template)
 
     def template(self, **settings: Any) -> None:
-        """Of the pools to come, and of the nodes to come."""
+        """Of the nodes to come: `[pools.core]` has these settings; `more`: other sections, as text."""
+        more = settings.pop("more", "")
         command = settings.pop("command", [sys.executable, "-m", "clusterbroker_workers", WORKER])
         user = {"user": "root"} if os.geteuid() == 0 else {}
         lines = {"driver": "subprocess", "command": command, **user, **settings}
         root = Path(__file__).resolve().parents[2]
         text = "[pools.core]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in lines.items())
         text += f'environment = {{ PYTHONPATH = "{root}", POOL_TEST_FAILS = "{self.fails}" }}\n'
-        self.config.write_text(text)
+        self.config.write_text(text + more)
         self.config.chmod(0o600)
 
     def start(self, *names: str) -> None:
@@ -84,19 +85,25 @@ class PoolNodes:
     def url(self, name: str = "") -> str:
         return f"amqp://guest:guest@{LOOPBACK}:{self.fleet.node(name or self.living[0]).amqp_port}/%2F"
 
-    def caller(self, name: str = "") -> Pool:
-        return Pool(self.url(name), "core")
+    def caller(self, name: str = "", pool: str = "core") -> Pool:
+        return Pool(self.url(name), pool)
 
-    def declare(self, **settings: Any) -> None:
-        said = self.api("PUT", "pools/%2F/core", {"template": "core", **settings})
-        assert said.is_success, said.text
+    def declare(self, pool: str = "core", template: str = "core", **settings: Any) -> None:
+        """As soon as a foreman has told of the template."""
 
-    def workers(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self.api("GET", "pools/%2F/core/workers").raise_for_status().json()
+        def declared() -> bool:
+            said = self.api("PUT", f"pools/%2F/{pool}", {"template": template, **settings})
+            assert said.is_success or "no template" in said.text, said.text
+            return said.is_success
+
+        eventually(f"template {template}", declared)
+
+    def workers(self, pool: str = "core") -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.api("GET", f"pools/%2F/{pool}/workers").raise_for_status().json()
         return rows
 
-    def groups(self) -> dict[str, dict[str, Any]]:
-        rows = self.api("GET", "pools/%2F/core/groups").raise_for_status().json()
+    def groups(self, pool: str = "core") -> dict[str, dict[str, Any]]:
+        rows = self.api("GET", f"pools/%2F/{pool}/groups").raise_for_status().json()
         return {row["key"]: row for row in rows}
 
     def depth(self, queue: str) -> int:

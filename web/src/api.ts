@@ -349,3 +349,39 @@ export interface TopicPermission {
   write: string;
   read: string;
 }
+
+export interface Pool {
+  vhost: string;
+  name: string;
+  template: string;
+  state: "running" | "paused" | "deleting";
+  controller: string | null;
+  exchange: string;
+  groups: number;
+  workers: number;
+  consumers: number;
+  waiting: number;
+  held: number;
+  orphans: number;
+  dead: number;
+  poison: number;
+  settings: Record<string, number | string>;
+}
+
+export interface PoolGroup {
+  key: string;
+  state: string;
+  queue: string;
+  generation: number;
+  waiting: number;
+  held: number;
+  consumers: number;
+}
+
+export interface PoolWorker {
+  id: string;
+  key: string;
+  place: string;
+  version: string;
+  revoked: string;
+}

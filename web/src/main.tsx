@@ -15,6 +15,7 @@ import { NodePage } from "./pages/node";
 import { OverviewPage } from "./pages/overview";
 import { Parameters } from "./pages/parameters";
 import { Policies } from "./pages/policies";
+import { PoolPage, Pools } from "./pages/pools";
 import { QueuePage, Queues } from "./pages/queues";
 import { Users } from "./pages/users";
 import { Vhosts } from "./pages/vhosts";
@@ -25,6 +26,7 @@ const TITLES: Record<string, string> = {
   overview: "Overview",
   queues: "Queues",
   exchanges: "Exchanges",
+  pools: "Pools",
   connections: "Connections",
   channels: "Channels",
   cluster: "Cluster",
@@ -188,6 +190,8 @@ function Shown({ me, words }: { me: Me; words: string[] }) {
       return vhost !== undefined && object !== undefined ? <QueuePage key={words.join("/")} me={me} vhost={vhost} name={object} /> : <Queues me={me} />;
     case "exchanges":
       return vhost !== undefined && object !== undefined ? <ExchangePage key={words.join("/")} me={me} vhost={vhost} name={object === "amq.default" ? "" : object} /> : <Exchanges me={me} />;
+    case "pools":
+      return vhost !== undefined && object !== undefined ? <PoolPage key={words.join("/")} me={me} vhost={vhost} name={object} /> : <Pools />;
     case "connections": {
       const [, connection, channel] = words;
       if (connection === undefined) return <Connections me={me} />;

@@ -16,12 +16,12 @@ def lose(pool: PoolOfTest, times: int) -> None:
     for _ in range(times):
         worker = pool.worker("42", prefetch=1)
         worker.delivery()
-        worker.connection.cut()
+        worker.connection.abandon()
 
 
 def poisoned(pool: PoolOfTest) -> Method:
     eventually(lambda: pool.channel.message_count(pool.names.poison) == 1, 20)
-    got = pool.connect().channel().get(pool.names.poison)
+    got = pool.connect().channel().basic_get(pool.names.poison)
     assert got is not None
     return got
 
@@ -62,8 +62,15 @@ def test_a_replayed_one_goes_to_its_key_with_a_fresh_count(declare: Declare) -> 
     lose(pool, 2)
     assert status(pool.answer(20)) == b"delivery_limit"
     eventually(lambda: pool.channel.message_count(pool.names.poison) == 1, 20)
+    closed = pool.target.api(
+        "POST",
+        f"queues/%2F/{pool.names.poison}/messages/move",
+        {"filter": "", "exchange": pool.names.exchange_of(pool.names.dead)},
+    )
+    assert closed.status_code == 401, closed.text
+    assert "belongs to pool" in closed.text
     moved = pool.target.api(
-        "POST", f"queues/%2F/{pool.names.poison}/messages/move", {"exchange": pool.names.exchange, "count": 10}
+        "POST", f"queues/%2F/{pool.names.poison}/messages/move", {"filter": "", "exchange": pool.names.exchange}
     )
     moved.raise_for_status()
     lose(pool, 1)

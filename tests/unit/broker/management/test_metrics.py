@@ -13,7 +13,7 @@ import yaml
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from clusterbroker.broker.management import metrics, statistics
+from clusterbroker.broker.management import metrics, metrics_text, statistics
 from clusterbroker.broker.stats import rows
 from clusterbroker.broker.stats.bridges import BridgeRow
 from clusterbroker.cluster.ids import NodeId
@@ -198,8 +198,8 @@ def test_names_of_clients_break_no_line() -> None:
 
 
 def test_labels_are_escaped() -> None:
-    assert metrics.labels({}) == ""
-    assert metrics.labels({"a": 'x"y\\z\n'}) == '{a="x\\"y\\\\z\\n"}'
+    assert metrics_text.labels({}) == ""
+    assert metrics_text.labels({"a": 'x"y\\z\n'}) == '{a="x\\"y\\\\z\\n"}'
 
 
 def test_every_metric_of_the_board_is_told(place: Place) -> None:

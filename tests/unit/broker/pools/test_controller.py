@@ -140,6 +140,22 @@ def test_a_command_that_failed_is_ordered_again() -> None:
     assert controller.order() == ("settle", ("k",))
 
 
+def test_nothing_moves_by_a_group_whose_settle_may_come_true_yet() -> None:
+    controller = Controller(pool(), (), ())
+    controller.came(1, b"k")
+    controller.order()
+    controller.done()
+    left(controller)
+    controller.left(1)
+    assert controller.order() == ("settle", ("k",))
+    controller.failed()
+    controller.came(2, b"k")
+    assert left(controller) == []
+    assert controller.order() == ("require", ("k",))
+    controller.done()
+    assert left(controller) == [(2, "moved")]
+
+
 def test_very_many_keys_are_required_in_parts() -> None:
     controller = Controller(pool(), (), ())
     for seq in range(BATCH + 1):
@@ -195,9 +211,7 @@ def test_no_request_moves_to_a_group_that_may_end(steps: list[tuple[Any, ...]]) 
                 controller.done(refused)
                 under_way = None
             case ("failed",) if under_way is not None:
-                if under_way[0] == "settle":  # refused: the map keeps them still
-                    kept |= set(under_way[1])
-                controller.failed()
+                controller.failed()  # of a settle: it may come true all the same
                 under_way = None
             case ("take",) if controller.leaving:
                 number, reason = controller.leaving.popleft()

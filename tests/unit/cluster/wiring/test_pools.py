@@ -284,6 +284,20 @@ def test_settings_reach_the_queues_that_there_are(world: World) -> None:
         world.do(c.SetPool(vhost="/", name="none", settings=PoolSettings()))
 
 
+def test_a_settle_that_comes_late_settles_no_group_that_was_required_since(world: World) -> None:
+    pool = declare(world)
+    require(world, pool, "42")
+    (before,) = world.map.pools.groups(pool.pool_id)
+    late = c.SettleGroups(pool_id=pool.pool_id, epoch=Epoch(1), keys=("42",), generations=(before.generation,))
+    require(world, pool, "42")
+    world.do(late)
+    (group,) = world.map.pools.groups(pool.pool_id)
+    assert group.moving
+    world.do(c.SettleGroups(pool_id=pool.pool_id, epoch=Epoch(1), keys=("42",), generations=(group.generation,)))
+    (group,) = world.map.pools.groups(pool.pool_id)
+    assert not group.moving
+
+
 def test_launches_are_kept_until_they_are_gone(world: World) -> None:
     pool = declare(world)
     require(world, pool, "42")

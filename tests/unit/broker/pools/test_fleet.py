@@ -1,0 +1,181 @@
+"""The workers of a pool at its controller: a map, what is told, and commands that come of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterbroker.broker.pools.fleet import LOST_PLACE_S, Fleet, Place
+from clusterbroker.broker.pools.messages import GroupTold, PlaceTold, TemplateTold, WorkerTold
+from clusterbroker.cluster.ids import Epoch, LogIndex
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import ClusterMap
+from clusterbroker.cluster.wiring.pool_commands import Ended
+from clusterbroker.cluster.wiring.pool_entities import PoolSettings
+
+TEMPLATE = TemplateTold("v1", "subprocess", 4, 1 << 20)
+
+
+class World:
+    """A map with a pool, its controller's fleet, and places that do what they are told."""
+
+    def __init__(self, *places: str, **settings: Any) -> None:
+        self.map = ClusterMap()
+        self.do(c.AddVhost(name="/"))
+        self.pool = self.do(c.DeclarePool(vhost="/", name="core", template="core", settings=PoolSettings(**settings)))
+        self.epoch = self.map.queue_by_id(self.pool.orphans).epoch  # type: ignore[union-attr]
+        self.places = {name: Place(PlaceTold({"core": TEMPLATE}, 1 << 30), True) for name in places}
+        self.now_s = 1000.0
+        self.fleet = self.begun()
+
+    def begun(self) -> Fleet:
+        return Fleet(self.pool, self.map.pools, self.now_s)
+
+    def do(self, command: Any) -> Any:
+        applied = self.map.apply(LogIndex(self.map.applied + 1), command)
+        assert applied.ok, applied.error
+        return applied.result
+
+    def require(self, key: str) -> None:
+        self.do(c.RequireGroups(pool_id=self.pool.pool_id, epoch=self.epoch, keys=(key,)))
+        self.fleet.group_changed(key)
+
+    def step(self, passes_s: float = 0.1, answer: bool = True) -> list[str]:
+        """The kinds of commands, which are carried out."""
+        self.now_s += passes_s
+        self.fleet.step(self.places, "a", self.now_s)
+        commands, self.fleet.commands = self.fleet.commands, []
+        for ordered in commands if answer else ():
+            self.carry_out(ordered)
+        return [ordered.kind for ordered in commands]
+
+    def carry_out(self, ordered: Any) -> None:
+        known = {"pool_id": self.pool.pool_id, "epoch": self.epoch}
+        if ordered.kind == "launch":
+            self.do(c.LaunchWorkers(workers=tuple(one[1:] for one in ordered.launches), **known))
+        else:
+            kind = c.RetireWorkers if ordered.kind == "retire" else c.RevokeWorkers
+            self.do(kind(launches=ordered.workers, why=ordered.why, **known))
+        for launch in self.launches:
+            self.fleet.launch_changed(launch, self.now_s)
+        self.fleet.answered(ordered, True)
+
+    @property
+    def launches(self) -> Any:
+        return self.map.pools.launches(self.pool.pool_id)
+
+    def tell(self, key: str, ready: int = 0, draining: bool = False, **workers: int) -> None:
+        named = {name.replace("_", "-"): held for name, held in workers.items()}
+        told = GroupTold(self.pool.pool_id, key, ready, sum(named.values()), ready, 0, 0, named, draining)
+        self.fleet.told(told, self.now_s)
+
+    def gone(self, launch: Any, exit_status: int | None = 0) -> None:
+        self.do(c.WorkersGone(node="a", incarnation=1, ended=(Ended(launch.launch_id, exit_status),)))  # type: ignore[arg-type]
+        self.fleet.launch_ended(launch, exit_status, 0)
+
+
+def test_a_group_has_one_worker_ordered_however_often_it_is_looked_at() -> None:
+    world = World("a", "b")
+    world.require("42")
+    assert world.step(answer=False) == ["launch"]
+    assert world.step() == []  # it is under way
+    world = World("a", "b")
+    world.require("42")
+    assert world.step() == ["launch"]
+    for _ in range(20):
+        assert world.step(1.0) == []
+    assert [launch.version for launch in world.launches] == ["v1"]
+
+
+def test_a_controller_that_takes_over_starts_none_twice() -> None:
+    world = World("a")
+    world.require("42")
+    world.step()
+    world.fleet = world.begun()
+    for _ in range(20):
+        assert world.step(1.0) == []
+
+
+def test_what_the_log_refuses_is_ordered_again() -> None:
+    world = World("a")
+    world.require("42")
+    world.now_s += 0.1
+    world.fleet.step(world.places, "a", world.now_s)
+    (ordered,) = world.fleet.commands
+    world.fleet.commands = []
+    world.fleet.answered(ordered, False)
+    assert world.step() == ["launch"]
+
+
+def test_a_group_that_drains_loses_its_workers_by_retirement_first() -> None:
+    world = World("a")
+    world.require("42")
+    world.step()
+    (launch,) = world.launches
+    world.tell("42", **{launch.launch_id.replace("-", "_"): 0})
+    world.step()
+    group = world.map.pools.group(world.pool.pool_id, "42")
+    assert group is not None
+    settle = c.SettleGroups(pool_id=world.pool.pool_id, epoch=world.epoch, keys=("42",))
+    world.do(settle)
+    queue = world.map.queue_by_id(group.queue_id)
+    assert queue is not None
+    unbind = c.UnbindGroup(
+        pool_id=world.pool.pool_id, key="42", queue_id=group.queue_id, epoch=Epoch(queue.epoch),
+        generation=group.generation,
+    )  # fmt: skip
+    world.do(unbind)
+    world.tell("42", draining=True, **{launch.launch_id.replace("-", "_"): 0})
+    assert world.step(1.0) == ["retire"]
+    assert world.step(0.1) == ["revoke"]
+    assert world.launches[0].revoked == "retired and empty"
+
+
+def test_a_failed_start_says_why_and_waits() -> None:
+    world = World("a", start_failures_max=1)
+    world.require("42")
+    world.step()
+    (launch,) = world.launches
+    world.fleet.worker_told(WorkerTold(world.pool.pool_id, launch.launch_id, why="no such program"), world.now_s)
+    world.gone(launch, None)
+    assert world.step() == []
+    (told,) = world.fleet.fails
+    assert told.detail == "no exit status: no such program"
+    assert told.for_ms == pytest.approx(60_000, abs=100)
+    assert world.step(59.0) == []
+    assert world.step(2.0) == ["launch"]
+
+
+def test_workers_of_a_place_without_its_node_are_replaced_in_time() -> None:
+    world = World("a", "b")
+    world.require("42")
+    world.step()
+    (launch,) = world.launches
+    world.places[launch.place] = world.places[launch.place]._replace(alive=False)
+    world.fleet.places_changed()
+    assert world.step(1.0) == []
+    assert world.step(LOST_PLACE_S - 2) == []
+    assert world.step(2.0) == ["revoke"]
+    assert "launch" in world.step(1.0)
+    assert {one.place for one in world.launches if not one.revoked} == {"a", "b"} - {launch.place}
+
+
+def test_places_with_another_version_start_nothing() -> None:
+    world = World("a", "b", "c")
+    other = PlaceTold({"core": TemplateTold("v0", "subprocess", 4, 1 << 20)}, 1 << 30)
+    world.places["a"] = Place(other, True)
+    world.require("42")
+    world.step()
+    assert world.launches[0].place == "b"
+
+
+def test_workers_of_a_group_that_is_gone_are_revoked() -> None:
+    world = World("a")
+    world.require("42")
+    world.step()
+    held = world.map.pools.by_id[world.pool.pool_id]
+    del held.groups["42"]
+    world.fleet.group_changed("42")
+    assert world.step() == ["revoke"]
+    assert world.step() == []
