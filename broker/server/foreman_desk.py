@@ -62,7 +62,9 @@ class ForemanDesk:
 
     def end(self) -> None:
         """Nothing is told any more."""
-        self._shell.node.pool_desk.launches_told = lambda: None
+        desk = self._shell.node.pool_desk
+        desk.launches_told, desk.tell_again = _nobody, _unasked
+        self._foreman.heard = _unheard  # a GoneRow comes again, to the next life
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -203,3 +205,15 @@ class ForemanDesk:
 
 def _done(applied: Applied) -> None:
     """Told again by the foreman, if it failed."""
+
+
+def _nobody() -> None:
+    """Between two lives."""
+
+
+def _unasked(pool_id: int) -> None:
+    """Between two lives."""
+
+
+def _unheard(event: Event) -> None:
+    """Between two lives."""

@@ -171,3 +171,61 @@ def test_a_file_that_others_may_write_keeps_the_foreman_from_starting(tmp_path: 
         assert "known are noop" in said.text
     finally:
         other.close()
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[PoolNodes]:
+    """A node whose workers outlive it."""
+    made = PoolNodes(tmp_path, "a", on_node_exit="keep")
+    made.start()
+    yield made
+    made.close()
+
+
+def _begin_again(node: PoolNodes) -> None:
+    """With another version of the template."""
+    process = node.fleet.node("a").process
+    assert process is not None
+    process.terminate()
+    process.wait(30)
+    node.template(on_node_exit="keep", memory_bytes=1 << 20)
+    node.start()
+
+
+@rule("59")
+def test_a_changed_template_replaces_workers_with_no_request_unserved(kept: PoolNodes) -> None:
+    kept.declare()
+    with kept.caller() as caller:
+        first = told(caller.call("42", timeout_s=60))
+    before = {row["id"]: row["version"] for row in kept.workers()}
+    _begin_again(kept)
+    assert first["worker"] in kept.processes(), "it is kept"
+    with kept.caller() as caller:
+
+        def replaced() -> bool:
+            told(caller.call("42", timeout_s=60))
+            rows = kept.workers()
+            return len(rows) == 1 and rows[0]["id"] not in before
+
+        eventually("the worker of before is replaced", replaced)
+    assert not {row["version"] for row in kept.workers()} & set(before.values())
+    eventually("its process is over", lambda: first["worker"] not in kept.processes())
+
+
+@rule("53")
+def test_a_retired_worker_may_finish_and_its_request_comes_again_if_it_does_not(
+    kept: PoolNodes, tmp_path: Path
+) -> None:
+    held = tmp_path / "held"
+    held.mkdir()
+    kept.declare(grace_s=2)
+    with kept.caller() as caller:
+        caller.cast("42", bytes(held), path="hold")
+        first = eventually("it is held", lambda: next(iter(held.iterdir()), None)).name
+    _begin_again(kept)
+    eventually("it is retired", lambda: any(row["retired"] for row in kept.workers()), 150)
+    later = eventually("another has it", lambda: {each.name for each in held.iterdir()} - {first})
+    assert first not in kept.processes(), "one at a time"
+    (held / "go").touch()
+    eventually("one is left", lambda: {row["id"] for row in kept.workers()} == later)
+    eventually("it is done", lambda: kept.depth("core-req-42") == 0)
