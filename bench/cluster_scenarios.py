@@ -21,7 +21,7 @@ from typing import Any
 from bench import generator
 from bench.clusters import NAMES, Cluster, OurCluster
 from bench.generator import GeneratorError, LoadResult
-from bench.scenarios import Measurement, Scenario
+from bench.scenarios import MICROSECONDS, Measurement, Scenario
 from bench.workloads import Kind, Load, Scale, Workload
 
 CALM_S = 2.0
@@ -73,7 +73,10 @@ def _load(cluster: Cluster, workload: Workload, scale: Scale) -> Measurement:
         return measured  # nobody else keeps the state of links
     cluster.start()
     owner = _declared(cluster, workload.load)
-    measured.figures = _figures(_run(cluster, workload.load, scale, measured, owner, "load"))
+    before_s = sum(node.processor_s() for node in cluster.nodes)
+    result = _run(cluster, workload.load, scale, measured, owner, "load")
+    taken_s = sum(node.processor_s() for node in cluster.nodes) - before_s
+    measured.figures = _figures(result) | {"broker_us": taken_s * MICROSECONDS / max(1, result.raw["received"])}
     return measured
 
 

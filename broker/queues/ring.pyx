@@ -11,7 +11,7 @@
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from cpython.ref cimport Py_INCREF, PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcpy, memmove, memset
@@ -23,7 +23,8 @@ from clusterbroker.journal.errors import DamagedRecord
 from clusterbroker.journal.queue_state import LAST_DEAD, QueueState
 from clusterbroker.journal.record import verify_records
 from clusterbroker.journal.record cimport (
-    GroupWriter, Message, RecordBuffer, SegmentUse, address_size, next_record, payload_size, record_view, view_message,
+    GroupWriter, Message, RecordBuffer, SegmentUse, address_size, held_size, next_record, payload_size, record_view,
+    view_message,
 )
 
 cdef enum:
@@ -319,6 +320,20 @@ cdef list pairs_of(words *ranges):
 
 # -- slots -------------------------------------------------------------------------------------------------------
 
+# A slot's message is looked at as it lies there: passed on as an object it would be counted and let go of again, and each
+# count would wait for the one before.
+cdef extern from "Python.h":
+    void uncount "Py_DECREF" (PyObject *held) noexcept
+
+
+cdef inline uint64_t enqueued_bytes(slot *s) noexcept:
+    return ENQ_OVERHEAD_BYTES + held_size(<PyObject *>(<Message><PyObject *>s.message).address) + payload_bytes(s)
+
+
+cdef inline uint64_t slot_bytes(slot *s) noexcept:
+    return (enqueued_bytes(s) + 7) & ~<uint64_t>7
+
+
 cdef inline uint64_t record_bytes(Message message):
     return (ENQ_OVERHEAD_BYTES + address_size(message) + payload_size(message) + 7) & ~<uint64_t>7
 
@@ -328,7 +343,7 @@ cdef inline bint in_memory(slot *s) noexcept:
 
 
 cdef inline size_t payload_bytes(slot *s) noexcept:
-    return payload_size(<Message><PyObject *>s.message)
+    return held_size(<PyObject *>(<Message><PyObject *>s.message).payload)
 
 
 cdef inline uint64_t body_bytes(slot *s) noexcept:
@@ -663,7 +678,7 @@ cdef class LocalRing:
                 continue
             for k in range(256):
                 if place.slots[k].bits and in_memory(&place.slots[k]):
-                    Py_DECREF(<object><PyObject *>place.slots[k].message)
+                    uncount(<PyObject *>place.slots[k].message)
             memset(place.slots, 0, sizeof(place.slots))
             old_block(place)
         free(self.shelves)
@@ -801,12 +816,11 @@ cdef class LocalRing:
 
     @cython.final
     cdef inline int head_at(self, uint64_t seq, slot *s, int64_t now_ms) noexcept:
-        cdef int64_t expiry
         if not in_memory(s):
             return HEAD_NOT_LOADED
-        expiry = self.expiry(<Message><PyObject *>s.message)
-        if 0 <= expiry <= now_ms:
-            return HEAD_EXPIRED
+        if self.ttl_ms >= 0 or (<Message><PyObject *>s.message).ttl_ms >= 0:
+            if 0 <= self.expiry(<Message><PyObject *>s.message) <= now_ms:
+                return HEAD_EXPIRED
         if self.replicated:
             if seq >= self.committed:
                 return HEAD_NOT_COMMITTED
@@ -941,7 +955,7 @@ cdef class LocalRing:
             bytes_left = body_bytes(s)
             self.resident_bytes -= payload_bytes(s)
             self.resident -= 1
-            Py_DECREF(<object><PyObject *>s.message)
+            uncount(<PyObject *>s.message)
             s.message = bytes_left << 1 | 1
         if s.bits & (WRITTEN | COUNTED | COPIED):
             if s.bits & COUNTED:
@@ -1097,12 +1111,12 @@ cdef class LocalRing:
             for seq in range(seq, stop):
                 s = &place.slots[seq & 255]
                 if s.bits & PERSIST and s.bits & STATE in (READY, UNACKED, DEAD) and in_memory(s):
-                    records += record_bytes(<Message><PyObject *>s.message)
+                    records += slot_bytes(s)
             seq = stop
         for i in range(self.copies.n):
             s = self.find(self.copies.at[i])
             if s.bits & COPIED and in_memory(s):
-                records += record_bytes(<Message><PyObject *>s.message)
+                records += slot_bytes(s)
         for name in self.unsaid:
             records += 48 + len(name)
         if self.epochs_before is not None:
@@ -1148,8 +1162,7 @@ cdef class LocalRing:
                                         seq, <Message><PyObject *>s.message, s.delivery_count)
             push(&self.moves, seq)
             push(&self.moves, <uint64_t>writer.segment << 32 | offset)
-            push(&self.moves, <uint64_t>(ENQ_OVERHEAD_BYTES + address_size(<Message><PyObject *>s.message)
-                                         + payload_size(<Message><PyObject *>s.message)))
+            push(&self.moves, enqueued_bytes(s))
             push(&self.moving, seq)
         if self.moving.n:
             qsort(self.moving.at, self.moving.n, sizeof(uint64_t), compare_words)
@@ -1387,7 +1400,7 @@ cdef class LocalRing:
         bytes_left = body_bytes(s)
         self.resident_bytes -= payload_bytes(s)
         self.resident -= 1
-        Py_DECREF(<object><PyObject *>s.message)
+        uncount(<PyObject *>s.message)
         s.message = bytes_left << 1 | 1
         if s.bits & STATE == READY:
             self.absent += 1
@@ -1582,7 +1595,7 @@ cdef class LocalRing:
                 if in_memory(s):
                     self.resident_bytes -= payload_bytes(s)
                     self.resident -= 1
-                    Py_DECREF(<object><PyObject *>s.message)
+                    uncount(<PyObject *>s.message)
                 else:
                     self.absent -= 1
                 if self.use is not None:

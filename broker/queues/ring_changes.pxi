@@ -16,7 +16,7 @@ cdef class ChangedRing(LocalRing):
             raise AssertionError("a message keeps its body")
         if in_memory(s):
             self.resident_bytes -= payload_bytes(s)
-            Py_DECREF(<object><PyObject *>s.message)
+            uncount(<PyObject *>s.message)
         else:
             self.resident += 1
         Py_INCREF(message)

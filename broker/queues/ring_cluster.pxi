@@ -521,7 +521,7 @@ cdef class Ring(LinkedRing):
                 seq = self.shelves[i].number << 8 | k
                 if not self.is_emitted(s, seq):
                     if in_memory(s):
-                        Py_DECREF(<object><PyObject *>s.message)
+                        uncount(<PyObject *>s.message)
                     if s.bits & WRITTEN:
                         if self.use is not None:
                             self.use.release_bytes(s.segment, s.length)
@@ -573,7 +573,7 @@ cdef class Ring(LinkedRing):
     cdef inline void unload(self, slot *s) noexcept:
         # the content leaves memory, whatever the reason
         cdef uint64_t bytes_left = body_bytes(s)
-        Py_DECREF(<object><PyObject *>s.message)
+        uncount(<PyObject *>s.message)
         s.message = bytes_left << 1 | 1
 
     cdef int soil(self, block *place, uint64_t number) except -1:

@@ -16,6 +16,7 @@ MODELS: Final = {
     "clusterbroker.broker.fronts.amqp091.delivery": "delivery",
     "clusterbroker.broker.wire.amqp10.sections": "sections10",
     "clusterbroker.broker.wire.amqp10.tags": "tags10",
+    "clusterbroker.broker.wire.amqp10.flows": "flows10",
     "clusterbroker.broker.wire.amqp10.codec": "codec10",
     "clusterbroker.broker.fronts.amqp10.delivery": "delivery10",
     "clusterbroker.broker.bridges.rewriting": "rewriting",

@@ -504,14 +504,17 @@ cdef class FrameDecoder:
             return self.quick_disposition(p, length, channel)
         return False
 
-    cdef IncomingLink link_of(self, uint16_t channel, uint32_t handle):
-        cdef IncomingLink link = self.last
-        if link is not None and link.handle == handle and link.channel == channel:
-            return link
+    cdef bint knows(self, uint16_t channel, uint32_t handle) except -1:
+        # whether there is such a link: then it is `last`. As a result it would be counted, and let go of, once more for
+        # each transfer.
+        cdef IncomingLink link
+        if self.last is not None and self.last.handle == handle and self.last.channel == channel:
+            return True
         link = self.links.get(<uint64_t>channel << 32 | handle)
-        if link is not None:
-            self.last = link
-        return link
+        if link is None:
+            return False
+        self.last = link
+        return True
 
     cdef bint is_usual(self, IncomingLink link, const transfer *t) noexcept:
         # whether it is the first frame of a delivery, or goes on with the one that is not whole
@@ -530,9 +533,9 @@ cdef class FrameDecoder:
         cdef IncomingLink link
         t.handle = NO_HANDLE
         start = read_transfer(p, length, &t)
-        link = self.link_of(channel, t.handle)
-        if link is None:
+        if not self.knows(channel, t.handle):
             return False
+        link = self.last
         if start == 0 or link.behind or (link.partial and link.by_front) or not self.is_usual(link, &t):
             link.behind += 1  # the front has a frame of the link before it: all that follow go there, in their order
             return False
