@@ -48,6 +48,7 @@ DELAYED_MESSAGES: Final = 4
 CHOOSING_EXCHANGES: Final = 5
 DELAY_RATES: Final = 5
 WORKER_POOLS: Final = 5
+ASKED_COMMITS: Final = 6
 MEMBERS_MAX: Final = 253
 """From LINK_RECOVERY on: a message's holder is one byte, of which two values are no member's."""
 LEVELS: Final = (
@@ -84,6 +85,7 @@ LEVELS: Final = (
             c.WorkersGone,
         ),
     ),
+    Level(ASKED_COMMITS, "AMQP 1.0: transactions over several queues that are all or nothing"),
 )
 LEVEL: Final = LEVELS[-1].number
 """The highest that this release knows."""
