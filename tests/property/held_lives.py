@@ -333,6 +333,8 @@ class Life:
                 del link.map[body]
             elif settled and body not in self.doubtful:
                 receiver.handle.settle(bodies[body])
+            elif settled:  # its client waits for the answer, or in vain: it has it, and says nothing
+                receiver.ledger.add(receiver.resumed_by(), bodies[body], receiver.site.now_ms)
         for body, seq in bodies.items():
             if body not in link.map:
                 self.handed(link, body, True)
