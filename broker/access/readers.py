@@ -205,6 +205,11 @@ class RangeReader:
     def reread(self, seqs: Sequence[int], then: Reread) -> None:
         then({}, len(seqs))
 
+    is_elsewhere = False
+
+    def judge(self, part: CommitPart, now_ms: int, then: Callable[[str], None]) -> None:
+        then("")
+
     def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
         for one in part.settles:
             self.settle(one.seq)

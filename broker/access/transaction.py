@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from clusterbroker.broker.access.errors import resource_error
 from clusterbroker.broker.access.publisher import DELIVERY_STEPS, Named, Publisher, is_reply, way_of
+from clusterbroker.broker.access.together import Together
 from clusterbroker.broker.queues.handle import CommitPart, Decided, QueueHandle
 from clusterbroker.broker.queues.subscription import attach_of
 from clusterbroker.broker.queues.ticket import Ticket
@@ -115,6 +116,13 @@ class Transaction:
                 node.published(sum(message.size for messages, _ in part.publishes for message in messages))
             queue.commit(part, ticket, node.now_ms)
         node.barrier(ticket)
+
+    def commit_together(
+        self, publisher: Publisher, may_go_on: Callable[[], str], done: Callable[[Ticket, bool], None]
+    ) -> Together:
+        """As `commit`, and over several queues all or nothing (`together`). It is to be begun."""
+        publisher.node.labour.done += self.steps
+        return Together(publisher.node, self._parts(publisher), may_go_on, done)
 
     def _parts(self, publisher: Publisher) -> dict[QueueHandle, CommitPart]:
         """What each queue gets of it. What has no queue to go to is returned."""

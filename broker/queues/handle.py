@@ -71,14 +71,21 @@ class CommitPart:
            is complete when the ticket passes, which is rejected then. A part with publishes is carried out whole or not
     """
 
-    __slots__ = ("moved", "publishes", "settles", "void")
+    __slots__ = ("judged", "moved", "publishes", "settles", "void")
 
     def __init__(self) -> None:
+        self.judged = False
+        """The queue has said that it has room (`QueueHandle.judge`)."""
         self.moved: Moved | None = None
         self.publishes: list[tuple[Sequence[Message], tuple[bytes, int] | None]] = []
         """Messages, or one message with its producer and number."""
         self.settles: list[Decided] = []
         self.void: set[int] = set()
+
+    @property
+    def decides(self) -> bool:
+        """Whether it settles what others could have by now."""
+        return any(one.outcome != "requeue" for one in self.settles)
 
 
 class QueueHandle(Source, Protocol):
@@ -190,6 +197,13 @@ class QueueHandle(Source, Protocol):
     def reread(self, seqs: Sequence[int], then: Reread) -> None:
         """Messages that clients of this node hold unacknowledged, as those see them; `seqs` rise. `then` is not called
         when the queue goes away."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether its owner is asked and told by frames."""
+
+    def judge(self, part: CommitPart, now_ms: int, then: Callable[[str], None]) -> None:
+        """`then(why)`: why the queue would refuse this part, or ""; not called when its owner does not answer."""
 
     def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
         """A transaction's part in this queue: all of it in one group, or, when a message is refused (overflow), none of

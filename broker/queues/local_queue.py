@@ -20,7 +20,7 @@ from clusterbroker.broker.queues.link_deliveries import NO_ROOM, STALE, AskedTag
 from clusterbroker.broker.queues.log import MessageLog
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer, Member, Subscriptions, tell_ended
-from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.queues.ticket import FULL, Ticket
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.record import Message
@@ -232,6 +232,16 @@ class LocalQueue(QueueHandle):
     # map has no such segment any more. A part of a segment that is gone was sent by somebody who has not heard: all of
     # its rows came before, or it would still be there. These names have no bound: there are as many as segments.
 
+    is_elsewhere = False
+
+    def judge(self, part: CommitPart, now_ms: int, then: Callable[[str], None]) -> None:
+        if self.deleted:
+            then("")
+        elif self._not_held(part):
+            then(NOT_HELD)
+        else:
+            then("" if self.takes([message for message, _ in self.new_rows(part)], now_ms) else FULL)
+
     def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
         """All that happens here stands in the node's next group, which the node's barrier waits for. What is refused is
         refused whole."""
@@ -247,7 +257,7 @@ class LocalQueue(QueueHandle):
                 self._return(part)
                 return
         new = self.new_rows(part)
-        if self.takes([message for message, _ in new], now_ms):
+        if part.judged or self.takes([message for message, _ in new], now_ms):
             self._carry_out(part, ticket, now_ms)
             if self.log.unfinished:  # of what was settled or returned just now, or before
                 ticket.hold()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY
+from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY, NOT_HELD
 from clusterbroker.broker.queues.lease import Acquire, LeaseAnswer
 from clusterbroker.broker.queues.link_deliveries import STALE, AskedTags
 from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
@@ -20,6 +20,7 @@ from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.log import SAFE
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import RemoteConsumer
+from clusterbroker.broker.queues.ticket import FULL
 from clusterbroker.broker.remote.attachment import Attachment
 from clusterbroker.broker.remote.host import OwnedQueueHost
 from clusterbroker.broker.remote.messages import (
@@ -29,6 +30,7 @@ from clusterbroker.broker.remote.messages import (
     ASK_FORGET,
     ASK_GET,
     ASK_HELD,
+    ASK_JUDGE,
     ASK_LEASE,
     ASK_PURGE,
     ASK_READ,
@@ -37,6 +39,7 @@ from clusterbroker.broker.remote.messages import (
     Answer,
     Ask,
 )
+from clusterbroker.broker.remote.settling import Settling
 from clusterbroker.journal.record import Message, RecordBuffer
 
 COUNT_PATIENCE_MS: Final = 1000
@@ -59,6 +62,7 @@ class AskedQueue(Protocol):
 
     queue: LocalQueue
     host: OwnedQueueHost
+    settling: Settling
 
     @property
     def answers(self) -> bool:
@@ -142,6 +146,9 @@ class Asking:
         if ask.what == ASK_HELD:
             self._tell_held(attachment, ask)
             return
+        if ask.what == ASK_JUDGE:
+            self._judge(attachment, ask, now_ms)
+            return
         if ask.what == ASK_TAGS:
             self._tell_tags(attachment, ask)
             return
@@ -218,6 +225,16 @@ class Asking:
         if not queue.admit_link(link):
             attachment.place(link.link)  # what it says of them counts
         queue.held_by(link, told)
+
+    def _judge(self, attachment: Attachment, ask: Ask, now_ms: int) -> None:
+        """Whether a transaction's part would be refused now."""
+        queue, (count, bodies) = self._owned.queue, ask.publishes
+        refused = ""
+        if not self._owned.settling.holds_all(attachment, ((0, ask.ranges),)):
+            refused = NOT_HELD
+        elif count and queue.rejects and not queue.has_room_for(count, bodies, now_ms):
+            refused = FULL
+        self._say(attachment, Answer(queue.entity.queue_id, attachment.gen, ask.request, refused=refused))
 
     def _tell_tags(self, attachment: Attachment, ask: Ask) -> None:
         assert ask.tags is not None, "a question about a link's deliveries says which"

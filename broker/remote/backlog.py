@@ -57,11 +57,11 @@ class Committing:
     by their place, and who must hear whether it was refused; whose rows they are, if they are rows of a segment; and
     annotations of the letters of what is rejected."""
 
-    __slots__ = ("answered", "changes", "moved", "named", "settlements")
+    __slots__ = ("answered", "changes", "judged", "moved", "named", "settlements")
 
     def __init__(
         self, staged: Sequence[Decided], named: dict[int, Named], answered: Callable[[bool], None],
-        moved: Moved | None = None,
+        moved: Moved | None = None, judged: bool = False,
     ) -> None:  # fmt: skip
         """`staged`: settled with the messages; what returns is none of it."""
         seqs: dict[int, list[int]] = {}
@@ -70,6 +70,7 @@ class Committing:
             seqs.setdefault(OUTCOMES[one.outcome], []).append(one.seq)
             if one.change:
                 changes.setdefault(one.change, []).append(one.seq)
+        self.judged = judged
         self.moved = moved
         self.settlements = tuple((outcome, tuple(ranges_of(some))) for outcome, some in seqs.items())
         self.changes = tuple((change, tuple(ranges_of(some))) for change, some in changes.items())
@@ -247,7 +248,9 @@ class Backlog:
         named = tuple((entry.first + place, *name) for place, name in commit.named.items())
         count = len(entry.messages)
         moved = None if commit.moved is None else (commit.moved.segment, tuple(commit.moved.seqs))
-        head = Commit(queue_id, epoch, gen, entry.first, count, commit.settlements, named, moved, commit.changes)
+        head = Commit(
+            queue_id, epoch, gen, entry.first, count, commit.settlements, named, moved, commit.changes, commit.judged
+        )
         outbox.publish_apart(head, buffer.take())
         self._departed(outbox)
 

@@ -213,7 +213,9 @@ class Ingest:
         # hundreds of thousands may come at once: they are looked at one by one only if somebody asks for that
         each = self._came(records) if named else []
         known = {name for name in named.values() if queue.log.producers.knows(*name)}
-        if known:
+        if commit.judged:
+            fits = True
+        elif known:
             fits = queue.takes(
                 [m for number, m in enumerate(each, commit.first) if named.get(number) not in known], now_ms
             )

@@ -1,6 +1,6 @@
 """What links of AMQP 1.0 ask of a queue elsewhere, and consumers of AMQP 0-9-1 do not: deliveries that they have sent
 (`broker.queues.link_deliveries`), messages that they hold, read again, what is ready for one of them, what a browser
-sees. Part of its remote queue."""
+sees, whether a transaction's part would be refused. Part of its remote queue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.queues.browse import Browse, Browsed
-from clusterbroker.broker.queues.handle import Reread
+from clusterbroker.broker.queues.handle import CommitPart, Reread
 from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
 from clusterbroker.broker.queues.link_held import NO_LINK, HeldMessages, LinkAttach
 from clusterbroker.broker.remote.backlog import Backlog
@@ -19,6 +19,7 @@ from clusterbroker.broker.remote.messages import (
     ASK_COUNTS,
     ASK_FORGET,
     ASK_HELD,
+    ASK_JUDGE,
     ASK_READ,
     ASK_TAGS,
     SETTLE_LEFT,
@@ -85,8 +86,26 @@ class LinkSide:
     def _ask(
         self, what: int, then: Then, *, tags: AskedTags | None = None, ranges: Sequence[Range] = (),
         link: LinkAttach | None = None, consumer: int = 0, browse: Browse | None = None,
+        publishes: tuple[int, int] = (0, 0),
     ) -> None:  # fmt: skip
         """Asks its owner."""
+
+    @property
+    @abstractmethod
+    def rejects(self) -> bool:
+        """See `RemoteQueue.rejects`."""
+
+    is_elsewhere = True
+
+    def judge(self, part: CommitPart, _now_ms: int, then: Callable[[str], None]) -> None:
+        if self.deleted or not (part.decides or (part.publishes and self.rejects)):
+            then("")
+            return
+        bodies = [len(message.body) for messages, _ in part.publishes for message in messages]
+        ranges = tuple(ranges_of(sorted(one.seq for one in part.settles if one.outcome != "requeue")))
+        self._ask(
+            ASK_JUDGE, lambda answer, _: then(answer.refused), ranges=ranges, publishes=(len(bodies), sum(bodies[:-1]))
+        )
 
     def ready_for(self, consumer: LocalConsumer, _now_ms: int, then: Callable[[int, int], None]) -> None:
         number = line.number if (line := self._by_subscription.get(consumer)) is not None else 0

@@ -189,7 +189,7 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     epoch: Term
     gen: Whole
     request: Whole
-    what: Annotated[int, msgspec.Meta(ge=0, le=10)]
+    what: Annotated[int, msgspec.Meta(ge=0, le=11)]
     if_unused: bool = False
     if_empty: bool = False
     no_ack: bool = False
@@ -201,18 +201,20 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     tags: tuple[Whole, AttachNumber, tuple[Tag, ...], bool, Word] | None = None
     """Of ASK_TAGS and ASK_FORGET, and there it is: an `AskedTags`."""
     ranges: tuple[Range, ...] = ()
-    """Of ASK_READ: messages that the proxy's clients hold."""
+    """Of ASK_READ: messages that the proxy's clients hold. Of ASK_JUDGE: those that a transaction settles."""
     browse: Browse | None = None
     """Of ASK_BROWSE, and there it is."""
     link: tuple[Whole, AttachNumber] | None = None
     """Of ASK_HELD, and there it is: a `LinkAttach`."""
+    publishes: tuple[Whole, Whole] = (0, 0)
+    """Of ASK_JUDGE: messages of a transaction, and bytes of their bodies but for the last one's."""
 
     def __post_init__(self) -> None:
         if (self.word is None) != (self.what != ASK_LEASE):
             raise ValueError("a question about a lease says what, and no other does")
         if (self.tags is None) != (self.what not in (ASK_TAGS, ASK_FORGET)):
             raise ValueError("a question about a link's deliveries says which, and no other does")
-        if bool(self.ranges) != (self.what == ASK_READ):
+        if bool(self.ranges) != (self.what == ASK_READ) and self.what != ASK_JUDGE:
             raise ValueError("who reads says what, and nobody else does")
         if (self.browse is None) != (self.what != ASK_BROWSE):
             raise ValueError("a browser's question says where it is, and no other does")
@@ -231,6 +233,7 @@ ASK_TAGS = 7  # which deliveries of a recoverable link are here (feature level 3
 ASK_BROWSE = 8  # what is ready is looked at, and not taken (feature level 3)
 ASK_FORGET = 9  # deliveries of a recoverable link, for which nobody asks any more (feature level 3)
 ASK_HELD = 10  # what a recoverable link holds, and its node is this one from now on (feature level 3)
+ASK_JUDGE = 11  # would a transaction's part be refused? (feature level 6)
 ASK_TOUCH = 4  # it was declared again: x-expires begins anew; answered like ASK_COUNTS
 
 
@@ -261,6 +264,9 @@ class Commit(ProxyMessage, frozen=True, tag=29):
     """All of them are rows of a committed segment: the id of its queue, and their seqs there."""
     changes: tuple[tuple[Annotated[bytes, msgspec.Meta(max_length=4096)], tuple[Range, ...]], ...] = ()
     """Annotations of the dead letters of these, which are rejected."""
+    judged: bool = False
+    """The owner, or one before, has said that there is room (ASK_JUDGE). Members below feature level 6 do not read
+    it."""
 
     def __post_init__(self) -> None:
         for _, ranges in (*self.settlements, *self.changes):

@@ -41,6 +41,7 @@ class Question:
     ranges: tuple[Range, ...] = ()
     browse: Browse | None = None
     link: LinkAttach | None = None
+    publishes: tuple[int, int] = (0, 0)
     told: bool = False
 
 
@@ -74,7 +75,7 @@ class Questions:
                 yield Ask(
                     queue_id, epoch, gen, request, question.what, question.if_unused, question.if_empty,
                     question.no_ack, question.word, question.consumer, question.tags, question.ranges, question.browse,
-                    question.link,
+                    question.link, question.publishes,
                 )  # fmt: skip
 
     def answered(self, request: int) -> Then | None:

@@ -305,7 +305,7 @@ class RemoteQueue(LinkSide):
                     self._settlements.add(one.seq, self.returned_by(one.link))
             self.ring.mark()
 
-        commit = Committing(staged, named, answered, part.moved)
+        commit = Committing(staged, named, answered, part.moved, part.judged)
         self.node.took(self, self._backlog.publish(self._shown(messages), ticket, commit=commit))
 
     def _shown(self, messages: Sequence[Message]) -> Sequence[Message]:

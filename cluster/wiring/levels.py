@@ -51,6 +51,7 @@ WORKER_POOLS: Final = 5
 RECENT_HISTORY: Final = 6
 STARTED_WORKERS: Final = 6
 NUMBERED_RUNS: Final = 6
+ASKED_COMMITS: Final = 6
 MEMBERS_MAX: Final = 253
 """From LINK_RECOVERY on: a message's holder is one byte, of which two values are no member's."""
 LEVELS: Final = (
@@ -89,7 +90,8 @@ LEVELS: Final = (
     ),
     Level(
         STARTED_WORKERS,
-        "workers that pools start; x-recent-history; frames with more than one numbered message",
+        "workers that pools start; x-recent-history; frames with more than one "
+        "numbered message; AMQP 1.0: transactions over several queues that are all or nothing",
         (c.RetireWorkers, c.DeclareHistoryExchange),
     ),
 )

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+from clusterbroker.broker.access import together
 from clusterbroker.broker.node.link_recovery import LinkRecovery
 from clusterbroker.broker.queues.link_holding import Assigned, Holding
 from clusterbroker.broker.queues.modification import Modification
@@ -103,14 +104,19 @@ def _halves_of_commits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Settling, "holds_all", lambda *_: True)
 
 
+def _nobody_is_asked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(together, "ASKED_COMMITS", 1 << 30)
+
+
 class Bug(NamedTuple):
-    """One of them. `seed`: of a life that finds it; `choosy`, `patient`: such a one does."""
+    """One of them. `seed`: of a life that finds it; `choosy`, `patient`, `apart`: such a one does."""
 
     what: str
     seed: int
     put_in: Patch
     choosy: bool = False
     patient: bool = False
+    apart: bool = False
 
 
 BUGS: Final = {
@@ -136,6 +142,12 @@ BUGS: Final = {
     ),
     "halves_of_commits": Bug(
         "a transaction is carried out whose node does not hold what it settles", 37, _halves_of_commits, patient=True
+    ),
+    "nobody_is_asked": Bug(
+        "queues are not asked before a transaction over several of them is carried out",
+        12,
+        _nobody_is_asked,
+        apart=True,
     ),
     "a_lost_consumer_gives_up": Bug("what a link holds returns with its consumer", 0, _a_lost_consumer_gives_up),
 }

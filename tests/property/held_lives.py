@@ -12,6 +12,7 @@ a node that is cut off go on there. Nodes are killed, cut off and started again,
     E1   a link is handed what its filter takes, and nothing else (choosy lives)
     T1   what a transaction has taken comes to nobody when what it has put is here (patient lives)
     T2   what a refused transaction has put is nowhere (patient lives)
+    T3   of a transaction over two queues that was answered both parts are done, or none (lives apart)
     E2   what a link has excluded, and that was committed, is never handed to it again (choosy lives)
     end  each message that was confirmed was settled, or comes to the last consumer
 """
@@ -27,13 +28,15 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.record import read_records
-from tests.unit.broker.node.link_clients import Awaited, Choosy, Client, Receiver, message
+from tests.unit.broker.node.link_clients import Apart, Awaited, Choosy, Client, Receiver, message
 from tests.unit.broker.node.node_cluster import Cluster
 
 NAMES = ("l1", "l2")
 SELECTOR = "JMSPriority >= 2"
 PRIORITIES = 4
 NODES = ("a", "b", "c")
+APART_MAX = 6
+"""Messages that the other queue has room for."""
 
 
 class Link:
@@ -56,14 +59,21 @@ class Link:
 
 class Life:
     """`choosy`: the first link has a filter, and both exclude some of what they give back. `patient`: clients wait
-    until some of what they settle is committed (rcv-settle-mode second), alone or with a message that they put."""
+    until some of what they settle is committed (rcv-settle-mode second), alone or with a message that they put;
+    `apart`: into another queue."""
 
-    def __init__(self, seed: int, choosy: bool = False, patient: bool = False) -> None:
+    def __init__(self, seed: int, choosy: bool = False, patient: bool = False, apart: bool = False) -> None:
+        self.apart = apart
+        self.wholes: list[Apart] = []
+        self.put_apart: dict[bytes, str] = {}
+        patient = patient or apart
         self.rng = random.Random(seed)
         self.patience = random.Random(seed) if patient else None
         self.choice = random.Random(seed) if choosy else None  # others' lives stay as they are
         self.cluster = Cluster(*NODES)
         self.cluster["a"].client().declare("q")
+        if apart:
+            self.cluster["b"].client().declare("out", x_max_length=APART_MAX, x_overflow="reject-publish")
         self.links = [Link(name) for name in NAMES]
         if choosy:
             self.links[0].wanted = selector_of(SELECTOR)
@@ -112,6 +122,23 @@ class Life:
                 self.gone.add(body)
                 self.settling.discard(body)
 
+    def check_apart(self) -> None:
+        """T3, where everything is at rest."""
+        (out,) = [queue for site in self.cluster.running for queue in site.node.queues.values() if queue.name == "out"]
+        bodies = self.bodies_of(out)
+        for put, answer in self.put_apart.items():
+            count = bodies.count(put)
+            assert count <= 1, f"T3: {put!r} is there {count} times"
+            if answer:
+                assert count == (answer == "done"), f"T3: {put!r} is there {count} times, and was answered: {answer}"
+
+    def bodies_of(self, queue: Any) -> list[bytes]:
+        found: list[bytes] = []
+        seqs = [seq for seq, *_ in queue.ring.living(1, queue.ring.next_seq, 1 << 20)]
+        queue.copy([(seq, seq) for seq in seqs], 1 << 30, found.append)
+        self.cluster.turn()
+        return [message.body for data in found for _, message, _, _ in read_records(data)]
+
     def stored(self) -> dict[bytes, int]:
         """Body -> seq of what lives in the queue."""
         queue, found = self.owned, []
@@ -137,6 +164,8 @@ class Life:
         return queue is not None and not queue.paused and not waits and len(self.cluster.running) == len(NODES)
 
     def step(self) -> None:
+        for whole in self.wholes:
+            whole.whole.overdue(self.cluster.now_ms)
         rng, roll = self.rng, self.rng.random()
         if roll < 0.20:
             self.publish(rng.choice((1, 1, 5)))
@@ -204,6 +233,9 @@ class Life:
 
     def await_(self, link: Link, receiver: Receiver, body: bytes, puts: bool) -> None:
         """Its client waits for the answer, and believes in it."""
+        if puts and self.apart:
+            self.await_apart(link, receiver, body)
+            return
         put = b"m%d" % self.published if puts else b""
         link.map[body] = True
         self.settling.add(body)
@@ -228,6 +260,29 @@ class Life:
 
         Awaited(receiver, body, publishes=put, then=answered)
         if self.patience.random() < 0.3 and link.receiver is receiver:  # type: ignore[union-attr]
+            self.part(link)
+
+    def await_apart(self, link: Link, receiver: Receiver, body: bytes) -> None:
+        """Likewise, with a message that goes into another queue, which may be full."""
+        put = b"p%d" % len(self.put_apart)
+        self.put_apart[put] = ""
+        link.map[body] = True
+        self.settling.add(body)
+        self.doubtful.add(body)
+
+        def answered(answer: str) -> None:
+            self.put_apart[put] = answer
+            self.doubtful.discard(body)
+            self.settling.discard(body)
+            if answer == "done":
+                self.gone.add(body)
+            elif body in link.map:
+                link.map[body] = False
+
+        if receiver.site.node.vhosts["/"].queues.get("out") is not None:
+            self.wholes.append(Apart(receiver, body, put, "out", answered))
+        assert self.patience is not None, "such clients wait"
+        if self.patience.random() < 0.3 and link.receiver is receiver:
             self.part(link)
 
     def move(self, link: Link) -> None:
@@ -278,6 +333,8 @@ class Life:
                 del link.map[body]
             elif settled and body not in self.doubtful:
                 receiver.handle.settle(bodies[body])
+            elif settled:  # its client waits for the answer, or in vain: it has it, and says nothing
+                receiver.ledger.add(receiver.resumed_by(), bodies[body], receiver.site.now_ms)
         for body, seq in bodies.items():
             if body not in link.map:
                 self.handed(link, body, True)
@@ -379,6 +436,8 @@ class Life:
         for link in self.links:
             self.end(link)
         self.cluster.wait(2000)
+        if self.apart:
+            self.check_apart()
         for one in self.plain:
             if one.subscription is not None:
                 one.handle.unsubscribe(one.subscription, 0)
@@ -407,5 +466,5 @@ def number_of(body: bytes) -> int:
     return int(body[1:])
 
 
-def live(seed: int, steps: int = 120, choosy: bool = False, patient: bool = False) -> None:
-    Life(seed, choosy, patient).run(steps)
+def live(seed: int, steps: int = 120, choosy: bool = False, patient: bool = False, apart: bool = False) -> None:
+    Life(seed, choosy, patient, apart).run(steps)

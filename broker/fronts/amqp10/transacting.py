@@ -7,7 +7,8 @@
     retirement     a disposition with the id: the delivery leaves the session with the commit
 
 A rollback forgets the staged messages. Deliveries that their client has not settled are held as before; those that it
-has settled return to their queues, counted as failed. So does what an ended session had retired; but what a suspended
+has settled return to their queues, counted as failed. What was modified returns with the commit, and is answered with
+it. So does what an ended session had retired; but what a suspended
 link was handed stays with that (`suspended.left`). A transaction is open for TIMEOUT_MS; then it is rolled back, and
 its discharge refused. What is atomic where is `access.transaction`'s; a link that goes on elsewhere, or has ended, has
 no more part in a transaction, which is rolled back then.
@@ -15,15 +16,16 @@ no more part in a transaction, which is rolled back then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.publisher import Named
 from clusterbroker.broker.access.receiver import give_back
+from clusterbroker.broker.access.together import Together
 from clusterbroker.broker.access.transaction import Transaction
-from clusterbroker.broker.fronts.amqp10.changing import error_of, modify
+from clusterbroker.broker.fronts.amqp10.changing import error_of, return_together
 from clusterbroker.broker.fronts.amqp10.conditions import described, link_error
 from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
@@ -87,12 +89,14 @@ _NONE: Final[dict[bytes, Open]] = {}
 class Transactions:
     """Of one session."""
 
-    __slots__ = ("_next", "_session", "open")
+    __slots__ = ("_judged", "_next", "_session", "open")
 
     def __init__(self, session: SessionCore) -> None:
         self._session = session
         self._next = 0
         self.open: dict[bytes, Open] = _NONE
+        self._judged: dict[Together, Open] | None = None
+        """Those whose queues are asked whether they take them."""
 
     def declare(self) -> bytes:
         """The id of a new one. Raises LinkError."""
@@ -176,18 +180,24 @@ class Transactions:
             queue.preload(seqs, brought)
 
     def _commit(self, known: Open, then: Callable[[Composite], None]) -> None:
-        def done(ticket: Ticket) -> None:
-            if ticket.rejected:
-                reason = "" if ticket.refused is None else f": queue '{ticket.refused.queue}': {ticket.refused.reason}"
-                text = f"a queue refused its part{reason}"
-                then(Rejected(error=Error(condition=ROLLBACK, description=text)))
+        def done(ticket: Ticket, begun: bool) -> None:
+            if self._judged is not None:
+                self._judged.pop(together, None)
+            if not ticket.rejected:
+                self._return(known, then)
+                return
+            if not begun:
+                self._undo(known)
             else:
-                then(Accepted())
-
-        if any(self._is_over(entry[1].owner) for entries, _ in known.retired for entry in entries):
-            self._undo(known)
-            text = "a link of a retired delivery goes on elsewhere, or has ended"
+                self._give_back(entries for entries, _ in known.modified)
+            why = ticket.refused
+            reason = "" if why is None else why.reason if not why.queue else f"queue '{why.queue}': {why.reason}"
+            text = "a queue refused its part" + (f": {reason}" if reason else "")
             then(Rejected(error=Error(condition=ROLLBACK, description=text)))
+
+        if why := self._is_void(known):
+            self._undo(known)
+            then(Rejected(error=Error(condition=ROLLBACK, description=why)))
             return
         try:
             for queue, seqs in known.staged.rejected().items():
@@ -196,9 +206,36 @@ class Transactions:
             self._undo(known)
             then(Rejected(error=described(link_error(refusal))))
             return
-        for entries, modified in known.modified:  # no record says of a message that it is ready: it is no part of it
-            modify(self._session.access.node, entries, modified)
-        known.staged.commit(self._session.publisher, done)
+        together = known.staged.commit_together(self._session.publisher, lambda: self._is_void(known), done)
+        together.begin()
+        if not together.begun and not together.is_over:
+            self._judged = self._judged or {}
+            self._judged[together] = known
+            self._session.deadlines.append(together.overdue)
+
+    def _return(self, known: Open, then: Callable[[Composite], None]) -> None:
+        """All of it is committed, but for what returns changed; that is answered with the rest."""
+        waits = 1 + sum(len(entries) for entries, _ in known.modified)
+
+        def returned(some: Sequence[Any]) -> None:
+            nonlocal waits
+            waits -= len(some)
+            if not waits:
+                then(Accepted())
+
+        for entries, modified in known.modified:
+            return_together(self._session.access.node, entries, modified, returned)
+        returned((None,))
+
+    def _give_back(self, retired: Iterable[list[Any]], counted: bool = True) -> None:
+        for entries in retired:
+            give_back(self._session.access.node, left(entries), requeue=True, counted=counted)
+
+    def _is_void(self, known: Open) -> str:
+        """Why it can only be rolled back; or ""."""
+        if any(self._is_over(entry[1].owner) for entries, _ in known.retired for entry in entries):
+            return "a link of a retired delivery goes on elsewhere, or has ended"
+        return ""
 
     def _is_over(self, link: ReceiverLink) -> bool:
         """A recoverable link whose deliveries are not this session's any more."""
@@ -222,10 +259,11 @@ class Transactions:
 
     def abandon(self, counted: bool) -> None:
         """The session ends, and its links before it: what was retired in vain goes back to its queues, or its links."""
-        node = self._session.access.node
-        for known in self.open.values():
-            for entries, _ in known.retired:
-                give_back(node, left(entries), requeue=True, counted=counted)
+        judged, self._judged = self._judged or {}, None
+        for together in judged:
+            together.give_up()
+        for known in (*self.open.values(), *judged.values()):
+            self._give_back((entries for entries, _ in known.retired), counted)
         self.open.clear()
 
 

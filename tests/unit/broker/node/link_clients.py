@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from clusterbroker.broker.access.together import Together
 from clusterbroker.broker.content.selector.filters import Filter
 from clusterbroker.broker.fronts.amqp091.delivery import BasicConsumer, Ledger
 from clusterbroker.broker.fronts.amqp091.subscription import Subscription
@@ -135,6 +136,34 @@ class Awaited:
 
     def _done(self, ticket: Ticket) -> None:
         self.answers.append("void" if self.part.void else "refused" if ticket.rejected else "done")
+        self._then(self.answers[0])
+
+
+class Apart:
+    """A transaction that settles a delivery, and publishes into another queue (`access.together`). `answers`: done or
+    refused."""
+
+    def __init__(self, receiver: Receiver, body: bytes, puts: bytes, into: str, then: Callable[[str], None]) -> None:
+        ((_, _, self.seq),) = receiver.ledger.collect(receiver.hands.pop(body), False) or []
+        self.answers: list[str] = []
+        self._receiver, self._body, self._then = receiver, body, then
+        node, handle = receiver.site.node, receiver.handle
+        takes, gives = CommitPart(), CommitPart()
+        takes.settles.append(Decided(self.seq, "ack", receiver.link))
+        gives.publishes.append(((message(puts),), None))
+        parts = {handle: takes, node.vhosts["/"].queues[into]: gives}
+        self.whole = Together(node, parts, lambda: "" if node.map.link_since(*receiver.link) else "is over", self._done)
+        self.whole.begin()
+
+    def _done(self, ticket: Ticket, begun: bool) -> None:
+        receiver = self._receiver
+        if not begun:  # it is held as before
+            if receiver.subscription is None:
+                receiver.handle.leave_to_link([self.seq], receiver.link)
+            else:
+                taker = receiver.resumed_by()
+                receiver.hands[self._body] = receiver.ledger.add(taker, self.seq, receiver.site.now_ms)
+        self.answers.append("refused" if ticket.rejected else "done")
         self._then(self.answers[0])
 
 
