@@ -3,10 +3,10 @@
     python -m bench.delays [--messages 50000]
     python -m bench.delays --waiting 1000000
 
-The same messages (100 bytes, persistent, with confirms) go straight to a queue, then to a delayed exchange with that
-queue behind it. Printed: processor time of the node for each message published, and for each one that became due, with
-the rate that one core makes of it; and what a waiting message takes of memory. The clock of the machine does not count:
-other work beside it makes no difference.
+The same messages (100 bytes, persistent, with confirms) go straight to a queue, without and with numbers of their
+producer, then to a delayed exchange with that queue behind it. Printed: processor time of the node for each message
+published, and for each one that became due, with the rate that one core makes of it; and what a waiting message takes
+of memory. The clock of the machine does not count: other work beside it makes no difference.
 
 With `--waiting`: so many wait, the node is stopped and started, and the time is taken until a message that is due then
 comes, for which the node has to have read all that waits.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import tempfile
 import time
 from collections.abc import Callable
@@ -133,6 +134,9 @@ async def trial(directory: Path, count: int) -> None:
         await wire(client)
         await node.publish(count // 10, EXCHANGE, lambda: {"x-delay": -1})  # warm
         told("published to a queue", await node.publish(count, "", lambda: {"x-delay": -1}))
+        numbers = itertools.count(1)
+        numbered = await node.publish(count, "", lambda: {"x-producer": "bench", "x-seq": next(numbers)})
+        told("to a queue, numbered", numbered)
         told("to the exchange, without a delay", await node.publish(count, EXCHANGE, lambda: {"x-delay": -1}))
         await node.purge()
         before = node.rss()

@@ -17,7 +17,7 @@ from clusterbroker.broker.access.publisher import Named, Publisher, affordable
 from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.content.formats import format_of
 from clusterbroker.broker.content.message import with_flags, with_properties
-from clusterbroker.broker.content.numbers import BadNumber, named_in
+from clusterbroker.broker.content.numbers import named_in
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.routing.carbon_copy import UnacceptableHeader, accepted_keys
@@ -118,7 +118,7 @@ def _named(headers: FieldTable | None) -> Named | None:
     """Producer and number of a message that has them; a name without a good number is an error."""
     try:
         return named_in(headers)
-    except BadNumber as error:
+    except ValueError as error:
         raise precondition_failed(str(error)) from None
 
 

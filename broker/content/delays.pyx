@@ -138,6 +138,24 @@ def due_of(Message message not None, int64_t taken_ms):
         return due_ms, ""
 
 
+def note_waiting(list seqs not None, list messages not None, Py_ssize_t at, index, uint64_t bytes_max):
+    """Notes from place `at` on when messages are due that wait in the log: their time to live is their due time. The
+    place behind the last of them, and the bytes of headers that were looked through: up to about `bytes_max`, or to one
+    whose key has to be looked at."""
+    cdef Found found
+    cdef Message message
+    cdef uint64_t looked = 0
+    add = index.add
+    while at < len(messages) and looked < bytes_max:
+        message = <Message?>messages[at]
+        if not look(message, &found) or found.at[KEY]:
+            break
+        looked += message.header_length
+        add(message.ttl_ms, seqs[at])
+        at += 1
+    return at, looked
+
+
 def fired_header(Message message not None):
     """The header of a message that is due: its delays are negated. None: that is not to be done here; copies by CC and
     BCC, and targets of its own, are such reasons."""

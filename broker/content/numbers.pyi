@@ -3,10 +3,8 @@ from typing import Any, Final
 
 from clusterbroker.journal.record import Message
 
-PRODUCER_BYTES_MAX: Final[int]
-NUMBER_MAX: Final[int]
-
-class BadNumber(ValueError): ...
+PRODUCER_BYTES_MAX: Final = 255
+NUMBER_MAX: Final = 4611686018427387904
 
 Run = tuple[bytes, list[int], list[Message]] | tuple[None, None, list[Message]]
 

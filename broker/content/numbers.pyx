@@ -29,20 +29,16 @@ cdef enum:
     BASIC = 0  # broker/content/formats.py
 
 
-class BadNumber(ValueError):
-    """A producer's name without a good number, or no good name."""
-
-
 def named_in(headers):
-    """Producer and number of a message with these headers; None: it has none. Raises BadNumber."""
+    """Producer and number of a message with these headers; None: it has none. Raises ValueError."""
     producer = headers.get("x-producer") if headers else None
     if producer is None:
         return None
     if not isinstance(producer, str) or not 0 < len(raw := producer.encode()) <= PRODUCER_BYTES_MAX or not raw[0]:
-        raise BadNumber(f"invalid header 'x-producer': expected a text of 1 to {PRODUCER_BYTES_MAX} bytes")
+        raise ValueError(f"invalid header 'x-producer': expected a text of 1 to {PRODUCER_BYTES_MAX} bytes")
     number = headers.get("x-seq")
     if not isinstance(number, int) or isinstance(number, bool) or not 0 < number <= NUMBER_MAX:
-        raise BadNumber(f"invalid header 'x-seq' beside 'x-producer': expected an integer of 1 to {NUMBER_MAX}")
+        raise ValueError(f"invalid header 'x-seq' beside 'x-producer': expected an integer of 1 to {NUMBER_MAX}")
     return raw, int(number)
 
 

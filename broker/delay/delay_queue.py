@@ -20,12 +20,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from clusterbroker.broker.content.delays import due_of, waiting
+from clusterbroker.broker.content.delays import due_of, note_waiting, waiting
 from clusterbroker.broker.content.message import with_properties
 from clusterbroker.broker.content.properties import properties_of, routing_headers
 from clusterbroker.broker.delay.due_letters import HELD_MAX, DueLetters, Letter
 from clusterbroker.broker.delay.lanes import RETRY_FIRST_MS, Lane
 from clusterbroker.broker.delay.pace import Pace
+from clusterbroker.broker.queues.effort import LOOKED_BYTES
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import Host
 from clusterbroker.broker.queues.queue import Queue
@@ -194,6 +195,18 @@ class DelayQueue(Queue):
             self.ring.settle(seq)
             self._index.void(seq)
 
+    def _note_all(self, seqs: list[int], messages: list[Message]) -> int:
+        """As `_note`, of messages that were read when this owner began; so many are noted when the effort is spent."""
+        at, effort = 0, self.host.effort
+        while at < len(seqs) and not effort.spent:
+            first = at
+            at, looked = note_waiting(seqs, messages, at, self._index, effort.left * LOOKED_BYTES)
+            effort.looked_at(at - first, looked)
+            if at < len(seqs) and not effort.spent:
+                self._note(seqs[at], messages[at])
+                at += 1
+        return at
+
     def _note(self, seq: int, message: Message) -> None:
         """A message that was read waits."""
         key = self._key(message)
@@ -225,32 +238,32 @@ class DelayQueue(Queue):
     def _read(self) -> None:
         """The next slice of what waited when this owner began."""
         while self._unnoted:
-            if self.host.effort.spent:
+            if not self._note_slice():
                 self.host.later(self)
                 return
-            seq, message = self._unnoted.popleft()
-            if self._waits(seq):
-                self._note(seq, message)
         if self._read_from >= self._read_end:
             self.ring.mark()
             return
         index, first, size, absent = self._index, self._read_from, 0, list[Location]()
         rows = self.ring.living(first, self._read_end - 1, READ_MAX)
         self._read_from = rows[-1][0] + 1 if len(rows) == READ_MAX else self._read_end
+        here_seqs, here = list[int](), list[Message]()
+        ring = self.ring
         for seq, state, *_ in rows:
-            if self.host.effort.spent:
-                self._read_from = seq
-                break
             if state != READY:
                 continue
-            if (message_here := self.ring.message(seq)) is not None:
-                self._note(seq, message_here)
+            if (message_here := ring.message(seq)) is not None:
+                here_seqs.append(seq)
+                here.append(message_here)
                 continue
-            absent.append(self.ring.location(seq))
+            absent.append(ring.location(seq))
             size += absent[-1][3]
             if size >= READ_BYTES_MAX:
                 self._read_from = seq + 1
                 break
+        if (noted := self._note_all(here_seqs, here)) < len(here):
+            self._read_from = here_seqs[noted]
+            absent = [place for place in absent if place[0] < self._read_from]
         if not absent:
             self.host.later(self)
             return
@@ -271,6 +284,16 @@ class DelayQueue(Queue):
                 self.ring.mark()
 
         self.host.fetch(self, absent, read, again)
+
+    def _note_slice(self) -> bool:
+        """Notes what was read, if it still waits. False: the effort is spent before its end."""
+        some = self._unnoted
+        rows = self.ring.living(some[0][0], some[-1][0], FOREVER)
+        ready = {row[0] for row in rows if row[1] == READY}
+        waits = [pair for pair in some if pair[0] in ready]
+        noted = self._note_all([seq for seq, _ in waits], [message for _, message in waits])
+        self._unnoted = deque(waits[noted:])
+        return not self._unnoted
 
     def _fire(self, now_ms: int) -> None:
         """What is due begins its way."""

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 NUMBER_BYTES: Final = 1024
 """Of a message, by which a random exchange chooses: whoever leads the queue later must choose the same."""
-KNOWN_MAX: Final = 4096
-"""Addresses whose way is remembered."""
 
 
 class Publishing(Protocol):
@@ -49,7 +47,6 @@ class DueMessages:
     def __init__(self, node: NodeCore, letters: Publishing) -> None:
         self._node = node
         self._letters = letters
-        self._known: dict[tuple[int, bytes], tuple[int, Route[QueueHandle]]] = {}
 
     def targets(self, queue: LocalQueue, message: Message) -> Sequence[QueueHandle] | None:
         """See `Due.targets`."""
@@ -66,16 +63,7 @@ class DueMessages:
             self._node.effort.decoded(message.header_length)
             return self._of_its_own(vhost, queue, message)
         self._node.effort.looked(message.header_length)
-        key = queue.entity.queue_id, message.address
-        known = self._known.get(key)
-        if known is not None and known[0] == vhost.router.generation:
-            return known[1].targets
-        route = self._route(vhost, queue, message, (), _number(message))
-        if not route.uncacheable:
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
-            self._known[key] = vhost.router.generation, route
-        return route.targets
+        return self._route(vhost, queue, message, (), _number(message)).targets
 
     @staticmethod
     def _route(

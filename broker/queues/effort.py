@@ -48,6 +48,10 @@ class Effort:
         """A header was looked through without decoding."""
         self.left -= POPPED + header_bytes // LOOKED_BYTES
 
+    def looked_at(self, count: int, header_bytes: int) -> None:
+        """As `looked`, of so many."""
+        self.left -= (POPPED * count) // 2 + header_bytes // LOOKED_BYTES
+
     def decoded(self, header_bytes: int) -> None:
         """A header was decoded."""
         self.left -= POPPED + header_bytes // (2 * HEADER_BYTES)

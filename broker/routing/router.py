@@ -344,7 +344,7 @@ class Router(Generic[Q]):
         except TooCostly:
             return Route(uncacheable=True)
         route.uncacheable |= not is_certain
-        if len(keys) == 1 and not met and not route.uncacheable and route.found_exchange:
+        if len(keys) == 1 and not route.uncacheable and route.found_exchange:
             size_bytes = _ENTRY_BYTES + len(delayed) + len(exchange) + len(keys[0]) + 16 * len(route.queues)
             self._cache.put(cache_key, route, size_bytes)
         return route

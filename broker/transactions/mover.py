@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
-from clusterbroker.broker.content.numbers import BadNumber, named_in
+from clusterbroker.broker.content.numbers import named_in
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.handle import CommitPart, Moved, QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
@@ -280,7 +280,7 @@ class Mover:
                 return address, route.targets, None, True
         properties = properties_of(message)
         named: Named | None = None
-        with suppress(BadNumber):  # such a row was refused, or an older release took it
+        with suppress(ValueError):  # such a row was refused, or an older release took it
             named = named_in(properties.headers)
         by = numbered(*(named or (self.segment.name.encode(), seq)))
         return address, route_of(self.router, self.segment.target, message, properties, by).targets, named, False

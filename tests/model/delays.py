@@ -10,6 +10,7 @@ from clusterbroker.broker.content.formats import BASIC, format_of
 from clusterbroker.broker.routing.delays import DELAY_KEY, DELAY_MS_MAX, delay_key, due_ms, negated
 from clusterbroker.broker.wire.amqp091.fields import STORED_LIMITS
 from clusterbroker.journal.layout import HAS_BCC, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT
+from tests.model.due_index import DueIndex
 from tests.model.record import Message
 
 
@@ -18,6 +19,20 @@ def due_of(message: Message, taken_ms: int) -> tuple[int, str] | None:
         return None
     headers = format_of(BASIC).properties(message.header, STORED_LIMITS).headers
     return due_ms(headers, taken_ms) or 0, delay_key(headers)
+
+
+def note_waiting(
+    seqs: list[int], messages: list[Message], at: int, index: DueIndex, bytes_max: int
+) -> tuple[int, int]:  # fmt: skip
+    looked = 0
+    while at < len(messages) and looked < bytes_max:
+        said = due_of(messages[at], 0)
+        if said is None or said[1]:
+            break
+        looked += messages[at].header_length
+        index.add(messages[at].ttl_ms, seqs[at])
+        at += 1
+    return at, looked
 
 
 def fired_header(message: Message) -> bytes | None:

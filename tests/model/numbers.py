@@ -19,20 +19,16 @@ NUMBER_MAX: Final = 2**62
 Run = tuple[bytes | None, list[int] | None, list[Message]]
 
 
-class BadNumber(ValueError):
-    """A producer's name without a good number, or no good name."""
-
-
 def named_in(headers: Mapping[str, Any] | None) -> tuple[bytes, int] | None:
     producer = (headers or {}).get("x-producer")
     if headers is None or producer is None:
         return None
     raw = producer.encode() if isinstance(producer, str) else b""
     if not 1 <= len(raw) <= PRODUCER_BYTES_MAX or raw.startswith(b"\0"):
-        raise BadNumber(f"invalid header 'x-producer': expected a text of 1 to {PRODUCER_BYTES_MAX} bytes")
+        raise ValueError(f"invalid header 'x-producer': expected a text of 1 to {PRODUCER_BYTES_MAX} bytes")
     number = headers.get("x-seq")
     if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= NUMBER_MAX:
-        raise BadNumber(f"invalid header 'x-seq' beside 'x-producer': expected an integer of 1 to {NUMBER_MAX}")
+        raise ValueError(f"invalid header 'x-seq' beside 'x-producer': expected an integer of 1 to {NUMBER_MAX}")
     return raw, int(number)
 
 
@@ -50,7 +46,7 @@ def runs(messages: Sequence[Message]) -> list[Run] | None:
             return None
         try:
             named = named_in(headers)
-        except BadNumber:
+        except ValueError:
             return None
         producer, number = named or (None, None)
         if made and producer == made[-1][0] and (number is None or number > made[-1][1][-1]):

@@ -11,6 +11,7 @@ from clusterbroker.broker.content import delays
 from clusterbroker.broker.wire.amqp091 import codec, properties
 from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.broker.wire.numbers import Float32, Int8, Int16, Int32, Int64L, UInt8, UInt16, UInt32
+from clusterbroker.journal.due_index import DueIndex
 from clusterbroker.journal.record import Message
 from clusterbroker.journal.values import LongBytes, Timestamp
 from tests.budget import examples
@@ -108,3 +109,17 @@ def test_what_waits_has_its_due_time_for_its_time_to_live() -> None:
         right.ttl_ms, right.flags, right.time_ms, right.payload,
     )  # fmt: skip
     assert delays.waiting(asked, NOW_MS, 2**62).ttl_ms == NOW_MS + model.DELAY_MS_MAX
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(st.none() | HEADERS, max_size=6), st.integers(0, 2), st.integers(0, 200))
+def test_what_waits_is_noted_as_when_it_is_decoded(
+    several: list[dict[str, Any] | None], at: int, bytes_max: int
+) -> None:
+    waits = [delays.waiting(message(headers), NOW_MS, NOW_MS + place) for place, headers in enumerate(several)]
+    seqs = list(range(7, 7 + len(several)))
+    said, right = DueIndex(), model.DueIndex()
+    end, looked = delays.note_waiting(seqs, waits, at, said, bytes_max)
+    right_end, right_looked = model.note_waiting(seqs, waits[:end], at, right, bytes_max)  # type: ignore[arg-type]
+    assert (end, looked) == (right_end, right_looked), "it may end earlier, and nothing else"
+    assert said.within(0, 2**62, 9) == right.within(0, 2**62, 9)

@@ -138,7 +138,8 @@ def test_so_is_the_first_reading_of_a_new_owner(world: World) -> None:
     client = world.client()
     client.ask(m.ConfirmSelect())
     client.publish("later", "k", *[b"x"] * 60, headers={"x-delay": "100000", "x-delay-key": "k" * 200, **heavy()})
-    client.publish("later", "k", *[b"x"] * 60, headers={"x-delay": "100000", **heavy()})
+    for number in range(60):  # of keys beside a text for a delay the header is decoded
+        client.publish("later", "k", b"x", headers={"x-delay": "100000", "x-delay-key": f"k{number}", **heavy()})
     world.reads_wait = True
     world.crash()
     queue = delaying(world)

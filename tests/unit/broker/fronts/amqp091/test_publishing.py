@@ -341,12 +341,20 @@ def test_a_repeat_of_what_a_crash_has_lost_is_stored(arguments: dict[str, Any], 
     assert bodies(client.consume("q")) == [b"again"]
 
 
-def test_a_crash_takes_the_fleeting_ones_among_numbered_messages() -> None:
+@pytest.mark.parametrize("in_one_breath", [False, True])
+def test_a_crash_takes_the_fleeting_ones_among_numbered_messages(in_one_breath: bool) -> None:
     world = World()
     client = world.client()
     client.declare("q")
-    for number in range(1, 11):
-        numbered(client, number, b"%d" % number, delivery_mode=1 + number % 2)
+    contents = [
+        client.content(
+            "", "q", b"%d" % number, headers={"x-producer": "press", "x-seq": number}, delivery_mode=1 + number % 2
+        )
+        for number in range(1, 11)
+    ]
+    for content in [b"".join(contents)] if in_one_breath else contents:
+        client.raw(content)
+        world.turn()
     world.crash()
     client = world.client()
     for number in range(1, 11):
