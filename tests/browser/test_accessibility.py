@@ -93,16 +93,31 @@ def test_axe_finds_nothing(node: Broker, browser: Browser, connection: str, sche
     assert not told, told
 
 
+def out_of_reach(page: Page) -> list[str]:
+    """What can be clicked, and Tab does not come to."""
+    page.evaluate(f"window.missed = new Set(({CLICKABLE})())")
+    for _ in range(int(page.evaluate("window.missed.size")) + 5):
+        page.keyboard.press("Tab")
+        page.evaluate("window.missed.delete(document.activeElement)")
+    found: list[str] = page.evaluate(f"[...window.missed].filter(one => one.isConnected).map({NAMED})")
+    return found
+
+
 @pytest.mark.parametrize("place", ["overview", "queues/%2F/orders", "policies", "users"])
 def test_tab_reaches_what_can_be_clicked(node: Broker, browser: Browser, connection: str, place: str) -> None:
     with visiting(browser, node.http_url) as visit:
         page = visit.sign_in(at=f"#/{place}")
         settled(page)
-        page.evaluate(f"window.missed = new Set(({CLICKABLE})())")
-        for _ in range(int(page.evaluate("window.missed.size")) + 5):
-            page.keyboard.press("Tab")
-            page.evaluate("window.missed.delete(document.activeElement)")
-        missed = page.evaluate(
-            f"[...window.missed].filter(one => one.isConnected && !one.matches('[type=radio]')).map({NAMED})"
-        )
-        assert not missed
+        assert not out_of_reach(page)
+
+
+def test_what_is_wrong_is_found(node: Broker, browser: Browser) -> None:
+    """A button without a name, text that is hardly seen, a link that Tab passes over."""
+    with visiting(browser, node.http_url) as visit:
+        page = visit.sign_in()
+        settled(page)
+        wrong = "<button></button><p style='color:#eee;background:#fff'>pale</p><a href='#/' tabindex='-1'>lost</a>"
+        page.evaluate("wrong => document.querySelector('main').insertAdjacentHTML('beforeend', wrong)", wrong)
+        rules = {line.partition(":")[0] for line in violations(page)}
+        assert {"button-name", "color-contrast"} <= rules
+        assert out_of_reach(page) == ["A lost"]
