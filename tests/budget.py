@@ -1,4 +1,4 @@
-"""How much is tried: all, what a commit is given 15 minutes for, or a fifth where the answer is awaited.
+"""How much is tried: all, what a commit is given 20 minutes for, or a fifth where the answer is awaited.
 
 TESTS_TIER=commit   `scripts/test` and CI: a sixth of what is marked `matrix`, the smoke of Spark and of the browser
                     unless their code changed, and 60 s of campaigns

@@ -36,6 +36,7 @@ from clusterbroker.cluster.wiring.exchange_rules import DECLARABLE, DELAYED, DEL
 from clusterbroker.cluster.wiring.policies import ALTERNATE_EXCHANGE
 from clusterbroker.cluster.wiring.queue_settings import POLICY_RULES, QUEUE_TYPES
 
+from .nodes import PRODUCT
 from .settings import OPERATOR_POLICY_COMPONENT
 
 NAMES_TOLD: Final = 20
@@ -46,8 +47,8 @@ GENERATED: Final = "amq.gen-"
 """Begins the names that brokers give to queues without one."""
 OF_RABBITMQ: Final = "amq.rabbitmq."
 """Begins the names of exchanges to which RabbitMQ itself publishes."""
-OF_A_RABBITMQ: Final = "rabbit_version"
-"""A key of each file that RabbitMQ exports, and of no other."""
+EXPORTED: Final = "rabbit_version"
+"""A key of each file that RabbitMQ exports, and of ours, whose product has another name."""
 DEFAULT_QUEUE_TYPES: Final = ("classic", "quorum", "undefined", "")
 _FEDERATION: Final = ("federation-upstream", "federation-upstream-set")
 """Components of RabbitMQ's parameters that its plug-in reads."""
@@ -110,7 +111,8 @@ def adapted(document: Mapping[str, Any], skip: bool = False, passed_over: Contai
             answer[section] = list(_kept(section, entries, adapt, findings, gone))
     bindings = document.get("bindings")
     if isinstance(bindings, list):
-        exported = None if OF_A_RABBITMQ not in document else _queues(document.get("queues"))
+        of_rabbitmq = EXPORTED in document and document.get("product_name") != PRODUCT
+        exported = _queues(document.get("queues")) if of_rabbitmq else None
         answer["bindings"] = [
             entry
             for entry in bindings

@@ -44,7 +44,9 @@ def listing(reading: Reading, vhost: str | None = None) -> Listing[QueueName]:
         return queue
 
     if leader := reading.query.get("leader"):
-        names = [name for name in names if found(name).owner == leader]
+        names = [
+            name for name in names if (owner := found(name).owner) is not None and _named(reading, owner) == leader
+        ]
 
     def value_of(path: str) -> Callable[[QueueName], Any] | None:
         if path == "name":

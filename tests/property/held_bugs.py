@@ -133,7 +133,7 @@ BUGS: Final = {
     ),
     "outcomes_end_with_their_consumer": Bug(
         "an owner does not know whose outcomes come behind a consumer's end",
-        0,
+        65,
         _outcomes_end_with_their_consumer,
         patient=True,
     ),

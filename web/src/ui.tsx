@@ -112,7 +112,7 @@ export function Table<T>(props: {
                     <span aria-hidden="true">{sorted(column) ? (props.reverse ? " ↓" : " ↑") : ""}</span>
                   </button>
                 ) : (
-                  column.title
+                  column.title || <span class="hidden">Actions</span>
                 )}
               </th>
             ))}

@@ -30,11 +30,11 @@ class PoolNodes(OwnNodes):
         cluster = ServedCluster(directory, directory)
         super().__init__(cluster)
         self._http = f"http://{cluster.listeners(WITH_HTTP)['http']}/api/pools/%2F/core"
-        httpx.put(self._http, json={}, auth=("guest", "guest"), timeout=30, verify=False).raise_for_status()
+        httpx.put(self._http, json={}, auth=("guest", "guest"), timeout=PATIENCE_S, verify=False).raise_for_status()
 
     def act(self, action: str) -> None:
         httpx.post(
-            f"{self._http}/{action}", json={}, auth=("guest", "guest"), timeout=30, verify=False
+            f"{self._http}/{action}", json={}, auth=("guest", "guest"), timeout=PATIENCE_S, verify=False
         ).raise_for_status()
 
 

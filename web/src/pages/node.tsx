@@ -31,7 +31,7 @@ export function NodePage({ name }: { name: string }) {
                   ["Up", span(node.uptime)],
                   ["Process", node.os_pid ?? "–"],
                   ["Processors", number(node.processors)],
-                  ["Data directory", <code>{node.db_dir ?? "–"}</code>],
+                  ["Data directory", node.db_dir ? <code>{node.db_dir}</code> : "none, in memory"],
                   ["Configuration", node.config_files?.length ? <code>{node.config_files.join(", ")}</code> : "none"],
                   ["Queues", `${number(node.owned_queues)} led, ${number(node.held_queues)} replicated`],
                   ["Lease", node.lease_left_ms === undefined ? "–" : `${number(node.lease_left_ms)} ms left`],
@@ -42,8 +42,8 @@ export function NodePage({ name }: { name: string }) {
             <Panel title="Resources">
               <Facts
                 of={[
-                  ["Memory", `${bytes(node.mem_used)} of ${bytes(node.mem_limit)}`],
-                  ["Disk free", `${bytes(node.disk_free)}, alarm below ${bytes(node.disk_free_limit)}`],
+                  ["Memory", `${bytes(node.mem_used)}${node.mem_limit ? ` of ${bytes(node.mem_limit)}` : ", no limit"}`],
+                  ["Disk free", `${bytes(node.disk_free)}, ${node.disk_free_limit ? `alarm below ${bytes(node.disk_free_limit)}` : "no alarm"}`],
                   ["Files", `${number(node.fd_used)} of ${number(node.fd_total)}`],
                   ["Connections", `${number(node.sockets_used)} of ${number(node.sockets_total)}`],
                   ["Journal", bytes(node.journal_bytes)],

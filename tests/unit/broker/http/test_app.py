@@ -22,7 +22,7 @@ from clusterbroker.broker.server.log import BURST
 from clusterbroker.cluster.wiring import commands as c
 from tests.budget import examples
 from tests.unit.broker.http.clients import Client
-from tests.unit.broker.management.set_up import NOW_MS, everything, queue, recorded_place
+from tests.unit.broker.management.set_up import NODE, NOW_MS, everything, queue, recorded_place
 
 
 @pytest.fixture
@@ -108,6 +108,9 @@ async def test_queues_of_one_leader(client: Client) -> None:
         found = (await client.get(f"/api/queues?columns=name,owner&leader={leader}")).json()
         assert found == [queue for queue in every if queue["owner"] == leader]
     assert (await client.get("/api/queues?leader=nobody")).json() == []
+    # of a node that was never in a cluster
+    client.place.must(c.DeclareQueue(vhost="/", name="at home", durable=True))
+    assert "at home" in {one["name"] for one in (await client.get(f"/api/queues?leader={NODE}")).json()}
 
 
 async def test_bindings_are_found_by_the_key_that_their_list_gives(client: Client) -> None:
