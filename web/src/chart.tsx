@@ -58,7 +58,7 @@ export function Chart(props: { title: string; of: Counted | undefined; lines: Li
           cursor: { y: false, points: { size: 6 } },
           scales: { y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.1 : 4] } },
           axes: [
-            { ...axis, size: 26, space: 70, values: (_plot, ticks) => ticks.map((tick) => new Date(tick * 1000).toLocaleTimeString("en-GB")) },
+            { ...axis, size: 26, space: 70, values: (plot, ticks) => ticks.map((tick) => (plot.data[0].length ? new Date(tick * 1000).toLocaleTimeString("en-GB") : "")) },
             { ...axis, size: 48, space: 32, values: (_plot, ticks) => ticks.map((tick) => (tick < 1 ? String(Number(tick.toFixed(2))) : short(tick))) },
           ],
           series: [
