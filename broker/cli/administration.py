@@ -1,4 +1,4 @@
-"""What is asked of the running node of a data directory only: members, facts, limits, drills (waits)."""
+"""What is asked of the running node of a data directory only: members, facts, limits, test alarms (waits)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROGRESS_S: Final = 1.0
 
 DataDir = Annotated[
     Path,
-    typer.Option("--data-dir", envvar="CLUSTERBROKER_DATA_DIR", help="The node's data directory."),
+    typer.Option("--data-dir", envvar="CLUSTERBROKER_DATA_DIR", readable=False, help="The node's data directory."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -48,7 +48,7 @@ def perform(
         end(failed)
 
 
-alarm = typer.Typer(no_args_is_help=True, help="Drills: raise a resource alarm by hand.")
+alarm = typer.Typer(no_args_is_help=True, help="Raise or clear a resource alarm by hand, for tests.")
 
 
 @alarm.command("set")
@@ -57,7 +57,7 @@ def alarm_set(
     raised: Annotated[str, typer.Argument(help="on or off")] = "on",
     data_dir: DataDir = DATA_DIR,
 ) -> None:
-    """Raise the memory or disk alarm (on), or end the drill (off)."""
+    """Raise the memory or disk alarm by hand (on), or clear it (off)."""
     if raised not in ("on", "off"):
         raise typer.BadParameter("say on or off")
     perform(data_dir, "alarm.set", name=name, raised=raised == "on")
@@ -65,7 +65,7 @@ def alarm_set(
 
 @alarm.command("clear")
 def alarm_clear(name: str, data_dir: DataDir = DATA_DIR) -> None:
-    """End the drill."""
+    """Clear an alarm that was raised by hand."""
     perform(data_dir, "alarm.set", name=name, raised=False)
 
 
@@ -173,8 +173,11 @@ FACTS: Final = {
 """Fields of a node's answers that are shown otherwise than as they are."""
 
 
-def show(told: Sequence[dict[str, Any]] | dict[str, Any], as_json: bool, **headings: str) -> None:
-    """A table of rows, or a line for each fact, for people; JSON for programs. `headings`: by field."""
+def show(
+    told: Sequence[dict[str, Any]] | dict[str, Any], as_json: bool, empty: str = "nothing", **headings: str
+) -> None:
+    """A table of rows, or a line for each fact, for people; JSON for programs. `headings`: by field. `empty`: of no
+    rows."""
     rows = [told] if isinstance(told, dict) else told
     if as_json:
         typer.echo(json.dumps(told))
@@ -185,6 +188,8 @@ def show(told: Sequence[dict[str, Any]] | dict[str, Any], as_json: bool, **headi
             tables.printed(tables.lines_of(table, told, wish), head=False)
         else:
             tables.printed(tables.lines(table, rows, wish, tables.WIDE), head=True)
+    else:
+        typer.echo(empty)
 
 
 def status(data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
@@ -214,7 +219,9 @@ def drain(
         time.sleep(PROGRESS_S)
     done = reach.change("drain", PATIENCE_S, undo=undo)
     typer.echo(
-        "takes queues again" if undo else f"handed over {counted(done['moved'], 'queue')}, {done['left']:,} left"
+        "accepts queues again"
+        if undo
+        else f"transferred the leadership of {counted(done['moved'], 'queue')}, {done['left']:,} left"
     )
     if done.get("left"):
         raise typer.Exit(1)
@@ -250,7 +257,7 @@ def _progress(data_dir: Path) -> Iterator[None]:
                 return
             if answer.get("leaving") and (now := (answer["owns"], answer["counting"])) != told:
                 told = now
-                typer.echo(f"{counted(now[0], 'queue')} to hand over, {now[1]:,} wait for a copy elsewhere", err=True)
+                typer.echo(f"{counted(now[0], 'queue')} to transfer, {now[1]:,} wait for a replica elsewhere", err=True)
             over.wait(PROGRESS_S)
 
     watcher = Thread(target=look, daemon=True)

@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import httpx
 
@@ -24,15 +24,30 @@ CONNECT_S: Final = 5.0
 ANSWER_S: Final = 100.0
 """Longer than a node takes for any operation."""
 NOTHING: Final = ".", ".."
+NOUNS: Final = {
+    "queues": "queue", "exchanges": "exchange", "policies": "policy", "operator-policies": "operator policy",
+    "pools": "pool", "producers": "producer", "vhosts": "vhost", "users": "user", "user-limits": "user",
+    "nodes": "node", "connections": "connection", "channels": "channel", "global-parameters": "global parameter",
+}  # fmt: skip
+"""What stands behind the first segment of a path."""
+IN_VHOST: Final = {"queues", "exchanges", "policies", "operator-policies", "pools", "producers"}
+TAGS: Final = {
+    "Not management user": "management",
+    "Not monitor user": "monitoring",
+    "Not administrator user": "administrator",
+}
+"""The API refuses in RabbitMQ's words; what is missing is a tag."""
 Query = dict[str, str] | None
 
 
 class Api:
     """Of one node; `close` in the end."""
 
-    def __init__(self, client: httpx.Client, where: str, warn: Callable[[str], None]) -> None:
-        """`where`: the node, for people. `warn`: hears that what the node tells may be old."""
+    def __init__(self, client: httpx.Client, where: str, warn: Callable[[str], None], user: str | None = None) -> None:
+        """`where`: the node, for people. `warn`: hears that what the node tells may be old. `user`: who is signed in;
+        None: the operator, or whom a token names."""
         self._client = client
+        self._user = user
         self._where = where
         self._warn = warn
         self._closing = contextlib.ExitStack()
@@ -55,7 +70,7 @@ class Api:
             headers=headers,
             timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
         )
-        api = cls(client, f"the node in {directory}", warn)
+        api = cls(client, f"the node in {directory}", warn, as_user)
         api._closing.push(stack)
         return api
 
@@ -87,7 +102,7 @@ class Api:
             timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
             trust_env=False,
         )
-        return cls(client, url, warn)
+        return cls(client, url, warn, None if isinstance(signed_in, str) else signed_in[0])
 
     def close(self) -> None:
         """May be called again."""
@@ -157,11 +172,15 @@ class Api:
             self._warn(f"this node has been cut off from its cluster for {stale_s} s: it shows what it last knew")
         return answer
 
-    @staticmethod
-    def _told(answer: httpx.Response) -> Any:
+    def _told(self, answer: httpx.Response) -> Any:
         if answer.is_success:
             return _document(answer)
-        raise Failed(_reason(answer), _code(answer.status_code))
+        reason, who = _reason(answer), "user" if self._user is None else f"user '{self._user}'"
+        if reason == "Login failed":
+            reason = f"login failed for {who}: no such user, or another password"
+        elif (tag := TAGS.get(reason)) is not None:
+            reason = f"{who} lacks the tag '{tag}': clusterbroker users tags {self._user or 'USER'} {tag}"
+        raise Failed(reason, _code(answer.status_code))
 
 
 def segment(name: str) -> str:
@@ -186,10 +205,22 @@ def _reason(answer: httpx.Response) -> str:
         told = _document(answer)
     reason = told.get("reason") if isinstance(told, dict) else None
     if reason in (None, "Not Found"):
-        return "there is nothing of this name" if answer.status_code == 404 else f"HTTP status {answer.status_code}"
+        return _absent(answer) if answer.status_code == 404 else f"HTTP status {answer.status_code}"
     if isinstance(reason, list):
         reason = ": ".join(map(str, reason))
     return " ".join(str(reason).split())
+
+
+def _absent(answer: httpx.Response) -> str:
+    """What is not there, by the path that was asked for."""
+    path = answer.request.url.raw_path.decode("ascii").partition("?")[0]
+    kind, *names = [unquote(part) for part in path.partition("/api/")[2].split("/")]
+    noun = NOUNS.get(kind)
+    if noun is None or not names:
+        return f"nothing is found at {path}"
+    if kind in IN_VHOST:
+        return f"no {noun} '{names[1]}' in vhost '{names[0]}'" if len(names) > 1 else f"no vhost '{names[0]}'"
+    return f"no {noun} '{names[0]}'"
 
 
 def _code(status: int) -> int:

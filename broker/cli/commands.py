@@ -45,6 +45,7 @@ REACH: Final[dict[str, Any]] = {
         Path | None,
         typer.Option(
             "--data-dir",
+            readable=False,  # who may not read it is told whose it is (`operator_door.unasked`)
             help="Of the node on this machine. [env: CLUSTERBROKER_DATA_DIR; default: clusterbroker-data]",
             rich_help_panel=WHERE,
         ),

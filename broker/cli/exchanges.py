@@ -66,6 +66,7 @@ def exchange_show(reach: Target, exchange: ExchangeName, vhost: Vhost = "/") -> 
     return reach.api.document("/api/exchanges/{}/{}", vhost, exchange or messages.DEFAULT_EXCHANGE)
 
 
+@operation(app, "create", hidden=True)
 @operation(app, "declare")
 def exchange_declare(
     reach: Target,

@@ -59,9 +59,9 @@ def owners(moves: list[Document]) -> Iterator[str]:
             before, after = (text(move[name] or "none") for name in ("from", "to"))
             yield f"  {move['at']}: {after}, previously {before}: {move['why']}"
         elif move["kind"] == "record":
-            yield f"  {move['at']}: nothing is known before ({text(move['what'])})"
+            yield f"  {move['at']}: history begins ({text(move['what'])})"
     if len(moves) > MOVES_MAX:
-        yield f"  and {number(len(moves) - MOVES_MAX)} earlier: clusterbroker queues moves"
+        yield f"  and {number(len(moves) - MOVES_MAX)} earlier: clusterbroker queues leader-history"
 
 
 def story(queue: Document) -> Iterator[str]:

@@ -21,7 +21,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from clusterbroker.broker.cli.exit_codes import Failed, end
+from clusterbroker.broker.cli.exit_codes import UNREACHABLE, Failed, end
 from clusterbroker.broker.cli.export import Export, ExportImpossible
 from clusterbroker.broker.cli.readable import body_text, plain, properties_of, visible
 from clusterbroker.broker.cli.tables import (
@@ -73,7 +73,7 @@ def _one_line() -> Iterator[None]:
     try:
         yield
     except (NotThere, ExportImpossible) as error:
-        _fail(str(error), 2)
+        _fail(str(error), UNREACHABLE)
     except LockedJournal as error:
         _fail(f"{error}: stop the node first (it compacts what is worth it by itself while it runs)", 1)
     except (JournalError, ClusterError) as error:

@@ -115,8 +115,8 @@ def node_forget(
     return f"{node} is a member no more"
 
 
-for _group, _name in ((glance, "overview"), (cluster, "status")):
-    shown(_group, _name, OVERVIEW, "/api/overview", "The cluster at a glance: totals and rates.")
+shown(glance, "overview", OVERVIEW, "/api/overview", "The cluster at a glance: totals and rates.")
+listed(cluster, "status", NODES, "/api/nodes", "The members of the cluster, as `nodes list`.", None)
 
 
 @operation(cluster, "name")

@@ -6,13 +6,14 @@ and its arguments, as the socket has them (`broker.server.control.operations`); 
 
 from __future__ import annotations
 
+import pwd
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from clusterbroker.broker.cli.exit_codes import FAILED, UNREACHABLE, Failed
+from clusterbroker.broker.cli.exit_codes import FAILED, NOT_ALLOWED, UNREACHABLE, Failed
 from clusterbroker.broker.server.control.client import ask
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def performed(
             f"the node has not answered '{operation}' within {patience_s:g} s: look at its log", UNREACHABLE
         ) from None
     except OSError as error:
-        raise Failed(f"the node in {directory} cannot be asked: {error.strerror or error}", UNREACHABLE) from None
+        raise unasked(directory, error) from None
     if answer is None:
         from clusterbroker.broker.cli.stopped_node import answered
 
@@ -50,6 +51,20 @@ def performed(
     if not answer.pop("ok"):
         raise Failed(str(answer["error"]), FAILED)
     return answer
+
+
+def unasked(directory: Path, error: OSError) -> Failed:
+    """Why the node of a directory cannot be asked."""
+    if not isinstance(error, PermissionError):
+        return Failed(f"the node in {directory} cannot be asked: {error.strerror or error}", UNREACHABLE)
+    try:
+        owner = pwd.getpwuid(directory.stat().st_uid).pw_name
+    except (OSError, KeyError):
+        owner = "USER"
+    return Failed(
+        f"{directory} belongs to another user: sudo -u {owner} clusterbroker ..., or --url for a management API",
+        NOT_ALLOWED,
+    )
 
 
 # -- the same by the management API

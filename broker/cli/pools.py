@@ -85,6 +85,7 @@ def _settings(given: list[str] | None) -> dict[str, Any]:
     return found
 
 
+@operation(app, "create", hidden=True)
 @operation(app, "declare")
 def pool_declare(
     reach: Target,

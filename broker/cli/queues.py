@@ -31,9 +31,7 @@ from clusterbroker.broker.cli.target import DATA_DIR, Target
 
 app = typer.Typer(invoke_without_command=True, help="Queues: messages, leaders, replicas.")
 leases = typer.Typer(no_args_is_help=True, help="Leases on queues: exclusive ranges of readers.")
-producers = typer.Typer(
-    no_args_is_help=True, help="Producers of transactions: committed epochs, staged and moving rows."
-)
+producers = typer.Typer(no_args_is_help=True, help="Transactions: their producers, and messages on the way to queues.")
 
 QUEUES = Table(
     (
@@ -68,11 +66,11 @@ QUEUES = Table(
 def queue_owners(context: typer.Context, data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
     """Queues: messages, leaders, replicas. Without a command: leaders and replicas, as this member knows them."""
     if context.invoked_subcommand is None:
-        show_facts(perform_here(data_dir, "queues")["queues"], as_json)
+        show_facts(perform_here(data_dir, "queues")["queues"], as_json, "no queues")
         return
     said = context.get_parameter_source("data_dir")
     if as_json or (said is not None and said.name == "COMMANDLINE"):
-        end(Failed("options stand behind the verb: clusterbroker queues list --data-dir DIR", USAGE))
+        end(Failed("options follow the command: clusterbroker queues list --data-dir DIR", USAGE))
 
 
 listed(app, "list", QUEUES, "/api/queues", "All queues: depth, rates, consumers, leader.")
@@ -81,6 +79,7 @@ _QUEUE = "One queue. `explain queue` adds the reasons."
 shown(app, "show", QUEUES, "/api/queues/{vhost}/{queue}", _QUEUE, queue=QueueName)
 
 
+@operation(app, "create", hidden=True)
 @operation(app, "declare")
 def queue_declare(
     reach: Target,
@@ -302,7 +301,8 @@ MOVES = Table(
 )
 
 
-@listing(app, "moves", MOVES)
+@listing(app, "moves", MOVES, hidden=True)
+@listing(app, "leader-history", MOVES)
 def queue_moves(
     reach: Target,
     queue: Annotated[str | None, typer.Argument(metavar="[QUEUE]", autocompletion=complete_queues)] = None,
@@ -314,7 +314,8 @@ def queue_moves(
     return reach.api.documents("/api/queues/{}/{}/moves", vhost, queue)
 
 
-@operation(app, "move")
+@operation(app, "move", hidden=True)
+@operation(app, "transfer-leader")
 def queue_move(
     reach: Target,
     queue: QueueName,
@@ -406,6 +407,6 @@ PRODUCERS = Table(
 )
 Producer = Annotated[str, typer.Argument(metavar="PRODUCER")]
 
-_PRODUCERS = "All producers: last epoch, and rows still on their way to queues."
+_PRODUCERS = "All producers of transactions: the last one committed, and messages still on their way to queues."
 listed(producers, "list", PRODUCERS, "/api/producers", _PRODUCERS)
 shown(producers, "show", PRODUCERS, "/api/producers/{vhost}/{producer}", "One producer.", producer=Producer)

@@ -76,7 +76,7 @@ COMMANDS: Final[dict[str, str]] = {
     "check_if_node_is_quorum_critical": "checks run",
     "quorum_status": "explain queue NAME",
     "rebalance": "queues rebalance",
-    "transfer_leadership": "queues move NAME",
+    "transfer_leadership": "queues transfer-leader NAME",
     "drain": "drain",
     "status": "status",
     "server_version": "version",

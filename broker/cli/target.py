@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import typer
 
 from clusterbroker.broker.cli.exit_codes import UNREACHABLE, USAGE, Failed
-from clusterbroker.broker.cli.operator_door import LISTS, ROUTES, performed, requested
+from clusterbroker.broker.cli.operator_door import LISTS, ROUTES, performed, requested, unasked
 from clusterbroker.broker.server.control.private_socket import connected
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Target:
     def rows(self, operation: str) -> list[dict[str, Any]]:
         """A short list of `operator_door.LISTS`: of the management API, or what the control socket tells. Failed."""
         here, field = self._here, LISTS[operation]
-        if here is None or (here / HTTP_SOCKET).exists():
+        if here is None or os.path.exists(here / HTTP_SOCKET):  # not Path's: in a foreign directory that raises
             try:
                 return self.api.documents(f"/api/{field}")
             except Failed as failed:
@@ -162,15 +162,21 @@ class Target:
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             pass  # nothing listens there
         except OSError as error:
-            raise Failed(f"the node in {directory} cannot be asked: {error.strerror or error}", UNREACHABLE) from None
+            raise unasked(directory, error) from None
         from clusterbroker.broker.server.control.client import ask
 
         try:
-            runs = ask(directory, "status", timeout_s=KNOCK_S) is not None
+            told = ask(directory, "status", timeout_s=KNOCK_S)
         except (OSError, ValueError) as error:
             raise Failed(f"the node in {directory} cannot be asked: {error}", UNREACHABLE) from None
-        if not runs:
+        if told is None:
             raise Failed(f"no node runs in {directory}", UNREACHABLE)
+        if awaited := told.get("waits_for"):
+            raise Failed(
+                f"the node in {directory} starts: it waits {', '.join(map(str, awaited))}; until then it has no "
+                "management API (clusterbroker status tells more)",
+                UNREACHABLE,
+            )
         raise Failed(
             f"the node in {directory} has no management API: start it with --http HOST:PORT, or name one by --url",
             UNREACHABLE,

@@ -6,11 +6,13 @@ log in the data directory is changed. Passwords are typed at a terminal, or are 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
 from clusterbroker.broker.cli.commands import listed, listing, operation, showing
+from clusterbroker.broker.cli.complete import vhosts as complete_vhosts
+from clusterbroker.broker.cli.exit_codes import USAGE, Failed
 from clusterbroker.broker.cli.operator_door import known_user
 from clusterbroker.broker.cli.parameters import OfUser, Replace, UserName, VhostName, new_password
 from clusterbroker.broker.cli.tables import ABSENT, Column, Document, Table, pairs, pattern, text
@@ -65,6 +67,16 @@ Password = Annotated[
     ),
 ]
 Pattern = Annotated[str, typer.Argument(help="A regular expression over names; '' matches none.")]
+FOUR: Final = ("VHOST", "CONFIGURE", "WRITE", "READ")
+Patterns = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="VHOST CONFIGURE WRITE READ", help="Regular expressions over names; '' matches none. VHOST or --vhost."
+    ),
+]
+InVhost = Annotated[
+    str | None, typer.Option("--vhost", "-p", help="In place of VHOST.", autocompletion=complete_vhosts)
+]
 Limit = Annotated[Literal["max-connections", "max-channels"], typer.Argument()]
 
 
@@ -91,24 +103,26 @@ def user_show(reach: Target, user: UserName) -> Document:
     return found
 
 
-@listing(app, "lonely", USERS)
-def user_lonely(reach: Target) -> list[Document]:
+@listing(app, "lonely", USERS, hidden=True)
+@listing(app, "without-permissions", USERS)
+def user_without_permissions(reach: Target) -> list[Document]:
     """Users without permissions in any vhost."""
     return [_public(user) for user in reach.api.get("/api/users/without-permissions")]
 
 
+@operation(app, "create", hidden=True)
 @operation(app, "add")
 def user_add(reach: Target, name: str, password: Password = None, tag: Tags = None, replace: Replace = False) -> str:
     """Create a user."""
     reach.change("user.add", name=name, password=new_password(password, name), tags=tag or [], replace=replace)
-    return f"user '{name}' is made"
+    return f"created user '{name}'"
 
 
 @operation(app, "password")
 def user_password(reach: Target, name: UserName, password: Password = None) -> str:
     """Change a user's password."""
     reach.change("user.password", name=name, password=new_password(password, name))
-    return f"user '{name}' has another password"
+    return f"changed the password of user '{name}'"
 
 
 @operation(app, "tags")
@@ -160,19 +174,26 @@ def _granted(
 
 @operation(app, "permit", hidden=True)
 @operation(permissions, "set")
-def permission_set(
-    reach: Target, user: UserName, vhost: VhostName, configure: Pattern, write: Pattern, read: Pattern
-) -> str:
+def permission_set(reach: Target, user: UserName, patterns: Patterns, of_vhost: InVhost = None) -> str:
     """Set a user's permissions in a vhost: three regular expressions over names of queues and exchanges."""
+    vhost, configure, write, read = _in_vhost(patterns, of_vhost)
     reach.change("permission.set", user=user, vhost=vhost, configure=configure, write=write, read=read)
-    return f"'{user}' may enter vhost '{vhost}'"
+    return f"granted user '{user}' access to vhost '{vhost}'"
+
+
+def _in_vhost(patterns: list[str], vhost: str | None) -> list[str]:
+    """A vhost and three patterns. Failed (USAGE)."""
+    said = patterns if vhost is None else [vhost, *patterns]
+    if len(said) != len(FOUR):
+        raise Failed(f"say USER {' '.join(FOUR)}, or USER {' '.join(FOUR[1:])} with --vhost", USAGE)
+    return said
 
 
 @operation(permissions, "clear")
 def permission_clear(reach: Target, user: UserName, vhost: VhostName) -> str:
     """Remove a user's permissions in a vhost."""
     reach.change("permission.clear", user=user, vhost=vhost)
-    return f"'{user}' may not enter vhost '{vhost}'"
+    return f"removed the permissions of user '{user}' in vhost '{vhost}'"
 
 
 @listing(topic_permissions, "list", TOPIC_PERMISSIONS)

@@ -46,6 +46,7 @@ def vhost_list(reach: Target) -> list[Document]:
 shown(app, "show", VHOSTS, "/api/vhosts/{vhost}", "One virtual host.", vhost=VhostName)
 
 
+@operation(app, "create", hidden=True)
 @operation(app, "add")
 def vhost_add(
     reach: Target,
@@ -55,7 +56,7 @@ def vhost_add(
 ) -> str:
     """Create a virtual host. With --url or --as its creator has all permissions, else no user: `permissions set`."""
     reach.change("vhost.add", name=name, description=description, tags=tag or [])
-    return f"vhost '{name}' is made"
+    return f"created vhost '{name}'"
 
 
 @operation(app, "delete")

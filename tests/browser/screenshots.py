@@ -189,7 +189,7 @@ def shoot(http: str) -> None:
         page.set_viewport_size({"width": 1180, "height": 1600})  # the panel stands below the bar, whole
         form = page.get_by_role("form", name="Browse messages")
         form.get_by_label("Filter").fill('type=order.created AND payload~"Lisbon"')
-        form.get_by_label("At once").select_option("20")
+        form.get_by_label("Page size").select_option("20")
         form.get_by_role("button", name="Browse").click()
         page.locator(".seq").first.click()
         page.get_by_label("Choose message").nth(1).check()

@@ -83,9 +83,9 @@ def test_messages_are_deleted_moved_and_sent_again(visit: Visit, api: httpx.Clie
 
     expect(rows(page)).to_have_count(2)
     page.get_by_label("All messages, also those not shown").check()
-    page.get_by_role("button", name="Send again…").click()
+    page.get_by_role("button", name="Republish…").click()
     page.get_by_role("dialog").get_by_label("Queue", exact=True).fill("elsewhere")
-    page.get_by_role("dialog").get_by_role("button", name="Send again").click()
+    page.get_by_role("dialog").get_by_role("button", name="Republish").click()
     visit.told("2 messages replayed.")
     assert (payloads(api, "sorted"), payloads(api, "elsewhere")) == (["c", "d"], ["first", "a", "c", "d"])
 

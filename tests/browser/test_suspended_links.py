@@ -22,7 +22,7 @@ def test_a_suspended_link_is_shown_and_ended(visit: Visit, node: Broker, api: ht
     link.send(b"x")
     link.detach(closed=False)
     row = visit.row("Suspended links", "outward")
-    for text in ("away", "sender, user guest", "/queues/linked", "its queues' logs"):
+    for text in ("away", "sender, user guest", "/queues/linked", "queue logs"):
         expect(row).to_contain_text(text)
     expect(row).to_contain_text("h ")
     page.set_viewport_size({"width": 360, "height": 740})

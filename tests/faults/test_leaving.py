@@ -141,7 +141,7 @@ async def test_who_is_killed_while_it_leaves_leaves_still_and_may_stay_after_all
     assert await leaving(fleet, here, leaver)
     await until(lambda: holds(fleet, here, spare, leaver), "the copy has moved meanwhile")
     code, out, err = await fleet.command(leaver, "drain", "--undo")
-    assert (code, out) == (0, "takes queues again"), err
+    assert (code, out) == (0, "accepts queues again"), err
     assert not await leaving(fleet, here, leaver)
     assert await fleet.consume(leaver, "q", len(BACKLOG)) == BACKLOG
 

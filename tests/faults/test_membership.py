@@ -143,7 +143,7 @@ async def test_a_drained_node_sends_its_clients_elsewhere_and_takes_them_again(f
     with pytest.raises(ClientLost, match="node is drained"):
         await fleet.client(drained)
     code, out, _ = await fleet.command(drained, "drain", "--undo")
-    assert (code, out) == (0, "takes queues again")
+    assert (code, out) == (0, "accepts queues again")
     assert await fleet.consume(drained, "single", len(BODIES)) == BODIES
     assert await fleet.consume(drained, "q", len(BODIES)) == BODIES
 

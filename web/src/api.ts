@@ -37,6 +37,7 @@ export async function request<T>(method: string, path: string, body?: unknown): 
       credentials: "same-origin",
     });
   } catch {
+    onStale(null); // what it last said of itself is old
     throw new Refused(0, "The node does not answer. It may be restarting: this page goes on by itself.");
   }
   const stale = answer.headers.get("x-clusterbroker-stale");

@@ -114,7 +114,7 @@ export function Browse(props: { at: string; name: string; queues: string[]; take
           </small>
         </div>
         <div class="field">
-          <label for={ids.count}>At once</label>
+          <label for={ids.count}>Page size</label>
           <select ref={count} id={ids.count} name="count">
             {COUNTS.map((one) => (
               <option key={one} selected={one === "50"}>
@@ -317,12 +317,12 @@ function Transfer(props: { verb: "move" | "replay"; at: string; from: string; qu
   return (
     <>
       <button type="button" disabled={props.disabled} onClick={() => dialog.current?.showModal()}>
-        {move ? "Move…" : "Send again…"}
+        {move ? "Move…" : "Republish…"}
       </button>
       <dialog ref={dialog} aria-labelledby={id}>
         <form ref={form} onSubmit={send}>
           <h2 id={id}>
-            {move ? "Move" : "Send again"} {props.what}
+            {move ? "Move" : "Republish"} {props.what}
           </h2>
           <p>{move ? "Each leaves this queue after its destination has confirmed." : "Each stays here, and a copy is sent."}</p>
           <div class="field">
@@ -361,7 +361,7 @@ function Transfer(props: { verb: "move" | "replay"; at: string; from: string; qu
               Cancel
             </button>
             <button type="submit" class="main">
-              {move ? "Move" : "Send again"}
+              {move ? "Move" : "Republish"}
             </button>
           </div>
         </form>

@@ -44,7 +44,7 @@ def ask(
                         return {"ok": True, **message.answer}
                     case m.Done():
                         return {"ok": False, "error": message.error}
-    return {"ok": False, "error": "the node went away"}
+    return {"ok": False, "error": "the node ended before it answered: look at its log"}
 
 
 def _sendable(value: Any) -> Any:

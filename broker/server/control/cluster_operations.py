@@ -28,7 +28,7 @@ from clusterbroker.broker.server.control.operations import Facts, Refused
 from clusterbroker.broker.server.goodbye import turn_clients_away
 from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster.errors import queue_text
-from clusterbroker.cluster.ids import Incarnation, NodeId, QueueId
+from clusterbroker.cluster.ids import LOCAL_NODE, Incarnation, NodeId, QueueId
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.balance import rebalance, waits_for
 from clusterbroker.cluster.wiring.entities import Member, Queue
@@ -168,18 +168,23 @@ async def _queues(shell: ServerPort, _: Facts) -> Facts:
     shell.schedule()
     if len(counted) < len(owned):
         await asyncio.wait((all_counted,), timeout=COUNTS_S)
-    return {"queues": [_row(queue, counted.get(queue.queue_id)) for queue in queues]}
+    here = shell.options.node.name
+    return {"queues": [_row(queue, counted.get(queue.queue_id), here) for queue in queues]}
 
 
-def _row(queue: Queue, counted: tuple[int, int] | None) -> Facts:
+def _row(queue: Queue, counted: tuple[int, int] | None, here: str) -> Facts:
+    def named(node: str) -> str:
+        """A node that is alone has another name in its map."""
+        return here if node == LOCAL_NODE else node
+
     ready, consumers = counted if counted is not None else (None, None)
     return {
         "vhost": queue.vhost,
         "name": queue.name,
-        "owner": queue.owner,
+        "owner": None if queue.owner is None else named(queue.owner),
         "epoch": queue.epoch,
-        "replicas": list(queue.replicas),
-        "in_sync": list(queue.in_sync),
+        "replicas": list(map(named, queue.replicas)),
+        "in_sync": list(map(named, queue.in_sync)),
         "messages": ready,
         "consumers": consumers,
         "waits_for": [] if queue.owner is not None else sorted({*queue.in_sync, *queue.eligible}),

@@ -196,7 +196,7 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
                   ["Size", bytes(queue.message_bytes)],
                   ...leased(queue),
                   ...streamed(queue),
-                  ["Totals", `${number(count(queue.message_stats, "publish"))} published, ${number(count(queue.message_stats, "ack"))} acknowledged, ${number(count(queue.message_stats, "redeliver"))} redelivered`],
+                  ["Totals since this leader began", `${number(count(queue.message_stats, "publish"))} published, ${number(count(queue.message_stats, "ack"))} acknowledged, ${number(count(queue.message_stats, "redeliver"))} redelivered`],
                   ["Features", features(queue)],
                   ["Policy", queue.policy ? <a href={link("policies")}>{queue.policy}</a> : "none"],
                   ["Operator policy", queue.operator_policy ?? "none"],

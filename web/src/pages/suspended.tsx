@@ -7,7 +7,7 @@ import { Panel, Sure, Table } from "../ui";
 import { changer } from "../vhosts";
 
 const SHOWN = 100;
-const KEPT_BY: Record<string, string> = { session: "its session", node: "its node", log: "its queues' logs" };
+const DURABILITY: Record<string, string> = { session: "session", node: "memory of a node", log: "queue logs" };
 
 /** Nothing where no link is suspended. */
 export function SuspendedLinks({ me }: { me: Me }) {
@@ -25,7 +25,7 @@ export function SuspendedLinks({ me }: { me: Me }) {
           { title: "Link", cell: (one) => <Name of={one} /> },
           { title: "Client", cell: (one) => `${one.role}, user ${one.user}` },
           { title: "Address", cell: (one) => one.address ?? "–" },
-          { title: "Kept by", cell: (one) => KEPT_BY[one.level] ?? one.level },
+          { title: "Durability", cell: (one) => DURABILITY[one.level] ?? one.level },
           { title: "Node", wide: true, cell: (one) => one.node ?? "several" },
           { title: "Unsettled", number: true, cell: (one) => number(one.unsettled) },
           { title: "Since", number: true, wide: true, cell: (one) => span(one.since === null ? null : Date.now() - one.since) },

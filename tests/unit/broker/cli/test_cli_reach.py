@@ -109,19 +109,28 @@ def test_no_node_and_a_node_without_its_api(tmp_path: Path, invoke: Any) -> None
 
 def test_who_may_not_and_what_is_not_there(served: Any, there: Any) -> None:
     wrong = there("users", "list", CLUSTERBROKER_PASSWORD="not this")
-    assert (wrong.exit_code, wrong.stderr) == (NOT_ALLOWED, "clusterbroker: Login failed\n")
+    assert (wrong.exit_code, wrong.stderr) == (
+        NOT_ALLOWED,
+        "clusterbroker: login failed for user 'guest': no such user, or another password\n",
+    )
     man = {"CLUSTERBROKER_USER": "man", "CLUSTERBROKER_PASSWORD": "secret-pass"}
     refused = there("users", "list", **man)
-    assert (refused.exit_code, refused.stderr) == (NOT_ALLOWED, "clusterbroker: Not administrator user\n")
+    assert (refused.exit_code, refused.stderr) == (
+        NOT_ALLOWED,
+        "clusterbroker: user 'man' lacks the tag 'administrator': clusterbroker users tags man administrator\n",
+    )
     absent = there("queues", "show", "none")
-    assert (absent.exit_code, absent.stderr) == (FAILED, "clusterbroker: there is nothing of this name\n")
+    assert (absent.exit_code, absent.stderr) == (FAILED, "clusterbroker: no queue 'none' in vhost '/'\n")
 
 
 def test_over_the_socket_nobody_signs_in_and_may_be_anybody(served: Any, here: Any) -> None:
     assert '"name": "(operator)", "tags": ["administrator"]' in here("whoami", "--json").stdout
     assert '"name": "mon", "tags": ["monitoring"]' in here("whoami", "--json", "--as", "mon").stdout
     refused = here("users", "add", "more", "--as", "man", stdin="pw\n")
-    assert (refused.exit_code, refused.stderr) == (NOT_ALLOWED, "clusterbroker: Not administrator user\n")
+    assert (refused.exit_code, refused.stderr) == (
+        NOT_ALLOWED,
+        "clusterbroker: user 'man' lacks the tag 'administrator': clusterbroker users tags man administrator\n",
+    )
     nobody = here("whoami", "--as", "näh")
     assert (nobody.exit_code, nobody.stderr) == (FAILED, "clusterbroker: there is no user 'näh' to act as\n")
     assert oct((served.directory / "http.sock").stat().st_mode)[-3:] == "600"

@@ -68,7 +68,7 @@ def test_where_no_node_lives_nothing_is_made(tmp_path: Path, invoke: Any, do: st
 def test_what_is_changed_of_a_stopped_node_is_said_to_be(stopped: Path, invoke: Any) -> None:
     where = ("--data-dir", str(stopped))
     done = invoke("users", "add", "bob", "s3cret", *where)
-    assert (done.exit_code, done.stdout, done.stderr) == (0, "user 'bob' is made\n", STOPPED.format(stopped))
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "created user 'bob'\n", STOPPED.format(stopped))
     before = invoke("users", "list", "--json", *where)
     assert (before.exit_code, before.stderr) == (0, ""), "nothing is changed by a look"
     assert [name in before.stdout for name in ("guest", "bob")] == [True, True]

@@ -388,7 +388,10 @@ async def test_commands_make_calls_and_nothing_else(managed: Any, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("said", "error"),
-    [(m.Hello(m.VERSION + 1, "node"), "the node speaks version"), (m.Hello(m.VERSION, "node"), "the node went away")],
+    [
+        (m.Hello(m.VERSION + 1, "node"), "the node speaks version"),
+        (m.Hello(m.VERSION, "node"), "the node ended before it answered"),
+    ],
 )
 async def test_a_node_that_does_not_answer(tmp_path: Path, said: m.Hello, error: str) -> None:
     """One of another release, and one that ends."""

@@ -1,0 +1,27 @@
+{{- define "clusterbroker.name" -}}
+{{ .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "clusterbroker.selector" -}}
+app.kubernetes.io/name: clusterbroker
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "clusterbroker.labels" -}}
+{{ include "clusterbroker.selector" . }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "clusterbroker.secret" -}}
+{{ .Values.existingSecret | default (include "clusterbroker.name" .) }}
+{{- end }}
+
+{{/* The founders, which never change: NAME@HOST:PORT, with commas. */}}
+{{- define "clusterbroker.peers" -}}
+{{- $name := include "clusterbroker.name" . -}}
+{{- range $number := until (int .Values.founders) -}}
+{{- if $number }},{{ end }}{{ $name }}-{{ $number }}@{{ $name }}-{{ $number }}.{{ $name }}-nodes:5673
+{{- end -}}
+{{- end }}
