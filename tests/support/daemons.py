@@ -168,13 +168,16 @@ def _answers(socket: Path) -> bool:
     return True
 
 
-def request(socket: Path, method: str, path: str, body: bytes = b"", kind: str = "application/x-tar") -> Any:
+def request(
+    socket: Path, method: str, path: str, body: bytes = b"", kind: str = "application/x-tar", timeout_s: float = 60
+) -> Any:
     """A request of Docker's API without a library: the driver's is what is tested."""
     import http.client
     import socket as sockets
 
-    connection = http.client.HTTPConnection("localhost", timeout=60)
+    connection = http.client.HTTPConnection("localhost", timeout=timeout_s)
     connection.sock = sockets.socket(sockets.AF_UNIX)
+    connection.sock.settimeout(timeout_s)
     connection.sock.connect(str(socket))
     connection.request(method, path, body, {"content-type": kind})
     answer = connection.getresponse()

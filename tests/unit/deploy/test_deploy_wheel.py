@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.support.wheels import built_wheel
+
 ROOT = Path(__file__).resolve().parents[3]
-SOURCES = (
-    "clusterbroker", "broker", "cluster", "journal", "replication", "pipeline", "amqp10", "pyspark_clusterbroker.py",
-    "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "scripts/build_backend.py",
-)  # fmt: skip
 HEAVY = ("fastapi", "uvicorn", "typer", "rich", "pydantic", "pydantic_settings", "structlog", "cryptography", "httpx")
 
 pytestmark = [pytest.mark.long, pytest.mark.processes]
@@ -24,30 +20,7 @@ pytestmark = [pytest.mark.long, pytest.mark.processes]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of these sources, with the modules that are compiled beside them: to compile them again takes a minute."""
-    sources, made = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("wheel")
-    tracked = subprocess.run(
-        ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard", *SOURCES],
-        capture_output=True, text=True, check=True,
-    ).stdout.split("\0")  # fmt: skip
-    for name in filter(None, tracked):
-        if (ROOT / name).exists():
-            (sources / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, sources / name, follow_symlinks=False)
-
-    def setup(*words: str) -> None:
-        command = [sys.executable, "setup.py", "-q", *words]
-        done = subprocess.run(command, cwd=sources, capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    setup("build_py")
-    (built,) = sources.glob("build/lib*/clusterbroker")
-    for stub in built.rglob("*.pyi"):
-        module = stub.relative_to(built).with_suffix(sysconfig.get_config_var("EXT_SUFFIX"))
-        shutil.copy(ROOT / module, built / module)
-    setup("bdist_wheel", "--skip-build", "--dist-dir", str(made))
-    (found,) = made.glob("*.whl")
-    return found
+    return built_wheel(tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
