@@ -1,7 +1,7 @@
 """URIs of other brokers whose passwords need not stand in the command's words, which everybody on the machine may read.
 
 amqp://USER:PASSWORD@HOST    as it is
-amqp://USER@HOST             the password of the variable CLUSTERBROKER_<OPTION>_PASSWORD, else a terminal is asked
+amqp://USER@HOST             the password of the option's variable, else a terminal is asked
 @FILE                        the URI is the first line of the file; `@-`: of standard input
 """
 
@@ -25,7 +25,8 @@ _USER_ALONE: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)([^/?#:@]+)@")
 
 
 def variable(option: str) -> str:
-    """Of the environment, with the password of `--from`, `--to` and so on."""
+    """Of the environment: CLUSTERBROKER_FROM_PASSWORD, CLUSTERBROKER_TO_PASSWORD, CLUSTERBROKER_MANAGEMENT_PASSWORD,
+    CLUSTERBROKER_AMQP_PASSWORD with the password of `--from`, `--to` and so on."""
     return f"CLUSTERBROKER_{option.strip('-').upper()}_PASSWORD"
 
 

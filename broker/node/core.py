@@ -44,7 +44,7 @@ from clusterbroker.broker.node.postponed import Postponed
 from clusterbroker.broker.node.sole_connections import SoleConnections
 from clusterbroker.broker.node.verdicts import SharedVerdicts
 from clusterbroker.broker.node.vhost import VirtualHost
-from clusterbroker.broker.node.wakes import Wakes
+from clusterbroker.broker.node.wakes import Wakes, earliest
 from clusterbroker.broker.node.watching import Watching
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.effort import TURN, Effort
@@ -487,14 +487,11 @@ class Node:
 
     @property
     def next_wake_ms(self) -> int | None:
-        earliest_ms = None
-        for at_ms in (
-            self._wakes.next_ms, self.moving.next_wake_ms, self.links.next_ms, self.recovery.next_ms,
-            self.ends.next_ms, self.histories.next_ms, None if self.role is None else self.role.next_wake_ms,
-        ):  # fmt: skip
-            if at_ms is not None and (earliest_ms is None or at_ms < earliest_ms):  # asked several times a turn
-                earliest_ms = at_ms
-        return earliest_ms
+        role = None if self.role is None else self.role.next_wake_ms
+        return earliest(
+            (self._wakes.next_ms, self.moving.next_wake_ms, self.links.next_ms, self.recovery.next_ms,
+             self.ends.next_ms, self.histories.next_ms, role)
+        )  # fmt: skip
 
     @property
     def newest_group(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 
 from clusterbroker.broker.queues.local_queue import LocalQueue
 
@@ -37,3 +38,12 @@ class Wakes:
         while self._heap and (self._heap[0][2].wake_ms != self._heap[0][0] or self._heap[0][2].deleted):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
+
+
+def earliest(times: Iterable[int | None]) -> int | None:
+    """The earliest of some times in ms; None among them: none there. Asked several times a turn, so no list is made."""
+    first = None
+    for at_ms in times:
+        if at_ms is not None and (first is None or at_ms < first):
+            first = at_ms
+    return first
