@@ -48,7 +48,7 @@ LINGER_S: Final = 0.05
 WINDOW_S: Final = 1.0
 """A window is closed so long after its first message, so that a queue with a slow trickle is acknowledged as well."""
 EMPTY_S: Final = 0.25
-"""A window into which nothing came is closed after so long, and an empty queue is looked at again, at first."""
+"""An empty queue is looked at again after so long, at first."""
 EMPTY_S_MAX: Final = 2.0
 PACE_S: Final = 0.2
 """With a rate, a window has about as many messages as may go in this time."""
@@ -192,7 +192,7 @@ class Mover:
                 return self._last_s + LINGER_S
             # who follows leaves the window open for what will come; what is not confirmed yet comes by itself
             waits = self._plan.follow and self._recognition.is_over
-            return inf if waits or self._settled < self._came else self._last_s + self._empty_s
+            return inf if waits or self._settled < self._came else self._last_s + EMPTY_S
         return min(self._last_s + LINGER_S, self._opened_s + WINDOW_S)
 
     def _ask(self, now_s: float) -> list[Effect]:
@@ -314,8 +314,6 @@ class Mover:
         """The answer to Look."""
         assert self.phase is Phase.LOOKING, "only what was asked is answered"
         if ready:
-            # it has messages and gave none: it is slow, and each window that is closed before makes it slower
-            self._empty_s = min(2 * self._empty_s, EMPTY_S_MAX)
             return self._ask(now_s)
         self._recognition.end()
         if not self._plan.follow:

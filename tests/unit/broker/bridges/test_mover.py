@@ -7,7 +7,6 @@ from typing import Any
 from clusterbroker.broker.bridges.ledger import Known, State
 from clusterbroker.broker.bridges.mover import (
     EMPTY_S,
-    EMPTY_S_MAX,
     LINGER_S,
     Cancel,
     Consume,
@@ -70,24 +69,6 @@ def test_a_plain_one_acknowledges_as_it_is_confirmed() -> None:
     assert mover.confirmed(2, True, 0) == [Settle(2, sync=False)]
     assert mover.delivered(parcel(b"c"), 1) != []
     assert mover.confirmed(3, False, 1) == [Settle(3, sync=False)] or mover.tick(mover.due_s) == [Settle(3, sync=False)]
-
-
-def test_a_source_that_has_messages_and_gives_none_gets_longer_windows_until_it_gives_one() -> None:
-    mover = Mover(Plan(window=2), NEW)
-    mover.tick(0)
-    for wait_s in (EMPTY_S, 2 * EMPTY_S, 4 * EMPTY_S, EMPTY_S_MAX, EMPTY_S_MAX):
-        assert mover.due_s == wait_s
-        assert mover.tick(wait_s - 0.01) == []
-        assert mover.tick(wait_s) == [Cancel()]
-        assert mover.cancelled(wait_s) == [Look()]
-        assert mover.depth(1, 0) == [Consume(2)]
-    mover.delivered(parcel(b"a", b"b"), 0)
-    mover.cancelled(0)
-    mover.recorded(0)
-    mover.confirmed(2, True, 0)
-    mover.synced(0)
-    assert mover.recorded(0) == [Consume(2)]
-    assert mover.due_s == EMPTY_S
 
 
 def test_a_rate_makes_small_windows_and_rests() -> None:
