@@ -143,6 +143,7 @@ EVERY = [
     c.DeclarePool(vhost="v", name="core", template="t", settings=PoolSettings(request_ttl_ms=5, keys="^a")),
     c.SetPool(vhost="v", name="core", settings=PoolSettings(max=3), only=("max",)),
     c.PausePool(vhost="v", name="core"),
+    c.DirectGroup(vhost="v", name="core", key="42", word="pin"),
     c.DeletePool(vhost="v", name="core", force=True),
     c.RequireGroups(pool_id=LogIndex(7), epoch=Epoch(2), keys=("", "42", "\U0001f600")),
     c.SettleGroups(pool_id=LogIndex(7), epoch=Epoch(2), keys=("", "42")),
