@@ -94,8 +94,9 @@ class OrphanQueue(PassingQueue):
             self._scale(self.fleet)
 
     def remove(self, seq: int) -> None:
-        """A request that waits is cancelled, and its caller hears of it."""
+        """A request that waits is cancelled, and its caller hears of it. No group is made for it from now on."""
         if self.ring.set_aside(seq):
+            self._left(seq)
             self.dead_letters.give_up(seq, self.ring.message(seq), "cancelled")
         else:
             super().remove(seq)
