@@ -8,6 +8,9 @@ import pytest
 
 from clusterbroker.broker.access.together import Together
 from clusterbroker.broker.fronts.amqp10 import sending_order, session
+from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY
+from clusterbroker.broker.fronts.amqp10.transacting import FETCHED_MS
+from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.wire.amqp10.performatives import (
     Accepted,
     Attach,
@@ -20,6 +23,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     End,
     Rejected,
     Source,
+    Target,
     TransactionalState,
     Transfer,
 )
@@ -28,7 +32,7 @@ from clusterbroker.broker.wire.numbers import UInt64
 from tests.support.amqp10 import frame, message, read
 from tests.unit.broker.fronts.amqp10.harness import Peer, Sender, bodies
 from tests.unit.broker.fronts.amqp10.test_settling import Link, Transaction, settle
-from tests.unit.broker.fronts.amqp10.test_suspending import enter, fill
+from tests.unit.broker.fronts.amqp10.test_suspending import KEPT_S, enter, fill
 from tests.unit.broker.fronts.amqp10.test_transactions_together import WHERE, counts, place, post
 
 
@@ -217,3 +221,62 @@ def test_what_has_begun_is_not_given_back(lost: str, monkeypatch: pytest.MonkeyP
     world.relink()
     world.wait(3000)
     assert counts(world, "q", "q2", "out") == [1, 0, 1]
+
+
+@pytest.mark.parametrize("end", ["", "late", "session"])
+def test_what_comes_later_waits_for_bodies_too(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, site = place("alone")
+    fill(site, 1)
+    brought: list[Any] = []
+    monkeypatch.setattr(Queue, "preload", lambda _queue, _seqs, then: brought.append(then))
+    peer = enter(site)
+    Link(peer).take(1)
+    out = peer.sender("s-out", "/queues/out")
+    one = Transaction(peer)
+    settle(peer, 0, one.retiring(Rejected()))
+    out.transfer(message(b"one"), state=TransactionalState(txn_id=one.number))
+    peer.raw(discharge(peer, one) + transfer(peer, out, message(b"two"), settled=True))
+    assert counts(world, "out", "q") == [0, 1]
+    if end == "session":
+        peer.say(End())
+    elif end == "late":
+        world.wait(FETCHED_MS + 1000)
+    (then,) = brought
+    then()
+    world.turn()
+    assert stored(site) == ([b"two"] if end else [b"one", b"two"])
+    assert counts(world, "q") == [1 if end else 0]
+
+
+def test_what_waits_of_a_recoverable_link_is_not_here_when_it_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not known to its queue, so its client sends it again: then it must not come twice."""
+    world, site, peer, _, _ = held(monkeypatch)
+    tag = b"one-of-it"
+    target = Target(address="/queues/out", timeout=KEPT_S, durable=2, expiry_policy="never")
+
+    def attached(peer: Peer, **more: Any) -> tuple[int, Attach]:
+        handle = peer.handle()
+        attach = Attach(
+            name="lasting", handle=handle, role=False, rcv_settle_mode=1, source=Source(), target=target,
+            initial_delivery_count=0, desired_capabilities=(RECOVERY,), **more,
+        )  # fmt: skip
+        (answer,) = bodies(peer.say(attach) + peer.raw(b"") + peer.raw(b""), Attach)
+        return handle, answer
+
+    def send(peer: Peer, handle: int, **more: Any) -> list[Any]:
+        number = peer.next_id
+        peer.next_id += 1
+        return peer.raw(frame(0, Transfer(handle=handle, delivery_id=number, delivery_tag=tag, **more), message(b"x")))
+
+    handle, _answer = attached(peer)
+    assert not bodies(send(peer, handle), Disposition)
+    peer.leave()
+    world.relink()
+    world.wait(2000)
+    assert counts(world, "out") == [1], "the transaction's"
+    again = enter(site)
+    handle, answer = attached(again, unsettled={tag: None})
+    assert not answer.unsettled
+    heard = send(again, handle) + again.raw(b"") + again.raw(b"")
+    assert [one.state for one in bodies(heard, Disposition)] == [Accepted()]
+    assert counts(world, "out") == [2]
