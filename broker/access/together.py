@@ -15,6 +15,13 @@ node repeats each part until it is committed.
 Queues of this node are asked and told in one turn, so all parts stand in one group. With several queues elsewhere that
 settle, a link that goes on elsewhere within the hop between yes and commit leaves the others' parts done. A cluster
 below feature level 6 asks nobody.
+
+Parts come to their queues a hop or more after the discharge. Whoever commits keeps back until `handed` what the same
+session sends later.
+
+A transaction with numbered messages (`producers`) asks nobody, and all parts go at once. Each queue stores a number
+once, or notes that it has refused it, so the same transaction again brings what is missing. Were it given up as a
+whole, no queue would know of the number; it would be taken for known behind a later one, and confirmed for nothing.
 """
 
 from __future__ import annotations
@@ -38,21 +45,28 @@ SILENT: Final = "does not answer"
 class Together:
     """One such commit. `may_go_on()`: why not, or "", asked when all queues have said yes. `done(ticket, begun)`:
     rejected, or all is durable; not `begun`: no queue has done anything, and what it would have settled is as it
-    was."""
+    was. `handed()`: once, when all queues have their parts, or get none."""
 
-    __slots__ = ("_asked", "_may_go_on", "_node", "_parts", "_ticket", "_waits", "begun", "due_ms")
+    __slots__ = (
+        "_asked", "_handed", "_is_numbered", "_may_go_on", "_node", "_parts", "_ticket", "_waits", "begun", "due_ms",
+        "is_handed",
+    )  # fmt: skip
 
     def __init__(
         self, node: Node, parts: dict[QueueHandle, CommitPart], may_go_on: Callable[[], str],
-        done: Callable[[Ticket, bool], None],
+        done: Callable[[Ticket, bool], None], handed: Callable[[], None],
     ) -> None:  # fmt: skip
         self._node = node
         self._parts = parts
         self._may_go_on = may_go_on
+        self._handed = handed
+        self._is_numbered = any(named is not None for part in parts.values() for _, named in part.publishes)
         self._ticket = Ticket(1, 1, lambda ticket: done(ticket, self.begun))
         self._asked: frozenset[QueueHandle] = frozenset()
         self._waits: dict[QueueHandle, None] = {}
         self.begun = False
+        self.is_handed = False
+        """All queues have their parts, or get none."""
         self.due_ms = node.now_ms + JUDGED_MS
 
     def begin(self) -> None:
@@ -61,7 +75,7 @@ class Together:
         decides = [queue for queue, part in self._parts.items() if part.decides]
         alone = elsewhere and len(decides) == 1 and bool(self._parts[decides[0]].publishes)
         is_divisible = len(self._parts) > 1 or any(part.decides and not part.publishes for part in self._parts.values())
-        asks = is_divisible and (not elsewhere or self._node.map.level >= ASKED_COMMITS)
+        asks = is_divisible and not self._is_numbered and (not elsewhere or self._node.map.level >= ASKED_COMMITS)
         asked = dict(self._parts) if asks else {}
         if alone and asked:
             del asked[decides[0]]  # its commit is the decision, and the whole part is carried out or nothing of it
@@ -95,6 +109,7 @@ class Together:
         if not self.is_over:
             self._ticket.reject(queue, why)
             self._ticket.pass_()
+            self._all_have_theirs()
 
     def _judged(self, queue: QueueHandle, why: str) -> None:
         if self.is_over or self._waits.pop(queue, self) is self:
@@ -113,13 +128,12 @@ class Together:
         rest = {queue: part for queue, part in self._parts.items() if queue not in first}
         for queue, part in self._parts.items():
             part.judged = queue in self._asked
-        if first and rest:
+        if first and rest and not self._is_numbered:
             decision = Ticket(1, 1, lambda ticket: self._decided(ticket, rest))
             self._commit(first, decision)
             decision.pass_()
         else:
-            self._commit(self._parts, self._ticket)
-            self._node.barrier(self._ticket)
+            self._hand_out(self._parts)
 
     def _decided(self, decision: Ticket, rest: dict[QueueHandle, CommitPart]) -> None:
         if decision.rejected:
@@ -128,9 +142,19 @@ class Together:
                 for one in part.settles:
                     queue.requeue(one.seq, False)  # it decides nothing: all of these return, whatever becomes of it
             self._ticket.pass_()
+            self._all_have_theirs()
             return
-        self._commit(rest, self._ticket)
+        self._hand_out(rest)
+
+    def _hand_out(self, parts: dict[QueueHandle, CommitPart]) -> None:
+        """The last of them."""
+        self._commit(parts, self._ticket)
         self._node.barrier(self._ticket)
+        self._all_have_theirs()
+
+    def _all_have_theirs(self) -> None:
+        self.is_handed = True
+        self._handed()
 
     def _commit(self, parts: dict[QueueHandle, CommitPart], ticket: Ticket) -> None:
         for queue, part in parts.items():

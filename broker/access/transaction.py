@@ -118,11 +118,12 @@ class Transaction:
         node.barrier(ticket)
 
     def commit_together(
-        self, publisher: Publisher, may_go_on: Callable[[], str], done: Callable[[Ticket, bool], None]
-    ) -> Together:
+        self, publisher: Publisher, may_go_on: Callable[[], str], done: Callable[[Ticket, bool], None],
+        handed: Callable[[], None],
+    ) -> Together:  # fmt: skip
         """As `commit`, and over several queues all or nothing (`together`). It is to be begun."""
         publisher.node.labour.done += self.steps
-        return Together(publisher.node, self._parts(publisher), may_go_on, done)
+        return Together(publisher.node, self._parts(publisher), may_go_on, done, handed)
 
     def _parts(self, publisher: Publisher) -> dict[QueueHandle, CommitPart]:
         """What each queue gets of it. What has no queue to go to is returned."""

@@ -253,7 +253,7 @@ class LocalQueue(QueueHandle):
         if void := self._not_held(part):
             part.void |= void
             ticket.reject(self.name, NOT_HELD)
-            if part.publishes:
+            if part.publishes or part.judged:
                 self._return(part)
                 return
         new = self.new_rows(part)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Final
 
 from clusterbroker.broker.queues.link_deliveries import LinkDeliveries
@@ -30,6 +31,45 @@ class Unfinished:
         self.ended: int | None = None
 
 
+class _Open:
+    """The unfinished ones of a log: how early the earliest of them began is known without a look at the others."""
+
+    __slots__ = ("_began", "_ended", "_known", "_number")
+
+    def __init__(self) -> None:
+        self._known: dict[Unfinished, None] = {}
+        self._began: list[tuple[int, int, Unfinished]] = []  # a heap; those that are over are taken off at its top
+        self._ended: deque[Unfinished] = deque()
+        self._number = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
+    def add(self, one: Unfinished) -> None:
+        self._known[one] = None
+        self._number += 1
+        heappush(self._began, (one.began, self._number, one))
+
+    def end(self, one: Unfinished, at: int) -> None:
+        """The ring has heard of it, at this count of commits; those come in order."""
+        if one in self._known:
+            one.ended = at
+            self._ended.append(one)
+
+    def remove(self, one: Unfinished) -> None:
+        self._known.pop(one, None)
+        while self._began and self._began[0][2] not in self._known:
+            heappop(self._began)
+
+    def group_ended(self, is_durable: Callable[[int], bool]) -> None:
+        while self._ended and (at := self._ended[0].ended) is not None and is_durable(at):
+            self.remove(self._ended.popleft())
+
+    def holds(self, mark: int) -> bool:
+        """One of them began by then, and is not over."""
+        return bool(self._began) and self._began[0][0] <= mark
+
+
 class MessageLog:
     """Of one queue.
 
@@ -50,7 +90,7 @@ class MessageLog:
         self.synced = True
         self.waiting: deque[tuple[int, Ticket]] | None = None
         self._afterwards: deque[tuple[int, Callable[[], None]]] | None = None
-        self._unfinished: list[Unfinished] | None = None
+        self._unfinished: _Open | None = None
         self.since: int | None = None
         self._producers: Producers | None = None
         self._deliveries: LinkDeliveries | None = None
@@ -85,7 +125,7 @@ class MessageLog:
         if self.waiting:
             self.answer()
         if self._unfinished:
-            self._unfinished = [one for one in self._unfinished if one.ended is None or not self._is_durable(one.ended)]
+            self._unfinished.group_ended(self._is_durable)
         self._answer_afterwards()
 
     def _answer_afterwards(self) -> None:
@@ -101,16 +141,24 @@ class MessageLog:
     def begin(self) -> Unfinished:
         """Until `finish`, and the commit of what the ring hears then, no mark from now on is durable."""
         begun = Unfinished(self.commits if self.since is None else self.since)
-        self._unfinished = [*(self._unfinished or ()), begun]
+        if self._unfinished is None:
+            self._unfinished = _Open()
+        self._unfinished.add(begun)
         return begun
 
     def finish(self, begun: Unfinished) -> None:
         """The ring has heard of it."""
+        if self._unfinished is None:
+            return  # another epoch, or deleted
         if self.ring.needs_write:
-            begun.ended = self.commits
-        else:
-            self._unfinished = [one for one in self._unfinished or () if one is not begun]
-            self._answer_afterwards()
+            self._unfinished.end(begun, self.commits)
+            return
+        self._unfinished.remove(begun)
+        if not self._unfinished and self.ring.groups_committed == self.ring.groups:
+            # nothing is left to write, and no group is on its way which would say so: it is as if an empty one had been
+            self.commits += 1
+            self._clean = self.commits
+        self._answer_afterwards()
 
     def when_durable(self, then: Callable[[], None]) -> None:
         """`then()` when what has just happened is committed; never, if another node owns the log by then."""
@@ -132,9 +180,8 @@ class MessageLog:
 
         A group may have been on its way, written before: then only the next one counts, unless nothing was left.
         """
-        for one in self._unfinished or ():
-            if mark >= one.began and (one.ended is None or not self._is_durable(one.ended)):
-                return False
+        if self._unfinished is not None and self._unfinished.holds(mark):
+            return False
         return self._is_durable(mark)
 
     def _is_durable(self, mark: int) -> bool:

@@ -23,6 +23,7 @@ from clusterbroker.broker.remote.messages import (
     ASK_READ,
     ASK_TAGS,
     SETTLE_LEFT,
+    SETTLE_REJECT,
     SETTLE_REQUEUE,
     SETTLE_REQUEUE_COUNTED,
     Answer,
@@ -94,6 +95,37 @@ class LinkSide:
     @abstractmethod
     def rejects(self) -> bool:
         """See `RemoteQueue.rejects`."""
+
+    @abstractmethod
+    def gather(self) -> None:
+        """What was settled since the last call becomes settlements."""
+
+    @abstractmethod
+    def _give_back(self, seq: int, outcome: int, link: str = "", change: bytes = b"") -> None:
+        """It is rejected, or returns."""
+
+    def _settle_part(self, part: CommitPart, ticket: Ticket) -> None:
+        """What a transaction settles here, and no messages: of what its queue was asked about all, or nothing."""
+        whole = part.judged and part.decides
+        for one in part.settles:
+            if one.outcome == "requeue":
+                self._give_back(one.seq, SETTLE_REQUEUE)
+        if whole:
+            self.gather()  # what is no part of it
+        for one in part.settles:
+            if one.outcome == "ack":
+                self.ring.settle(one.seq, True)
+            elif one.outcome == "reject":
+                self._give_back(one.seq, SETTLE_REJECT, change=one.change)
+        self._settlements.gather(self.ring.take_settled(), whole)
+        self._settlements.hold(ticket, part, lambda: self._refused(part) if whole else None)
+
+    def _refused(self, part: CommitPart) -> None:
+        """Nothing of it was carried out: what this node holds of it returns, or stays with its link."""
+        for one in part.settles:
+            if one.outcome != "requeue" and one.seq not in part.void and not self.is_later_here(one.link):
+                self._settlements.add(one.seq, self.returned_by(one.link))
+        self.ring.mark()
 
     is_elsewhere = True
 

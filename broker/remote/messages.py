@@ -83,6 +83,9 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
     withdraws: Whole = 0
     """SETTLE_REQUEUE_COUNTED: the recoverable link that has held them for too long, and whose client is to hear that.
     An owner of an older release does not read it."""
+    whole: Whole = 0
+    """SETTLE_ACK and SETTLE_REJECT: all settlements that name this id, the last one's, are carried out, or none.
+    0: each one of its messages counts by itself. Members below feature level 6 do not read it."""
 
     def __post_init__(self) -> None:
         check_ranges(self.ranges)

@@ -258,7 +258,7 @@ class OwnedQueue:
                 for first, last in settlement.ranges:
                     if settlement.id > attachment.settlement:
                         self.queue.ring.adopt(first, last, attachment.holder)
-            self.settling.settle_one(attachment, settlement)
+        self.settling.carry_out(attachment, entry.settlements)
         self._hold_only(attachment, entry.outstanding)
         self._list(attachment, entry.consumers, entry.asking)
         for member in attachment.members.values():

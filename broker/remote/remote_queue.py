@@ -30,7 +30,7 @@ from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer, tell_ended
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
-from clusterbroker.broker.remote.backlog import OUTCOMES, Backlog, Committing, Named
+from clusterbroker.broker.remote.backlog import Backlog, Committing, Named
 from clusterbroker.broker.remote.consumer_link import Line, no_place_for, seq_of, split
 from clusterbroker.broker.remote.host import ProxyHost
 from clusterbroker.broker.remote.link_side import NO_LINKS, NONE_GONE, LinkSide
@@ -271,13 +271,7 @@ class RemoteQueue(LinkSide):
         if part.publishes:
             self._commit(part, ticket)
         else:  # settlements alone are told, and told again, in one frame
-            for one in part.settles:
-                if one.outcome == "ack":
-                    self.ring.settle(one.seq, True)
-                else:
-                    self._give_back(one.seq, OUTCOMES[one.outcome], change=one.change)
-            self.gather()
-            self._settlements.hold(ticket, part)
+            self._settle_part(part, ticket)
         self.ring.mark()
 
     def _commit(self, part: CommitPart, ticket: Ticket) -> None:

@@ -13,7 +13,7 @@ the settlement is sent again, because there may be very many of them, and mostly
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec.structs
@@ -49,7 +49,7 @@ class Settlements:
         self._returned: dict[int, int] = {}  # seq -> id of the open settlement that returns it
         self._struck: dict[int, list[int]] = {}  # id of an open settlement -> seqs to be struck off it
         # few, and seldom any: an empty deque weighs 760 bytes
-        self._tickets: list[tuple[int, Ticket, CommitPart]] = []
+        self._tickets: list[tuple[int, Ticket, CommitPart, Callable[[], None]]] = []
 
     def __bool__(self) -> bool:
         return bool(self._open or self._gathered)
@@ -61,12 +61,15 @@ class Settlements:
         `link` and `change` as in `Modification`, and `change` of a dead letter; `withdraws` as in `Settlement`."""
         self._gathered.setdefault((outcome, count, link, change, withdraws), []).append(seq)
 
-    def gather(self, acknowledged: Sequence[Range]) -> None:
-        """Makes settlements of all that came since the last call."""
+    def gather(self, acknowledged: Sequence[Range], whole: bool = False) -> None:
+        """Makes settlements of all that came since the last call. `whole`: all of it is carried out, or nothing."""
+        known = len(self._open)
         self._append(SETTLE_ACK, acknowledged)
         for (outcome, count, link, change, withdraws), seqs in sorted(self._gathered.items()):
             self._append(outcome, ranges_of(seqs), count, link, change, withdraws)
         self._gathered.clear()
+        for place in range(known, len(self._open) if whole else 0):
+            self._open[place] = msgspec.structs.replace(self._open[place], whole=self._next_id - 1)  # type: ignore[index]
 
     def _append(
         self, outcome: int, ranges: Sequence[Range], count: int = 0, link: str = "", change: bytes = b"",
@@ -82,13 +85,13 @@ class Settlements:
                     self._returned.update(dict.fromkeys(range(first, last + 1), self._next_id))
             self._next_id += 1
 
-    def hold(self, ticket: Ticket, part: CommitPart) -> None:
+    def hold(self, ticket: Ticket, part: CommitPart, refused: Callable[[], None]) -> None:
         """The ticket passes when all that was gathered is committed, what the part settles with the rest. It is
-        rejected if some of that was not carried out (`CommitPart.void`)."""
+        rejected if some of that was not carried out (`CommitPart.void`); `refused()` before it passes."""
         assert not self._gathered, "what was settled is gathered before somebody waits for it"
         if self._open:
             ticket.hold()
-            self._tickets.append((self._open[-1].id, ticket, part))
+            self._tickets.append((self._open[-1].id, ticket, part, refused))
 
     @property
     def watches_returns(self) -> bool:
@@ -132,12 +135,13 @@ class Settlements:
         """The owner has committed all up to this id, but `void` of the last of them; returns the acknowledged ranges
         among them."""
         acknowledged: list[Range] = []
-        for _, ticket, part in self._tickets if void else ():
+        for _, ticket, part, _ in self._tickets if void else ():
             found = {one.seq for one in part.settles if any(first <= one.seq <= last for first, last in void)}
             if found:
                 part.void |= found
                 ticket.reject(queue, NOT_HELD)
-        while self._open and self._open[0].id <= upto:
+        # of what is whole none is forgotten before the last: another owner has to judge all of it
+        while self._open and max(self._open[0].id, self._open[0].whole) <= upto:
             settlement = self._open.popleft()
             self._struck.pop(settlement.id, None)
             if settlement.outcome == SETTLE_ACK:
@@ -148,7 +152,10 @@ class Settlements:
                         if self._returned.get(seq) == settlement.id:
                             del self._returned[seq]
         while self._tickets and self._tickets[0][0] <= upto:
-            self._tickets.pop(0)[1].pass_()
+            _, ticket, part, refused = self._tickets.pop(0)
+            if part.void:
+                refused()
+            ticket.pass_()
         return acknowledged
 
     def drop(self) -> list[Range]:
@@ -159,6 +166,6 @@ class Settlements:
         self._returned.clear()
         self._struck.clear()
         tickets, self._tickets = self._tickets, []
-        for _, ticket, _ in tickets:
+        for _, ticket, *_ in tickets:
             ticket.pass_()
         return acknowledged

@@ -20,6 +20,7 @@ not happen:
 
     outcome                        carried out, or gone       not held by that node
     accepted, rejected (Settle)    Settled                    Settled with `void`: its client is not answered
+    a part without messages        Settled                    Settled with `void` (Settlement.whole): all of it stays
     a transaction's part (Commit)  Published                  refused as a whole: nothing is stored, all stays
     returned, left to its link     Settled                    Settled: it has returned, or is its link's
 """
@@ -69,18 +70,44 @@ class Settling:
         self._owned = owned
 
     def settle(self, attachment: Attachment, settlements: tuple[Settlement, ...]) -> None:
-        for settlement in settlements:
-            self.settle_one(attachment, settlement)
+        self.carry_out(attachment, settlements)
         self._owned.queue.ring.mark()
         self._owned.touch()
 
-    def settle_one(self, attachment: Attachment, settlement: Settlement) -> None:
-        if settlement.id <= attachment.settlement:
-            return  # told again, and applied before
+    def carry_out(self, attachment: Attachment, settlements: Sequence[Settlement]) -> None:
+        """Those that were told before, and applied, are passed over."""
+        news = [one for one in settlements if one.id > attachment.settlement]
+        wholes: dict[int, list[Range]] = {}
+        for settlement in news:
+            if settlement.whole:
+                wholes.setdefault(settlement.whole, []).extend(settlement.ranges)
+        refused = {number for number, ranges in wholes.items() if self._not_held(attachment, ranges, number)}
+        for settlement in news:
+            self._settle(attachment, settlement, settlement.whole in refused)
+
+    def _not_held(self, attachment: Attachment, ranges: Sequence[Range], number: int) -> bool:
+        """Whether one of these is here, and not held by the node: with this settlement it hears which."""
+        ring, holder = self._owned.queue.ring, attachment.holder
+        void: list[Range] = []
+        for first, last in ranges:
+            if ring.count_held(first, last, holder) < last + 1 - first:
+                held = [seq for seq in range(first, last + 1) if ring.count_held(seq, seq, holder)]
+                void += self._void([(first, last)], ranges_of(held))
+        if void:
+            attachment.not_held[number] = tuple(void)
+        return bool(void)
+
+    def _settle(self, attachment: Attachment, settlement: Settlement, is_refused: bool) -> None:
         queue, ring = self._owned.queue, self._owned.queue.ring
-        changed, taken = self._carry_out(attachment, settlement)
-        if settlement.outcome in _LEAVES and (void := self._void(settlement.ranges, taken)):
-            attachment.not_held[settlement.id] = void
+        changed = 0
+        if not is_refused:
+            changed, taken = self._carry_out(attachment, settlement)
+            if (
+                settlement.outcome in _LEAVES
+                and not settlement.whole
+                and (void := self._void(settlement.ranges, taken))
+            ):
+                attachment.not_held[settlement.id] = void
         attachment.settlement = settlement.id
         if changed and (ring.needs_write or queue.log.unfinished):
             attachment.unsettled.append((settlement.id, queue.log.commits))

@@ -402,7 +402,7 @@ class Connection(ClientConnection):
 
     @property
     def waits(self) -> bool:
-        return self.portions.wait
+        return self.portions.wait or any(session.transactions.order.is_full for session in self.sessions.values())
 
     def send(self, channel: int, performative: Composite) -> None:
         self.out.raw(fitted(channel, performative, self.out.frame_max))

@@ -90,6 +90,8 @@ class SessionCore(Protocol):
 
     def want_send(self) -> None: ...
 
+    def eased(self) -> None: ...
+
     def flow(
         self,
         handle: int | None = None,

@@ -167,7 +167,7 @@ class SenderLink:
             return  # detached: its handle may be another link's; or not attached yet
         if (self.credit > CREDIT // 2 and not self.withheld) or self.unsettled > UNSETTLED_MAX:
             return
-        if self.session.holds_publishers:
+        if self.session.holds_publishers or self.session.transactions.order.waits:
             return
         credit = CREDIT
         if self.is_lasting:
@@ -194,6 +194,8 @@ class SenderLink:
         if self.store is not None:
             self.store.flush()
         if proof is None or not proof.is_due(now_ms) or self.withheld or self.session.holds_publishers:
+            return
+        if self.session.transactions.order.waits:
             return
         wanted = max(self.credit, min(CREDIT, LASTING_MAX - self.held))
         total = proof.next_sum((self.delivery_count + wanted) % SERIALS)
@@ -381,9 +383,37 @@ class SenderLink:
             self.review_credit()
 
     def _publish(self, batch: Transferred, ticket: Unsettled | None, txn_id: bytes = b"") -> None:
-        session, messages, flags = self.session, batch.messages, batch.flags
+        """To the queues, now or behind what the session has sent before."""
+        session = self.session
         if not session.backpressure.publishes:
             session.backpressure.begin()
+        order = session.transactions.order
+        if not order.is_busy or txn_id:
+            self._put(batch, ticket, txn_id)
+            return
+        store = self.store
+        again = frozenset() if store is None else store.again
+
+        def put() -> None:
+            if store is not None:
+                if self.store is not store:  # suspended: its client hears that this is not here, and sends it again
+                    if ticket is not None:
+                        session.outcomes.discard(ticket)
+                    return
+                store.again = again
+            try:
+                self._put(batch, ticket)
+            except LinkError as error:
+                if ticket is not None:
+                    session.outcomes.discard(ticket)
+                session.cut(self, error)
+
+        order.enter(put, sum(message.size for message in batch.messages))
+        if order.is_full:
+            session.connection.review_reading()
+
+    def _put(self, batch: Transferred, ticket: Unsettled | None, txn_id: bytes = b"") -> None:
+        session, messages, flags = self.session, batch.messages, batch.flags
         if self.place is None:
             self._each(messages, ticket, None, txn_id)
             return

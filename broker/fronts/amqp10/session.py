@@ -188,8 +188,17 @@ class Session:
 
     def _review_window(self) -> None:
         """The client hears of a full window when half of it is used, unless a link's flow has said so."""
-        if self.incoming_window <= WINDOW // 2 and not self.closing:
+        if self.incoming_window <= WINDOW // 2 and not self.closing and not self.transactions.order.waits:
             self.send(self.flow())
+
+    def eased(self) -> None:
+        """Nothing waits any more for a transaction (`sending_order`)."""
+        if self.connection.ending is None:
+            self._review_window()
+            self.connection.review_reading()
+            self.want_send()
+        if not self.closing:
+            self.review_credit()
 
     def _transfer(self, transfer: Transfer, payload: bytes) -> None:
         """One that has something unusual about it."""
@@ -370,7 +379,7 @@ class Session:
         echo: bool = False,
     ) -> Flow:
         """Where the session is, and one of its links. Half of the incoming window is used: it is full again."""
-        if self.incoming_window <= WINDOW // 2:
+        if self.incoming_window <= WINDOW // 2 and not self.transactions.order.waits:
             self.incoming_window = WINDOW
         return Flow(
             next_incoming_id=self.next_incoming_id,
@@ -499,7 +508,7 @@ class Session:
     @property
     def owed(self) -> bool:
         """The client waits for outcomes."""
-        return self.outcomes.waiting > 0
+        return self.outcomes.waiting > 0 or self.transactions.order.is_held
 
     def fail(self, error: SessionError) -> None:
         """Ends the session; the connection lives."""

@@ -31,6 +31,7 @@ from clusterbroker.broker.fronts.amqp10.outcomes import Unsettled
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
 from clusterbroker.broker.fronts.amqp10.receiver_link import ReceiverLink
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink
+from clusterbroker.broker.fronts.amqp10.sending_order import SendingOrder
 from clusterbroker.broker.fronts.amqp10.suspended import left
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.ticket import Ticket
@@ -63,6 +64,8 @@ from clusterbroker.journal.record import Message
 OPEN_MAX: Final = 16
 """Transactions of a session."""
 TIMEOUT_MS: Final = 60_000
+FETCHED_MS: Final = 20_000
+"""So long the bodies of what it rejects may take to be read."""
 COORDINATOR: Final = "coordinator of transactions"
 CAPABILITIES: Final = ("amqp:local-transactions", "amqp:multi-txns-per-ssn")
 VALUE: Final = (0x77, "amqp:amqp-value:*")
@@ -89,14 +92,17 @@ _NONE: Final[dict[bytes, Open]] = {}
 class Transactions:
     """Of one session."""
 
-    __slots__ = ("_judged", "_next", "_session", "open")
+    __slots__ = ("_judged", "_next", "_session", "_waiting", "open", "order")
 
     def __init__(self, session: SessionCore) -> None:
         self._session = session
         self._next = 0
         self.open: dict[bytes, Open] = _NONE
         self._judged: dict[Together, Open] | None = None
-        """Those whose queues are asked whether they take them."""
+        """Those that have not handed out all their parts; perhaps also some that have."""
+        self._waiting: dict[Open, None] | None = None
+        """Those that are discharged, and wait for what was sent before, or for bodies that are on the disk."""
+        self.order = SendingOrder(session)
 
     def declare(self) -> bytes:
         """The id of a new one. Raises LinkError."""
@@ -160,7 +166,32 @@ class Transactions:
             self._undo(known)
             then(Accepted() if fail else Rejected(error=known.failed))
             return
-        self._fetch(known, lambda: self._commit(known, then))
+        self._waiting = self._waiting or {}
+        self._waiting[known] = None
+        self.order.enter(lambda: self._begin(known, then))
+
+    def _begin(self, known: Open, then: Callable[[Composite], None]) -> None:
+        """It is its turn. Nothing that is sent later goes on before all queues have their parts."""
+        if self._is_waiting(known):
+            self.order.hold()
+            self._fetch(known, lambda: self._commit(known, then))
+            if self._is_waiting(known):
+                due_ms = self._session.access.node.now_ms + FETCHED_MS
+                self._session.deadlines.append(lambda now_ms: self._late(known, then, now_ms >= due_ms))
+
+    def _late(self, known: Open, then: Callable[[Composite], None], is_late: bool) -> bool:
+        """Bodies are not brought in time; whether nobody waits for them any more."""
+        if is_late and self._is_waiting(known) and self._waiting is not None:
+            del self._waiting[known]
+            self._undo(known)
+            then(Rejected(error=Error(condition=ROLLBACK, description="a rejected message is not read in time")))
+            self.order.release()
+            return True
+        return not self._is_waiting(known)
+
+    def _is_waiting(self, known: Open) -> bool:
+        """False: the session has ended meanwhile."""
+        return self._waiting is not None and known in self._waiting
 
     def _fetch(self, known: Open, then: Callable[[], None]) -> None:
         """Bodies of those that will be dead letters may be on disk only: a commit is one turn."""
@@ -195,9 +226,14 @@ class Transactions:
             text = "a queue refused its part" + (f": {reason}" if reason else "")
             then(Rejected(error=Error(condition=ROLLBACK, description=text)))
 
+        if not self._is_waiting(known):
+            return
+        assert self._waiting is not None, "asked just now"
+        del self._waiting[known]
         if why := self._is_void(known):
             self._undo(known)
             then(Rejected(error=Error(condition=ROLLBACK, description=why)))
+            self.order.release()
             return
         try:
             for queue, seqs in known.staged.rejected().items():
@@ -205,10 +241,13 @@ class Transactions:
         except Refusal as refusal:
             self._undo(known)
             then(Rejected(error=described(link_error(refusal))))
+            self.order.release()
             return
-        together = known.staged.commit_together(self._session.publisher, lambda: self._is_void(known), done)
+        together = known.staged.commit_together(
+            self._session.publisher, lambda: self._is_void(known), done, self.order.release
+        )
         together.begin()
-        if not together.begun and not together.is_over:
+        if not together.is_handed:
             self._judged = self._judged or {}
             self._judged[together] = known
             self._session.deadlines.append(together.overdue)
@@ -260,11 +299,15 @@ class Transactions:
     def abandon(self, counted: bool) -> None:
         """The session ends, and its links before it: what was retired in vain goes back to its queues, or its links."""
         judged, self._judged = self._judged or {}, None
-        for together in judged:
-            together.give_up()
-        for known in (*self.open.values(), *judged.values()):
+        waiting, self._waiting = self._waiting or {}, None
+        given_up = [known for together, known in judged.items() if not together.begun]
+        for known in (*self.open.values(), *waiting, *given_up):
             self._give_back((entries for entries, _ in known.retired), counted)
         self.open.clear()
+        for together in judged:
+            together.give_up()
+        if self.order.is_held and all(together.is_handed for together in judged):
+            self.order.release()  # bodies were waited for; what was sent, and is no transaction, goes on
 
 
 class CoordinatorLink(SenderLink):

@@ -152,7 +152,8 @@ class Apart:
         takes.settles.append(Decided(self.seq, "ack", receiver.link))
         gives.publishes.append(((message(puts),), None))
         parts = {handle: takes, node.vhosts["/"].queues[into]: gives}
-        self.whole = Together(node, parts, lambda: "" if node.map.link_since(*receiver.link) else "is over", self._done)
+        is_over = lambda: "" if node.map.link_since(*receiver.link) else "is over"  # noqa: E731
+        self.whole = Together(node, parts, is_over, self._done, lambda: None)
         self.whole.begin()
 
     def _done(self, ticket: Ticket, begun: bool) -> None:

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.access import together
+from clusterbroker.broker.access.together import Together
 from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.remote.asking import Asking
+from clusterbroker.broker.remote.settling import Settling
 from clusterbroker.broker.wire.amqp10.performatives import (
     Accepted,
     Attach,
@@ -156,3 +158,46 @@ def test_a_queue_that_does_not_answer_leaves_all_as_it_was(end: str, monkeypatch
         assert isinstance(bodies(peer.raw(b""), Disposition)[-1].state, Rejected)
     world.wait(1000)
     assert counts(world, "q", "out", "limited") == [1, 0, 0]
+
+
+@pytest.mark.parametrize("is_seeded", [False, True])
+def test_what_decides_is_carried_out_whole(is_seeded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of its two deliveries goes on elsewhere behind the question; the part has no messages."""
+    if is_seeded:
+        monkeypatch.setattr(Settling, "_not_held", lambda *_: False)
+    world, site = place("elsewhere")
+    fill(site, 2)
+    peer = enter(site)
+    held = tags(Link(peer).take(1))
+    peer.receiver("r2", "/queues/q", credit=1)
+    world.turn()
+    peer.raw(b"")
+    transaction = Transaction(peer)
+    settle(peer, 0, transaction.retiring())
+    settle(peer, 1, transaction.retiring())
+    post(peer, transaction, "out")
+    owner = str(world["a"].map.queue("/", "q").owner)
+    third = next(name for name in "abc" if name not in (owner, site.name))
+    decide = Together._decide
+
+    def cut_off(self: Together) -> None:
+        decide(self)
+        world.unlink(site.name, owner)
+
+    monkeypatch.setattr(Together, "_decide", cut_off)
+    assert transaction.discharge() is None
+    later = enter(world[third])
+    source = Source(address="/queues/q", timeout=KEPT_S, durable=2, expiry_policy="never")
+    attach = Attach(
+        name="r", handle=later.handle(), role=True, source=source, target=Target(),
+        unsettled=dict.fromkeys(held), desired_capabilities=(RECOVERY,),
+    )  # fmt: skip
+    later.say(attach)
+    world.relink()
+    world.wait(2000)
+    outcome = bodies(peer.raw(b""), Disposition)[-1].state
+    if is_seeded:
+        assert isinstance(outcome, Accepted), "the lines below find it"
+        return
+    assert "not hold" in refused(outcome)
+    assert counts(world, "q", "out") == [2, 0]
