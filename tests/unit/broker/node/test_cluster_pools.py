@@ -234,3 +234,12 @@ def test_places_are_told_from_their_feature_level_on() -> None:
     cluster.order(c.RaiseLevel(level=STARTED_WORKERS, members=members))
     cluster.wait(500)
     assert cluster["b"].node.pool_desk.places["a"].told == told
+
+
+def test_a_pool_below_its_feature_level_is_at_rest() -> None:
+    cluster = Cluster("a", "b", level=STARTED_WORKERS - 1)
+    cluster.order(c.DeclarePool(vhost="/", name="core", template="core"))  # of a release before
+    survivor(cluster).publish("core", "42", b"x")
+    cluster.wait(2000)
+    waking = [cluster[name].node._wakes.next_ms for name in cluster.sites]
+    assert all(at_ms is None or at_ms > cluster.now_ms + 10 for at_ms in waking), (waking, cluster.now_ms)
