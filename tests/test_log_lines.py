@@ -14,8 +14,8 @@ LEVELS = {"debug", "info", "warning", "error", "critical"}
 CLUSTER = "broker/server/member/cluster_shell.py"
 """`log_line` puts `cluster.` before the word."""
 
-MADE = {"journal.ok", "journal.full"}
-"""Put together where they are logged: `NodeShell._journal_state`."""
+MADE = {"journal.ok", "journal.full", "bridge.running", "bridge.blocked", "bridge.ended", "bridge.refused"}
+"""Put together where they are logged: `NodeShell._journal_state`, `Bridges._told`."""
 
 
 def test_log_lines_are_documented() -> None:

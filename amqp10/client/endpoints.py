@@ -217,6 +217,12 @@ class Sender(Endpoint):
         """Deliveries that the peer takes now."""
         return self.sending.credit
 
+    def is_free(self, tag: bytes) -> bool:
+        """Whether a delivery may have this tag now: none has it, and the peer has forgotten the one before that had it
+        (decision 060). A tag that was settled on a connection that was lost, and not asked about in time, never is free
+        again while the link lives. Of tags of the program's earlier lives this knows only what they had not settled."""
+        return self.sending.is_free(tag)
+
     def submit(
         self, message: Message | bytes, tag: bytes | None = None, *, settled: bool = False,
         transaction: Transaction | None = None,

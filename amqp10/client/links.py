@@ -148,6 +148,10 @@ class SenderLink(LinkEnd[Outgoing]):
         self.queue.append(delivery)
         return delivery
 
+    def is_free(self, tag: bytes) -> bool:
+        """Whether a delivery may have this tag now."""
+        return tag not in self.unsettled and tag not in self.spent
+
     def _forget(self, delivery: Outgoing) -> None:
         if not delivery.once and self.unsettled.get(delivery.tag) is delivery:
             self.spent.add(delivery.tag)

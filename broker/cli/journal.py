@@ -21,7 +21,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from clusterbroker.broker.cli.exit_codes import UNREACHABLE, Failed, end
+from clusterbroker.broker.cli.exit_codes import UNREACHABLE, USAGE, Failed, end
 from clusterbroker.broker.cli.export import Export, ExportImpossible
 from clusterbroker.broker.cli.readable import body_text, plain, properties_of, visible
 from clusterbroker.broker.cli.tables import (
@@ -476,7 +476,7 @@ def import_messages(
         try:
             where = target(url)
         except ValueError as error:
-            raise NotThere(f"--amqp: {error}") from None
+            _fail(f"--amqp: {error}", USAGE)
         try:
             count = asyncio.run(
                 publish(where, queue, rows(file), skip, lambda done: progress.update(task, completed=done))
@@ -516,11 +516,11 @@ def forget(
         queue_id = place.queue_id("", queue)
         known = place.queue_by_id(queue_id)
         if known is not None:
-            raise NotThere(f"{queue} is queue {known.name!r} of vhost {known.vhost!r}: delete that one")
+            _fail(f"{queue} is queue {known.name!r} of vhost {known.vhost!r}: delete that one", USAGE)
         if queue_id not in place.look(lambda view: view.queue_ids()):
             raise NotThere(f"no queue has the id {queue}: {place.listing}")
         if not confirm_loss:
-            raise NotThere(f"its messages would be gone: save them (`clusterbroker journal export {directory} {queue} "
-                           "--to FILE`), then say --confirm-loss")  # fmt: skip
+            _fail(f"its messages would be gone: save them (`clusterbroker journal export {directory} {queue} "
+                  "--to FILE`), then say --confirm-loss", USAGE)  # fmt: skip
         count = forget_queue(place.journal, queue_id)
     print(f"forgot {counted(count, 'message')} of queue {queue}")

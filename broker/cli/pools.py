@@ -45,6 +45,7 @@ GROUPS = Table(
         Column("held", show=number),
         Column("queue"),
         Column("bound", wide=True),
+        Column("pinned", wide=True),
         Column("generation", show=number, wide=True),
     ),
     name="key",
@@ -60,6 +61,7 @@ WORKERS = Table(
     ),
     name="id",
 )
+Key = Annotated[str, typer.Argument(metavar="KEY")]
 PoolName = Annotated[str, typer.Argument(metavar="POOL")]
 Settings = Annotated[
     list[str] | None,
@@ -125,6 +127,41 @@ def pool_resume(reach: Target, pool: PoolName, vhost: Vhost = "/") -> str:
     return f"pool '{pool}' goes on"
 
 
+@operation(app, "start")
+def pool_start(reach: Target, pool: PoolName, key: Key, vhost: Vhost = "/") -> str:
+    """Keep a worker for a key from now on, without a request."""
+    reach.api.post(_POOL + "/groups/{}/start", vhost, pool, key, body={})
+    return f"key '{key}' of pool '{pool}': has a group"
+
+
+@operation(app, "stop")
+def pool_stop(reach: Target, pool: PoolName, key: Key, vhost: Vhost = "/") -> str:
+    """Let the workers of a key finish what they hold, and end. The next request starts one."""
+    reach.api.post(_POOL + "/groups/{}/stop", vhost, pool, key, body={})
+    return f"key '{key}' of pool '{pool}': its workers end"
+
+
+@operation(app, "retry")
+def pool_retry(reach: Target, pool: PoolName, key: Key, vhost: Vhost = "/") -> str:
+    """Try at once to start workers of a key whose starts fail."""
+    reach.api.post(_POOL + "/groups/{}/retry", vhost, pool, key, body={})
+    return f"key '{key}' of pool '{pool}': is tried again"
+
+
+@operation(app, "pin")
+def pool_pin(reach: Target, pool: PoolName, key: Key, vhost: Vhost = "/") -> str:
+    """Keep the group of a key, with a worker: it is never idle, and makes no room for others."""
+    reach.api.post(_POOL + "/groups/{}/pin", vhost, pool, key, body={})
+    return f"key '{key}' of pool '{pool}': is pinned"
+
+
+@operation(app, "unpin")
+def pool_unpin(reach: Target, pool: PoolName, key: Key, vhost: Vhost = "/") -> str:
+    """Let the group of a key end when it is idle."""
+    reach.api.post(_POOL + "/groups/{}/unpin", vhost, pool, key, body={})
+    return f"key '{key}' of pool '{pool}': is not pinned"
+
+
 @operation(app, "delete")
 def pool_delete(
     reach: Target,
@@ -144,9 +181,7 @@ def pool_groups(reach: Target, pool: PoolName, vhost: Vhost = "/") -> list[Docum
 
 
 @showing(app, "group", GROUPS)
-def pool_group(
-    reach: Target, pool: PoolName, key: Annotated[str, typer.Argument(metavar="KEY")], vhost: Vhost = "/"
-) -> Document:
+def pool_group(reach: Target, pool: PoolName, key: Key, vhost: Vhost = "/") -> Document:
     """The group of a key."""
     return reach.api.document(_POOL + "/groups/{}", vhost, pool, key)
 

@@ -13,9 +13,10 @@ from msgspec import Meta
 from msgspec.structs import asdict
 
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.pool_commands import GroupWord
 from clusterbroker.cluster.wiring.pool_entities import NOOP, Group, Launch, Pool, PoolSettings
 from clusterbroker.cluster.wiring.pool_names import PoolNames
-from clusterbroker.cluster.wiring.pool_rules import CHOICES, RANGES
+from clusterbroker.cluster.wiring.pool_rules import CHOICES, RANGES, key_matches
 
 from .errors import bad_request, object_not_found
 from .exchanges import open_vhosts
@@ -182,6 +183,7 @@ def group_document(reading: Reading, pool: Pool, found: Group) -> Document:
         "bound": found.state == "active",
         "queue": PoolNames(pool.name).request_queue(found.key),
         "generation": found.generation,
+        "pinned": reading.map.pools.pinned(pool.pool_id, found.key),
         **numbers,
     }
 
@@ -243,6 +245,18 @@ def pause(paused: bool) -> Callable[[Reading, str, str], c.PausePool]:
     def command(reading: Reading, vhost: str, name: str) -> c.PausePool:
         _find(reading, vhost, name)
         return c.PausePool(at_ms=reading.now_ms, vhost=vhost, name=name, paused=paused)
+
+    return command
+
+
+def direction(word: GroupWord) -> Callable[[Reading, str, str, str], c.DirectGroup]:
+    """An operator's word about a key. Refused (404) without the pool, (400) for a key that it does not allow."""
+
+    def command(reading: Reading, vhost: str, name: str, key: str) -> c.DirectGroup:
+        pool = _find(reading, vhost, name)
+        if word in ("start", "pin") and not key_matches(pool.settings, key):
+            raise bad_request(f"the keys of pool '{name[:255]}' do not allow '{key[:255]}'")
+        return c.DirectGroup(at_ms=reading.now_ms, vhost=vhost, name=name, key=key, word=word)
 
     return command
 

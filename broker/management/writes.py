@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from clusterbroker.broker.bridges.shovel import COMPONENT as SHOVEL
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.pool_commands import GroupWord
 
 from . import accounts, bodies, definitions, pools, settings
 from .errors import bad_request, not_authorised, object_not_found
@@ -260,7 +261,13 @@ def _pool(make: Callable[[Reading, str, str], c.AnyCommand]) -> Plan:
     return lambda r, p, _said: Planned([make(r, p["vhost"], p["name"])])
 
 
+def _group(word: GroupWord) -> Plan:
+    make = pools.direction(word)
+    return lambda r, p, _said: Planned([make(r, p["vhost"], p["name"], p["key"])])
+
+
 _POOL: Final = "/api/pools/{vhost}/{name}"
+_GROUP: Final = _POOL + "/groups/{key}"
 _POLICY: Final = "/api/policies/{vhost}/{name}"
 _OPERATOR_POLICY: Final = "/api/operator-policies/{vhost}/{name}"
 _PARAMETER: Final = "/api/parameters/{component}/{vhost}/{name}"
@@ -286,6 +293,11 @@ WRITES: Final[tuple[Write, ...]] = (
           lambda r, p, said: Planned(pools.change(r, said, **p)), enter=True, form=pools.Settings),
     Write("POST", _POOL + "/pause", "Start nothing in a worker pool", _pool(pools.pause(True)), enter=True),
     Write("POST", _POOL + "/resume", "Start again in a worker pool", _pool(pools.pause(False)), enter=True),
+    Write("POST", _GROUP + "/start", "Keep a worker for a key of a pool", _group("start"), enter=True),
+    Write("POST", _GROUP + "/stop", "Let the workers of a key finish and end", _group("stop"), enter=True),
+    Write("POST", _GROUP + "/retry", "Try the starts of a key again at once", _group("retry"), enter=True),
+    Write("POST", _GROUP + "/pin", "Keep the group of a key whatever happens", _group("pin"), enter=True),
+    Write("POST", _GROUP + "/unpin", "Let the group of a key end when it is idle", _group("unpin"), enter=True),
     Write("DELETE", _POOL, "Delete a worker pool; with ?force=true also while it has groups", _pool(pools.deletion),
           enter=True),
     Write("PUT", "/api/vhosts/{vhost}", "Make or change a vhost", _put_vhost, form=bodies.Vhost),

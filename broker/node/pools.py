@@ -99,6 +99,16 @@ class NodePools:
                 orphans.group_required(group.key)
             orphans.group_changed(group.key)
 
+    def group_directed(self, group: Group, word: str) -> None:
+        """An operator's word about it was carried out in the map."""
+        queue = self._node.queues.get(group.queue_id)
+        if isinstance(queue, GroupQueue):
+            queue.directed(word)
+        pool = self._node.map.pools.get(group.pool_id)
+        orphans = None if pool is None else self._node.queues.get(pool.orphans)
+        if isinstance(orphans, OrphanQueue):
+            orphans.group_directed(group.key, word)
+
     def group_ended(self, group: Group) -> None:
         """A pool that is deleted ends when its groups have."""
         pool = self._node.map.pools.get(group.pool_id)

@@ -190,6 +190,7 @@ REACTIONS: Final[dict[type, Callable[[ReactingNode, Any], None]]] = {
     changes.PoolChanged: lambda node, change: node.pools.pool_changed(change.pool),
     changes.PoolEnded: lambda node, change: node.pools.pool_ended(change.pool),
     changes.GroupChanged: lambda node, change: node.pools.group_changed(change.group),
+    changes.GroupDirected: lambda node, change: node.pools.group_directed(change.group, change.word),
     changes.GroupEnded: lambda node, change: node.pools.group_ended(change.group),
     changes.LaunchChanged: launch_changed,
     changes.LaunchEnded: launch_ended,

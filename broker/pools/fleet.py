@@ -341,32 +341,38 @@ class Fleet:
         if group is None:
             return None
         told = self._told.get(key, _NOTHING).group
+        pinned = self._table.pinned(self.pool.pool_id, key)
         state = GroupState.ACTIVE if group.state == "active" else GroupState.UNBOUND
         if state is GroupState.UNBOUND and told is not None and told.draining:
             state = GroupState.DRAINING
-        workers = [self._worker(launch, now_s) for launch in self._table.launches_of(self.pool.pool_id, key)]
+        silent = frozenset(() if told is None else told.retired)
+        workers = [self._worker(launch, silent, now_s) for launch in self._table.launches_of(self.pool.pool_id, key)]
         workers = [one for one in workers if one.state is not WorkerState.STOPPING or _is_there(places, one.place)]
         for number, (place, version) in self._pending.get(key, {}).items():
             workers.append(WorkerFacts(number, place, WorkerState.WANTED, now_s, version=version))
         if told is None:
-            return GroupFacts(key, state, workers=tuple(workers))
+            return GroupFacts(key, state, workers=tuple(workers), pinned=pinned)
         return GroupFacts(
-            key, state, told.ready, told.held, told.arrived, told.settled, told.service_ms / 1000, tuple(workers)
-        )
+            key, state, told.ready, told.held, told.arrived, told.settled, told.service_ms / 1000, tuple(workers),
+            pinned=pinned,
+        )  # fmt: skip
 
-    def _worker(self, launch: LaunchEntity, now_s: float) -> WorkerFacts:
+    def _worker(self, launch: LaunchEntity, silent: frozenset[str], now_s: float) -> WorkerFacts:
+        """`silent`: those of which the owner of the queue has told that they get nothing more. A retired one may have
+        got a request that is not told yet, until then."""
         known = self._know(launch, now_s)
-        since_s = known.ordered_s
+        since_s, held = known.ordered_s, known.held
         if launch.revoked or known.leaving is WorkerState.STOPPING:
             state, since_s = WorkerState.STOPPING, known.leaving_s or now_s
         elif launch.retired or known.leaving is WorkerState.RETIRING:
             state, since_s = WorkerState.RETIRING, known.leaving_s or now_s
+            held = held if launch.launch_id in silent else max(1, held)
         elif known.ready_s is not None:
             state, since_s = WorkerState.READY, known.ready_s
         else:
             state = WorkerState.WANTED if known.starting_s is None else WorkerState.STARTING
         return WorkerFacts(
-            launch.launch_id, launch.place, state, since_s, known.held, known.idle_s, known.memory, launch.version
+            launch.launch_id, launch.place, state, since_s, held, known.idle_s, known.memory, launch.version
         )
 
     # -- orders -------------------------------------------------------------------------------------------------

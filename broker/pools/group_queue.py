@@ -155,10 +155,11 @@ class GroupQueue(Queue):
             return
         idle_ms = now_ms - self._busy_ms
         self._draining = False
+        pinned = self._pinned
         if group.state == "active":
-            if self.is_empty and idle_ms >= self._unbind_ms(pool):
+            if not pinned and self.is_empty and idle_ms >= self._unbind_ms(pool):
                 self._order(UnbindGroup, pool, group)
-        elif not pool.deleting and idle_ms < self._unbind_ms(pool):
+        elif not pool.deleting and (pinned or idle_ms < self._unbind_ms(pool)):
             self._order(BindGroup, pool, group)
         elif self.is_empty and idle_ms >= self._drop_ms(pool):
             if not self.subscriptions and not self._launched:
@@ -167,6 +168,23 @@ class GroupQueue(Queue):
             else:
                 self._draining = not self._has_guests
                 self._tell(pool, now_ms)
+
+    @property
+    def _pinned(self) -> bool:
+        """It is never idle."""
+        return self.node.map.pools.pinned(self._part.pool_id, self._part.key)
+
+    def directed(self, word: str) -> None:
+        """By an operator; the map has what it changed."""
+        pool, now_ms = self.pool, self.node.now_ms
+        if word == "retry" or (word in ("start", "pin") and self._failing_ms):
+            self._failing_ms = 0
+        elif word == "stop" and pool is not None and self.is_empty:
+            self._note(now_ms)  # what happens from now on wakes it
+            self._busy_ms = self.last_used_ms = now_ms - self._unbind_ms(pool)
+        elif word == "unpin":
+            self._busy_ms = now_ms
+        self.ring.mark()
 
     # -- workers of the pool ------------------------------------------------------------------------------------
 
@@ -227,7 +245,7 @@ class GroupQueue(Queue):
                 workers[member.worker] = workers.get(member.worker, 0) + (member.held_most if ring.unacked else 0)
         return GroupTold(
             self._part.pool_id, self._part.key, ring.ready, ring.unacked, ring.next_seq - 1, ring.acked,
-            int(self._service_ms), workers, self._draining,
+            int(self._service_ms), workers, self._draining, tuple(sorted(self.subscriptions.retired)),
         )  # fmt: skip
 
     @staticmethod
@@ -264,7 +282,7 @@ class GroupQueue(Queue):
             return
         if pool.starts_workers and now_ms < self._told_ms + TELL_MS and self._row() != self._told:
             self.node.wake(self, self._told_ms + TELL_MS)
-        if self._ordered or group.moving or not self.is_empty:
+        if self._ordered or group.moving or not self.is_empty or (self._pinned and group.state == "active"):
             return
         if group.state == "active":
             due_ms = self._busy_ms + self._unbind_ms(pool)

@@ -60,6 +60,8 @@ class GroupTold(PoolMessage, frozen=True, tag=131):
     """Workers that consume, and how many messages each holds at most."""
     draining: bool = False
     """Idle for so long that its workers are to go."""
+    retired: tuple[Text, ...] = ()
+    """Workers that get nothing more from this owner: what it holds of these can only fall."""
 
 
 class WorkerTold(PoolMessage, frozen=True, tag=132):

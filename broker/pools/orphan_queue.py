@@ -154,6 +154,13 @@ class OrphanQueue(PassingQueue):
             self.fleet.group_changed(key)
             self.ring.mark()
 
+    def group_directed(self, key: str, word: str) -> None:
+        """By an operator; the map has what it changed."""
+        if self.fleet is not None:
+            if word in ("start", "retry", "pin"):
+                self.fleet.retry(key)
+            self.group_changed(key)
+
     def group_told(self, told: GroupTold) -> None:
         """By the owner of its queue."""
         if self.fleet is not None:

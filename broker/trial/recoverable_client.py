@@ -5,7 +5,8 @@
 It writes what it does into its log (`recoverable_judge`), and takes its commands, a line each, from its standard input:
 `go`, `pause ROUND`. Its unsettled deliveries are in a file; its next life begins where its log ends.
 
-Tags come again after TAGS deliveries, so that a tag is no name for ever.
+Tags come again after TAGS deliveries, so that a tag is no name for ever; but only in one life, and only those that the
+node has forgotten (decision 060): what was settled on a connection that was lost may never be.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import asyncio
 import os
 import random
 import signal
+import struct
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -26,7 +29,8 @@ from clusterbroker.amqp10.client import Message as Content
 from clusterbroker.amqp10.client.links import ReceiverLink, SenderLink
 from clusterbroker.broker.wire.amqp10.performatives import Composite
 
-TAGS: Final = 1000
+TAGS: Final = 200
+_TAG: Final = struct.Struct(">IHH")
 WINDOW: Final = 100
 """Messages of a sender without an outcome."""
 CREDIT: Final = 50
@@ -63,15 +67,36 @@ class ClientPlan(msgspec.Struct, frozen=True):
         return Path(self.directory) / f"{self.name}.log"
 
 
+class Tags:
+    """Of one sender, in one life (from 1 on): in turns, TAGS at a time. One that is not free when its turn comes is
+    replaced for good.
+
+        | life u32 | which of the TAGS u16 | how often it was replaced u16 |
+    """
+
+    def __init__(self, life: int, is_free: Callable[[bytes], bool]) -> None:
+        self._life, self._is_free = life, is_free
+        self._replaced = [0] * TAGS
+        self._turn = 0
+
+    def next(self) -> bytes:
+        which, self._turn = self._turn, (self._turn + 1) % TAGS
+        while not self._is_free(tag := _TAG.pack(self._life, which, self._replaced[which])):
+            self._replaced[which] += 1
+        return tag
+
+
 class Program:
     """One life."""
 
     def __init__(self, plan: ClientPlan) -> None:
         self.plan = plan
+        self._life = 1
         self.going = False
         self.over = asyncio.Event()
         self._sent: dict[str, int] = {}
-        self._undecided: dict[str, dict[int, None]] = {}
+        self._undecided: dict[str, dict[int, bytes]] = {}
+        """By the sender's name: numbers, and their tags"""
         self._remember()
         self._log = os.open(plan.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._rests: bool | None = None
@@ -83,10 +108,12 @@ class Program:
         lines = self.plan.log.read_text().splitlines() if self.plan.log.exists() else []
         for line in lines:
             word, _, rest = line.partition(" ")
-            if word == "sent":
-                link, number = rest.split(" ")
+            if word == "began":
+                self._life += 1
+            elif word == "sent":
+                link, number, tag = rest.split(" ")
                 self._sent[link] = int(number) + 1
-                self._undecided.setdefault(link, {})[int(number)] = None
+                self._undecided.setdefault(link, {})[int(number)] = bytes.fromhex(tag)
             elif word == "outcome":
                 link, number, _ = rest.split(" ")
                 self._undecided[link].pop(int(number), None)
@@ -153,24 +180,23 @@ class Program:
         undecided = self._undecided.setdefault(link.name, {})
         self._links.append(sender.link)
         recovered = dict(sender.recovered)
-        for number in tuple(undecided):
+        for number, tag in tuple(undecided.items()):
             # what is in no file was never sent
-            future = recovered.pop(_tag(number), None) or sender.submit(_content(link.name, number), _tag(number))
-            self._watch(sender, link.name, number, future)
+            future = recovered.pop(tag, None) or sender.submit(_content(link.name, number), tag)
+            self._watch(sender, link.name, number, tag, future)
         for tag, future in recovered.items():  # outcomes that are in the log
             future.add_done_callback(partial(_settle, sender, tag))
-        number = self._sent.get(link.name, 0)
+        number, tags = self._sent.get(link.name, 0), Tags(self._life, sender.is_free)
         loop = asyncio.get_running_loop()
         due_s = loop.time()
         while True:
             now_s = loop.time()
             due_s = max(due_s, now_s - 1)  # what was missed in a gap is not made up for
             while due_s <= now_s and self.going and len(undecided) < WINDOW:
-                if undecided and number - next(iter(undecided)) >= TAGS - WINDOW:
-                    break
-                self.note(f"sent {link.name} {number}")
-                undecided[number] = None
-                self._watch(sender, link.name, number, sender.submit(_content(link.name, number), _tag(number)))
+                tag = tags.next()
+                self.note(f"sent {link.name} {number} {tag.hex()}")
+                undecided[number] = tag
+                self._watch(sender, link.name, number, tag, sender.submit(_content(link.name, number), tag))
                 number += 1
                 due_s += 1 / self.plan.rate_per_s
             self._review()
@@ -179,7 +205,7 @@ class Program:
     def _at_rest(self) -> bool:
         return len(self._links) == len(self.plan.links) and not any(link.unsettled for link in self._links)
 
-    def _watch(self, sender: Sender, link: str, number: int, future: asyncio.Future[Composite]) -> None:
+    def _watch(self, sender: Sender, link: str, number: int, tag: bytes, future: asyncio.Future[Composite]) -> None:
         def answered(future: asyncio.Future[Composite]) -> None:
             if future.cancelled() or self.over.is_set():
                 return
@@ -189,7 +215,7 @@ class Program:
                 return
             self.note(f"outcome {link} {number} {future.result().NAME}")
             self._undecided[link].pop(number, None)
-            sender.settle(_tag(number))
+            sender.settle(tag)
 
         future.add_done_callback(answered)
 
@@ -223,10 +249,6 @@ class Program:
 
 def _settle(sender: Sender, tag: bytes, _: asyncio.Future[Composite]) -> None:
     sender.settle(tag)
-
-
-def _tag(number: int) -> bytes:
-    return (number % TAGS).to_bytes(4, "big")
 
 
 def _content(link: str, number: int) -> Content:

@@ -3,7 +3,7 @@
 Each client has a log of its own, a line for each thing:
 
     began                         a life of the program; what it held before and gave no outcome comes again
-    sent LINK NUMBER              about to be given to the link
+    sent LINK NUMBER TAG          about to be given to the link
     outcome LINK NUMBER NAME      answered, before it is settled
     took LINK SENDER NUMBER TAG   handed to the program
     settled LINK SENDER NUMBER    accepted, and the broker has settled it: it never comes again

@@ -12,6 +12,7 @@ what it sees. Whatever happens to nodes and programs, each message comes exactly
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import signal
 import subprocess
@@ -155,7 +156,8 @@ class RecoverableLoad:
         while program.poll() is None:  # noqa: ASYNC110 - a process has no event
             await asyncio.sleep(0.005)
         if program.stdin is not None:
-            program.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # it had ended by itself, and a command is still to be written
+                program.stdin.close()
 
     async def settle(self, timeout_s: float) -> str:
         """Stops sending and waits until all is through; what is missing when the time is over, "" for nothing."""

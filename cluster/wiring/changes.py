@@ -236,6 +236,13 @@ class GroupChanged(msgspec.Struct, frozen=True, tag=True):
     group: Group
 
 
+class GroupDirected(msgspec.Struct, frozen=True, tag=True):
+    """An operator's word about a group was carried out; what it changed in the map came before."""
+
+    group: Group
+    word: str
+
+
 class GroupEnded(msgspec.Struct, frozen=True, tag=True):
     """A group of a pool ended; the end of its queue came before."""
 
@@ -268,5 +275,5 @@ Change = (
     | MemberForgotten | OwnerChanged | InSyncChanged | ReplicasChanged | CopyLost | ImportChanged | SegmentOpened
     | SegmentCommitted | SegmentEnded | ProducerChanged | LevelRaised | TimePassed | LinkAttached
     | LinkSuspended | LinkEnded | ContainerHeld | ContainerLost | QueueSet | PoolChanged | PoolEnded | GroupChanged
-    | GroupEnded | LaunchChanged | LaunchEnded
+    | GroupEnded | GroupDirected | LaunchChanged | LaunchEnded
 )  # fmt: skip

@@ -43,6 +43,7 @@ from .member_commands import SetVoters as SetVoters
 from .pool_commands import BindGroup as BindGroup
 from .pool_commands import DeclarePool as DeclarePool
 from .pool_commands import DeletePool as DeletePool
+from .pool_commands import DirectGroup as DirectGroup
 from .pool_commands import DropGroup as DropGroup
 from .pool_commands import EndPoolQueue as EndPoolQueue
 from .pool_commands import LaunchWorkers as LaunchWorkers
@@ -527,7 +528,7 @@ AnyCommand = (
     | AbortTransaction | ExpireTransactions | ForgetProducers | FinishSegments | PassTime | RaiseLevel
     | AttachLink | SuspendLink | ExpireLink | ForgetLink | HoldContainer | ReleaseContainer
     | DeclarePool | SetPool | PausePool | DeletePool | RequireGroups | UnbindGroup | BindGroup | DropGroup
-    | EndPoolQueue | SettleGroups | LaunchWorkers | RetireWorkers | RevokeWorkers | WorkersGone
+    | EndPoolQueue | SettleGroups | LaunchWorkers | RetireWorkers | RevokeWorkers | WorkersGone | DirectGroup
 )  # fmt: skip
 
 _FREE_FORM: Final = ("arguments", "definition", "metadata", "value")

@@ -91,9 +91,9 @@ LEVELS: Final = (
     ),
     Level(
         STARTED_WORKERS,
-        "workers that pools start; x-recent-history; frames with more than one "
+        "workers that pools start, and words about their keys; x-recent-history; frames with more than one "
         "numbered message; AMQP 1.0: transactions over several queues that are all or nothing",
-        (c.RetireWorkers, c.DeclareHistoryExchange),
+        (c.RetireWorkers, c.DeclareHistoryExchange, c.DirectGroup),
     ),
 )
 LEVEL: Final = LEVELS[-1].number

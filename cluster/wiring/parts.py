@@ -161,6 +161,7 @@ class MapParts:
             c.EndPoolQueue: self.pools.end_queue,
             c.LaunchWorkers: self.pools.launch_workers,
             c.RetireWorkers: self.pools.retire_workers,
+            c.DirectGroup: self.pools.direct,
             c.RevokeWorkers: self.pools.revoke_workers,
             c.WorkersGone: self.pools.workers_gone,
         }

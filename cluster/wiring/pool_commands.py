@@ -6,6 +6,8 @@ void, and refused.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from clusterbroker.cluster.ids import Epoch, LogIndex, QueueId
@@ -50,6 +52,26 @@ class DeletePool(Command, frozen=True, kw_only=True, tag="delete_pool"):
     vhost: str
     name: str
     force: bool = False
+
+
+GroupWord = Literal["start", "stop", "retry", "pin", "unpin"]
+
+
+class DirectGroup(Command, frozen=True, kw_only=True, tag="direct_group"):
+    """An operator's word about one key (feature level 6). Result: whether it changed anything. Refused: 404 without the
+    pool, and without the group that `stop` or `retry` is about; 406 for `start` and `pin` in a pool that is paused, and
+    for `stop` of a pinned key; a limit for a group too many.
+
+    start   the key has a group, bound: its pool keeps a worker for it
+    stop    its workers finish what they hold and end; the next begins with the next request
+    retry   its starts are tried again at once
+    pin     start, and it is neither idle nor evicted until `unpin`
+    """
+
+    vhost: str
+    name: str
+    key: str
+    word: GroupWord
 
 
 class _OfController(Command, frozen=True, kw_only=True):

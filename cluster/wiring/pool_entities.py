@@ -95,6 +95,13 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
     """The controller may have requests on their way to its queue: it is neither unbound nor dropped."""
 
 
+class Pin(msgspec.Struct, frozen=True, array_like=True):
+    """A key that an operator keeps: its group is neither idle nor evicted (feature level 6)."""
+
+    pool_id: LogIndex
+    key: str
+
+
 class Launch(msgspec.Struct, frozen=True, array_like=True):
     """One worker that was ordered, until its place has said that it is gone."""
 

@@ -13,7 +13,7 @@ from clusterbroker.cluster.ids import LogIndex, QueueId
 
 from . import commands as c
 from .changes import Change, GroupChanged, GroupEnded, LaunchChanged
-from .pool_entities import Group, Launch, Pool
+from .pool_entities import Group, Launch, Pin, Pool
 from .pool_names import PoolNames, encoded
 from .queue_index import QueueIndex
 from .snapshot import Snapshot
@@ -34,13 +34,15 @@ class PoolQueue(NamedTuple):
 class PoolHeld:
     """A pool with what hangs on it."""
 
-    __slots__ = ("by_key", "groups", "launches", "names", "pool")
+    __slots__ = ("by_key", "groups", "launches", "names", "pins", "pool")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.names = PoolNames(pool.name)
         self.groups: dict[str, Group] = {}
         self.launches: dict[str, Launch] = {}
+        self.pins: dict[str, None] = {}
+        """Keys that are neither idle nor evicted."""
         self.by_key: dict[str, dict[str, None]] = {}
         """Ids of launches, by key."""
 
@@ -107,6 +109,11 @@ class PoolTable:
         """Of a pool, oldest first."""
         held = self.by_id.get(pool_id)
         return () if held is None else tuple(held.groups.values())
+
+    def pinned(self, pool_id: LogIndex, key: str) -> bool:
+        """Whether an operator keeps the group of a key."""
+        held = self.by_id.get(pool_id)
+        return held is not None and key in held.pins
 
     def launch(self, launch_id: str) -> Launch | None:
         """The launch of this id, until it is gone."""
@@ -226,6 +233,7 @@ class PoolTable:
         snapshot.pools = list(self.all())
         snapshot.groups = [group for held in self.by_id.values() for group in held.groups.values()]
         snapshot.launches = [launch for held in self.by_id.values() for launch in held.launches.values()]
+        snapshot.pins = [Pin(held.pool.pool_id, key) for held in self.by_id.values() for key in held.pins]
 
     def restore(self, snapshot: Snapshot) -> None:
         """Read this part of the map from a snapshot. KeyError, AssertionError: the snapshot contradicts itself."""
@@ -239,6 +247,8 @@ class PoolTable:
             held = self.by_id[launch.pool_id]
             held.keep(launch)
             self.launched[launch.launch_id] = held
+        for pin in snapshot.pins:
+            self.by_id[pin.pool_id].pins[pin.key] = None
 
 
 def closed(pool: Pool) -> str:

@@ -1,7 +1,7 @@
 """Worker pools: their exchanges, queues, groups and launches, with the commands about them.
 
     pool     declared --DeletePool--> deleting --last EndPoolQueue--> ended
-    group    absent --RequireGroups--> active <--RequireGroups, BindGroup-- unbound --DropGroup--> absent
+    group    absent --RequireGroups, DirectGroup--> active <--RequireGroups, BindGroup-- unbound --DropGroup--> absent
                                        active ---------UnbindGroup--------> unbound
     launch   ordered --RetireWorkers--> retired --RevokeWorkers--> revoked --WorkersGone--> ended
 
@@ -38,6 +38,7 @@ from . import pool_rules as rules
 from .changes import (
     Bound,
     Change,
+    GroupDirected,
     LaunchEnded,
     PoolChanged,
     PoolEnded,
@@ -312,17 +313,70 @@ class Pools:
         if new:
             self._replicas.check_places()
         for nth, key in enumerate(command.keys):
-            known = held.groups.get(key)
-            if known is not None and known.queue_id in self._index.by_id:
-                group = replace(known, generation=self._clock.applied, state="active", moving=True)
-                if known.state == "unbound":
-                    self._bind_group(held, topology, group, changes)
-                self.table.put_group(held, group, changes)
-            elif known is None and self._has_room(held, topology, key):
-                self._begin_group(held, topology, nth, key, command.at_ms, changes)
-            else:
+            if not self._require_group(held, topology, nth, key, command.at_ms, changes):
                 refused.append(key)
         return tuple(refused)
+
+    def _require_group(
+        self, held: PoolHeld, topology: Topology, nth: int, key: str, at_ms: int, changes: list[Change]
+    ) -> bool:
+        """Whether the key has a bound group now; without: there is no room."""
+        known = held.groups.get(key)
+        if known is not None and known.queue_id in self._index.by_id:
+            group = replace(known, generation=self._clock.applied, state="active", moving=True)
+            if known.state == "unbound":
+                self._bind_group(held, topology, group, changes)
+            self.table.put_group(held, group, changes)
+            return True
+        if known is None and self._has_room(held, topology, key):
+            self._begin_group(held, topology, nth, key, at_ms, changes)
+            return True
+        return False
+
+    def direct(self, command: c.DirectGroup, changes: list[Change]) -> bool:
+        """Fold DirectGroup."""
+        held, key, word = self._require(command.vhost, command.name), command.key, command.word
+        _check_key(key)
+        where = f"key '{key}' of {pool_text(command.vhost, command.name)}"
+        if word in ("start", "pin"):
+            self._start(held, where, command, changes)
+        group = held.groups.get(key)
+        if word == "unpin":
+            if key not in held.pins:
+                return False
+            del held.pins[key]
+        elif group is None:
+            raise NotFound(f"{where} has no group")
+        elif word == "pin":
+            held.pins[key] = None
+        elif word == "stop":
+            if key in held.pins:
+                raise PreconditionFailed(f"{where} is pinned: unpin it first")
+            self._stop(held, group, changes)
+        if group is not None:
+            changes.append(GroupDirected(held.groups[key], word))
+        return True
+
+    def _start(self, held: PoolHeld, where: str, command: c.DirectGroup, changes: list[Change]) -> None:
+        if held.pool.paused:
+            raise PreconditionFailed(f"{where} cannot begin: the pool is paused, resume it first")
+        topology = self._vhosts.require(held.pool.vhost)
+        if held.names.requests not in topology.exchanges:
+            raise NotFound(f"{pool_text(held.pool.vhost, held.pool.name)} goes with its vhost")
+        if command.key not in held.groups:
+            self._replicas.check_places()
+        if not self._require_group(held, topology, 0, command.key, command.at_ms, changes):
+            raise LimitReached(f"{where} would be one group too many: raise max_groups, or the vhost's limit of queues")
+
+    def _stop(self, held: PoolHeld, group: Group, changes: list[Change]) -> None:
+        """Its workers get no more; unbound, the pool begins none without a request. One that requests are on their way
+        to stays bound, so that its next worker begins at once."""
+        for launch in self.table.launches_of(held.pool.pool_id, group.key):
+            if not launch.retired and not launch.revoked:
+                self.table.put_launch(held, replace(launch, retired="stopped by an operator"), changes)
+        queue = self._index.by_id.get(group.queue_id)
+        if group.state == "active" and not group.moving and queue is not None:
+            self._unbind_group(held, group, queue, changes)
 
     def _has_room(self, held: PoolHeld, topology: Topology, key: str) -> bool:
         name = held.names.request_queue(key)

@@ -23,7 +23,7 @@ from clusterbroker.journal.values import restored
 from . import entities as e
 from .arguments import ENCODER, VERSION, decoded
 from .commands import Defining
-from .pool_entities import Group, Launch, Pool
+from .pool_entities import Group, Launch, Pin, Pool
 
 CHUNK_ENTITIES: Final = 1000
 
@@ -72,6 +72,7 @@ class Snapshot(msgspec.Struct):
     pools: list[Pool] = []
     groups: list[Group] = []
     launches: list[Launch] = []
+    pins: list[Pin] = []
 
     def sections(self) -> Iterator[tuple[str, list[Any]]]:
         """(kind, entities) in the stored order. Of kinds that came with a feature level those that there are: below it
@@ -89,10 +90,10 @@ class Snapshot(msgspec.Struct):
 _KINDS: Final = """
     vhost limits exchange queue binding policy operator_policy user permission topic_permission parameter member
     forgotten_disk import import_command producer segment time deleted_queue deserted level link
-    container pool group launch
+    container pool group launch pin
 """
 """Of the fields of a snapshot behind its index, in their order, which is the stored one."""
-_OF_LEVELS: Final = frozenset(("level", "link", "container", "pool", "group", "launch"))
+_OF_LEVELS: Final = frozenset(("level", "link", "container", "pool", "group", "launch", "pin"))
 _FIELDS: Final = dict(zip(_KINDS.split(), Snapshot.__struct_fields__[1:], strict=True))
 _LISTS: Final[dict[str, Any]] = {
     kind: msgspec.msgpack.Decoder(entities.type, ext_hook=restored)

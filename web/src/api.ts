@@ -374,6 +374,7 @@ export interface PoolGroup {
   state: string;
   queue: string;
   generation: number;
+  pinned: boolean;
   waiting: number;
   held: number;
   consumers: number;

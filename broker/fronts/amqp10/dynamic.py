@@ -125,15 +125,21 @@ class DynamicNode:
 
     def review(self) -> None:
         """Deletes it, if nothing is left that it lives for."""
-        held = self.links if self.policy in OF_LINKS else self.creator is not None
-        if held or self._asking or self._session.connection.ending is not None:
-            return
-        if self.policy in OF_MESSAGES and any(getattr(link, "held", 0) for link in self.links):
+        if self._asking or self._session.connection.ending is not None or self._is_needed():
             return
         self._asking = True
         self._session.access.node.soon(self._delete)  # when the link has left the queue
 
+    def _is_needed(self) -> bool:
+        """Ready messages apart: of these the deletion asks the queue."""
+        if self.links if self.policy in OF_LINKS else self.creator is not None:
+            return True
+        return self.policy in OF_MESSAGES and any(getattr(link, "held", 0) for link in self.links)
+
     def _delete(self) -> None:
+        if self._is_needed():  # a receiver has taken what was ready meanwhile, or a link has come
+            self._refused()
+            return
         access = self._session.access
         queue = access.vhost.queues.get(self.name)
         if queue is None:

@@ -32,8 +32,8 @@ BODIES: dict[tuple[str, str], Schema] = {
     for place, entry in TABLES.items()
     if (body := schemas.of_body(*place, getattr(entry, "form", None))) is not None
 }
-OTHERS_SAY = {"apply_to"}
-"""What clients also send, in the place of what the schemas name."""
+OTHERS_SAY = {"apply_to", "rabbit_version", "product_name"}
+"""What clients also send, in the place of what the schemas name, and the words by which exports are known."""
 NO_FORM = ("not_base64", "there is no", "no_such_user", "look again", "is no condition", "days from now at most")
 """Why else something is refused."""
 TEXTS = st.text("ab0", max_size=6)
@@ -109,7 +109,7 @@ def planned(place: tuple[str, str], fields: dict[str, Any]) -> None:
     entry = TABLES[place]
     path = {"vhost": "/", "name": "busy", "user": "mon", "source": "events", "destination": "busy", "component": "c",
             "node": "n1", "properties_key": "order.%23", "exchange": "events",
-            "container": "busy"}  # fmt: skip
+            "container": "busy", "key": "42"}  # fmt: skip
     if "/delayed" in place[1]:
         path["name"] = "later"
     elif "limits" in place[1]:

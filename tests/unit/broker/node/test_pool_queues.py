@@ -156,6 +156,38 @@ def test_an_idle_group_is_unbound_then_ends(world: World) -> None:
     assert "core-req-42" not in world.node.vhosts["/"].queues
 
 
+def test_a_pinned_group_is_never_unbound_until_it_is_unpinned(world: World) -> None:
+    world.command(c.DirectGroup(vhost="/", name="core", key="42", word="pin"))
+    assert groups(world) == {"42": ("active", False)}
+    before = world.node.map.applied
+    world.wait(20 * MINUTE_MS)
+    world.command(c.SetPool(vhost="/", name="core", settings=PoolSettings(max=3), only=("max",)))  # its queue looks
+    world.wait(1000)
+    assert groups(world) == {"42": ("active", False)}
+    assert world.node.map.applied == before + 1, "nothing was ordered about it"
+    world.command(c.DirectGroup(vhost="/", name="core", key="42", word="unpin"))
+    world.wait(59_900)
+    assert groups(world) == {"42": ("active", False)}, "its idleness begins anew"
+    world.wait(200)
+    assert groups(world) == {"42": ("unbound", False)}
+    world.wait(3 * MINUTE_MS)
+    assert groups(world) == {}
+
+
+def test_a_stopped_group_stays_unbound_until_something_comes(world: World) -> None:
+    client = confirming(world)
+    world.command(c.DirectGroup(vhost="/", name="core", key="42", word="start"))
+    world.wait(1000)
+    world.command(c.DirectGroup(vhost="/", name="core", key="42", word="stop"))
+    world.wait(1000)
+    assert groups(world) == {"42": ("unbound", False)}
+    call(client, "42", b"1")
+    assert groups(world) == {"42": ("active", False)}
+    world.command(c.DirectGroup(vhost="/", name="core", key="42", word="stop"))
+    world.wait(1000)
+    assert groups(world) == {"42": ("active", False)}, "a request waits"
+
+
 def test_a_request_of_an_unbound_key_goes_to_the_worker_that_runs(world: World) -> None:
     client, worker = confirming(world), world.client()
     call(client, "42", b"1")

@@ -65,9 +65,11 @@ class World:
     def launches(self) -> Any:
         return self.map.pools.launches(self.pool.pool_id)
 
-    def tell(self, key: str, ready: int = 0, draining: bool = False, **workers: int) -> None:
+    def tell(self, key: str, ready: int = 0, draining: bool = False, knows: bool = True, **workers: int) -> None:
+        """`knows`: its owner has heard of all retirements."""
+        retired = tuple(one.launch_id for one in self.launches if knows and (one.retired or one.revoked))
         named = {name.replace("_", "-"): held for name, held in workers.items()}
-        told = GroupTold(self.pool.pool_id, key, ready, sum(named.values()), ready, 0, 0, named, draining)
+        told = GroupTold(self.pool.pool_id, key, ready, sum(named.values()), ready, 0, 0, named, draining, retired)
         self.fleet.told(told, self.now_s)
 
     def gone(self, launch: Any, exit_status: int | None = 0) -> None:
@@ -128,7 +130,32 @@ def test_a_group_that_drains_loses_its_workers_by_retirement_first() -> None:
     world.do(unbind)
     world.tell("42", draining=True, **{launch.launch_id.replace("-", "_"): 0})
     assert world.step(1.0) == ["retire"]
+    world.tell("42", draining=True, **{launch.launch_id.replace("-", "_"): 0})
     assert world.step(0.1) == ["revoke"]
+    assert world.launches[0].revoked == "retired and empty"
+
+
+def test_a_retired_worker_may_hold_what_is_not_told_yet() -> None:
+    world = World("a", grace_s=30)
+    world.require("42")
+    world.step()
+    (launch,) = world.launches
+    named = {launch.launch_id.replace("-", "_"): 0}
+    world.tell("42", **named)
+    world.step()
+    assert world.do(
+        c.RetireWorkers(pool_id=world.pool.pool_id, epoch=world.epoch, launches=(launch.launch_id,), why="x")
+    )
+    world.fleet.launch_changed(world.launches[0], world.now_s)
+    world.step()
+    world.tell("42", knows=False, **named)
+    world.step()
+    assert not world.launches[0].revoked, "its queue's owner may have handed it a request meanwhile"
+    world.tell("42", **dict.fromkeys(named, 1))
+    world.step(5.0)
+    assert not world.launches[0].revoked
+    world.tell("42", **named)
+    world.step()
     assert world.launches[0].revoked == "retired and empty"
 
 

@@ -9,8 +9,8 @@ from clusterbroker.broker.trial.recoverable_judge import RecoverableJudge
 GOOD = (
     "a began",
     "b began",
-    "a sent s 0",
-    "a sent s 1",
+    "a sent s 0 07",
+    "a sent s 1 08",
     "a outcome s 0 accepted",
     "a outcome s 1 accepted",
     "b took r s 0 01",

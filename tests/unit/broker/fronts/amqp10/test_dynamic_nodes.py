@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbroker.broker.wire.amqp10.performatives import Attach, Detach, End, Source, Target
+from clusterbroker.broker.wire.amqp10.performatives import (
+    Accepted,
+    Attach,
+    DeleteOnNoMessages,
+    Detach,
+    Disposition,
+    End,
+    Released,
+    Source,
+    Target,
+)
+from clusterbroker.broker.wire.amqp10.types import Symbol
 from tests.unit.broker.fronts.amqp091.harness import World
-from tests.unit.broker.fronts.amqp10.harness import BEGIN, Peer, bodies
+from tests.unit.broker.fronts.amqp10.harness import BEGIN, Peer, Sender, bodies
 
 DYNAMIC = Attach(name="d", handle=0, role=True, source=Source(dynamic=True), target=Target())
 SUBSCRIPTION = Attach(
@@ -83,3 +94,40 @@ def test_containers_and_names_are_kept_apart() -> None:
     for container in ("a", "a|b", "a%7Cb"):
         Peer(world).enter(container_id=container).say(SUBSCRIPTION)
     assert made(world) == ["a%257Cb|sub", "a%7Cb|sub", "a|sub"]
+
+
+def test_what_a_receiver_takes_before_the_deletion_has_its_turn_keeps_the_queue() -> None:
+    world = World()
+    peer = Peer(world).enter()
+    asked = {Symbol("lifetime-policy"): DeleteOnNoMessages()}
+    target = Target(dynamic=True, dynamic_node_properties=asked)
+    made_by = Attach(
+        name="m", handle=peer.handle(), role=False, source=Source(), target=target, initial_delivery_count=0
+    )
+    heard = peer.say(made_by)
+    (answer,) = bodies(heard, Attach)
+    creator = Sender(peer, made_by.handle, heard)
+    creator.send(b"x", settled=True)
+    receiver = peer.receiver("r", answer.target.address)
+    peer.say(Detach(handle=creator.number, closed=True))
+    (name,) = made(world)
+    node = peer.core.dynamic_nodes[name]
+    node.review()  # as about twice a second: a message is ready, and nobody holds one
+    deletion = world.node.postponed.soon.pop()
+    receiver.grant(1)
+    ((transfer, message),) = receiver.take()
+    assert message.body == b"x"
+    world.node.soon(deletion)
+    assert not bodies(peer.raw(b""), Detach)
+    assert made(world) == [name], "the receiver holds a message of it"
+    peer.say(Disposition(role=True, first=transfer.delivery_id, settled=True, state=Released()))
+    node.review()
+    assert not bodies(peer.raw(b""), Detach)
+    assert made(world) == [name], "one came back"
+    receiver.grant(1)
+    ((transfer, _),) = receiver.take()
+    peer.say(Disposition(role=True, first=transfer.delivery_id, settled=True, state=Accepted()))
+    node.review()
+    (detach,) = bodies(peer.raw(b""), Detach)
+    assert detach.error.condition == "amqp:resource-deleted"
+    assert made(world) == []

@@ -1,0 +1,165 @@
+"""`clusterbroker migrate` between two nodes on loopback: its rate, and what it costs each process.
+
+    python -m bench.migrations [--messages 100000] [--from clusterbroker,rabbitmq]
+
+Messages of 100 bytes, persistent, in one quorum queue, are moved with numbers, by the command in a process of its own.
+A run without messages before it is taken off: start of the interpreter, connections. Printed: messages a second, and
+microseconds of processor time a message of source, mover and destination. Beside it the peer of the same run: the same
+messages read and acknowledged by the mover's own compiled reader, with no destination, which is what the source gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.servers import SERVERS, OurNode, Server
+from clusterbroker.broker.bridges.channel import CONTENT_BYTES_MAX, Channel
+from clusterbroker.broker.bridges.places import place
+from clusterbroker.broker.bridges.rewriting import Parcel, Rewriter
+from clusterbroker.broker.trial.client import Client, target
+from clusterbroker.broker.wire.amqp091 import methods as m
+
+BODY: Final = b"x" * 100
+QUEUE: Final = "moved"
+WINDOW: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one run: wall time and processor time, s."""
+
+    wall_s: float
+    source_s: float
+    mover_s: float
+    destination_s: float
+
+    def less(self, base: Cost, count: int) -> str:
+        """A row: messages a second, us of each process."""
+        costs = (self.source_s - base.source_s, self.mover_s - base.mover_s, self.destination_s - base.destination_s)
+        row = "".join(f"{cost / count * 1e6:12.1f}" for cost in costs)
+        return f"{count / (self.wall_s - base.wall_s):12,.0f}{row}"
+
+
+def url(server: Server) -> str:
+    return f"amqp://guest:guest@127.0.0.1:{server.port}"
+
+
+async def filled(server: Server, count: int) -> None:
+    """The queue, with so many messages in it, confirmed."""
+    client = await Client.open(target(url(server)), timeout_s=30, heartbeat_s=60)
+    await client.call(m.QueueDeclare(queue=QUEUE, durable=True, arguments={"x-queue-type": "quorum"}))
+    await client.call(m.ConfirmSelect())
+    apart: set[int] = set()
+    done, wanted, all_there = 0, count, asyncio.Event()
+
+    def on_confirm(acked: bool, tag: int, multiple: bool) -> None:
+        nonlocal done
+        assert acked, "a queue without limits takes all"
+        if multiple:
+            done = max(done, tag)
+        else:
+            apart.add(tag)
+        while done + 1 in apart:
+            done += 1
+            apart.discard(done)
+        if done >= wanted:
+            all_there.set()
+
+    client.on_confirm = on_confirm
+    for number in range(count):
+        client.publish(QUEUE, BODY)
+        if number % WINDOW == WINDOW - 1 or number == count - 1:
+            wanted = number + 1
+            all_there.clear()
+            if done < wanted:
+                await all_there.wait()
+    await client.close()
+
+
+async def depth(server: Server) -> int:
+    """Ready messages of the queue."""
+    client = await Client.open(target(url(server)), timeout_s=30, heartbeat_s=60)
+    answer = await client.call(m.QueueDeclare(queue=QUEUE, passive=True))
+    await client.close()
+    assert isinstance(answer, m.QueueDeclareOk), "the queue is there"
+    return answer.message_count
+
+
+async def read_only(server: Server, count: int) -> tuple[float, float]:
+    """Messages a second that the source gives, and its processor time for each, us."""
+    channel = await Channel.open(place(url(server)))
+    came, over = 0, asyncio.Event()
+
+    def on_parcel(parcel: Parcel) -> None:
+        nonlocal came
+        before, came = came, came + parcel.count
+        if before // (WINDOW // 4) != came // (WINDOW // 4) or came == count:
+            channel.send(m.BasicAck(delivery_tag=came, multiple=True))
+        if came == count:
+            over.set()
+
+    channel.on_parcel = on_parcel
+    channel.rewrite(Rewriter("nowhere", None, b"p" * 16, b"", channel.frame_max, channel.frame_max, CONTENT_BYTES_MAX))
+    began_s, before_s = time.perf_counter(), server.processor_s()
+    channel.send(m.BasicQos(prefetch_count=WINDOW))
+    channel.send(m.BasicConsume(queue=QUEUE, consumer_tag="reader"))
+    await over.wait()
+    took = count / (time.perf_counter() - began_s), (server.processor_s() - before_s) / count * 1e6
+    await asyncio.sleep(0.5)  # the last ack is on its way
+    await channel.close()
+    return took
+
+
+def moved(source: Server, destination: Server, state: Path) -> Cost:
+    """The command, once."""
+    words = ["migrate", "--from", url(source), "--amqp", url(destination), "--queue", QUEUE, "--state", str(state)]
+    words += ["--no-definitions", "--data-dir", str(destination.directory / "data")]
+    before = source.processor_s(), destination.processor_s(), time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "clusterbroker.broker.cli.main", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert process.stdout is not None, "it was asked for"
+    said = process.stdout.read()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    after = time.perf_counter(), source.processor_s(), destination.processor_s()
+    if status:
+        raise SystemExit(said.decode(errors="replace"))
+    return Cost(after[0] - before[2], after[1] - before[0], used.ru_utime + used.ru_stime, after[2] - before[1])
+
+
+async def main(kinds: list[str], count: int) -> None:
+    print(f"{'from':16}{'messages/s':>12}{'source us':>12}{'mover us':>12}{'dest us':>12}{'read only/s':>14}{'us':>8}")
+    for kind in kinds:
+        with tempfile.TemporaryDirectory() as name:
+            directory = Path(name)
+            with SERVERS[kind](directory / "source") as source, OurNode(directory / "destination") as destination:
+                source.start()
+                destination.start()
+                await filled(destination, 0)
+                await filled(source, count)
+                rate, cost_us = await read_only(source, count)
+                base = await asyncio.to_thread(moved, source, destination, directory / "state0")
+                await filled(source, count)
+                whole = await asyncio.to_thread(moved, source, destination, directory / "state1")
+                assert await depth(destination) == count, "all are there, once"
+                print(f"{kind:16}{whole.less(base, count)}{rate:14,.0f}{cost_us:8.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=100_000)
+    parser.add_argument("--from", dest="kinds", default="clusterbroker,rabbitmq")
+    asked = parser.parse_args()
+    asyncio.run(main(asked.kinds.split(","), asked.messages))
