@@ -239,7 +239,8 @@ def test_a_key_that_waited_long_starts_as_soon_as_there_is_room() -> None:
 
 def test_what_comes_after_a_long_wait_came_at_once() -> None:
     policy = Policy(Settings(memory=100), 0.0)
+    waiting = facts(group("k", ready=1, arrived=1), places={"p": 0})
     for at_s in range(61):
-        policy.step(facts(group("k", ready=1, arrived=1), places={"p": 0}), float(at_s))
+        policy.step(waiting, float(at_s))
     policy.step(facts(group("k", ready=51, arrived=51), places={"p": 0}), 61.0)
     assert policy._demands["k"].arrivals > 5, "50 within a second, not within the minute of the wait"
