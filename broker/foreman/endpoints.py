@@ -16,7 +16,8 @@ import msgspec
 
 from clusterbroker.broker.foreman.templates import Template
 
-FILE: Final = "endpoints.json"
+FILE: Final = "endpoints"
+"""Without an ending: those of workers' records have some (`drivers.records`)."""
 
 
 class _Row(msgspec.Struct, frozen=True):

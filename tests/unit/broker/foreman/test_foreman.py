@@ -17,6 +17,7 @@ from clusterbroker.broker.foreman import foreman as module
 from clusterbroker.broker.foreman.drivers import choice
 from clusterbroker.broker.foreman.drivers.noop import Noop
 from clusterbroker.broker.foreman.drivers.port import Driver, DriverError, Place, bounded
+from clusterbroker.broker.foreman.drivers.records import Records
 from clusterbroker.broker.foreman.foreman import Foreman
 from clusterbroker.broker.foreman.reconcile import Seen
 from clusterbroker.broker.foreman.spec import WorkerSpec
@@ -201,6 +202,7 @@ async def test_an_endpoint_is_recorded_before_its_first_start(tmp_path: Path) ->
     beside = Moved(tmp_path)
     beside.foreman.starts_at(template)
     assert [choice.endpoint(one) for one in endpoints.read(tmp_path)] == [("docker", "unix:///run/a.sock")]
+    assert Records(tmp_path).ids() == [], "it is no worker's record"
     (tmp_path / endpoints.FILE).write_text("{")
     with pytest.raises(ValueError, match="remove it"):
         endpoints.read(tmp_path)
