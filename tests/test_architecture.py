@@ -53,6 +53,7 @@ SHELLS = {
     "amqp10/client/shell.py": "a client's socket, clock and chance",
     "amqp10/client/store.py": "a file",
     "broker/foreman/drivers/": "processes, daemons and their sockets",
+    "broker/foreman/endpoints.py": "where this place has started workers: a file",
     "broker/foreman/foreman.py": "rounds of a place: waits for drivers",
     "broker/foreman/main.py": "the foreman process itself",
     "broker/foreman/templates.py": "reads a config file, and who may write it",

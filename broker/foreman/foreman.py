@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from clusterbroker.broker.foreman import frames
+from clusterbroker.broker.foreman import endpoints, frames
 from clusterbroker.broker.foreman.drivers import choice
 from clusterbroker.broker.foreman.drivers.port import Driver, DriverError, Place, bounded
 from clusterbroker.broker.foreman.reconcile import (
@@ -40,6 +40,12 @@ AGAIN_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
 WATCH_AGAIN_S: Final = 1.0
 LOOK_S: Final = 5.0
 """While workers run: memory is told, and what a driver's watch missed is found."""
+
+SILENCE_MS: Final = 3_000
+"""The node tells of its lease every half second: so long without a word, and it counts as unleased."""
+LISTEN_S: Final = 0.5
+ALWAYS_READ: Final = frozenset(("subprocess", "noop"))
+"""Drivers whose lists are read, or empty, whatever the config file says."""
 
 Make = Callable[[Template, Place, Path], Awaitable[Driver]]
 Tell = Callable[[frames.Frame], None]
@@ -76,19 +82,54 @@ class Foreman:
         self._fresh = False
         self._unleased_since_ms: int | None = None
         self._mapped = False
+        self._heard_ms = now_ms()
+        self._silent_since_ms: int | None = None
         pace = Pace()
+        configured = choice.endpoints(templates)
+        self._recorded = self._read_recorded()
         self._hands = {
             where: _Hand(self, template, Books(place.cluster, place.node, pace, shared=template.driver == "kubernetes"))
-            for where, template in choice.endpoints(templates).items()
+            for where, template in {**self._recorded, **configured}.items()
         }
+        self._left = self._recorded.keys() - configured.keys()
+        """Endpoints of templates of before."""
         self._told: frames.PlaceRow | None = None
         self._no_template_ms: dict[str, int] = {}
+
+    # -- endpoints of before -----------------------------------------------------------------------------------------
+
+    def _read_recorded(self) -> dict[choice.Endpoint, Template]:
+        try:
+            return {choice.endpoint(one): one for one in endpoints.read(self._directory)}
+        except (ValueError, OSError) as error:
+            self._emit("warning", "foreman.endpoints_unread", why=str(error))
+            return {}
+
+    def starts_at(self, template: Template) -> None:
+        """A worker is about to be started there. Raises OSError: then it is not."""
+        where = choice.endpoint(template)
+        if where not in self._recorded and template.driver not in ALWAYS_READ:
+            endpoints.write(self._directory, [*self._recorded.values(), template])
+            self._recorded[where] = template
+
+    def has_none(self, template: Template) -> None:
+        """A list was read that has no worker of this place."""
+        where = choice.endpoint(template)
+        if where in self._left and where in self._recorded:
+            left = {each: one for each, one in self._recorded.items() if each != where}
+            try:
+                endpoints.write(self._directory, left.values())
+            except OSError as error:
+                self._emit("warning", "foreman.endpoints_unwritten", why=str(error))
+            else:
+                self._recorded = left
 
     # -- what the node tells ------------------------------------------------------------------------------------------
 
     def hear(self, frame: Any) -> None:
         """Wanted or Lease. Raises ValueError for a launch that cannot be."""
         if isinstance(frame, frames.Lease):
+            self._heard_ms, self._silent_since_ms = now_ms(), None
             if frame.held:
                 self._unleased_since_ms = None
             elif self._unleased_since_ms is None:
@@ -113,11 +154,27 @@ class Foreman:
             template = self._templates.get(wanted.spec.template)
             if hand.has(worker_id) or (
                 template is not None
+                and template.version == wanted.spec.version
                 and self._hands[choice.endpoint(template)] is hand
                 and not any(other.has(worker_id) for other in self._hands.values())
             ):
                 mine[worker_id] = wanted
-        return View(mine, self._fresh and self._mapped, self._unleased_since_ms)
+        unleased_ms = self._silent_since_ms if self._unleased_since_ms is None else self._unleased_since_ms
+        return View(mine, self._is_fresh, unleased_ms)
+
+    @property
+    def _is_fresh(self) -> bool:
+        return self._fresh and self._mapped and self._silent_since_ms is None
+
+    async def _listen(self) -> None:
+        """A node that hangs tells nothing, and has lost its lease, or is about to."""
+        while True:
+            await asyncio.sleep(LISTEN_S)
+            if self._mapped and self._silent_since_ms is None and now_ms() - self._heard_ms >= SILENCE_MS:
+                self._silent_since_ms = now_ms() - SILENCE_MS  # not before: this process may have been the one to hang
+                self._emit("warning", "foreman.node_silent", after_s=SILENCE_MS / 1000)
+                for hand in self._hands.values():
+                    hand.wake.set()
 
     # -- its life -----------------------------------------------------------------------------------------------------
 
@@ -131,6 +188,7 @@ class Foreman:
         }
         self._tell(frames.Hello(version=frames.VERSION, templates=told))
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._listen())
             for hand in self._hands.values():
                 group.create_task(hand.run())
 
@@ -161,8 +219,9 @@ class Foreman:
         self._without_template()
 
     def _without_template(self) -> None:
-        """Launches that no file of this place explains, and that no driver has."""
-        if not (self._fresh and self._mapped):
+        """Launches that no file of this place explains, or explained otherwise when they were ordered, and that no
+        driver has."""
+        if not self._is_fresh:
             return
         at_ms = now_ms()
         for worker_id, wanted in self.launches.items():
@@ -291,6 +350,8 @@ class _Hand:
         before = self.seen
         self.seen = {one.worker_id: one for one in rows}
         self.known = True
+        if not rows and not self._starts:
+            self._foreman.has_none(self._template)
         for worker_id, one in self.seen.items():
             if worker_id not in before or before[worker_id].state is not one.state:
                 self._foreman.changed(one)
@@ -323,8 +384,9 @@ class _Hand:
         try:
             if template is None:
                 raise DriverError(f"{spec.worker_id}: its template is gone")
+            self._foreman.starts_at(template)
             await bounded(driver.name, f"start {spec.worker_id}", driver.start(spec, template))
-        except (DriverError, BadSpec) as error:
+        except (DriverError, BadSpec, OSError) as error:
             self.books.start_failed(spec.worker_id, now_ms(), str(error))
             self._foreman.emit("warning", "worker.start_failed", worker=spec.worker_id, why=str(error))
         else:

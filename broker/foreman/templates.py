@@ -234,8 +234,11 @@ def _check_writers(file: Path, of_file: os.stat_result, uid: int) -> None:
 
 def fits(spec: WorkerSpec, known: Mapping[str, Template], file: str) -> str:
     """Why this place has no template for a launch; empty: it has."""
-    if spec.template in known:
+    template = known.get(spec.template)
+    if template is not None and template.version == spec.version:
         return ""
+    if template is not None:
+        return f"[pools.{spec.template}] in {file} is another one than the worker was ordered with: it is ordered anew"
     names = ", ".join(sorted(known)) or "none"
     return (
         f"there is no [pools.{spec.template}] in {file} (there are: {names}): add it, or declare the pool with another"

@@ -14,6 +14,7 @@ from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.messages import AskPool, GroupTold, PlaceTold, StartsFail, WorkerTold
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.cluster.ids import LogIndex, NodeId
+from clusterbroker.cluster.wiring.levels import STARTED_WORKERS
 from clusterbroker.cluster.wiring.pool_entities import NOOP, Launch, Pool
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class PoolDesk:
         self._node = node
         self._told: dict[str, PlaceTold] = {}
         self._failures: dict[tuple[int, str], str] = {}
+        self._sends = False
+        """The cluster is at the level of these frames, as far as was looked."""
         self.launches_told: Callable[[], None] = _nobody
         self.tell_again: Callable[[int], None] = _nobody_of
         """A controller asks for the workers of its pool."""
@@ -119,6 +122,7 @@ class PoolDesk:
         for name in [name for name in self._told if name != self.own_place]:
             if self._node.map.member(NodeId(name)) is None:
                 del self._told[name]
+        self.level_raised()
         self._each_fleet(lambda queue: queue.places_changed())
 
     def _each_fleet(self, what: Callable[[OrphanQueue], None]) -> None:
@@ -140,8 +144,9 @@ class PoolDesk:
         return () if hub is None else tuple(peer for peer in hub.linked if peer != self.own_place)
 
     def _send(self, peers: Iterable[str], head: msgspec.Struct) -> None:
+        """Below the level of these frames nothing is sent: a member of a release before it drops the link for one."""
         hub = self._hub
-        if hub is not None:
+        if hub is not None and self._node.map.level >= STARTED_WORKERS:
             for peer in peers:
                 hub.send(peer, head)
 
@@ -153,10 +158,20 @@ class PoolDesk:
         if own is not None:
             self._send((peer,), own)
         for pool in self._node.map.pools.all():
+            if not pool.starts_workers:
+                continue
             if self._controller(pool) == peer:
                 self._tell_all(pool.pool_id)
             elif isinstance(self._node.queues.get(pool.orphans), OrphanQueue):
                 self._send((peer,), AskPool(pool.pool_id))
+
+    def level_raised(self) -> None:
+        """What was not sent below the level is sent now; also if the map came as a snapshot."""
+        before, self._sends = self._sends, self._node.map.level >= STARTED_WORKERS
+        if self._sends and not before:
+            for peer in self._peers:
+                self.linked(peer)
+            self._each_fleet(lambda queue: queue.places_changed())
 
     def _controller(self, pool: Pool) -> str | None:
         queue = self._node.map.queue_by_id(pool.orphans)

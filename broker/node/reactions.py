@@ -164,6 +164,10 @@ def launch_ended(node: ReactingNode, change: changes.LaunchEnded) -> None:
     node.pool_desk.launch_changed(change.launch, True, change.exit_status, change.peak_bytes)
 
 
+def level_raised(node: ReactingNode, _change: changes.LevelRaised) -> None:
+    node.pool_desk.level_raised()
+
+
 OF_MEMBERS: Final = {
     changes.MemberChanged: "member_changed",
     changes.MemberForgotten: "member_forgotten",
@@ -174,11 +178,11 @@ OF_MEMBERS: Final = {
 }
 """What concerns nodes in a cluster, and the method of theirs."""
 WITHOUT: Final = {
-    changes.ParameterChanged, changes.ImportChanged, changes.ProducerChanged, changes.LevelRaised,
-    changes.ContainerHeld,
+    changes.ParameterChanged, changes.ImportChanged, changes.ProducerChanged, changes.ContainerHeld,
 }  # fmt: skip
 """What changes nothing of a node."""
 REACTIONS: Final[dict[type, Callable[[ReactingNode, Any], None]]] = {
+    changes.LevelRaised: level_raised,
     changes.QueueDeclared: queue_declared,
     changes.QueueDeleted: queue_deleted,
     changes.QueuePaused: queue_paused,

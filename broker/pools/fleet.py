@@ -43,6 +43,8 @@ LOST_PLACE_S: Final = 30.0
 ROOM_UNKNOWN: Final = 1 << 50
 MEMORY: Final = 256 * MIB
 """Of a worker whose template promises none."""
+NO_TEMPLATE: Final = TemplateTold("", "")
+"""Of a controller that never saw one: no place starts anything by it."""
 BATCH: Final = 100
 NOOP: Final = "noop"
 
@@ -251,6 +253,11 @@ class Fleet:
         return None if self._policy is None else self._policy.next_s(now_s)
 
     @property
+    def effort(self) -> int:
+        """Of the last step, in groups that were measured."""
+        return 0 if self._policy is None else self._policy.effort
+
+    @property
     def figures(self) -> Figures:
         """Of now."""
         figures = Figures()
@@ -265,9 +272,8 @@ class Fleet:
         if self.pool.deleting or not self.pool.starts_workers:
             return
         template = self._chosen(places, own)
-        if template is None:
-            self._end_lost(places, now_s)
-            return
+        if template is None:  # nothing is started; what runs ends as ever
+            template = self._template or NO_TEMPLATE
         if self._policy is None or self._memory_of(template) != self._memory_of(self._template):
             taken_over = self._taken_over and now_s < self._begun_s + LOST_PLACE_S
             self._policy = Policy(settings_of(self.pool.settings, template), now_s, taken_over=taken_over)

@@ -30,12 +30,15 @@ from clusterbroker.journal.record import Message
 
 STEP_MS: Final = 20
 """Events of so long make one step of the policy."""
+STEP_MS_A_GROUP: Final = 0.25
+"""And of so long for each group that the step before had to measure: ten times what that takes, so the policy leaves
+nine tenths of the node to messages."""
 
 
 class OrphanQueue(PassingQueue):
     """See the module."""
 
-    __slots__ = ("_again_ms", "_controller", "_ending", "_step_ms", "_stepped_ms", "fleet")
+    __slots__ = ("_again_ms", "_controller", "_ending", "_rest_ms", "_step_ms", "_stepped_ms", "fleet")
 
     def _begin(self) -> None:
         super()._begin()
@@ -44,6 +47,7 @@ class OrphanQueue(PassingQueue):
         self._controller: Controller | None = None
         self._step_ms: int | None = None
         self._stepped_ms = 0
+        self._rest_ms = STEP_MS
         self.fleet: Fleet | None = None
         """Its workers; None: this node does not own the queue, or they come by themselves."""
         letters = self.dead_letters.replicated
@@ -186,13 +190,14 @@ class OrphanQueue(PassingQueue):
         """Workers come and go. Below their feature level none is started: an older member could not retire it."""
         now_ms, node = self.node.now_ms, self.node
         due = fleet.wakes or (self._step_ms is not None and now_ms >= self._step_ms)
-        if not due or now_ms < self._stepped_ms + STEP_MS or node.map.level < STARTED_WORKERS:
+        if not due or now_ms < self._stepped_ms + self._rest_ms or node.map.level < STARTED_WORKERS:
             return
         self._stepped_ms = now_ms
         desk, pool_id = node.pool_desk, fleet.pool.pool_id
         others = desk.others_bytes(pool_id)
         places = {name: place._replace(others_bytes=others.get(name, 0)) for name, place in desk.places.items()}
         fleet.step(places, desk.own_place, now_ms / 1000)
+        self._rest_ms = max(STEP_MS, int(fleet.effort * STEP_MS_A_GROUP))
         next_s = fleet.next_s(now_ms / 1000)
         self._step_ms = None if next_s is None else int(next_s * 1000)
         fails, fleet.fails = fleet.fails, []
@@ -241,10 +246,10 @@ class OrphanQueue(PassingQueue):
         super()._schedule(now_ms)
         if self._again_ms > now_ms and not self.paused:
             self.node.wake(self, self._again_ms)
-        if self.fleet is not None and not self.paused:
+        if self.fleet is not None and not self.paused and self.node.map.level >= STARTED_WORKERS:
             due_ms = now_ms if self.fleet.wakes else self._step_ms
             if due_ms is not None:
-                self.node.wake(self, max(due_ms, self._stepped_ms + STEP_MS, now_ms + 1))
+                self.node.wake(self, max(due_ms, self._stepped_ms + self._rest_ms, now_ms + 1))
 
     def end_epoch(self) -> None:
         super().end_epoch()

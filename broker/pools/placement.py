@@ -242,6 +242,13 @@ class Placement:
         ]
         return min(found)[2] if found else None
 
+    def is_full(self, now_s: float) -> bool:
+        """No place takes any worker now, however little it takes."""
+        return not any(
+            book.usable and book.has_room(1) and book.coming < STARTS_IN_FLIGHT_MAX and self._tokens(name, now_s) >= 1
+            for name, book in self.books.items()
+        )
+
     def _within_share(self, book: Book, key: str, memory: int) -> bool:
         return book.by_key.get(key, 0) + memory <= self._settings.max_share * book.facts.memory
 
@@ -267,12 +274,16 @@ class Placement:
         """(place, victims there) for a first worker of a key; no victims: its room is coming already. The room is
         reserved for the rest of the step. None: nowhere, now."""
         memory = self._costs.memory(wanted)
-        idle = sorted(idle, key=lambda key: (self.worth(key), key))
+        coming = [name for name, book in self.books.items() if book.usable and self._comes(book, memory)]
+        if coming:
+            self.books[min(coming)].reserve(memory)
+            return min(coming), []
+        order = sorted(idle, key=lambda key: (self.worth(key), key))
         best: tuple[tuple[int, int, float, str], list[Victim]] | None = None
         for name, book in self.books.items():
             if not book.usable or memory > book.facts.memory:
                 continue
-            plan = self._plan(name, book, memory, wanted, facts, idle, starved, now_s)
+            plan = self._plan(name, book, memory, wanted, facts, order, starved, now_s)
             if plan is not None:
                 rank, victims = plan
                 cost = (rank, len(victims), sum(self.worth(victim.key) for victim in victims), name)
@@ -285,6 +296,10 @@ class Placement:
             self.evict(victim, place, by_worth=rank == 1)
         self.books[place].reserve(memory)
         return place, victims
+
+    @staticmethod
+    def _comes(book: Book, memory: int) -> bool:
+        return memory <= book.facts.memory and book.will_have_room(memory)
 
     def _hold(self, memory: int, wanted: str, facts: PoolFacts, now_s: float) -> tuple[str, list[Victim]] | None:
         """A place for a starved key that takes the room of several, of whom some have not run `min_run_s` yet.
@@ -400,13 +415,15 @@ class Placement:
 
     def over_committed(self, facts: PoolFacts, idle: Iterable[str], now_s: float) -> Iterator[tuple[str, Victim]]:
         """Victims at places whose workers claim more than there is, or whose machine is short of memory."""
-        order = sorted(idle, key=lambda key: (self.worth(key), key))
+        order: list[str] | None = None
         for name, book in self.books.items():
             excess = book.claimed - book.leaving - book.facts.memory
             if book.facts.alarm and not book.leaving:
                 excess = max(excess, 1)
             if excess <= 0:
                 continue
+            if order is None:
+                order = sorted(idle, key=lambda key: (self.worth(key), key))
             for rank, victim in list(self._candidates(name, "", facts, order, starved=False, now_s=now_s)):
                 fresh = Victim(
                     victim.key, tuple(each for each in victim.workers if each.id not in self._leaving), victim.whole

@@ -24,8 +24,9 @@ take-over nothing is retired or evicted*: what this policy does not know yet may
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from .admission import Admission, Wish
@@ -39,6 +40,14 @@ TICK_S: Final = 1.0
 SETTLE_S: Final = 10.0
 ROOM_TRIES: Final = 16
 """Keys of a step for which room is looked for in vain, of the starved ones and of the others."""
+VICTIMS_MAX: Final = 20
+"""Keys of a step for which workers are retired: each is a look at all workers of all places."""
+
+
+LOOK_EFFORT: Final = 200
+"""Of a look at all workers of all places: in groups that are measured."""
+PARKED_PART: Final = 10
+"""Groups at rest that wait for a worker cost as much as one that is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,13 @@ class Policy:
         self._timed_out: set[str] = set()
         """Launches whose failure is counted already."""
         self._rested: dict[str, GroupFacts] = {}
+        self._parked: dict[str, Wish] = {}
+        """Rested keys without a worker, whose wish for one is as it was in the step before."""
+        self._stepped_s = begun_s
+        self._idlers: list[str] | None = None
         self._restless = True
+        self.effort = 0
+        """Of the last step: groups that were measured, and looks at places."""
         self._suspended: dict[str, float] = {}
 
     # ---- questions ----
@@ -86,6 +101,8 @@ class Policy:
     def idle_s(self, key: str, now_s: float) -> float:
         """Seconds without a message waiting or held, and without an event. 0 for a key that no step has seen."""
         demand = self._demands.get(key)
+        if key in self._parked and self._rested[key].busy:
+            return 0.0
         return now_s - demand.idle_since_s if demand is not None else 0.0
 
     def waiting_since(self, key: str) -> float | None:
@@ -135,8 +152,14 @@ class Policy:
         return [] if until_s is None else [Fail(key, until_s, detail)]
 
     def _wake(self, key: str) -> None:
-        self._rested.pop(key, None)
+        self._unpark(key)
         self._restless = True
+
+    def _unpark(self, key: str) -> None:
+        """Its figures count up to the last step: what came since then came since then."""
+        group = self._rested.pop(key, None)
+        if self._parked.pop(key, None) is not None and group is not None:
+            self._measure(group, self._stepped_s)
 
     # ---- one step ----
 
@@ -145,7 +168,12 @@ class Policy:
         orders: list[Order] = []
         self._restless = False
         self._forget(facts, now_s)
-        awake = [group for key, group in facts.groups.items() if self._rested.get(key) is not group]
+        rested = self._rested
+        awake = [group for key, group in facts.groups.items() if rested.get(key) is not group]
+        self.effort, self._idlers = len(awake) + len(self._parked) // PARKED_PART, None
+        for group in awake:
+            self._unpark(group.key)
+        self._stepped_s = now_s
         for group in awake:
             self._measure(group, now_s)
             orders += self._timeouts(group, now_s)
@@ -176,6 +204,7 @@ class Policy:
             del self._demands[key]
             self.needs.pop(key, None)
             self._rested.pop(key, None)
+            self._parked.pop(key, None)
             self._waiting.pop(key, None)
             self._evicted.discard(key)
             self.placement.forget(key)
@@ -202,10 +231,12 @@ class Policy:
         """A start has `start_timeout_s`."""
         for worker in group.workers:
             late = worker.state in COMING and now_s - worker.since_s >= self.settings.start_timeout_s
-            if late and worker.id not in self._timed_out:
+            if not late:
+                continue
+            detail = f"not ready after {self.settings.start_timeout_s:g} s"
+            yield Stop(group.key, worker.id, detail)  # each time: the log may have refused the one before
+            if worker.id not in self._timed_out:
                 self._timed_out.add(worker.id)
-                detail = f"not ready after {self.settings.start_timeout_s:g} s"
-                yield Stop(group.key, worker.id, detail)
                 yield from self._failed(group.key, worker.place, detail, now_s)
 
     def _suspend(self, facts: PoolFacts, now_s: float) -> Iterator[Order]:
@@ -305,41 +336,81 @@ class Policy:
         if facts.paused:
             return
         wishes = [wish for group in awake for wish in self._wishes(group, facts, retired, now_s)]
+        wishes += self._parked_wishes(facts, now_s)
         if not wishes:
             return
         self._restless = True
         left = self.settings.max_workers - sum(len(group.workers) for group in facts.groups.values())
         waiting = {wish.key for wish in wishes if wish.first}
-        tries = {True: ROOM_TRIES, False: ROOM_TRIES}
-        idle: list[str] | None = None
+        tries, victims_left = {True: ROOM_TRIES, False: ROOM_TRIES}, VICTIMS_MAX
+        vain: dict[bool, float] = {True: math.inf, False: math.inf}
+        unfit = math.inf
         for wish in self.admission.order(wishes):
             if left <= 0:
-                return
-            place = self.placement.fit(wish.key, wish.first, bool(waiting - {wish.key}), now_s)
+                break
+            over = not tries[wish.starved] or not wish.first or not victims_left or now_s < self._settled_s
+            if over and unfit <= 0:
+                if wish.starved:
+                    continue
+                break
+            memory = self.costs.memory(wish.key)
+            place: str | None = None
+            if memory < unfit:
+                self.effort += 1
+                place = self.placement.fit(wish.key, wish.first, len(waiting) > (wish.key in waiting), now_s)
+                if place is None and wish.first:  # nor does any that takes more: places do not empty within a step
+                    unfit = 0 if self.placement.is_full(now_s) else memory
             if place is not None:
                 self.admission.admitted(wish)
                 self._waiting.pop(wish.key, None)
                 waiting.discard(wish.key)
                 left -= 1
+                if wish.key in self._parked:
+                    self._unpark(wish.key)
                 if not wish.extra:
                     self._demands[wish.key].started(wish.workers, now_s)
                 yield Launch(wish.key, place, facts.version, self.placement.launch(wish.key, place, now_s))
-            elif wish.first and tries[wish.starved] and now_s >= self._settled_s:
-                idle = self._idle(facts, now_s) if idle is None else idle
-                found = self.placement.room(wish.key, facts, idle, wish.starved, now_s)
+            elif not over and memory < vain[wish.starved]:
+                self.effort += 1
+                found = self.placement.room(wish.key, facts, self._idle(facts, now_s), wish.starved, now_s)
                 if found is None:
                     tries[wish.starved] -= 1
-                else:
+                    vain[wish.starved] = memory  # a key without a worker is no victim: larger ones fail as well
+                    self.effort += LOOK_EFFORT
+                elif found[1]:
+                    victims_left -= 1
+                    self.effort += LOOK_EFFORT
                     for victim in found[1]:
                         yield from self._evict(victim, found[0], wish.key, facts)
+        self._park(wishes, awake)
+
+    def _parked_wishes(self, facts: PoolFacts, now_s: float) -> list[Wish]:
+        """As they were, but for those that starve by now."""
+        if self._parked:
+            limit_s = now_s - self.settings.starve_s
+            for key, wish in self._parked.items():
+                if wish.since_s < limit_s and not wish.starved and facts.groups[key].busy:
+                    self._parked[key] = replace(wish, starved=True)
+        return list(self._parked.values())
+
+    def _park(self, wishes: list[Wish], awake: list[GroupFacts]) -> None:
+        """Groups that wait for their first worker, and go on to without any event, are not measured again until then:
+        there may be as many as the pool has keys."""
+        firsts = {wish.key: wish for wish in wishes if wish.first and wish.key in self._waiting}
+        for group in awake:
+            lasting = group.busy or (group.state is GroupState.ACTIVE and not self.settings.scale_to_zero_while_bound)
+            if not group.workers and lasting and (wish := firsts.get(group.key)) is not None:
+                self._parked[group.key] = wish
 
     # ---- room ----
 
-    def _idle(self, facts: PoolFacts, now_s: float) -> list[str]:
-        """Groups that may be evicted: never one with backlog, `min` > 0, or pinned."""
-        if self.settings.min:
-            return []
-        return [key for key, group in facts.groups.items() if self._evictable(group, now_s)]
+    def _idle(self, facts: PoolFacts, now_s: float) -> Iterator[str]:
+        """Groups with workers that may be evicted: never one with backlog, `min` > 0, or pinned. Looked for when it is
+        asked for the first time."""
+        if self._idlers is None:
+            groups = () if self.settings.min else facts.groups.values()
+            self._idlers = [group.key for group in groups if group.workers and self._evictable(group, now_s)]
+        yield from self._idlers
 
     def _evictable(self, group: GroupFacts, now_s: float) -> bool:
         return not group.busy and not group.pinned and self.idle_s(group.key, now_s) >= EVICT_IDLE_S
@@ -359,6 +430,9 @@ class Policy:
 
     def _rest(self, group: GroupFacts, facts: PoolFacts, now_s: float) -> None:
         """A group is at rest when no step changes it without an event."""
+        if group.key in self._parked:
+            self._rested[group.key] = group
+            return
         demand, need = self._demands[group.key], self.needs[group.key]
         active = len(group.active)
         kept = max(need, 1 if group.state is GroupState.UNBOUND and active else 0)

@@ -6,8 +6,8 @@
     GoneRow                     --> WorkersGone, and why to the controller
 
 The foreman is told of launches only while the map is caught up: this process is registered in it, so it has all that
-was there when the process began. It is told of the lease every LOOK_S. A GoneRow comes again until the map has dropped
-its launch, so a command that fails is given up.
+was there when the process began. It is told of the lease every LOOK_S, changed or not. A GoneRow
+comes again until the map has dropped its launch, so a command that fails is given up.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 0.5
 TEXT_MAX: Final = 1000
+NUMBER_MAX: Final = 1 << 62
+EXIT_MAX: Final = (1 << 32) - 1
 ANY: Final = {
     "0.0.0.0": "127.0.0.1",  # noqa: S104 - nobody listens there by it
     "[::]": "[::1]",
@@ -75,9 +77,9 @@ class ForemanDesk:
         """The lease, and what changed."""
         self._timer = self._shell.loop.call_later(LOOK_S, self._look)
         lease = self._held, self._caught_up
+        self._foreman.lease(*lease)  # each time: the foreman takes silence for a lease that is lost
         if lease != self._lease:
             self._lease = lease
-            self._foreman.lease(*lease)
             self._soon()
         self._place()
 
@@ -156,7 +158,7 @@ class ForemanDesk:
             self._gone(event)
         elif isinstance(event, WorkerRow):
             running = event.state == "running"
-            self._tell(event.worker_id, running=running, memory_bytes=event.memory_bytes)
+            self._tell(event.worker_id, running=running, memory_bytes=_whole(event.memory_bytes))
         else:
             self._place()
         self._shell.schedule()
@@ -169,15 +171,16 @@ class ForemanDesk:
 
     def _gone(self, row: GoneRow) -> None:
         node = self._shell.node
-        if node.map.pools.launch(row.worker_id) is None:
-            self._soon()  # it is not wanted any more
+        launch = node.map.pools.launch(row.worker_id)
+        if launch is None or launch.place != node.options.name:
+            self._soon()  # it is not wanted any more, or never was here
             return
         self._tell(row.worker_id, why=row.why)
         command = WorkersGone(
             at_ms=node.now_ms,
             node=NodeId(node.options.name) if node.role is not None else LOCAL_NODE,
             incarnation=Incarnation(node.options.incarnation),
-            ended=(Ended(row.worker_id, row.exit, row.peak_bytes),),
+            ended=(Ended(row.worker_id, _exit(row.exit), _whole(row.peak_bytes)),),
         )
         node.propose(command, _done)
 
@@ -186,12 +189,12 @@ class ForemanDesk:
         if not link.templates:
             return
         templates = {
-            name: TemplateTold(one.version, one.driver, one.max_workers, one.memory_bytes)
+            name: TemplateTold(one.version, one.driver, _whole(one.max_workers), _whole(one.memory_bytes))
             for name, one in link.templates.items()
         }
         row: PlaceRow | None = link.place
         suspended = {} if row is None else {driver: why[:TEXT_MAX] for driver, why in row.suspended.items()}
-        told = PlaceTold(templates, 0 if row is None else row.memory_bytes, suspended, "memory" in node.alarms)
+        told = PlaceTold(templates, 0 if row is None else _whole(row.memory_bytes), suspended, "memory" in node.alarms)
         node.pool_desk.tell_place(told)
 
     def _tell_again(self, pool_id: int) -> None:
@@ -200,7 +203,17 @@ class ForemanDesk:
         for worker_id, row in self._foreman.link.workers.items():
             launch = node.map.pools.launch(worker_id)
             if launch is not None and launch.pool_id == pool_id:
-                self._tell(worker_id, running=row.state == "running", memory_bytes=row.memory_bytes)
+                self._tell(worker_id, running=row.state == "running", memory_bytes=_whole(row.memory_bytes))
+
+
+def _whole(number: int) -> int:
+    """A number of a foreman, within what frames and the map take."""
+    return min(max(number, 0), NUMBER_MAX)
+
+
+def _exit(status: int | None) -> int | None:
+    """An exit status that there can be; None for another one."""
+    return status if status is not None and 0 <= status <= EXIT_MAX else None
 
 
 def _done(applied: Applied) -> None:

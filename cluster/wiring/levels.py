@@ -23,6 +23,7 @@ from . import commands as c
 from .changes import Change, LevelRaised
 from .exchange_rules import DELAY_RATE
 from .members import Members
+from .pool_entities import NOOP
 from .queue_settings import LINK_SETTINGS
 from .snapshot import Snapshot
 
@@ -123,6 +124,8 @@ def _needed(command: Any) -> int:
             return max((_KEYS.get(key, FIRST) for key in definition), default=FIRST)
         case c.DeclareDelayedExchange(arguments=arguments) if DELAY_RATE in arguments:
             return DELAY_RATES
+        case c.DeclarePool(template=template) if template not in ("", NOOP):
+            return STARTED_WORKERS
         case c.SettleGroups(generations=generations) if generations:
             return STARTED_WORKERS
         case c.DeclareQueue(arguments=arguments):

@@ -89,7 +89,7 @@ class MapParts:
         self.transactions: Final = Transactions(self.clock, self.vhosts, self.index, self.replicas)
         self.links: Final = Links(self.clock, self.members, self.vhosts)
         self.containers: Final = Containers(self.members, self.vhosts)
-        self.pools: Final = Pools(self.clock, self.vhosts, self.index, self.replicas)
+        self.pools: Final = Pools(self.clock, self.vhosts, self.index, self.replicas, self.members, self.levels)
         self._stored: Final[tuple[Stored, ...]] = (
             self.clock, self.members, self.index, self.vhosts, self.accounts, self.parameters,
             self.levels, self.links, self.containers, self.pools.table,
@@ -236,6 +236,7 @@ class MapParts:
 
     def _forget_node(self, command: c.ForgetNode, changes: list[Change]) -> None:
         self.membership.forget(command, changes)
+        self.pools.end_of_place(command.node, changes)
         self._end_process(command.node, changes)
 
     def _end_process(self, node: NodeId, changes: list[Change]) -> None:

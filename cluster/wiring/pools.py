@@ -47,6 +47,8 @@ from .changes import (
 from .delays import delay_queue
 from .entities import Binding, Queue, in_part
 from .exchange_rules import DELAYED, DELAYED_TYPE
+from .levels import STARTED_WORKERS, Levels
+from .members import Members
 from .passing import LogClock
 from .pool_entities import Group, Launch, Pool, PoolSettings
 from .pool_names import PoolNames, encoded
@@ -67,10 +69,14 @@ ENTRIES_MAX: Final = 100
 class Pools:
     """The part of the map that has pools."""
 
-    __slots__ = ("_clock", "_index", "_replicas", "_vhosts", "table")
+    __slots__ = ("_clock", "_index", "_levels", "_members", "_replicas", "_vhosts", "table")
 
-    def __init__(self, clock: LogClock, vhosts: Vhosts, index: QueueIndex, replicas: Replicas) -> None:
+    def __init__(
+        self, clock: LogClock, vhosts: Vhosts, index: QueueIndex, replicas: Replicas, members: Members, levels: Levels
+    ) -> None:
         """None."""
+        self._members = members
+        self._levels = levels
         self._clock = clock
         self._vhosts = vhosts
         self._index = index
@@ -507,13 +513,31 @@ class Pools:
         ended = []
         for report in command.ended:
             held = self.table.launched.get(report.launch_id)
-            if held is not None:
-                launch = held.launches.pop(report.launch_id)
-                del self.table.launched[report.launch_id]
-                held.forget(launch)
-                changes.append(LaunchEnded(launch, report.exit_status, report.peak_bytes))
+            if held is not None and self._may_report(command, held.launches[report.launch_id]):
+                launch = held.launches[report.launch_id]
+                self._end_launch(held, launch, LaunchEnded(launch, report.exit_status, report.peak_bytes), changes)
                 ended.append(launch)
         return tuple(ended)
+
+    def _may_report(self, command: c.WorkersGone, launch: Launch) -> bool:
+        """From feature level 6 on: its place alone, and the present process there."""
+        if self._levels.level < STARTED_WORKERS or not self._members:
+            return True
+        member = self._members.get(command.node)
+        return member is not None and member.incarnation == command.incarnation and launch.place == command.node
+
+    def end_of_place(self, place: str, changes: list[Change]) -> None:
+        """A member is forgotten: nobody is left who could report its launches (from feature level 6 on)."""
+        if self._levels.level < STARTED_WORKERS:
+            return
+        for held in self.table.by_id.values():
+            for launch in [launch for launch in held.launches.values() if launch.place == place]:
+                self._end_launch(held, launch, LaunchEnded(launch), changes)
+
+    def _end_launch(self, held: PoolHeld, launch: Launch, change: LaunchEnded, changes: list[Change]) -> None:
+        del held.launches[launch.launch_id], self.table.launched[launch.launch_id]
+        held.forget(launch)
+        changes.append(change)
 
     # ---- who may ----
 

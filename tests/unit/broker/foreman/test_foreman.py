@@ -12,10 +12,12 @@ import pytest
 import pytest_asyncio
 from foreman_support import PLACE, spec, until
 
+from clusterbroker.broker.foreman import endpoints, frames
 from clusterbroker.broker.foreman import foreman as module
-from clusterbroker.broker.foreman import frames
+from clusterbroker.broker.foreman.drivers import choice
 from clusterbroker.broker.foreman.drivers.noop import Noop
 from clusterbroker.broker.foreman.drivers.port import Driver, DriverError, Place, bounded
+from clusterbroker.broker.foreman.drivers.records import Records
 from clusterbroker.broker.foreman.foreman import Foreman
 from clusterbroker.broker.foreman.reconcile import Seen
 from clusterbroker.broker.foreman.spec import WorkerSpec
@@ -64,7 +66,7 @@ class Beside:
         self.foreman.hear(frame)
 
     def want(self, *worker_ids: str) -> None:
-        rows = tuple(frames.LaunchRow(spec=spec(one), state="wanted") for one in worker_ids)
+        rows = tuple(frames.LaunchRow(spec=spec(one, version=Template().version), state="wanted") for one in worker_ids)
         self.index += 1
         self.hear(frames.Wanted(index=self.index, full=True, put=rows))
 
@@ -131,3 +133,76 @@ async def test_a_place_at_rest_does_nothing(beside: Beside) -> None:
 async def test_the_foreman_tells_its_templates_first(beside: Beside) -> None:
     await beside.tells(frames.Hello)
     assert beside.told[0].templates["core"].version == Template().version
+
+
+async def test_a_launch_of_another_template_is_reported_and_not_started(beside: Beside) -> None:
+    row = frames.LaunchRow(spec=spec("w1-0", version="of before"), state="wanted")
+    beside.hear(frames.Wanted(index=1, full=True, put=(row,)))
+    await beside.tells(frames.GoneRow, worker_id="w1-0", exit=None)
+    assert beside.flaky.starts == []
+
+
+async def test_a_silent_node_is_one_without_a_lease(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside.want("w1-0")
+    await beside.tells(frames.WorkerRow, worker_id="w1-0", state="running")
+    monkeypatch.setattr(module, "SILENCE_MS", 100)
+    hand = next(iter(beside.foreman._hands.values()))
+
+    async def unleased() -> bool:
+        return beside.foreman.view(hand).unleased_since_ms is not None
+
+    await until(unleased)
+    assert not beside.foreman.view(hand).fresh
+    monkeypatch.setattr(module, "SILENCE_MS", 60_000)
+    beside.hear(frames.Lease(held=True, caught_up=True))
+    assert beside.foreman.view(hand).fresh
+    assert not await unleased()
+
+
+class Moved(Beside):
+    """The place whose template was docker's, and is noop's now."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.docker = Flaky(PLACE)
+
+    async def made(self, template: Template, place: Place, directory: Path) -> Driver:
+        return self.docker if template.driver == "docker" else await super().made(template, place, directory)
+
+
+async def test_workers_of_a_template_that_moved_are_kept_where_they_run(tmp_path: Path) -> None:
+    before = Template(driver="docker", image="core")
+    endpoints.write(tmp_path, [before])
+    beside = Moved(tmp_path)
+    row = frames.LaunchRow(spec=spec("w1-0", version=before.version), state="wanted")
+    await beside.docker.start(row.spec, before)
+    beside.docker.gone = True
+    rounds = asyncio.create_task(beside.foreman.run())
+    try:
+        beside.hear(frames.Wanted(index=1, full=True, put=(row,)))
+        await beside.tells(frames.PlaceRow)
+        assert not any(isinstance(one, frames.GoneRow) for one in beside.told), "it may run there"
+        beside.docker.gone = False
+        await beside.tells(frames.WorkerRow, worker_id="w1-0", state="running")
+        beside.hear(frames.Wanted(index=2, full=False, drop=("w1-0",)))
+
+        async def forgotten() -> bool:
+            return endpoints.read(tmp_path) == ()
+
+        await until(forgotten, "the endpoint has none any more")
+        assert beside.flaky.starts == []
+    finally:
+        rounds.cancel()
+        await asyncio.wait((rounds,))
+        await beside.foreman.close()
+
+
+async def test_an_endpoint_is_recorded_before_its_first_start(tmp_path: Path) -> None:
+    template = Template(driver="docker", image="core", socket="unix:///run/a.sock")
+    beside = Moved(tmp_path)
+    beside.foreman.starts_at(template)
+    assert [choice.endpoint(one) for one in endpoints.read(tmp_path)] == [("docker", "unix:///run/a.sock")]
+    assert Records(tmp_path).ids() == [], "it is no worker's record"
+    (tmp_path / endpoints.FILE).write_text("{")
+    with pytest.raises(ValueError, match="remove it"):
+        endpoints.read(tmp_path)

@@ -19,8 +19,10 @@ from foreman_support import spec, until
 from clusterbroker.broker.foreman.drivers.port import Place
 from clusterbroker.broker.foreman.drivers.records import processes_of
 from clusterbroker.broker.foreman.frames import GoneRow, LaunchRow
+from clusterbroker.broker.foreman.templates import read_templates
 from clusterbroker.broker.node.foreman_link import Event
 from clusterbroker.broker.server import companion
+from clusterbroker.broker.server.foreman_desk import LOOK_S
 from clusterbroker.broker.server.foreman_process import MODULE, ForemanProcess
 from clusterbroker.broker.server.log import NodeLog
 
@@ -53,6 +55,7 @@ command = ["/not/there"]
         self.events: list[Event] = []
         self.launches: dict[str, LaunchRow] = {}
         self.index = 0
+        self.hangs = False
         self.process = self.made()
 
     def made(self) -> ForemanProcess:
@@ -72,8 +75,19 @@ command = ["/not/there"]
         self.process.wants(self.launches.values(), self.index)
 
     def want(self, worker_id: str, state: str = "wanted", **facts: Any) -> None:
+        known = read_templates(self.config)
+        template = known.get(facts.get("template", "core"))
+        facts["version"] = "" if template is None else template.version
         self.launches[worker_id] = LaunchRow(spec=spec(worker_id, **facts), state=state)
         self.tell()
+
+    async def lease_again(self) -> None:
+        """As a node's desk does, so that its foreman knows that it does not hang."""
+        while True:
+            lease = self.process.link._lease
+            if not self.hangs:
+                self.process.lease(lease.held, lease.caught_up)
+            await asyncio.sleep(LOOK_S)
 
     def gone(self, worker_id: str) -> GoneRow | None:
         return next((one for one in self.events if isinstance(one, GoneRow) and one.worker_id == worker_id), None)
@@ -108,7 +122,9 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     made = Node(tmp_path)
     made.process.begin(asyncio.get_running_loop())
     made.process.lease(True, True)
+    leases = asyncio.create_task(made.lease_again())
     yield made
+    leases.cancel()
     await made.process.end()
     for worker_id in ("w1-0", "w2-0"):
         await until(lambda worker_id=worker_id: no_process(worker_id), "no worker outlives its node")
@@ -190,6 +206,23 @@ async def test_what_no_fresh_map_wants_is_ended(node: Node) -> None:
     node.tell()
     await until(lambda: no_process("w1-0"), "a worker without a launch ends")
     assert node.gone("w1-0") is None
+
+
+async def test_nothing_starts_for_a_node_that_hangs(node: Node) -> None:
+    node.want("w1-0")
+    await node.runs("w1-0")
+    node.hangs = True
+
+    async def said() -> bool:
+        return "foreman.node_silent" in (node.directory / "stderr").read_text()
+
+    await until(said, "its foreman has noticed")
+    node.want("w2-0")
+    node.want("w1-0", "retiring")
+    await node.is_gone("w1-0")
+    assert node.started() == ["w1-0"]
+    node.hangs = False
+    await node.runs("w2-0")
 
 
 async def test_workers_of_keep_outlive_the_node_and_are_adopted(tmp_path: Path) -> None:

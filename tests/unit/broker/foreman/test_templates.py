@@ -101,7 +101,8 @@ def test_rule_66_a_file_of_another_user(tmp_path: Path) -> None:
 
 
 def test_a_launch_without_a_template() -> None:
-    assert fits(spec(), {"core": Template()}, "a.toml") == ""
+    assert fits(spec(version=Template().version), {"core": Template()}, "a.toml") == ""
+    assert "another one" in fits(spec(version="of before"), {"core": Template()}, "a.toml")
     why = fits(spec(), {"more": Template()}, "a.toml")
     assert "there is no [pools.core] in a.toml (there are: more)" in why
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.pools.messages import PlaceTold, PoolMessage, TemplateTold
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.levels import STARTED_WORKERS
 from clusterbroker.cluster.wiring.pool_entities import PoolSettings
 from tests.unit.broker.fronts.amqp091.harness import Client, Content, bodies
 from tests.unit.broker.node.node_cluster import Cluster
@@ -209,3 +211,35 @@ def test_a_time_to_live_counts_from_the_first_queue_whoever_owns_the_second() ->
     cluster.wait(2000)
     heard = [one.properties.correlation_id for one in client.hear() if isinstance(one, Content)]
     assert sorted(str(one) for one in heard) == sorted(key * 2 for key in KEYS)
+
+
+def test_places_are_told_from_their_feature_level_on() -> None:
+    cluster = Cluster("a", "b", level=STARTED_WORKERS - 1)
+    told = PlaceTold({"core": TemplateTold("v1", "subprocess")})
+    sent: list[Any] = []
+    for name in cluster.sites:
+        hub = cluster[name].node.role.hub
+        send = hub.send
+
+        def noted(peer: str, head: Any, *more: Any, send: Any = send) -> Any:
+            sent.append(head)
+            return send(peer, head, *more)
+
+        hub.send = noted
+    cluster["a"].node.pool_desk.tell_place(told)
+    cluster.order(c.DeclarePool(vhost="/", name="core", template="core"))
+    cluster.wait(500)
+    assert not [head for head in sent if isinstance(head, PoolMessage)], "a member of a release before drops the link"
+    members = tuple((member.name, member.incarnation) for member in cluster["a"].node.map.members())
+    cluster.order(c.RaiseLevel(level=STARTED_WORKERS, members=members))
+    cluster.wait(500)
+    assert cluster["b"].node.pool_desk.places["a"].told == told
+
+
+def test_a_pool_below_its_feature_level_is_at_rest() -> None:
+    cluster = Cluster("a", "b", level=STARTED_WORKERS - 1)
+    cluster.order(c.DeclarePool(vhost="/", name="core", template="core"))  # of a release before
+    survivor(cluster).publish("core", "42", b"x")
+    cluster.wait(2000)
+    waking = [cluster[name].node._wakes.next_ms for name in cluster.sites]
+    assert all(at_ms is None or at_ms > cluster.now_ms + 10 for at_ms in waking), (waking, cluster.now_ms)

@@ -244,9 +244,10 @@ def test_revoking_ends_it_at_every_node_and_returns_what_it_holds(broker: Broker
     if mark == "revoked":
         broker.revoke(broker.launch)
     else:
+        place = broker.sites[0].node  # the launch's
         broker.order(
             c.WorkersGone(
-                node=broker.node.options.name, incarnation=broker.node.options.incarnation,
+                node=place.options.name, incarnation=place.options.incarnation,
                 ended=(Ended(broker.launch.launch_id, 1),),
             )
         )  # fmt: skip

@@ -206,3 +206,38 @@ def test_workers_of_a_group_that_is_gone_are_revoked() -> None:
     world.fleet.group_changed("42")
     assert world.step() == ["revoke"]
     assert world.step() == []
+
+
+def test_a_late_start_that_the_log_did_not_revoke_is_revoked_again() -> None:
+    world = World("a", start_timeout_s=30)
+    world.require("42")
+    world.step()
+    world.now_s += 31
+    world.fleet.step(world.places, "a", world.now_s)
+    refused, world.fleet.commands = world.fleet.commands, []
+    assert [one.kind for one in refused] == ["revoke"]
+    for one in refused:
+        world.fleet.answered(one, False)
+    assert world.step(1.0) == ["revoke"]
+    assert "revoke" not in world.step(1.0), "once more, and not each time"
+
+
+def test_without_a_template_anywhere_workers_end_as_ever() -> None:
+    world = World("a", start_timeout_s=30)
+    world.require("42")
+    world.require("43")
+    world.step()
+    world.places["a"] = Place(PlaceTold({}), True)
+    held = world.map.pools.by_id[world.pool.pool_id]
+    del held.groups["43"]
+    world.fleet.group_changed("43")
+    assert world.step() == ["revoke"]
+    assert world.step(31.0) == ["revoke"]
+    assert [launch.revoked for launch in world.launches] == ["not ready after 30 s", "its group has ended"]
+    world = World("a")
+    world.require("42")
+    world.step()
+    world.places["a"] = Place(PlaceTold({}), True)
+    world.fleet = world.begun()
+    assert world.step() == [], "a controller that never saw a template"
+    assert world.step(200.0) == ["revoke"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from time import process_time
 
 from clusterbroker.broker.pools.facts import PlaceFacts, Scaling, Settings
 from clusterbroker.broker.pools.orders import Evict, Fail, Launch, Retire, Stop, SuspendPlace
@@ -101,7 +102,8 @@ def test_a_start_has_its_time() -> None:
     late = facts(group("k", worker("w", "starting"), ready=1))
     assert policy.step(late, 9.0) == []
     assert policy.step(late, 10.0) == [Stop("k", "w", "not ready after 10 s")]
-    assert policy.step(late, 11.0) == [], "told once"
+    again = [Stop("k", "w", "not ready after 10 s")]
+    assert policy.step(late, 11.0) == again, "the log may have refused the one before"
     assert policy.worker_gone(Gone("k", "w", "p", ready=False, asked=True), 12.0) == []
     assert policy.failures.on_trial("k"), "counted once, and not at its end as well"
 
@@ -210,3 +212,35 @@ def test_ten_thousand_idle_groups_are_passed_over() -> None:
     changed = {**everything.groups, "k5": replace(groups[5], ready=1)}
     policy.step(replace(everything, groups=changed), 70.0)
     assert len(policy._rested) == 9_999
+
+
+def test_keys_that_wait_for_room_are_not_measured_again() -> None:
+    policy = Policy(Settings(memory=100), 0.0)
+    waiting = facts(*(group(f"k{number}", ready=1) for number in range(3000)), places={"p": 0})
+    took_s = []
+    for at_s in range(4):
+        begun_s = process_time()
+        assert policy.step(waiting, float(at_s)) == []
+        took_s.append(process_time() - begun_s)
+    assert policy.effort < 1000, "the first step has measured all of them"
+    assert min(took_s[2:]) < took_s[0] / 2
+
+
+def test_a_key_that_waited_long_starts_as_soon_as_there_is_room() -> None:
+    policy = Policy(Settings(memory=100), 0.0)
+    groups = [group(f"k{number}", ready=1) for number in range(4)]
+    for at_s in range(100):
+        assert policy.step(facts(*groups, places={"p": 0}), float(at_s)) == []
+    assert policy.idle_s("k0", 100.0) == 0.0
+    assert policy.step(facts(*groups, places={"p": 200}), 100.0) == [launch("k0"), launch("k1")]
+    left = facts(group("k2", ready=0, state="draining"), places={"p": 200})
+    assert policy.step(left, 101.0) == [], "what it wished for is not what it wishes for"
+
+
+def test_what_comes_after_a_long_wait_came_at_once() -> None:
+    policy = Policy(Settings(memory=100), 0.0)
+    waiting = facts(group("k", ready=1, arrived=1), places={"p": 0})
+    for at_s in range(61):
+        policy.step(waiting, float(at_s))
+    policy.step(facts(group("k", ready=51, arrived=51), places={"p": 0}), 61.0)
+    assert policy._demands["k"].arrivals > 5, "50 within a second, not within the minute of the wait"

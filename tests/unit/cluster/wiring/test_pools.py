@@ -15,10 +15,10 @@ from clusterbroker.cluster.errors import (
     PreconditionFailed,
     WiringError,
 )
-from clusterbroker.cluster.ids import Epoch, LogIndex
+from clusterbroker.cluster.ids import Epoch, Incarnation, LogIndex
 from clusterbroker.cluster.wiring import cascade
 from clusterbroker.cluster.wiring import commands as c
-from clusterbroker.cluster.wiring.levels import WORKER_POOLS, check_ordered
+from clusterbroker.cluster.wiring.levels import STARTED_WORKERS, WORKER_POOLS, check_ordered
 from clusterbroker.cluster.wiring.map import ClusterMap
 from clusterbroker.cluster.wiring.pool_commands import Ended
 from clusterbroker.cluster.wiring.pool_entities import Group, Pool, PoolSettings
@@ -430,6 +430,38 @@ def test_pools_need_their_feature_level() -> None:
     with pytest.raises(PreconditionFailed, match=f"feature level {WORKER_POOLS}"):
         check_ordered(c.DeclarePool(vhost="/", name="core"), WORKER_POOLS - 1)
     check_ordered(c.DeclarePool(vhost="/", name="core"), WORKER_POOLS)
+    check_ordered(c.DeclarePool(vhost="/", name="core", template="noop"), WORKER_POOLS)
+    with pytest.raises(PreconditionFailed, match=f"feature level {STARTED_WORKERS}"):
+        check_ordered(c.DeclarePool(vhost="/", name="core", template="core"), STARTED_WORKERS - 1)
+
+
+@pytest.mark.parametrize("level", [STARTED_WORKERS - 1, STARTED_WORKERS])
+def test_a_place_alone_reports_its_launches_and_ends_with_them(level: int) -> None:
+    world = ClusterWorld()
+    members = tuple((member.name, member.incarnation) for member in world.map.members())
+    if world.map.level < level:
+        world.do(c.RaiseLevel(level=level, members=members))
+    assert world.map.level == level
+    pool = declare(world)
+    require(world, pool, "42")
+    (place, incarnation), (other, others) = members[0], members[1]
+    orphans = world.map.queue_by_id(pool.orphans)
+    orders = (("42", place, "v1"), ("42", place, "v1"), ("42", other, "v1"))
+    launches = world.do(c.LaunchWorkers(pool_id=pool.pool_id, epoch=orphans.epoch, workers=orders))
+
+    def reported(node: Any, of: Any, launch: Any) -> bool:
+        return bool(world.do(c.WorkersGone(node=node, incarnation=of, ended=(Ended(launch.launch_id, 0),))))
+
+    if level < STARTED_WORKERS:
+        assert reported(other, Incarnation(others + 1), launches[0]), "as releases before do"
+        return
+    assert not reported(other, others, launches[0])
+    assert not reported(place, Incarnation(incarnation + 1), launches[0])
+    assert reported(place, incarnation, launches[0])
+    world.do(c.FailNode(node=other, incarnation=others))
+    world.do(c.ForgetNode(node=other, accept_loss=True))
+    assert world.map.pools.launches(pool.pool_id) == (launches[1],)
+    assert ClusterMap.restored(world.map.snapshot()).digest() == world.map.digest()
 
 
 def test_an_error_is_the_answer_and_changes_nothing(world: World) -> None:

@@ -1,0 +1,79 @@
+"""The node's end of its foreman: what a foreman tells is cut to size, and is about its own place."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clusterbroker.broker.foreman.frames import GoneRow, PlaceRow, TemplateRow
+from clusterbroker.broker.node.foreman_link import ForemanLink
+from clusterbroker.broker.server.foreman_desk import ForemanDesk
+from clusterbroker.cluster.wiring import commands as c
+from tests.unit.broker.fronts.amqp091.harness import World
+
+
+class Desk:
+    """A desk of a real node, with a foreman in the test's hands."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.node = self.world.node
+        self.proposed: list[Any] = []
+        self.leases: list[tuple[bool, bool]] = []
+        propose = self.node.propose
+
+        def noted(command: Any, done: Any) -> None:
+            self.proposed.append(command)
+            propose(command, done)
+
+        self.node.propose = noted  # type: ignore[method-assign]
+        self.link = ForemanLink()
+        foreman = SimpleNamespace(
+            link=self.link, heard=None, wants=lambda *_: None, lease=lambda *lease: self.leases.append(lease)
+        )
+        loop = SimpleNamespace(
+            call_later=lambda *_: SimpleNamespace(cancel=lambda: None), call_soon=lambda what: what()
+        )
+        shell: Any = SimpleNamespace(node=self.node, loop=loop, listeners=[], schedule=lambda: None)
+        self.desk = ForemanDesk(shell, foreman)  # type: ignore[arg-type]
+        self.desk.begin()
+
+    def launched(self, place: str) -> Any:
+        pool = self.world.command(c.DeclarePool(vhost="/", name="core", template="core")).result
+        epoch = self.node.map.queue_by_id(pool.orphans).epoch  # type: ignore[union-attr]
+        known = {"pool_id": pool.pool_id, "epoch": epoch}
+        self.world.command(c.RequireGroups(keys=("42",), **known))
+        return self.world.command(c.LaunchWorkers(workers=(("42", place, "v1"),), **known)).result[0]
+
+
+def test_a_launch_of_another_place_is_not_reported() -> None:
+    desk = Desk()
+    other = desk.launched("elsewhere")
+    desk.desk.heard(GoneRow(worker_id=other.launch_id, exit=0))
+    assert not [one for one in desk.proposed if isinstance(one, c.WorkersGone)]
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"), [((137, 5), (137, 5)), ((-1, -5), (None, 0)), ((1 << 40, 1 << 70), (None, 1 << 62))]
+)
+def test_numbers_of_a_foreman_are_cut_to_size(said: tuple[int, int], kept: tuple[int | None, int]) -> None:
+    desk = Desk()
+    own = desk.launched(desk.node.options.name)
+    desk.desk.heard(GoneRow(worker_id=own.launch_id, exit=said[0], peak_bytes=said[1]))
+    (gone,) = (one for one in desk.proposed if isinstance(one, c.WorkersGone))
+    assert (gone.ended[0].exit_status, gone.ended[0].peak_bytes) == kept
+    desk.link.templates = {"core": TemplateRow(version="v1", driver="noop", max_workers=-1, memory_bytes=1 << 70)}
+    desk.link.place = PlaceRow(running=0, starting=0, memory_bytes=-1)
+    desk.desk.heard(desk.link.place)
+    told = desk.node.pool_desk.places[desk.node.options.name].told
+    assert (told.memory_bytes, told.templates["core"].max_workers) == (0, 0)
+    assert told.templates["core"].memory_bytes == 1 << 62
+
+
+def test_the_lease_is_told_at_each_look() -> None:
+    desk = Desk()
+    for _ in range(3):
+        desk.desk._look()
+    assert desk.leases == [(True, True)] * 4
