@@ -3,9 +3,9 @@
 A modified message returns, perhaps counted as failed, not for this link, or annotated. The dead letter of a rejected
 one has the error in its annotations.
 
-In rcv-settle-mode second the client hears that it is settled when that is committed, whatever the outcome, and only of
-what was carried out (`remote.settling`): of a link that is suspended meanwhile the rest is decided by the maps of its
-next attach.
+In rcv-settle-mode second the client hears that it is settled when that is committed, unless the message may come again
+on the same link at once, and only of what was carried out (`remote.settling`): of a link that is suspended meanwhile
+the rest is decided by the maps of its next attach.
 """
 
 from __future__ import annotations
@@ -44,21 +44,27 @@ def reject(node: Node, entries: Sequence[Any], outcome: Rejected) -> None:
 
 
 def return_together(
-    node: Node, entries: Sequence[Any], outcome: Composite, then: Callable[[Sequence[Any]], None]
+    node: Node, entries: Sequence[Any], outcome: Composite, then: Callable[[Sequence[Any]], None], may_come_again: bool
 ) -> None:
     """Gives deliveries of a session back to their queues. `then(some)` when what the log must hear of that (counts,
-    annotations, exclusions, and what a link does not hold any more) is committed on the copies in sync."""
+    annotations, exclusions, and what a link does not hold any more) is committed on the copies in sync.
+
+    `may_come_again`: their link is attached, and may be handed the same messages in this very turn, under the tags that
+    they had: then the client has to hear first that those are free (2.6.12), unless they are not for this link."""
     some, rest = entries[:RETURNS_AT_ONCE], entries[RETURNS_AT_ONCE:]
+    if is_early := may_come_again and not (isinstance(outcome, Modified) and outcome.undeliverable_here):
+        then(some)
     if isinstance(outcome, Modified):
         modify(node, some, outcome)
     else:
         give_back(node, some, requeue=True, counted=False)
-    ticket = Ticket(1, 1, lambda _: then(some))
-    for queue in dict.fromkeys(entry[1].ring.owner for entry in some):
-        queue.commit(CommitPart(), ticket, node.now_ms)
-    node.barrier(ticket)
+    if not is_early:
+        ticket = Ticket(1, 1, lambda _: then(some))
+        for queue in dict.fromkeys(entry[1].ring.owner for entry in some):
+            queue.commit(CommitPart(), ticket, node.now_ms)
+        node.barrier(ticket)
     if rest:
-        node.soon(lambda: return_together(node, rest, outcome, then))
+        node.soon(lambda: return_together(node, rest, outcome, then, may_come_again))
 
 
 def error_of(outcome: Composite) -> bytes:
@@ -90,7 +96,7 @@ def settle_first(
         if isinstance(outcome, Accepted | Rejected):
             settle_together(node, entries, outcome, done)
         else:
-            return_together(node, entries, outcome, lambda some: done(some, []))
+            return_together(node, entries, outcome, lambda some: done(some, []), may_come_again=False)
     done([], [])
 
 

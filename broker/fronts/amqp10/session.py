@@ -318,7 +318,7 @@ class Session:
             settle_together(node, entries, outcome, partial(self._settled, outcome))
             return
         if told:
-            return_together(node, entries, outcome, lambda done: self._tell(done, outcome))
+            return_together(node, entries, outcome, lambda done: self._tell(done, outcome), may_come_again=True)
             return
         if isinstance(outcome, Accepted):
             for _, consumer, seq in entries:

@@ -263,7 +263,7 @@ class Transactions:
                 then(Accepted())
 
         for entries, modified in known.modified:
-            return_together(self._session.access.node, entries, modified, returned)
+            return_together(self._session.access.node, entries, modified, returned, may_come_again=True)
         returned((None,))
 
     def _give_back(self, retired: Iterable[list[Any]], counted: bool = True) -> None:

@@ -24,6 +24,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     Flow,
     Modified,
     Rejected,
+    Released,
     Source,
     Target,
     TransactionalState,
@@ -223,7 +224,9 @@ def test_a_return_is_told_when_it_is_committed(
 ) -> None:
     """Else count and annotations are lost with node and owner, though the client was told."""
     if is_seeded:
-        monkeypatch.setattr(session, "return_together", lambda _node, entries, _outcome, then: then(entries))
+        monkeypatch.setattr(
+            session, "return_together", lambda _node, entries, _outcome, then, may_come_again: then(entries)
+        )
     world: Any = World() if where == "alone" else Cluster("a", "b", "c")
     site = world if where == "alone" else world["b"]
     site.client().declare("q")
@@ -236,7 +239,8 @@ def test_a_return_is_told_when_it_is_committed(
     sites = [site] if where == "alone" else world.running
     for one in sites:
         one.disk_waits = True
-    state = Modified(delivery_failed=True, message_annotations={"x-opt-why": "late"})
+    annotations = {"x-opt-why": "late"}
+    state = Modified(delivery_failed=True, undeliverable_here=True, message_annotations=annotations)
     assert bool(settle(peer, 0, state)) == is_seeded
     if is_seeded:
         return
@@ -251,6 +255,20 @@ def test_a_return_is_told_when_it_is_committed(
     if not lasting:
         ((_, again),) = reader.take()
         assert (again.header.delivery_count, again.annotations["x-opt-why"]) == (1, "late")
+
+
+@pytest.mark.parametrize("state", [Released(), Modified(delivery_failed=True)], ids=["released", "modified"])
+def test_a_tag_is_free_before_its_message_comes_again(state: Any) -> None:
+    """2.6.12: a delivery-tag is of one unsettled delivery of its link, and here it is the message's."""
+    world = World()
+    world.client().declare("q")
+    fill(world, 1)
+    peer = enter(world)
+    assert len(Link(peer).take(2)) == 1
+    heard = peer.say(Disposition(role=True, first=0, settled=False, state=state)) + peer.raw(b"")
+    assert [type(frame.body) for frame in heard if isinstance(frame.body, Disposition | Transfer)] == [
+        Disposition, Transfer,
+    ]  # fmt: skip
 
 
 def _letter(site: Any) -> tuple[Any, Any]:
