@@ -6,8 +6,8 @@
     GoneRow                     --> WorkersGone, and why to the controller
 
 The foreman is told of launches only while the map is caught up: this process is registered in it, so it has all that
-was there when the process began. Changes of WANTS_S are told together. It is told of the lease every LOOK_S. A GoneRow comes again until the map has dropped
-its launch, so a command that fails is given up.
+was there when the process began. Changes of WANTS_S are told together. It is told of the lease every LOOK_S. A GoneRow
+comes again until the map has dropped its launch, so a command that fails is given up.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ForemanDesk:
         self._due = False
         self._wants_s = 0.0
         """Loop time before which launches are not looked at again."""
-        self._specs: dict[str, tuple[Launch, LaunchRow]] = {}
+        self._specs: dict[str, LaunchRow] = {}
         self._specs_of: tuple[Any, ...] = ()
         """What the specs were made of, beside their launches."""
         self._lease: tuple[bool, bool] | None = None
@@ -122,11 +122,12 @@ class ForemanDesk:
         for pool in starting:
             for launch in pools.launches(pool.pool_id):
                 if launch.place == own:
-                    before, row = known.get(launch.launch_id, (None, None))
-                    if row is None or before != launch:
-                        state = "revoked" if launch.revoked else "wanted"
-                        row = LaunchRow(spec=self._spec(pool, launch, addresses), state=state)
-                    self._specs[launch.launch_id] = launch, row
+                    state = "revoked" if launch.revoked else "wanted"
+                    row = known.get(launch.launch_id)
+                    if row is None or row.state != state:
+                        spec = self._spec(pool, launch, addresses) if row is None else row.spec
+                        row = LaunchRow(spec=spec, state=state)
+                    self._specs[launch.launch_id] = row
                     yield row
 
     def _spec(self, pool: Pool, launch: Launch, addresses: list[tuple[str, str]]) -> WorkerSpec:

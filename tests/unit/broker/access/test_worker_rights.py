@@ -84,4 +84,4 @@ def test_settled_requests_are_forgotten(rights: WorkerRights) -> None:
     for tag in range(50 * FORGET_AT):
         ledger.tags = {tag}
         rights.took(ledger, tag, request(f"q{tag}"))
-    assert len(rights._addresses) <= 2 * FORGET_AT  # noqa: SLF001 - memory is what is looked at
+    assert len(rights._addresses) <= 2 * FORGET_AT
