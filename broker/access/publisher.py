@@ -31,7 +31,9 @@ from clusterbroker.broker.node.counts import ChannelCounts, ExchangeCounts
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.link_deliveries import Tagged
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.broker.routing.labour import STEPS_AT_ONCE, TooCostly
+from clusterbroker.broker.routing.labour import DELIVERIES_AT_ONCE as DELIVERIES_AT_ONCE
+from clusterbroker.broker.routing.labour import DELIVERY_STEPS as DELIVERY_STEPS
+from clusterbroker.broker.routing.labour import TooCostly
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.cluster.wiring.entities import Segment
 from clusterbroker.cluster.wiring.pool_table import closed
@@ -58,9 +60,6 @@ def run_of(named: Named | None) -> Run | None:
 ROUTES_MAX: Final = 1024
 TARGETS_AT_ONCE: Final = 5_000
 """Queues that get a message in one turn; their own turns and the group that they write take as long again."""
-DELIVERY_STEPS: Final = 2
-"""A message that goes into a queue."""
-DELIVERIES_AT_ONCE: Final = STEPS_AT_ONCE // DELIVERY_STEPS
 REPLY_KEY: Final = REPLY_TO.encode() + b"."
 
 
