@@ -31,6 +31,7 @@ from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import Member
 from clusterbroker.cluster.errors import Unavailable
+from clusterbroker.cluster.ids import index_of
 from clusterbroker.cluster.wiring.commands import BindGroup, DropGroup, UnbindGroup
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.map import Applied
@@ -240,7 +241,7 @@ class GroupQueue(Queue):
                 workers[member.worker] = workers.get(member.worker, 0) + (member.held_most if ring.unacked else 0)
         return GroupTold(
             self._part.pool_id, self._part.key, ring.ready, ring.unacked, ring.next_seq - 1, ring.acked,
-            int(self._service_ms), workers, self._draining,
+            int(self._service_ms), workers, self._draining, index_of(self.entity.queue_id), self.entity.epoch,
         )  # fmt: skip
 
     @staticmethod

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from clusterbroker.broker.trial.nodes import LocalCluster
+
 from .channel import Channel
-from .delay.test_lasting import Nodes
+from .own_nodes import OwnNodes
 from .wire import Connection
 
 Name = Callable[[str], str]
@@ -148,8 +150,8 @@ def test_its_queue_is_closed_and_goes_with_it(recent: Recent, connection: Connec
 
 
 @pytest.fixture
-def nodes(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Nodes]:
-    made = Nodes(tmp_path, request.param)
+def nodes(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[OwnNodes]:
+    made = OwnNodes(LocalCluster(tmp_path, request.param))
     try:
         yield made
     finally:
@@ -158,7 +160,7 @@ def nodes(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Nodes]:
 
 @pytest.mark.skipif("CONFORMANCE_URL" in os.environ, reason="it kills a node of its own")
 @pytest.mark.parametrize("nodes", [3], indirect=True)
-def test_the_history_survives_the_leader_of_its_queue(nodes: Nodes) -> None:
+def test_the_history_survives_the_leader_of_its_queue(nodes: OwnNodes) -> None:
     Recent(nodes.channel("a"), "recent", 3).publish(*numbers(0, 5), delivery_mode=2)
     owner = nodes.owner("amq.history.recent")
     other = next(one for one in nodes.cluster.names if one != owner)
