@@ -136,7 +136,8 @@ class Publisher:
         if segment is not None:
             return self._staging(segment, key)
         access.check("write", "exchange", exchange)
-        access.check_key(exchange, key)
+        if not self._unheard(exchange, key):
+            access.check_key(exchange, key)
         if not exchange and key.startswith(REPLY_TO + "."):
             return Route(uncacheable=True)
         route = self.route(exchange, key, lambda: None)
@@ -150,13 +151,20 @@ class Publisher:
         return route
 
     def route(self, exchange: str, key: str, *asked: Any) -> Route[QueueHandle]:
-        """As `Router.route`, without queues that want nothing of this container. Refuses one that costs too much."""
+        """As `Router.route`, without queues that want nothing of this container, and to none from somebody whose answer
+        may not be heard. Refuses one that costs too much."""
         vhost = self._access.vhost
+        if self._unheard(exchange, key):
+            return Route()
         route = affordable(vhost.router.route, exchange, key, *asked)
         if not self.container or not vhost.no_local:
             return route
         wanted = {name for name in route.queues if vhost.no_local.get(name) != self.container}
         return route if len(wanted) == len(route.queues) else route.without(wanted)
+
+    def _unheard(self, exchange: str, key: str) -> bool:
+        unheard = self._access.rights.unheard
+        return unheard is not None and not exchange and unheard(key)
 
     def ways(self, exchange: str, key: str) -> tuple[Route[QueueHandle], Route[QueueHandle]] | None:
         """As `Router.ways`, for batches that `content.delays.runs` can divide."""

@@ -54,7 +54,12 @@ def test_an_address_that_the_publisher_may_not_use_is_none_of_the_workers(rights
     rights.took(ledger, 1, request("victim", answerable=False))
     rights.took(ledger, 2, request("own"))
     assert not rights.may_publish("", "victim")
+    assert rights.unheard("victim"), "an answer there is no mistake of the worker's"
+    assert not rights.unheard("other")
     assert rights.may_publish("", "own")
+    assert not rights.unheard("own")
+    ledger.tags = set()
+    assert not rights.unheard("victim")
 
 
 def test_an_address_is_the_workers_while_a_request_of_it_is_held(rights: WorkerRights) -> None:
