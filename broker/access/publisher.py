@@ -31,7 +31,9 @@ from clusterbroker.broker.node.counts import ChannelCounts, ExchangeCounts
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.link_deliveries import Tagged
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.broker.routing.labour import STEPS_AT_ONCE, TooCostly
+from clusterbroker.broker.routing.labour import DELIVERIES_AT_ONCE as DELIVERIES_AT_ONCE
+from clusterbroker.broker.routing.labour import DELIVERY_STEPS as DELIVERY_STEPS
+from clusterbroker.broker.routing.labour import TooCostly
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.cluster.wiring.entities import Segment
 from clusterbroker.cluster.wiring.pool_table import closed
@@ -58,9 +60,6 @@ def run_of(named: Named | None) -> Run | None:
 ROUTES_MAX: Final = 1024
 TARGETS_AT_ONCE: Final = 5_000
 """Queues that get a message in one turn; their own turns and the group that they write take as long again."""
-DELIVERY_STEPS: Final = 2
-"""A message that goes into a queue."""
-DELIVERIES_AT_ONCE: Final = STEPS_AT_ONCE // DELIVERY_STEPS
 REPLY_KEY: Final = REPLY_TO.encode() + b"."
 
 
@@ -137,7 +136,8 @@ class Publisher:
         if segment is not None:
             return self._staging(segment, key)
         access.check("write", "exchange", exchange)
-        access.check_key(exchange, key)
+        if not self._unheard(exchange, key):
+            access.check_key(exchange, key)
         if not exchange and key.startswith(REPLY_TO + "."):
             return Route(uncacheable=True)
         route = self.route(exchange, key, lambda: None)
@@ -151,13 +151,20 @@ class Publisher:
         return route
 
     def route(self, exchange: str, key: str, *asked: Any) -> Route[QueueHandle]:
-        """As `Router.route`, without queues that want nothing of this container. Refuses one that costs too much."""
+        """As `Router.route`, without queues that want nothing of this container, and to none from somebody whose answer
+        may not be heard. Refuses one that costs too much."""
         vhost = self._access.vhost
+        if self._unheard(exchange, key):
+            return Route()
         route = affordable(vhost.router.route, exchange, key, *asked)
         if not self.container or not vhost.no_local:
             return route
         wanted = {name for name in route.queues if vhost.no_local.get(name) != self.container}
         return route if len(wanted) == len(route.queues) else route.without(wanted)
+
+    def _unheard(self, exchange: str, key: str) -> bool:
+        unheard = self._access.rights.unheard
+        return unheard is not None and not exchange and unheard(key)
 
     def ways(self, exchange: str, key: str) -> tuple[Route[QueueHandle], Route[QueueHandle]] | None:
         """As `Router.ways`, for batches that `content.delays.runs` can divide."""

@@ -42,6 +42,10 @@ class Rights(Protocol):
         time; None: any may."""
 
     @property
+    def unheard(self) -> Callable[[str], bool] | None:
+        """Whether what is published to the default exchange with this key goes nowhere; None: nothing does."""
+
+    @property
     def took(self) -> Callable[[Any, int, Any], None] | None:
         """Called with each delivery that is handed out: ledger of the session, tag, message. None: not wanted."""
 
@@ -50,7 +54,7 @@ class AccountRights:
     """Of a user of the broker. A deleted one has none, until its connection is closed."""
 
     __slots__ = ("_map", "_user")
-    may_publish = took = None
+    may_publish = took = unheard = None
 
     def __init__(self, map_: ClusterView, user: str) -> None:
         self._map = map_

@@ -206,14 +206,14 @@ def enter(access: Authorization, name: str, trusted: bool) -> None:
     limit = known.limits.connections_max if known is not None else None
     if limit is not None and 0 <= limit <= node.occupancy.of_user(user):
         raise not_allowed(f"Connection refused for user '{user}': user connection limit ({limit}) is reached")
-    node.occupancy.entered(name, user)
+    node.occupancy.entered(name, user, access.connection_id)
     access.enter(vhost)
 
 
 def leave(access: Authorization) -> None:
     """The client is gone. One that has entered no vhost counts nowhere."""
     if access.entered is not None:
-        access.node.occupancy.left(access.vhost.name, access.user)
+        access.node.occupancy.left(access.vhost.name, access.user, access.connection_id)
 
 
 def check_session(access: Authorization) -> None:

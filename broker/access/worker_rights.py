@@ -2,7 +2,9 @@
 
     read     the queue of its key
     write    the pool's exchange of reports; the pool's delayed exchange under its own key (a request that it puts off);
-             the default exchange, for reply addresses of requests that it holds at that moment
+             the default exchange, for reply addresses of requests that it holds at that moment, and whose publisher may
+             hear an answer there (flag ANSWERABLE, `broker.access.pool_requests`): a worker has no more rights than
+             those whom it serves. An answer to any other address of a request that it holds is taken, and goes nowhere
 
 Each connection has rights of its own, for what is held is its own. A launch that is revoked, or gone, has none.
 """
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.cluster.wiring.authorization import PermissionKind, TopicPermissionKind
+from clusterbroker.journal.layout import ANSWERABLE
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
@@ -30,17 +33,54 @@ class Ledger(Protocol):
         """Whether this delivery is not settled yet."""
 
 
+class _Addresses:
+    """Of requests that are held: the address of each."""
+
+    __slots__ = ("_count", "_forget_at", "_held")
+
+    def __init__(self) -> None:
+        self._held: dict[str, list[tuple[Ledger, int]]] = {}
+        """Address -> deliveries that may be held, the newest last."""
+        self._count = 0
+        self._forget_at = FORGET_AT
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, address: str, ledger: Ledger, tag: int) -> None:
+        if self._count >= self._forget_at:
+            held = {at: [one for one in some if one[0].holds(one[1])] for at, some in self._held.items()}
+            self._held = {at: some for at, some in held.items() if some}
+            self._count = sum(map(len, self._held.values()))
+            self._forget_at = max(FORGET_AT, 2 * self._count)
+        self._held.setdefault(address, []).append((ledger, tag))
+        self._count += 1
+
+    def has(self, address: str) -> bool:
+        """Whether a request of it is held. What is settled is looked at once."""
+        found = self._held.get(address)
+        while found:
+            ledger, tag = found[-1]
+            if ledger.holds(tag):
+                return True
+            found.pop()
+            self._count -= 1
+        self._held.pop(address, None)
+        return False
+
+
 class WorkerRights:
     """See the module (`broker.access.rights.Rights`)."""
 
-    __slots__ = ("_addresses", "_forget_at", "_launch_id", "_map")
+    __slots__ = ("_addresses", "_deaf", "_launch_id", "_map")
     tags: tuple[str, ...] = ()
 
     def __init__(self, map_: ClusterView, launch_id: str) -> None:
         self._map = map_
         self._launch_id = launch_id
-        self._addresses: dict[tuple[Ledger, int], str] = {}
-        self._forget_at = FORGET_AT
+        self._addresses = _Addresses()
+        self._deaf = _Addresses()
+        """Where the publisher of a request may not hear an answer."""
 
     @property
     def _launch(self) -> Launch | None:
@@ -85,9 +125,12 @@ class WorkerRights:
             return True
         if exchange == names.delayed:
             return key == launch.key
-        return not exchange and any(
-            address == key and ledger.holds(tag) for (ledger, tag), address in self._addresses.items()
-        )
+        return not exchange and self._addresses.has(key)
+
+    def unheard(self, key: str) -> bool:
+        """Whether what is published there by the default exchange goes nowhere: it answers a request whose publisher
+        may not hear it there. To refuse it would end the worker's channel, for what a caller wrote."""
+        return self._launch is not None and self._deaf.has(key) and not self._addresses.has(key)
 
     def took(self, ledger: Ledger, tag: int, message: Message) -> None:
         """A delivery is handed out, under this tag of the session's ledger."""
@@ -95,9 +138,5 @@ class WorkerRights:
             address: Any = properties_of(message).reply_to
         except Exception:  # a message that cannot be read here has no address that may be answered
             return
-        if not address:
-            return
-        if len(self._addresses) >= self._forget_at:
-            self._addresses = {one: text for one, text in self._addresses.items() if one[0].holds(one[1])}
-            self._forget_at = max(FORGET_AT, 2 * len(self._addresses))
-        self._addresses[ledger, tag] = address
+        if address:
+            (self._addresses if message.flags & ANSWERABLE else self._deaf).add(address, ledger, tag)

@@ -14,7 +14,11 @@ NAME_BYTES_MAX: Final = 255
 """Of a host, a label of which has LABEL_BYTES_MAX, and of a vhost."""
 LABEL_BYTES_MAX: Final = 63
 MASK: Final = "***"
-_PASSWORD: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://[^/?#]*?):[^/?#]*@")
+_SCHEME: Final = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):")
+_URI: Final = re.compile(r"://|^\s*amqps?:", re.IGNORECASE)
+_PASSWORD: Final = re.compile(r"(://[^:]*):.*@", re.DOTALL)
+"""To the last @: a password that is not encoded may have any sign in it."""
+_KEY_PASSWORD: Final = re.compile(r"([?&]password=)[^&]*", re.IGNORECASE)
 
 
 class Place(NamedTuple):
@@ -64,6 +68,8 @@ def place(uri: str) -> Place:
     """
     if len(uri) > URI_BYTES_MAX:
         raise ValueError(f"a URI has {URI_BYTES_MAX} characters at most")
+    if uri[:1].isspace():
+        raise ValueError("a URI begins with white space")
     if not uri.isprintable() or not unquote(uri).isprintable():
         raise ValueError("a URI has a control character, or %00 to %1F")
     try:
@@ -101,11 +107,27 @@ def place(uri: str) -> Place:
 
 
 def masked(value: Any) -> Any:
-    """A value of JSON in which each URI has MASK for its password."""
+    """A value of JSON in which each URI has MASK for its password. Of what looks like a URI and is none that `place`
+    takes, only the scheme is left: a password may stand anywhere in it."""
     if isinstance(value, str):
-        return _PASSWORD.sub(rf"\1:{MASK}@", value)
+        return _masked(value) if _URI.search(value) else value
     if isinstance(value, dict):
         return {name: masked(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [masked(one) for one in value]
     return value
+
+
+def _masked(text: str) -> str:
+    scheme = _SCHEME.match(text)
+    if scheme is None or not text.startswith("//", scheme.end()) or not _is_place(text):
+        return MASK if scheme is None else f"{scheme[1]}://{MASK}"
+    return _KEY_PASSWORD.sub(rf"\1{MASK}", _PASSWORD.sub(rf"\1:{MASK}@", text, count=1))
+
+
+def _is_place(uri: str) -> bool:
+    try:
+        place(uri)
+    except ValueError:
+        return False
+    return True

@@ -30,6 +30,8 @@ ANEW_BYTES: Final = 1 << 20
 CONFIRM_S: Final = 60.0
 READ_S: Final = 30.0
 """Between two messages."""
+AGAIN_S: Final = 1.0
+"""From a look at a queue that seems empty to the next."""
 BYTES_MAX: Final = 32 << 20
 """Of all records: two summaries and what was written between them is a fraction of it."""
 MESSAGES_MAX: Final = 1 << 20
@@ -57,15 +59,15 @@ class QueueLedger:
         channel.lost.add_done_callback(lambda _: self._moved.set())
 
     @classmethod
-    async def open(cls, where: Place, queue: str, name: str) -> QueueLedger:
-        """`name`: begins the producer of a new one; a ledger with another one is that of another bridge, and what it
-        knows is forgotten. Raises Lost, BadLedger."""
+    async def open(cls, where: Place, queue: str, name: str, *, new: bool = False) -> QueueLedger:
+        """`new`: the queue was made just now, so nothing can be in it. `name`: begins the producer of a new ledger; one
+        with another producer is that of another bridge, and what it knows is forgotten. Raises Lost, BadLedger."""
         channel = await Channel.open(where, "clusterbroker bridge")
         self = cls(channel, queue)
         try:
             await locked(channel, queue)
             await channel.call(m.ConfirmSelect(), m.ConfirmSelectOk)
-            found = await self._read()
+            found = await self._read(await self._count(new))
             # in a thread: a node has other work meanwhile, and a lease to keep
             self.state = await asyncio.to_thread(_opened, found, name)
             await self._replace()
@@ -79,7 +81,9 @@ class QueueLedger:
         await self._put(b"".join(map(framed, bodies)))
         if self._size > ANEW_BYTES and bodies[-1][:1] == closed(0)[:1]:
             self._size = 0
-            found = await self._read()
+            found = await self._read(await self._count(new=False))
+            if not found:
+                raise Lost(f"{self.channel.where}: queue '{self._queue}' hands out none of its records")
             self.state = await asyncio.to_thread(_folded, found)
             await self._replace()
 
@@ -87,12 +91,32 @@ class QueueLedger:
         """May be called again."""
         await self.channel.close()
 
-    async def _read(self) -> list[bytes]:
-        """All records, none acknowledged."""
+    async def _declared(self) -> int:
+        declared = await self.channel.call(m.QueueDeclare(queue=self._queue, passive=True), m.QueueDeclareOk)
+        return declared.message_count
+
+    async def _count(self, new: bool) -> int:
+        """Records that are ready. That there is none is believed after a second look, later and by basic.get: a count
+        may be seconds old (RabbitMQ's quorum queues), and what a lost connection held comes back a little later than
+        its lock is free. Raises Lost."""
+        count = await self._declared()
+        until_s = time.monotonic() + READ_S
+        while not count and not new:
+            await asyncio.sleep(AGAIN_S)
+            got = await self.channel.call(m.BasicGet(queue=self._queue), m.Method)
+            if not isinstance(got, m.BasicGetOk):
+                return await self._declared()
+            self.channel.send(m.BasicNack(delivery_tag=got.delivery_tag, requeue=True))
+            count = await self._declared()
+            if not count and time.monotonic() > until_s:
+                raise Lost(f"{self.channel.where}: queue '{self._queue}' has records, and counts none")
+        return count
+
+    async def _read(self, count: int) -> list[bytes]:
+        """So many records, none acknowledged."""
         channel = self.channel
-        declared = await channel.call(m.QueueDeclare(queue=self._queue, passive=True), m.QueueDeclareOk)
-        reader = self._reader = _Reader(channel, declared.message_count)
-        if not declared.message_count:
+        reader = self._reader = _Reader(channel, count)
+        if not count:
             return []
         channel.send(m.BasicConsume(queue=self._queue, consumer_tag=TAG))
         try:
@@ -101,7 +125,7 @@ class QueueLedger:
                 async with asyncio.timeout(READ_S):
                     await self._moved.wait()
         except TimeoutError:
-            told = f"queue '{self._queue}' did not hand out all {declared.message_count} records: {reader.missing} miss"
+            told = f"queue '{self._queue}' did not hand out all {count} records: {reader.missing} miss"
             raise Lost(f"{channel.where}: {told}") from None
         if channel.lost.done():
             raise channel.lost.result()

@@ -125,14 +125,14 @@ class Standing:
             status.counted = is_ours(destination)
             if not bridge.exchange:
                 assert bridge.key is not None, "a queue has a name"
-                destination = await _declared(destination, bridge.key, dict(bridge.target_arguments))
+                destination, _ = await _declared(destination, bridge.key, dict(bridge.target_arguments))
             if status.counted:
                 ledger_queue = bridge.own_queue
-                destination = await _declared(destination, ledger_queue, {})
-                ledger = await QueueLedger.open(target, ledger_queue, self._ledger_name)
+                destination, made = await _declared(destination, ledger_queue, {})
+                ledger = await QueueLedger.open(target, ledger_queue, self._ledger_name, new=made)
                 ledger.channel.on_blocked = partial(self._blocked, ledger.channel)
             source = await Channel.open(origin, "clusterbroker bridge", destination.frame_max)
-            source = await _declared(source, bridge.queue, dict(bridge.queue_arguments))
+            source, _ = await _declared(source, bridge.queue, dict(bridge.queue_arguments))
             if bridge.bound_to is not None:
                 exchange, key = bridge.bound_to
                 bind = m.QueueBind(queue=bridge.queue, exchange=exchange, routing_key=key)
@@ -193,8 +193,9 @@ class Standing:
         return tell
 
 
-async def _declared(channel: Channel, queue: str, arguments: dict[str, object]) -> Channel:
-    """The channel, or a new one in its place; the queue is there, made if it was not. Raises Lost."""
+async def _declared(channel: Channel, queue: str, arguments: dict[str, object]) -> tuple[Channel, bool]:
+    """The channel, or a new one in its place; the queue is there, and whether it was made. Raises Lost."""
+    made = False
     try:
         await channel.call(m.QueueDeclare(queue=queue, passive=True), m.QueueDeclareOk)
     except Lost as lost:
@@ -203,7 +204,8 @@ async def _declared(channel: Channel, queue: str, arguments: dict[str, object]) 
         channel = await Channel.open(channel.where, "clusterbroker bridge", channel.frame_max)
         declare = m.QueueDeclare(queue=queue, durable=True, arguments=arguments)  # type: ignore[arg-type]
         await channel.call(declare, m.QueueDeclareOk)
-    return channel
+        made = True
+    return channel, made
 
 
 def _digest(*words: str) -> str:

@@ -44,7 +44,8 @@ class ForemanLink:
         """What to send; nothing while no foreman is there, or if nothing is new."""
         assert index >= self._index, "the map goes forward"
         rows = {row.spec.worker_id: row for row in launches}
-        put = tuple(row for worker_id, row in rows.items() if self._rows.get(worker_id) != row)
+        known = self._rows
+        put = tuple(row for name, row in rows.items() if (was := known.get(name)) is not row and was != row)
         drop = tuple(self._rows.keys() - rows.keys())
         for worker_id in drop:
             self.workers.pop(worker_id, None)

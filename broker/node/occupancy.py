@@ -13,7 +13,7 @@ counted: after its death its clients come here, and must not be refused for thei
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from clusterbroker.broker.node.messages import Occupied
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Occupancy:
     """Of one node. `moved` says that connections came or went; whoever tells it to others takes it back."""
 
-    __slots__ = ("_elsewhere", "channels", "channels_of_user", "moved", "users", "vhosts")
+    __slots__ = ("_connections", "_elsewhere", "channels", "channels_of_user", "moved", "users", "vhosts")
 
     def __init__(self) -> None:
         self.vhosts: Counter[str] = Counter()
@@ -35,18 +35,23 @@ class Occupancy:
         self.channels = 0
         self.channels_of_user: Counter[str] = Counter()
         self.moved = False
+        self._connections: dict[str, dict[str, None]] = {}
         self._elsewhere: dict[str, tuple[Counter[str], Counter[str]]] = {}
 
-    def entered(self, vhost: str, user: str) -> None:
+    def entered(self, vhost: str, user: str, connection_id: str) -> None:
         """A connection was opened."""
         self.vhosts[vhost] += 1
         self.users[user] += 1
+        self._connections.setdefault(user, {})[connection_id] = None
         self.moved = True
 
-    def left(self, vhost: str, user: str) -> None:
+    def left(self, vhost: str, user: str, connection_id: str) -> None:
         """It is gone."""
         _less(self.vhosts, vhost)
         _less(self.users, user)
+        del self._connections[user][connection_id]
+        if not self._connections[user]:
+            del self._connections[user]
         self.moved = True
 
     def channel_began(self, user: str) -> None:
@@ -56,6 +61,10 @@ class Occupancy:
     def channel_ended(self, user: str) -> None:
         self.channels -= 1
         _less(self.channels_of_user, user)
+
+    def connections_of(self, user: str) -> Iterable[str]:
+        """Ids of a user's connections here."""
+        return tuple(self._connections.get(user, ()))
 
     def of_vhost(self, name: str) -> int:
         """Connections, as far as this node knows."""

@@ -121,11 +121,12 @@ class NodePools:
     def launch_changed(self, launch: Launch) -> None:
         """A worker was ordered, revoked, or is gone. Its connections end with its launch: that is the fence."""
         known = self._node.map.pools.launch(launch.launch_id)
-        user = user_of(launch.launch_id)
-        if (known is None or known.revoked) and user in self._node.occupancy.users:
-            for connection in tuple(self._node.clients.values()):
-                if connection.user == user:
-                    self._node.setting_aside.notify(connection, connection.review_rights)
+        if known is not None and not known.revoked:
+            return
+        for connection_id in self._node.occupancy.connections_of(user_of(launch.launch_id)):
+            connection = self._node.clients.get(connection_id)
+            if connection is not None:
+                self._node.setting_aside.notify(connection, connection.review_rights)
 
     def _tell(self, queue_id: QueueId) -> None:
         queue = self._node.queues.get(queue_id)

@@ -93,6 +93,7 @@ class NodeCore(Protocol):
     proposals: list[tuple[AnyCommand, Callable[[Applied], None]]]
     queues: dict[int, LocalQueue]
     stopwatch: Callable[[], int]
+    throttled: bool
     touched: dict[Ring, None]
     unwritten_bytes: int
     urgent: bool

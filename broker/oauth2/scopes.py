@@ -42,7 +42,7 @@ class Grants:
     __slots__ = ("_grants", "tags")
     gone = ""
     """Its connection ends with the token, which its connection watches."""
-    may_publish = took = None
+    may_publish = took = unheard = None
     """Nothing is looked at by key or delivery."""
 
     def __init__(self, grants: Iterable[Grant] = (), tags: Iterable[str] = ()) -> None:

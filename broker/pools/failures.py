@@ -63,7 +63,8 @@ class Failures:
     """Runs of failures by group and by place."""
 
     def __init__(self, start_failures_max: int) -> None:
-        self._max = start_failures_max
+        self.failures_max = start_failures_max
+        """In a row, with which a group is failed."""
         self._groups: dict[str, _Group] = {}
         self._places: dict[str, _Place] = {}
         self._left: set[str] = set()
@@ -78,7 +79,7 @@ class Failures:
         group.failures += 1
         group.level += 1
         group.at_s = now_s
-        if group.failures >= self._max:
+        if group.failures >= self.failures_max:
             group.until_s = now_s + FAILED_S
             return group.until_s
         self._back_off(group, key, now_s)
@@ -131,7 +132,11 @@ class Failures:
     def failed_until(self, key: str, now_s: float) -> float | None:
         """The end of the group's time as failed; None: it is not."""
         group = self._groups.get(key)
-        return group.until_s if group is not None and group.failures >= self._max and now_s < group.until_s else None
+        return (
+            group.until_s
+            if group is not None and group.failures >= self.failures_max and now_s < group.until_s
+            else None
+        )
 
     def may_start(self, key: str, now_s: float) -> bool:
         group = self._groups.get(key)

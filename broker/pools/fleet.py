@@ -108,6 +108,8 @@ class Fleet:
         self._begun_s = now_s
         self._template: TemplateTold | None = None
         self._policy: Policy | None = None
+        self._before: Policy | None = None
+        """Of other settings: what it knows of failures goes on."""
         self._facts: dict[str, GroupFacts] = {}
         self._dirty: dict[str, None] = {group.key: None for group in table.groups(pool.pool_id)}
         self._told: dict[str, _Told] = {}
@@ -130,7 +132,7 @@ class Fleet:
     def pool_changed(self, pool: Pool) -> None:
         """It was set, paused, resumed or deleted."""
         if pool.settings != self.pool.settings:
-            self._policy = None
+            self._before, self._policy = self._policy or self._before, None
         self.pool = pool
         self._wakes = True
 
@@ -165,6 +167,8 @@ class Fleet:
         if self._table.group(self.pool.pool_id, group.key) is None:
             return
         told = self._told.setdefault(group.key, _Told())
+        if told.group is not None and group.declared and group.told_by < told.group.told_by:
+            return
         before, told.group = told.group, group
         for worker_id, held in group.workers.items():
             known = self._known.get(worker_id)
@@ -203,8 +207,9 @@ class Fleet:
 
     def retry(self, key: str) -> None:
         """An operator's word: start again now."""
-        if self._policy is not None:
-            self._policy.retry(key)
+        for policy in (self._policy, self._before):
+            if policy is not None:
+                policy.retry(key)
         self._wakes = True
 
     def _know(self, launch: LaunchEntity, now_s: float) -> _Known:
@@ -276,7 +281,10 @@ class Fleet:
             template = self._template or NO_TEMPLATE
         if self._policy is None or self._memory_of(template) != self._memory_of(self._template):
             taken_over = self._taken_over and now_s < self._begun_s + LOST_PLACE_S
+            before, self._before = self._policy or self._before, None
             self._policy = Policy(settings_of(self.pool.settings, template), now_s, taken_over=taken_over)
+            if before is not None:
+                self._policy.fail_as(before)
         self._template = template
         policy = self._policy
         self._renew(places, now_s)

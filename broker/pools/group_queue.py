@@ -31,6 +31,7 @@ from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import Member
 from clusterbroker.cluster.errors import Unavailable
+from clusterbroker.cluster.ids import index_of
 from clusterbroker.cluster.wiring.commands import BindGroup, DropGroup, UnbindGroup
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.map import Applied
@@ -49,8 +50,8 @@ class GroupQueue(Queue):
     """See the module. `node` is the host."""
 
     __slots__ = (
-        "_again_ms", "_ages_ms", "_busy_ms", "_draining", "_failing_ms", "_measured", "_ordered", "_part", "_seen",
-        "_service_ms", "_told", "_told_ms", "node",
+        "_again_ms", "_ages_ms", "_busy_ms", "_draining", "_failing_ms", "_measured", "_ordered", "_part", "_retires",
+        "_seen", "_service_ms", "_told", "_told_ms", "node",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +65,7 @@ class GroupQueue(Queue):
         self._again_ms = 0
         self._draining = False
         self._failing_ms = 0
+        self._retires = False
         self._forget_measures(now_ms)
         super().__init__(entity, settings, ring, node, now_ms)
         self.launches_changed()
@@ -123,7 +125,14 @@ class GroupQueue(Queue):
 
     # -- the turn -----------------------------------------------------------------------------------------------
 
+    def _advance(self, upto: int) -> None:
+        if self._retires:
+            self._retire()
+        super()._advance(upto)
+
     def _serve(self, now_ms: int) -> None:
+        if self._retires:
+            self._retire()
         super()._serve(now_ms)
         if self.paused or self.limits.closed:
             return
@@ -200,10 +209,15 @@ class GroupQueue(Queue):
         return any(not member.worker for member in self.subscriptions)
 
     def launches_changed(self) -> None:
-        """A worker was ordered, retired or revoked, or is gone."""
+        """A worker was ordered, retired or revoked, or is gone. Many may be in one turn: they are looked at together,
+        before anything more is handed out."""
+        self._retires = True
+        self.ring.mark()
+
+    def _retire(self) -> None:
+        self._retires = False
         launches = self.node.map.pools.launches_of(self._part.pool_id, self._part.key)
         self.subscriptions.retire(frozenset(one.launch_id for one in launches if one.retired or one.revoked))
-        self.ring.mark()
 
     def starts_fail(self, until_ms: int) -> None:
         """What waits, and what comes until then, is answered."""
@@ -246,6 +260,7 @@ class GroupQueue(Queue):
         return GroupTold(
             self._part.pool_id, self._part.key, ring.ready, ring.unacked, ring.next_seq - 1, ring.acked,
             int(self._service_ms), workers, self._draining, tuple(sorted(self.subscriptions.retired)),
+            index_of(self.entity.queue_id), self.entity.epoch,
         )  # fmt: skip
 
     @staticmethod

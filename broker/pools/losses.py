@@ -22,7 +22,8 @@ from clusterbroker.journal.record import Message
 LOST: Final = "x-lost-"
 LAST: Final = "x-last-return"
 POISON: Final = "x-poison"
-REASON: Final = "x-first-death-reason"
+REASON: Final = "x-last-death-reason"
+"""Every death writes it: a client that publishes a dead request again may have kept the first one's."""
 _DEATHS: Final = ("x-death", "x-first-death-", "x-last-death-", "x-opt-deaths", "x-delivery-count", LOST, LAST, POISON)
 
 

@@ -62,6 +62,15 @@ class GroupTold(PoolMessage, frozen=True, tag=131):
     """Idle for so long that its workers are to go."""
     retired: tuple[Text, ...] = ()
     """Workers that get nothing more from this owner: what it holds of these can only fall."""
+    declared: Whole = 0
+    """Log index of the queue's declaration; 0: of a member that does not tell it."""
+    epoch: Whole = 0
+    """Of its owner: what an earlier one told, and comes later, counts no more."""
+
+    @property
+    def told_by(self) -> tuple[int, int]:
+        """Rises from one owner to the next, and from one queue of the key to the next."""
+        return self.declared, self.epoch
 
 
 class WorkerTold(PoolMessage, frozen=True, tag=132):

@@ -96,6 +96,12 @@ class Policy:
         """Of the last step: groups that were measured, and looks at places."""
         self._suspended: dict[str, float] = {}
 
+    def fail_as(self, before: Policy) -> None:
+        """Back-off, runs of failures and suspended places are those of a policy of other settings."""
+        self.failures = before.failures
+        self.failures.failures_max = self.settings.start_failures_max
+        self._timed_out, self._suspended = before._timed_out, before._suspended
+
     # ---- questions ----
 
     def idle_s(self, key: str, now_s: float) -> float:

@@ -10,7 +10,10 @@ The answer goes to `reply_to` over the default exchange, with the request's corr
 
 Only a request whose publisher may hear it there is answered (flag ANSWERABLE, `broker.access.pool_requests`).
 
-An answer that dies is not answered: it has no `x-first-death-reason` of this pool's queues, or it is of type `error`.
+An answer that dies is not answered: it is of type `error`, and has x-status.
+
+Why is what the last death says (`x-last-death-reason`): every death writes it, so no client can forge it, and a request
+that was published again with the headers of an earlier death is answered as any other.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from clusterbroker.journal.layout import ANSWERABLE
 from clusterbroker.journal.record import Message
 
 ERROR: Final = "error"
-REASON: Final = "x-first-death-reason"
+REASON: Final = "x-last-death-reason"
 STATUS: Final = "x-status"
 POOL: Final = "x-pool"
 KEY: Final = "x-key"
@@ -54,11 +57,12 @@ class Answer(NamedTuple):
 
 
 def answer_to(pool: Pool, request: Message, now_ms: int, why: str = "") -> Answer | None:
-    """None: it did not die in a queue of the pool, or is an answer itself. `why`: more of a start that failed."""
+    """None: it did not die, or is an answer itself. A reason of which no sentence is known here is the detail itself.
+    `why`: more of a start that failed."""
     properties = properties_of(request)
     headers = properties.headers or {}
     reason = headers.get(REASON)
-    if not isinstance(reason, str) or reason not in DETAILS or (properties.type == ERROR and STATUS in headers):
+    if not isinstance(reason, str) or (properties.type == ERROR and STATUS in headers):
         return None
     reply_to = properties.reply_to or ""
     if (
@@ -67,11 +71,12 @@ def answer_to(pool: Pool, request: Message, now_ms: int, why: str = "") -> Answe
         or len(reply_to.encode("utf-8", "surrogateescape")) > KEY_BYTES_MAX
     ):
         return Answer(reason, "", None)
+    detail = DETAILS.get(reason, reason)
     said: dict[str, Any] = {
         STATUS: reason.encode() if pool.settings.status_type == "bytes" else reason,
         POOL: pool.name,
         KEY: _key(request),
-        DETAIL: f"{DETAILS[reason]}: {why}" if why and reason == "start_failed" else DETAILS[reason],
+        DETAIL: f"{detail}: {why}" if why and reason == "start_failed" else detail,
     }
     about = Properties(correlation_id=properties.correlation_id, type=ERROR, headers=said, delivery_mode=2)
     return Answer(reason, reply_to, new_message("", reply_to, about, b"", now_ms))

@@ -14,6 +14,9 @@ from typing import Final
 STEPS_MAX: Final = 200_000
 STEPS_AT_ONCE: Final = 200_000
 """Of all routes and deliveries of a read, or of a turn; the rest waits for the next turn."""
+DELIVERY_STEPS: Final = 2
+"""A message that goes into a queue."""
+DELIVERIES_AT_ONCE: Final = STEPS_AT_ONCE // DELIVERY_STEPS
 METHODS_AT_ONCE: Final = 2_000
 """Of all connections, from one turn to the next: some 10 us each, and a read may bring 30,000 of them."""
 

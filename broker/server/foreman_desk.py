@@ -6,14 +6,14 @@
     GoneRow                     --> WorkersGone, and why to the controller
 
 The foreman is told of launches only while the map is caught up: this process is registered in it, so it has all that
-was there when the process began. It is told of the lease every LOOK_S, changed or not. A GoneRow
-comes again until the map has dropped its launch, so a command that fails is given up.
+was there when the process began. Changes of WANTS_S are told together. It is told of the lease every LOOK_S, changed or
+not. A GoneRow comes again until the map has dropped its launch, so a command that fails is given up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.foreman.frames import GoneRow, LaunchRow, PlaceRow, WorkerRow
 from clusterbroker.broker.foreman.spec import WorkerSpec
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from clusterbroker.cluster.wiring.map import Applied
 
 LOOK_S: Final = 0.5
+WANTS_S: Final = 0.2
+"""Between two looks at the launches of this place: each costs all of them."""
 TEXT_MAX: Final = 1000
 NUMBER_MAX: Final = 1 << 62
 EXIT_MAX: Final = (1 << 32) - 1
@@ -50,6 +52,11 @@ class ForemanDesk:
         self._foreman = foreman
         self._timer: asyncio.TimerHandle | None = None
         self._due = False
+        self._wants_s = 0.0
+        """Loop time before which launches are not looked at again."""
+        self._specs: dict[str, LaunchRow] = {}
+        self._specs_of: tuple[Any, ...] = ()
+        """What the specs were made of, beside their launches."""
         self._lease: tuple[bool, bool] | None = None
         self._wanted = -1
 
@@ -94,27 +101,36 @@ class ForemanDesk:
         return role is None or role.registered
 
     def _soon(self) -> None:
-        """Changes of one turn are told together."""
+        """Changes of one turn, and of WANTS_S, are told together."""
         if not self._due:
             self._due = True
-            self._shell.loop.call_soon(self._wants)
+            self._shell.loop.call_at(self._wants_s, self._wants)
 
     def _wants(self) -> None:
         self._due = False
         if self._timer is None or not self._caught_up:
             return
+        self._wants_s = self._shell.loop.time() + WANTS_S
         self._foreman.wants(self._rows(), self._shell.node.map.applied)
 
     def _rows(self) -> Iterator[LaunchRow]:
         pools, own = self._shell.node.map.pools, self._shell.node.options.name
-        addresses = self._addresses()
-        for pool in pools.all():
-            if not pool.starts_workers:
-                continue
+        addresses, key = self._addresses(), self._shell.node.pools.key
+        starting = tuple(pool for pool in pools.all() if pool.starts_workers)
+        known, made_of = self._specs, (addresses, key, bool(key), starting)
+        if made_of != self._specs_of:
+            known, self._specs_of = {}, made_of
+        self._specs = {}
+        for pool in starting:
             for launch in pools.launches(pool.pool_id):
                 if launch.place == own:
                     state = "revoked" if launch.revoked else "wanted"
-                    yield LaunchRow(spec=self._spec(pool, launch, addresses), state=state)
+                    row = known.get(launch.launch_id)
+                    if row is None or row.state != state:
+                        spec = self._spec(pool, launch, addresses) if row is None else row.spec
+                        row = LaunchRow(spec=spec, state=state)
+                    self._specs[launch.launch_id] = row
+                    yield row
 
     def _spec(self, pool: Pool, launch: Launch, addresses: list[tuple[str, str]]) -> WorkerSpec:
         names, key = self._shell.node.map.pools.names(pool.pool_id), self._shell.node.pools.key

@@ -155,7 +155,17 @@ class Subprocesses:
             if writes >= 0:
                 os.close(writes)
         floor_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-        return _Running(child.pid, os.pidfd_open(child.pid), child, output, cgroup=cgroup, floor_bytes=floor_bytes)
+        try:
+            pidfd = os.pidfd_open(child.pid)
+        except OSError:  # no descriptor is left: nobody would see its end
+            _signal_group(child.pid, signal.SIGKILL)
+            child.wait()
+            if output is not None:
+                output.close()
+            self._end_all(spec.worker_id)
+            _leave_cgroup(cgroup)
+            raise
+        return _Running(child.pid, pidfd, child, output, cgroup=cgroup, floor_bytes=floor_bytes)
 
     # -- adoption -----------------------------------------------------------------------------------------------------
 

@@ -20,8 +20,13 @@ def frame(kind: int, payload: bytes, channel: int = 1) -> bytes:
 def message(tag: int, body: bytes, user: str | None = None) -> bytes:
     """A delivery."""
     method = m.BasicDeliver(consumer_tag="c", delivery_tag=tag, redelivered=False, exchange="", routing_key="q")
+    return frame(1, m.encode(method)) + content(body, user)
+
+
+def content(body: bytes, user: str | None = None) -> bytes:
+    """Header and body of a delivery, or of a basic.get's answer."""
     header = struct.pack(">HHQ", CLASS_ID, 0, len(body)) + encode(Properties(user_id=user))
-    return frame(1, m.encode(method)) + frame(2, header) + (frame(3, body) if body else b"")
+    return frame(2, header) + (frame(3, body) if body else b"")
 
 
 class Hostile:
@@ -32,6 +37,10 @@ class Hostile:
         self.writers: list[asyncio.StreamWriter] = []
         self.heard: list[m.Method] = []
         self.port = 0
+        self.shows: bytes | None = None
+        """What it says to the next basic.get; None: that nothing is there."""
+        self.counts_later = 0
+        """`count`, after that."""
 
     @property
     def url(self) -> str:
@@ -82,6 +91,11 @@ class Hostile:
                         answer(m.ChannelOpenOk())
                     case m.QueueDeclare():
                         answer(m.QueueDeclareOk(method.queue, self.count, 0))
+                    case m.BasicGet() if self.shows is not None:
+                        writer.write(self.shows)
+                        self.count, self.shows = self.counts_later, None
+                    case m.BasicGet():
+                        answer(m.BasicGetEmpty())
                     case m.ConfirmSelect():
                         answer(m.ConfirmSelectOk())
                     case m.BasicQos():

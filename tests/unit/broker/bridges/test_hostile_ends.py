@@ -12,10 +12,11 @@ import pytest
 
 from clusterbroker.broker.bridges import queue_ledger, standing
 from clusterbroker.broker.bridges.ledger import closed, framed, opened, window
+from clusterbroker.broker.bridges.places import place
 from clusterbroker.broker.bridges.shovel import bridge
 from clusterbroker.broker.bridges.standing import Standing, Status
 from clusterbroker.broker.wire.amqp091 import methods as m
-from tests.unit.broker.bridges.hostile import Hostile, frame, message
+from tests.unit.broker.bridges.hostile import Hostile, content, frame, message
 
 PATIENCE_S = 20.0
 
@@ -107,6 +108,31 @@ async def test_what_others_write_into_a_ledger_is_read_over() -> None:
         assert one.status.counted
     acked = [(method.delivery_tag, method.multiple) for method in destination.heard if isinstance(method, m.BasicAck)]
     assert acked == [(1, False), (2, False), (3, True)]
+
+
+async def test_a_ledger_whose_count_is_late_is_no_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer of a new name would move what is on its way a second time."""
+    monkeypatch.setattr(queue_ledger, "AGAIN_S", 0.01)
+    async with Hostile("clusterbroker").listening() as destination:
+        mine = framed(opened(b"n/mine"))
+        destination.flood = message(2, mine, "guest")
+        got = m.BasicGetOk(delivery_tag=1, redelivered=False, exchange="", routing_key="q", message_count=0)
+        destination.shows, destination.counts_later = frame(1, m.encode(got)) + content(mine, "guest"), 1
+        ledger = await queue_ledger.QueueLedger.open(place(destination.url), "q", "n")
+        await ledger.close()
+    assert ledger.state.producer == b"n/mine"
+    assert [method.delivery_tag for method in destination.heard if isinstance(method, m.BasicNack)] == [1]
+
+
+async def test_an_empty_ledger_is_looked_at_twice_unless_it_was_made_just_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_ledger, "AGAIN_S", 0.01)
+    async with Hostile("clusterbroker").listening() as destination:
+        for new, looks in ((False, 1), (True, 0)):
+            destination.heard.clear()
+            ledger = await queue_ledger.QueueLedger.open(place(destination.url), "q", "n", new=new)
+            await ledger.close()
+            assert ledger.state.producer.startswith(b"n/")
+            assert sum(isinstance(method, m.BasicGet) for method in destination.heard) == looks
 
 
 async def test_numbers_that_are_too_high_are_no_ledger() -> None:

@@ -99,10 +99,14 @@ def test_a_new_link_tells_everything() -> None:
 
 def test_nothing_is_kept_of_whom_nobody_is_left() -> None:
     occupancy = Occupancy()
-    occupancy.entered("v", "u")
+    occupancy.entered("v", "u", "c1")
+    occupancy.entered("v", "u", "c2")
+    occupancy.left("v", "u", "c1")
+    assert tuple(occupancy.connections_of("u")) == ("c2",)
     occupancy.channel_began("u")
     occupancy.channel_ended("u")
-    occupancy.left("v", "u")
+    occupancy.left("v", "u", "c2")
+    assert occupancy.connections_of("u") == ()
     occupancy.received("b", Occupied({"v": 3}, {"u": 2}))
     assert (occupancy.of_vhost("v"), occupancy.of_user("u"), occupancy.of_user("w")) == (3, 2, 0)
     occupancy.received("b", Occupied({"v": 0}, {}))

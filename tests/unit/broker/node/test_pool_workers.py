@@ -206,6 +206,34 @@ def test_a_reply_address_is_open_while_its_request_is_held(broker: Broker) -> No
     assert broker.said("answers") == []
 
 
+def test_an_address_that_its_caller_may_not_use_takes_no_answer(broker: Broker) -> None:
+    """A request that came as another queue's dead letter: anybody may have written its address. That is no mistake of
+    the worker's: its channel stays, and so does what it holds."""
+    arguments = {"x-dead-letter-exchange": "core", "x-dead-letter-routing-key": "42"}
+    broker.caller.say(m.QueueDeclare(queue="via", arguments=arguments))
+    broker.settle()
+    broker.caller.publish("", "via", b"forged", reply_to="victim", correlation_id="c")
+    broker.caller.say(m.QueueDeclare(queue="victim"))
+    broker.settle()
+    broker.caller.consume("via")
+    broker.settle()
+    (dying,) = [one for one in broker.caller.hear() if isinstance(one, Content)] or [None]
+    broker.caller.say(m.BasicReject(dying.method.delivery_tag if dying else 1, requeue=False))
+    broker.settle()
+    worker = broker.worker()
+    worker.ask(m.ConfirmSelect())
+    heard = worker.consume("core-req-42")
+    broker.settle()
+    got = [one for one in (*heard, *worker.hear()) if isinstance(one, Content)]
+    assert "victim" in [one.properties.reply_to for one in got]
+    for more in ({}, {"headers": {"a": 1}}, {"reply_to": "answers"}):
+        heard = worker.publish("", "victim", b"no", **more)
+        broker.settle()
+        assert [type(one) for one in (*heard, *worker.hear())] == [m.BasicAck]
+    assert broker.said("victim") == []
+    assert refused(broker, "", "elsewhere", worker)
+
+
 def test_copies_of_an_answer_go_nowhere_else(broker: Broker) -> None:
     worker = broker.worker()
     worker.consume("core-req-42")

@@ -241,3 +241,33 @@ def test_without_a_template_anywhere_workers_end_as_ever() -> None:
     world.fleet = world.begun()
     assert world.step() == [], "a controller that never saw a template"
     assert world.step(200.0) == ["revoke"]
+
+
+def test_what_an_owner_of_before_told_counts_no_more() -> None:
+    world = World("a")
+    world.require("42")
+    world.step()
+
+    def told(declared: int, epoch: int, ready: int) -> int:
+        group = GroupTold(world.pool.pool_id, "42", ready, 0, 0, 0, 0, {}, False, (), declared, epoch)
+        world.fleet.told(group, world.now_s)
+        world.step()
+        return world.fleet._facts["42"].ready
+
+    assert [told(7, 2, 5), told(7, 1, 9), told(6, 3, 9), told(7, 3, 1)] == [5, 5, 5, 1]
+    assert [told(8, 1, 2), told(0, 0, 3)] == [2, 3], "another queue of the key, or a member of before"
+
+
+def test_other_settings_do_not_forget_that_starts_fail() -> None:
+    world = World("a", start_failures_max=2)
+    world.require("42")
+    world.step()
+    world.gone(world.launches[0], 1)
+    assert world.step() == []
+    world.do(c.SetPool(vhost="/", name="core", settings=PoolSettings(prefetch=7), only=("prefetch",)))
+    world.fleet.pool_changed(world.map.pools.all()[0])
+    assert world.step() == [], "it backs off as before"
+    assert world.step(2.0) == ["launch"]
+    world.gone(world.launches[0], 1)
+    world.step()
+    assert [told.key for told in world.fleet.fails] == ["42"], "the second failure in a row"

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from clusterbroker.broker.content.message import new_message, with_flags
 from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.pools.losses import LAST, poison_of
 from clusterbroker.broker.pools.responder import answer_to
+from clusterbroker.broker.queues.dead_lettering.death import death
 from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.cluster.ids import LogIndex, QueueId
 from clusterbroker.cluster.wiring.pool_entities import Pool, PoolSettings
 from clusterbroker.journal.layout import ANSWERABLE
 from clusterbroker.journal.record import Message
 
-DEAD = {"x-first-death-reason": "expired"}
+DEAD = {"x-last-death-reason": "expired"}
 
 
 def pool(**settings: Any) -> Pool:
@@ -60,9 +64,33 @@ def test_nobody_wants_an_answer() -> None:
     assert answer.message is None
 
 
-def test_what_is_none_of_the_pools_dead_is_not_answered() -> None:
-    for headers in ({"x-first-death-reason": "unknown"}, {"x-first-death-reason": 7}, {"x-first-death-reason": None}):
-        assert answer_to(pool(), request(headers, reply_to="q"), 7) is None
+def test_what_did_not_die_is_not_answered() -> None:
+    for reason in (7, None):
+        assert answer_to(pool(), request({"x-last-death-reason": reason}, reply_to="q"), 7) is None
+
+
+def test_a_reason_that_is_not_known_here_is_answered() -> None:
+    answer = answer_to(pool(), request({"x-last-death-reason": "of-a-newer-member"}, reply_to="q"), 7)
+    assert answer is not None
+    assert answer.message is not None
+    said = properties_of(answer.message).headers or {}
+    assert (said["x-status"], said["x-detail"]) == (b"of-a-newer-member", "of-a-newer-member")
+
+
+@pytest.mark.parametrize("first", ["expired", "a-word-of-its-client", 7])
+def test_headers_of_an_earlier_death_change_no_answer(first: object) -> None:
+    """A client keeps them when it publishes a request again."""
+    earlier = {"queue": "work", "reason": "expired", "count": 1, "exchange": "", "routing-keys": ["work"]}
+    kept = {"x-death": [earlier], "x-first-death-reason": first, "x-last-death-reason": first, LAST: "lost"}
+    properties = Properties(reply_to="q", correlation_id="c", headers=kept)  # type: ignore[arg-type]
+    dead = death(properties, "core-req-42", "delivery_limit", "core", ["42"], 1)
+    made = new_message("core-dl-xchg", "42", dead, b"", 5)
+    made = with_flags(made, made.flags | ANSWERABLE)
+    answer = answer_to(pool(), made, 7)
+    assert answer is not None
+    assert answer.message is not None
+    assert answer.reason == "delivery_limit"
+    assert poison_of(made, "core", 7) is not None
 
 
 def test_an_answer_that_died_is_not_answered() -> None:

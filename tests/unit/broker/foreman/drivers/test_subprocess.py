@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import signal
@@ -134,6 +135,23 @@ async def test_a_program_that_is_not_there_is_told_and_leaves_nothing(driver: Su
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_a_worker_whose_end_nobody_would_see_is_killed(
+    driver: Subprocesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file descriptor is left when it runs."""
+    opened = os.pidfd_open
+
+    def full(pid: int, flags: int = 0) -> int:
+        monkeypatch.setattr(os, "pidfd_open", opened)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", full)
+    with pytest.raises(DriverError, match="Too many open files"):
+        await driver.start(spec(), shell("sleep 600 & sleep 600"))
+    assert processes_of(PLACE.prefix, "w1-0") == []
+    assert await driver.list() == ()
+
+
 async def test_root_only_by_setting_and_other_users(driver: Subprocesses, tmp_path: Path) -> None:
     with pytest.raises(DriverError, match="would run as root"):
         await driver.start(spec(), msgspec.structs.replace(shell("true"), user=""))
