@@ -34,7 +34,7 @@ class Desk:
             link=self.link, heard=None, wants=lambda *_: None, lease=lambda *lease: self.leases.append(lease)
         )
         loop = SimpleNamespace(
-            call_later=lambda *_: SimpleNamespace(cancel=lambda: None), call_soon=lambda what: what()
+            call_later=lambda *_: SimpleNamespace(cancel=lambda: None), call_at=lambda _, what: what(), time=lambda: 0.0
         )
         shell: Any = SimpleNamespace(node=self.node, loop=loop, listeners=[], schedule=lambda: None)
         self.desk = ForemanDesk(shell, foreman)  # type: ignore[arg-type]
