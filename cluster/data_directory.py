@@ -41,6 +41,10 @@ class NotThere(Exception):
     """No journal, or no such queue: the text says what, where, and what to do."""
 
 
+class NoJournal(NotThere):
+    """The directory is no node's."""
+
+
 class DataDirectory:
     """`wiring` is the folded wiring log; None when it is missing or damaged, then `wiring_problem` says why."""
 
@@ -53,7 +57,7 @@ class DataDirectory:
         else:
             self.journal, node = directory / "journal", directory
         if not (self.journal / "index/data.mdb").exists():
-            raise NotThere(f"no journal is in {directory}: give the directory that the node has as --data-dir")
+            raise NoJournal(f"no journal is in {directory}: give the directory that the node has as --data-dir")
         self.running = is_running(self.journal)
         self.wiring: ClusterMap | None = None
         self.wiring_commands = 0

@@ -40,7 +40,7 @@ from clusterbroker.broker.cli.tables import (
     quoted,
     size,
 )
-from clusterbroker.cluster.data_directory import RAFT, DataDirectory, NotThere
+from clusterbroker.cluster.data_directory import RAFT, DataDirectory, NoJournal, NotThere
 from clusterbroker.cluster.errors import ClusterError
 from clusterbroker.journal.check import Broken, CheckReport, Costs
 from clusterbroker.journal.check import check as check_journal
@@ -72,8 +72,10 @@ def _one_line() -> Iterator[None]:
     """Obstacles go to stderr in one line; the exit code names the kind."""
     try:
         yield
-    except (NotThere, ExportImpossible) as error:
+    except NoJournal as error:
         _fail(str(error), UNREACHABLE)
+    except (NotThere, ExportImpossible) as error:
+        _fail(str(error), USAGE)
     except LockedJournal as error:
         _fail(f"{error}: stop the node first (it compacts what is worth it by itself while it runs)", 1)
     except (JournalError, ClusterError) as error:
@@ -476,7 +478,7 @@ def import_messages(
         try:
             where = target(url)
         except ValueError as error:
-            _fail(f"--amqp: {error}", USAGE)
+            raise NotThere(f"--amqp: {error}") from None
         try:
             count = asyncio.run(
                 publish(where, queue, rows(file), skip, lambda done: progress.update(task, completed=done))
@@ -516,11 +518,11 @@ def forget(
         queue_id = place.queue_id("", queue)
         known = place.queue_by_id(queue_id)
         if known is not None:
-            _fail(f"{queue} is queue {known.name!r} of vhost {known.vhost!r}: delete that one", USAGE)
+            raise NotThere(f"{queue} is queue {known.name!r} of vhost {known.vhost!r}: delete that one")
         if queue_id not in place.look(lambda view: view.queue_ids()):
             raise NotThere(f"no queue has the id {queue}: {place.listing}")
         if not confirm_loss:
-            _fail(f"its messages would be gone: save them (`clusterbroker journal export {directory} {queue} "
-                  "--to FILE`), then say --confirm-loss", USAGE)  # fmt: skip
+            raise NotThere(f"its messages would be gone: save them (`clusterbroker journal export {directory} {queue} "
+                           "--to FILE`), then say --confirm-loss")  # fmt: skip
         count = forget_queue(place.journal, queue_id)
     print(f"forgot {counted(count, 'message')} of queue {queue}")

@@ -17,7 +17,6 @@ from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.broker.stats.rows import PoolRow
 from clusterbroker.cluster.ids import LogIndex, QueueId
 from clusterbroker.cluster.wiring.pool_entities import Group, Launch, Pool
 from clusterbroker.journal.record import Message
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.occupancy import Occupancy
     from clusterbroker.broker.node.pool_desk import PoolDesk
     from clusterbroker.broker.node.ports import NodeCore
+    from clusterbroker.broker.stats.rows import PoolRow
 
     class PoolNode(NodeCore, Protocol):
         """The node."""
@@ -64,6 +64,8 @@ class NodePools:
 
     def rows(self) -> tuple[PoolRow, ...]:
         """Of the pools of which something died here."""
+        from clusterbroker.broker.stats.rows import PoolRow  # only a management process needs it
+
         found = {pool_id for pool_id, _ in self.dead} | set(self.unheard) | set(self.poison)
         return tuple(
             PoolRow(

@@ -481,7 +481,7 @@ def test_compact_refuses_beside_a_running_node(node: tuple[StartedNode, Path]) -
 
 
 def test_what_is_not_there_is_said_in_one_line(left_behind: Path, tmp_path: Path) -> None:
-    assert "give the directory" in one_line(run("ls", tmp_path), 2)
+    assert "give the directory" in one_line(run("ls", tmp_path), 3)
     assert "journal ls" in one_line(run("inspect", left_behind, "nothing"), 2)
     assert "journal ls" in one_line(run("inspect", left_behind, "orders", "--vhost", "other"), 2)
     assert "journal ls" in one_line(run("inspect", left_behind, "0xfff"), 2)

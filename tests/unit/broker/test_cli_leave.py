@@ -68,9 +68,9 @@ def test_it_tells_what_is_left_while_it_waits(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["leave", "--timeout", "7", "--force", "--data-dir", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert done.stderr.splitlines() == [
-        "2 queues to hand over, 3 wait for a copy elsewhere",
-        "2 queues to hand over, 1 wait for a copy elsewhere",
-        "2 queues to hand over, 0 wait for a copy elsewhere",
+        "2 queues to transfer, 3 wait for a replica elsewhere",
+        "2 queues to transfer, 1 wait for a replica elsewhere",
+        "2 queues to transfer, 0 wait for a replica elsewhere",
     ], "nothing before it leaves, and nothing twice"
     assert done.stdout == "this node is a member no more\n"
     assert node.asked == {"member": None, "timeout_s": 7, "force": True, "accept_loss": False}
