@@ -14,10 +14,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import psutil
-
 from clusterbroker.broker.trial.nodes import LOOPBACK, free_port
 from tests.faults.fleet import Fleet
+from tests.support.children import children_with
 
 NAMES = ("a", "b", "c")
 PATIENCE_S = 90.0
@@ -39,11 +38,7 @@ class Managed:
         """Of the management process."""
         process = self.fleet.node(name).process
         assert process is not None
-        (child,) = [
-            child
-            for child in psutil.Process(process.pid).children()
-            if "clusterbroker.broker.http.main" in child.cmdline()
-        ]
+        (child,) = children_with(process.pid, "clusterbroker.broker.http.main")
         return child.pid
 
     def ask(

@@ -17,6 +17,7 @@ import psutil
 from clusterbroker.broker.trial.nodes import LOOPBACK, free_port
 from clusterbroker_workers import Answer, Pool
 from tests.faults.fleet import Fleet
+from tests.support.children import children_with
 
 T = TypeVar("T")
 PATIENCE_S = 60.0
@@ -119,7 +120,7 @@ class PoolNodes:
         """Of a node that runs."""
         process = self.fleet.node(name).process
         assert process is not None
-        return [child for child in psutil.Process(process.pid).children() if FOREMAN in child.cmdline()]
+        return children_with(process.pid, FOREMAN)
 
     def processes(self) -> dict[str, psutil.Process]:
         """Workers of this test that run, by id."""
