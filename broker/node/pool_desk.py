@@ -49,7 +49,6 @@ class PoolDesk:
     """Of one node.
 
     launches_told   called when launches of this place may be others than before
-    workers         launch of any place -> what its place or itself told last, at the controller's node
     """
 
     def __init__(self, node: DeskNode) -> None:
@@ -66,7 +65,7 @@ class PoolDesk:
             GroupTold: lambda _peer, told, _: self.tell_group(told, again=False),
             WorkerTold: lambda _peer, told, _: self.tell_worker(told, again=False),
             StartsFail: lambda _peer, told, _: self._failure(told),
-            AskPool: lambda _peer, told, _: self._asked(told.pool_id),
+            AskPool: lambda _peer, told, _: self._tell_all(told.pool_id),
         }
 
     # -- places -------------------------------------------------------------------------------------------------
@@ -226,11 +225,8 @@ class PoolDesk:
 
     def ask(self, pool_id: int) -> None:
         """A controller begins here."""
-        self._node.soon(lambda: self._asked(pool_id))
+        self._node.soon(lambda: self._tell_all(pool_id))
         self._send(self._peers, AskPool(pool_id))
-
-    def _asked(self, pool_id: int) -> None:
-        self._tell_all(pool_id)
 
     def _tell_all(self, pool_id: int) -> None:
         for group in self._node.map.pools.groups(LogIndex(pool_id)):

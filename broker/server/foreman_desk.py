@@ -58,7 +58,6 @@ class ForemanDesk:
         self._specs_of: tuple[Any, ...] = ()
         """What the specs were made of, beside their launches."""
         self._lease: tuple[bool, bool] | None = None
-        self._wanted = -1
 
     def begin(self) -> None:
         """The foreman may run already: it lives longer than this life of the node."""

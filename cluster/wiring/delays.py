@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import Any, Final
 
 from clusterbroker.cluster.errors import PreconditionFailed, exchange_text
@@ -11,8 +10,8 @@ from clusterbroker.cluster.ids import QueueId
 
 from .commands import DeclareDelayedExchange
 from .entities import DELAY_PREFIX, DELAYS, Queue
+from .exchange_queues import name_of, queue_with
 from .exchange_rules import DELAY_LIMITS, DELAY_RATE, DELAYED, DELAYED_TYPE, TYPES, check_arguments
-from .queue_rules import NAME_BYTES_MAX
 
 ALSO_DELAYED: Final = "x-delayed-exchange"
 
@@ -51,10 +50,7 @@ def as_delayed(kind: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, 
 
 def delay_queue(exchange: str) -> str:
     """The name of the queue in which the messages of a delayed exchange wait."""
-    name = DELAY_PREFIX + exchange
-    if len(name.encode("utf-8", "surrogatepass")) <= NAME_BYTES_MAX:
-        return name
-    return f"{DELAY_PREFIX}~{sha256(exchange.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return name_of(DELAY_PREFIX, exchange)
 
 
 def delaying(queue_id: QueueId, name: str, command: DeclareDelayedExchange) -> Queue:
@@ -69,17 +65,4 @@ def delaying(queue_id: QueueId, name: str, command: DeclareDelayedExchange) -> Q
     for limit, of_queue in DELAY_LIMITS.items():
         if limit in command.arguments:
             arguments[of_queue] = command.arguments[limit]
-    return Queue(
-        vhost=command.vhost,
-        name=name,
-        queue_id=queue_id,
-        durable=True,
-        auto_delete=False,
-        exclusive_owner=None,
-        arguments=arguments,
-        owner=command.owner,
-        incarnation=command.incarnation,
-        replicas=(command.owner,),
-        in_sync=(command.owner,),
-        declared_ms=command.at_ms,
-    )
+    return queue_with(queue_id, name, command, arguments)

@@ -5,7 +5,6 @@ As RabbitMQ's plug-in of this name: the exchange routes as a fanout, and what is
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import Final
 
 from clusterbroker.cluster.errors import PreconditionFailed, exchange_text
@@ -13,8 +12,8 @@ from clusterbroker.cluster.ids import QueueId
 
 from .commands import DeclareHistoryExchange
 from .entities import HISTORY_PREFIX, RECALLS, Queue
+from .exchange_queues import name_of, queue_with
 from .exchange_rules import HISTORY_LENGTH, check_arguments
-from .queue_rules import NAME_BYTES_MAX
 
 LENGTH: Final = 20
 """Messages that are kept of an exchange that does not say how many."""
@@ -34,25 +33,10 @@ def check_history(command: DeclareHistoryExchange) -> None:
 
 def history_queue(exchange: str) -> str:
     """The name of the queue that keeps the recent messages of an exchange."""
-    name = HISTORY_PREFIX + exchange
-    if len(name.encode("utf-8", "surrogatepass")) <= NAME_BYTES_MAX:
-        return name
-    return f"{HISTORY_PREFIX}~{sha256(exchange.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return name_of(HISTORY_PREFIX, exchange)
 
 
 def keeping(queue_id: QueueId, name: str, command: DeclareHistoryExchange) -> Queue:
     """The queue of such an exchange, before it has a place: the oldest message leaves for the newest."""
-    return Queue(
-        vhost=command.vhost,
-        name=name,
-        queue_id=queue_id,
-        durable=True,
-        auto_delete=False,
-        exclusive_owner=None,
-        arguments={RECALLS: command.name, "x-max-length": command.arguments.get(HISTORY_LENGTH, LENGTH)},
-        owner=command.owner,
-        incarnation=command.incarnation,
-        replicas=(command.owner,),
-        in_sync=(command.owner,),
-        declared_ms=command.at_ms,
-    )
+    arguments = {RECALLS: command.name, "x-max-length": command.arguments.get(HISTORY_LENGTH, LENGTH)}
+    return queue_with(queue_id, name, command, arguments)

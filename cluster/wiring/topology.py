@@ -162,13 +162,8 @@ class Topology:
         if existing is not None:
             return existing
         delays.check_delayed(command)
-        name = delays.delay_queue(command.name)
-        if name in self.queues:
-            where = exchange_text(self.vhost.name, command.name)
-            raise PreconditionFailed(f"{where} would share its queue '{name}' with '{self.queues[name].delays}'")
-        self.check_queue_limit(name)
-        queue = place(delays.delaying(queue_id, name, command), command)
-        return self._new_with_queue(exchange_rules.DELAYED, queue, command, changes)
+        queue = delays.delaying(queue_id, delays.delay_queue(command.name), command)
+        return self._new_with_queue(exchange_rules.DELAYED, queue, command, changes, place)
 
     def declare_history_exchange(
         self, queue_id: QueueId, command: DeclareHistoryExchange, changes: list[Change], place: Place
@@ -179,19 +174,24 @@ class Topology:
         if existing is not None:
             return existing
         histories.check_history(command)
-        name = histories.history_queue(command.name)
-        if name in self.queues:
-            where = exchange_text(self.vhost.name, command.name)
-            raise PreconditionFailed(f"{where} would share its queue '{name}' with '{self.queues[name].recalls}'")
-        self.check_queue_limit(name)
-        queue = place(histories.keeping(queue_id, name, command), command)
-        return self._new_with_queue(exchange_rules.HISTORY, queue, command, changes)
+        queue = histories.keeping(queue_id, histories.history_queue(command.name), command)
+        return self._new_with_queue(exchange_rules.HISTORY, queue, command, changes, place)
 
     def _new_with_queue(
-        self, type_: str, queue: Queue, command: ExchangeDeclaration, changes: list[Change]
+        self,
+        type_: str,
+        queue: Queue,
+        command: DeclareDelayedExchange | DeclareHistoryExchange,
+        changes: list[Change],
+        place: Place,
     ) -> Exchange:
+        if (other := self.queues.get(queue.name)) is not None:
+            where = exchange_text(self.vhost.name, command.name)
+            raise PreconditionFailed(f"{where} would share its queue '{queue.name}' with '{other.part_of}'")
+        self.check_queue_limit(queue.name)
+        placed = place(queue, command)
         exchange = self._new_exchange(type_, command, changes)
-        changes.append(QueueDeclared(self.adopt_queue(queue)))
+        changes.append(QueueDeclared(self.adopt_queue(placed)))
         return exchange
 
     def _equivalent_exchange(self, command: ExchangeDeclaration) -> Exchange | None:
