@@ -9,6 +9,7 @@ owner (`ring_links` in the ring's specification).
 A delivery is sent when the group that says who holds it is committed: a message that comes while its link has credit is
 assigned at once, and waits for no more than its own commit. What returns is handed to nobody before the log says that
 the link has it no more: so whatever owner and client survive, the log and the client's map tell who has a message.
+Until then links are handed nothing at all (`Ring.links_wait`): what is newer would come before it.
 
 While its link is suspended a message stays where it is. It does not expire, and no purge takes it. A single active
 consumer that is suspended stays active (`Subscriptions.suspend`).
@@ -309,6 +310,7 @@ class Holding:
             changes = modification.counted or modification.change  # nobody is told before that is committed as well
             begun = self._queue.log.begin() if changes else None
             self._returning.append((committed_with(self._queue.ring), seqs, modification, begun))
+            self._queue.ring.links_wait = True
             self._queue.ring.mark()
 
     def held(self, link: int, then: Callable[[list[HeldMessages]], None]) -> None:
@@ -325,22 +327,27 @@ class Holding:
                 found.append(HeldMessages(seq, seq, count))
         return found + self._withdrawn(link)
 
-    def read(self, link: int, seqs: Sequence[int], then: Callable[[bytes], bool]) -> None:
-        """Records of these, if the link holds them, in pieces; `then` says whether it wants the next one."""
+    def read(self, link: int, seqs: Sequence[int], then: Callable[[bytes, bool], bool]) -> None:
+        """Records of these, if the link holds them, in pieces, and whether that was the last one; `then` says whether
+        it wants the next."""
         self._read(link, seqs, then, {})
 
-    def _read(self, link: int, seqs: Sequence[int], then: Callable[[bytes], bool], found: dict[int, Message]) -> None:
+    def _read(
+        self, link: int, seqs: Sequence[int], then: Callable[[bytes, bool], bool], found: dict[int, Message]
+    ) -> None:
         queue = self._queue
         while seqs:
             data, count, absent = queue.ring.read_held(link, seqs, READ_BYTES, found)
             if absent:
                 self._fetch(link, seqs, then, absent)
                 return
-            if not then(data):
-                return
             seqs = seqs[count:]
+            if not then(data, not seqs):
+                return
 
-    def _fetch(self, link: int, seqs: Sequence[int], then: Callable[[bytes], bool], absent: Sequence[Location]) -> None:
+    def _fetch(
+        self, link: int, seqs: Sequence[int], then: Callable[[bytes, bool], bool], absent: Sequence[Location]
+    ) -> None:
         def loaded(messages: Sequence[Message]) -> None:
             self._read(link, seqs, then, {at[0]: message for at, message in zip(absent, messages, strict=True)})
 
@@ -353,6 +360,7 @@ class Holding:
         queue, done = self._queue, self._queue.ring.groups_committed
         while self._returning and self._returning[0][0] <= done:
             self._return(*self._returning.popleft()[1:])
+        self._queue.ring.links_wait = bool(self._returning)
         if self._gives_way and not self._returning:
             gone, self._gives_way = self._gives_way, []
             for link in gone:
@@ -379,6 +387,7 @@ class Holding:
         """The queue is deleted: nothing is held of it."""
         asked, self._asked = self._asked, deque()
         self._returning.clear()
+        self._queue.ring.links_wait = False
         self._gives_way.clear()
         for _, _, then in asked:
             then([])

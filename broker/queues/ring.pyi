@@ -13,6 +13,7 @@ class Ring:
     replica: bool
     replicated: bool
     past: Any
+    links_wait: bool
     paused: bool
     journaled: bool
     max_priority: int

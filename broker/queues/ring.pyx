@@ -510,6 +510,7 @@ cdef class LocalRing:
     cdef dict row_of_link
     cdef words link_dirty  # pairs (row, bucket) of which the log has to hear
     cdef bint link_presses  # somebody waits for that
+    cdef public bint links_wait  # what links had returns with a group to come: they are handed nothing newer before it
     cdef readonly uint64_t groups  # so many were written, and so many of them are committed
     cdef readonly uint64_t groups_committed
 

@@ -55,10 +55,11 @@ cdef int acknowledge(Taker taker, uint64_t seq) except -1:
 
 
 cdef bint link_takes(RemoteConsumer taker) noexcept:
-    # whether its link is there still, and the queue may have more at links
+    # whether its link is there still, nothing returns that would come behind, and the queue may have more at links
     cdef Ring ring = <Ring>taker.ring
     return (
-        taker.row < ring.link_room
+        not ring.links_wait
+        and taker.row < ring.link_room
         and ring.link_rows[taker.row].link == taker.link
         and ring.link_rows[taker.row].place == taker.holder
         and (ring.held_counts == NULL or ring.held_counts[LINK] < LINK_HELD_MAX)

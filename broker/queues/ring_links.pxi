@@ -135,7 +135,7 @@ cdef void forget_links(LocalRing ring) noexcept:
     ring.link_rows = NULL
     ring.link_room = 0
     drop(&ring.link_dirty)
-    ring.link_presses = False
+    ring.link_presses = ring.links_wait = False
 
 
 cdef uint64_t next_theirs(LocalRing ring, uint64_t seq, uint64_t end, uint8_t holder, bint nodes) noexcept:

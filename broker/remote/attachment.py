@@ -75,8 +75,8 @@ class RemoteSubscription:
     """A consumer of another node, or of this one through its proxy, as it stands in the queue's line."""
 
     __slots__ = (
-        "assigned", "attachment", "credit", "exclusive", "filter", "held", "link", "node", "number", "order", "owned",
-        "window", "worker",
+        "_waits", "assigned", "attachment", "credit", "exclusive", "filter", "held", "link", "node", "number", "order",
+        "owned", "upto", "window", "worker",
     )  # fmt: skip
 
     def __init__(self, owned: AttachedTo, attachment: Attachment, head: ConsumerHead) -> None:
@@ -90,7 +90,10 @@ class RemoteSubscription:
         self.worker = head.worker
         self.filter = filter_of_head(head)
         self.held = 0
+        self.upto = 0
+        """Deliveries that its node has room for, of this gen."""
         self.window = 0
+        self._waits = False
         self.credit = RemoteConsumer(owned.queue.ring, attachment.holder, head.priority, self, head.holding)
         self.assigned = Assigned(owned.queue.ring) if head.holding else None
         """Of a recoverable link: what is sent when its group is committed."""
@@ -101,6 +104,7 @@ class RemoteSubscription:
     def renew(self, head: ConsumerHead) -> None:
         """A new gen: credit and deliveries are counted from 0, and what was not sent is not held by anybody."""
         self._drop()
+        self._waits = False
         self.credit.delivered = 0
         self.grant(head.upto, head.held)
         subscriptions = self.owned.queue.subscriptions
@@ -108,13 +112,22 @@ class RemoteSubscription:
             self.activated(subscriptions.active is self)
 
     def grant(self, upto: int, held: int) -> None:
-        self.credit.limit = upto
+        self.upto = upto
         self.held = held
         self.window = max(1, upto - self.credit.delivered + held)
+        self._limit()
+
+    def _limit(self) -> None:
+        self.credit.limit = 0 if self._waits else self.upto
+
+    def wait(self) -> None:
+        """What is sent again is read first, from a disk perhaps: nothing newer may come before it."""
+        self._waits = True
+        self._limit()
 
     def stop(self) -> None:
         """Its attachment is void: nothing more is handed out to it, what was not sent is dropped."""
-        self.credit.limit = 0
+        self.credit.limit = self.upto = 0
         self._drop()
 
     def _drop(self) -> None:
@@ -127,7 +140,7 @@ class RemoteSubscription:
         """Its node says how many it holds when it grants credit; what was handed out since then counts as held."""
         if not self.owned.queue.ring.held_by(self.attachment.holder):
             return 0
-        return max(0, self.window - (self.credit.limit - self.credit.delivered))
+        return max(0, self.window - (self.upto - self.credit.delivered))
 
     @property
     def holding(self) -> int:
@@ -143,14 +156,17 @@ class RemoteSubscription:
         """What is sent now."""
         return self.credit.out.take() if self.assigned is None else self.assigned.take()
 
-    def sent_again(self, records: bytes, count: int) -> None:
+    def sent_again(self, records: bytes, count: int, is_last: bool) -> None:
         """What its link holds, and its node has not."""
         assert self.assigned is not None, "only what a link holds is sent again"
         if count:
             self.credit.delivered += count
             self.assigned.put(records)
             self.owned.assigning[self] = None
-            self.owned.queue.ring.mark()
+        if is_last:
+            self._waits = False
+            self._limit()
+        self.owned.queue.ring.mark()
 
     @property
     def holds(self) -> bool:

@@ -414,19 +414,21 @@ class OwnedQueue:
         return isinstance(self.queue, Queue) and not self.queue.admit_link(link)
 
     def _send_again(self, member: RemoteSubscription, outstanding: tuple[Range, ...]) -> None:
-        """What its link holds and its node has not: it was on its way when link or owner were lost."""
+        """What its link holds and its node has not: it was on its way when link or owner were lost. Nothing newer is
+        handed to it before that has been read."""
         queue, gen = self.queue, member.attachment.gen
         assert isinstance(queue, Queue), "a stream has no such consumers"
         seqs = unlisted(queue.ring.held_by_link(member.holding, 1, HELD_MAX), outstanding)
 
-        def read(records: bytes) -> bool:
+        def read(records: bytes, is_last: bool) -> bool:
             attachment = member.attachment
-            goes_on = attachment.attached and attachment.gen == gen and member.number in attachment.members
+            goes_on = attachment.attached and attachment.gen == gen and attachment.members.get(member.number) is member
             if goes_on:
-                member.sent_again(records, verify_records(records, self.queue_id, self.epoch, True))
+                member.sent_again(records, verify_records(records, self.queue_id, self.epoch, True), is_last)
             return goes_on
 
         if seqs:
+            member.wait()
             queue.at_links.read(member.holding, seqs, read)
 
     def cancel(self, attachment: Attachment, number: int) -> None:

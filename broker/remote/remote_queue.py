@@ -531,7 +531,7 @@ class RemoteQueue(LinkSide):
         line.check_credit()
         if excess := min(line.excess(), len(records)):
             for record in records[-excess:]:
-                self._settlements.add(seq_of(record), line.returned)
+                self._settlements.add(seq_of(record), SETTLE_REQUEUE)
             del records[-excess:]
             self.ring.mark()
         line.surplus.extend(records)

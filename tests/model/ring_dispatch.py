@@ -51,7 +51,10 @@ class RemoteConsumer(Taker):
     @property
     def has_credit(self) -> bool:
         flows = self.active and self.delivered < self.limit and self.out.size < self.out.size_max
-        if self.link and (self.ring.link_place(self.link) != self.holder or self.ring.held_by(LINK) >= HELD_MAX):
+        ring = self.ring
+        if self.link and (
+            ring.links_wait or ring.link_place(self.link) != self.holder or ring.held_by(LINK) >= HELD_MAX
+        ):
             return False
         return flows
 

@@ -13,7 +13,8 @@ the group that says so has what it lacks.
 *At a node.* An attached link has a place: the node where its client is. Settlements of that node count for it.
 
 *What returns* must not be handed to anybody else before the log knows that the link has it no more: `release_link` and
-`take_linked` leave it UNACKED at nobody, and who calls returns it when their group is committed.
+`take_linked` leave it UNACKED at nobody, and who calls returns it when their group is committed. Until then
+(`links_wait`) links are handed nothing: what is newer would come before it.
 """
 
 from __future__ import annotations

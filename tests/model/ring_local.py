@@ -153,6 +153,7 @@ class LocalRing:
         "handed_no_ack",
         "journaled",
         "keeps",
+        "links_wait",
         "load_ahead",
         "loading",
         "marked",
@@ -250,6 +251,7 @@ class LocalRing:
         self._link_places: dict[int, int] = {}  # link -> the node where it is attached
         self._link_dirty: list[tuple[int, int]] = []  # (link, bucket) of which the log has to hear
         self._link_presses = False  # somebody waits for that
+        self.links_wait = False  # what they had returns with a group to come: they are handed nothing before it
         self.groups = self.groups_committed = 0  # so many were written, and so many of them are committed
         self._begin_totals()
 
@@ -1078,7 +1080,7 @@ class LocalRing:
             self._cursor = self.next_seq
 
     def _forget_links(self) -> None:
-        self._link_places, self._link_dirty, self._link_presses = {}, [], False
+        self._link_places, self._link_dirty, self._link_presses, self.links_wait = {}, [], False, False
 
     def destroy(self) -> None:
         """The queue is deleted: gives back its segments' bytes. What still returns to the spent ring is passed over."""

@@ -108,8 +108,12 @@ def _nobody_is_asked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(together, "ASKED_COMMITS", 1 << 30)
 
 
+def _overtakes_what_is_sent_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(attachment.RemoteSubscription, "wait", lambda _: None)
+
+
 class Bug(NamedTuple):
-    """One of them. `seed`: of a life that finds it; `choosy`, `patient`, `apart`: such a one does."""
+    """One of them. `seed`: of a life that finds it; `choosy`, `patient`, `apart`, `alone`: such a one does."""
 
     what: str
     seed: int
@@ -117,6 +121,7 @@ class Bug(NamedTuple):
     choosy: bool = False
     patient: bool = False
     apart: bool = False
+    alone: bool = False
 
 
 BUGS: Final = {
@@ -148,6 +153,9 @@ BUGS: Final = {
         12,
         _nobody_is_asked,
         apart=True,
+    ),
+    "overtakes_what_is_sent_again": Bug(
+        "what is new comes before what is read and sent again", 14, _overtakes_what_is_sent_again, alone=True
     ),
     "a_lost_consumer_gives_up": Bug("what a link holds returns with its consumer", 0, _a_lost_consumer_gives_up),
 }

@@ -13,6 +13,7 @@ a node that is cut off go on there. Nodes are killed, cut off and started again,
     T1   what a transaction has taken comes to nobody when what it has put is here (patient lives)
     T2   what a refused transaction has put is nowhere (patient lives)
     T3   of a transaction over two queues that was answered both parts are done, or none (lives apart)
+    O1   one link alone is handed for the first time what a node has published in the order of publishing (lives alone)
     E2   what a link has excluded, and that was committed, is never handed to it again (choosy lives)
     end  each message that was confirmed was settled, or comes to the last consumer
 """
@@ -60,10 +61,15 @@ class Link:
 class Life:
     """`choosy`: the first link has a filter, and both exclude some of what they give back. `patient`: clients wait
     until some of what they settle is committed (rcv-settle-mode second), alone or with a message that they put;
-    `apart`: into another queue."""
+    `apart`: into another queue. `alone`: one link has the queue, and is always resumed; reading waits as well."""
 
-    def __init__(self, seed: int, choosy: bool = False, patient: bool = False, apart: bool = False) -> None:
+    def __init__(
+        self, seed: int, choosy: bool = False, patient: bool = False, apart: bool = False, alone: bool = False
+    ) -> None:
         self.apart = apart
+        self.alone = alone
+        self.sources: dict[bytes, str] = {}  # body -> the node that has published it
+        self.newest: dict[str, int] = {}  # by node
         self.wholes: list[Apart] = []
         self.put_apart: dict[bytes, str] = {}
         patient = patient or apart
@@ -74,7 +80,7 @@ class Life:
         self.cluster["a"].client().declare("q")
         if apart:
             self.cluster["b"].client().declare("out", x_max_length=APART_MAX, x_overflow="reject-publish")
-        self.links = [Link(name) for name in NAMES]
+        self.links = [Link(name) for name in NAMES[: 1 if alone else None]]
         if choosy:
             self.links[0].wanted = selector_of(SELECTOR)
         self.plain: list[Client] = []
@@ -104,6 +110,10 @@ class Life:
                     f"E1: {link.name} does not take {body!r}"
                 )
                 assert body not in link.excluded, f"E2: {body!r} comes again to {link.name}, which excluded it"
+        if self.alone and to is self.links[0] and body not in self.seen:
+            number, source = number_of(body), self.sources[body]
+            assert number > self.newest.get(source, -1), f"O1: {body!r} comes first behind m{self.newest[source]}"
+            self.newest[source] = number
         self.seen.add(body)
 
     def check_holds(self) -> None:
@@ -172,12 +182,15 @@ class Life:
         elif roll < 0.50:
             self.use(rng.choice(self.links))
         elif roll < 0.62:
-            self.use_plain()
+            if self.alone:
+                self.use(self.links[0])
+            else:
+                self.use_plain()
         elif roll < 0.70:
             self.move(rng.choice(self.links))
         elif roll < 0.74:
             self.part(rng.choice(self.links))
-        elif roll < 0.76:
+        elif roll < 0.76 and not self.alone:
             self.end(rng.choice(self.links))
         elif roll < 0.80:
             self.be_late()
@@ -194,6 +207,7 @@ class Life:
         bodies = [b"m%d" % (self.published + n) for n in range(count)]
         messages = [message(body, priority=self.choice and number_of(body) % PRIORITIES) for body in bodies]
         self.published += count
+        self.sources.update(dict.fromkeys(bodies, site.name))
         ticket = Ticket(1, 1, lambda done: None if done.rejected else self.sure.update(bodies))
         site.node.vhosts["/"].queues["q"].publish(messages, ticket, site.now_ms)
         ticket.pass_()
@@ -214,7 +228,7 @@ class Life:
                 break  # it has left amid this
             if self.patience and self.patience.random() < 0.6:
                 self.await_(link, receiver, body, self.patience.random() < 0.5)
-            elif self.rng.random() < 0.75:
+            elif self.alone or self.rng.random() < 0.75:
                 receiver.ack(body)
                 link.map[body] = True
                 self.settling.add(body)
@@ -292,7 +306,7 @@ class Life:
             return
         if link.receiver is not None and link.receiver.site.alive:
             self.late.append(link.receiver)
-        resumes = self.rng.random() < 0.8 and bool(link.number)
+        resumes = (self.alone or self.rng.random() < 0.8) and bool(link.number)
         link.receiver = None
         receiver = Receiver(self.cluster, site.name, resumes=resumes, name=link.name, deaf=False)
         if not receiver.attached or not hasattr(receiver.attached[0], "link"):
@@ -326,7 +340,7 @@ class Life:
                 receiver.leave_to_link(answers[0])
                 receiver.leave()
                 return
-        bodies = {body: seq for seq, body in found.items()}
+        bodies = {body: seq for seq, body in sorted(found.items())}
         for body, settled in tuple(link.map.items()):
             if body not in bodies:
                 assert settled, f"L9: {link.name} has {body!r}, and the queue does not say so"
@@ -399,28 +413,55 @@ class Life:
                 one.ack(body)
                 self.settling.add(body)
 
+    def lose_on_the_way(self) -> None:
+        """What the link was handed is committed, and does not arrive; perhaps its owner dies with that."""
+        receiver, owner = self.links[0].receiver, self.site_of_owner()
+        for site in self.cluster.running:
+            site.disk_waits = True
+        self.publish(3)
+        self.cluster.turn()
+        if receiver is not None and receiver.site.alive and receiver.site is not owner:
+            self.cluster.unlink(owner.name, receiver.site.name)
+        for site in self.cluster.running:
+            site.disk_waits, site.reads_wait = False, self.rng.random() < 0.7
+        self.cluster.wait(300)
+        if self.rng.random() < 0.7:
+            self.kill(owner.name)
+        self.cluster.relink()
+        self.cluster.wait(500)
+        self.publish(2)
+
+    def site_of_owner(self) -> Any:
+        return next(site for site in self.cluster.running if self.owned in site.node.queues.values())
+
+    def kill(self, name: str) -> None:
+        self.cluster.kill(name)
+        for link in self.links:
+            if link.receiver is not None and link.receiver.site.name == name:
+                link.receiver = None
+        self.plain = [one for one in self.plain if one.site.name != name]
+        self.late = [one for one in self.late if one.site.name != name]
+        self.cluster.wait(500)
+
     def fault(self) -> None:
         rng, running = self.rng, self.cluster.running
+        if self.alone and self.at_rest and rng.random() < 0.5:
+            self.lose_on_the_way()
+            return
         roll = rng.random()
         if roll < 0.4 and len(running) == len(NODES) and self.owned is not None:
-            name = rng.choice(running).name
-            self.cluster.kill(name)
-            for link in self.links:
-                if link.receiver is not None and link.receiver.site.name == name:
-                    link.receiver = None
-            self.plain = [one for one in self.plain if one.site.name != name]
-            self.late = [one for one in self.late if one.site.name != name]
-            self.cluster.wait(500)
+            self.kill(rng.choice(running).name)
         elif roll < 0.7 and len(running) > 1:
             one, other = rng.sample([site.name for site in running], 2)
             self.cluster.unlink(one, other)
         else:
             for site in running:
                 site.disk_waits = rng.random() < 0.5
+                site.reads_wait = self.alone and rng.random() < 0.5
 
     def heal(self) -> None:
         for site in self.cluster.running:
-            site.disk_waits = False
+            site.disk_waits = site.reads_wait = False
         self.cluster.relink()
         for name in NODES:
             if not self.cluster[name].alive:
@@ -466,5 +507,7 @@ def number_of(body: bytes) -> int:
     return int(body[1:])
 
 
-def live(seed: int, steps: int = 120, choosy: bool = False, patient: bool = False, apart: bool = False) -> None:
-    Life(seed, choosy, patient, apart).run(steps)
+def live(
+    seed: int, steps: int = 120, choosy: bool = False, patient: bool = False, apart: bool = False, alone: bool = False
+) -> None:
+    Life(seed, choosy, patient, apart, alone).run(steps)

@@ -1,21 +1,30 @@
 """Many lives of recoverable links, seed after seed: of sender links (link_lives) or of receiver links (held_lives).
 
-    scripts/simulate links [--role sender|receiver] [--seed N] [--count K] [--keep-on]
+    scripts/simulate links [--role ROLE] [--seed N] [--count K] [--keep-on]
 
-A seed is one life of each role. A failure ends the campaign and says how to repeat it.
+A seed is one life of each role: sender; receiver, with its kinds choosy, patient, apart and alone. A failure ends the
+campaign and says how to repeat it.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from tests.property import held_lives, link_lives
 from tests.support import campaign
 
 COMMAND: Final = "scripts/simulate links"
-LIVES: Final[dict[str, Callable[[int], None]]] = {"sender": link_lives.life, "receiver": held_lives.live}
+LIVES: Final[dict[str, Callable[[int], None]]] = {
+    "sender": link_lives.life,
+    "receiver": held_lives.live,
+    "choosy": partial(held_lives.live, choosy=True),
+    "patient": partial(held_lives.live, patient=True),
+    "apart": partial(held_lives.live, apart=True),
+    "alone": partial(held_lives.live, alone=True),
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -24,7 +33,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     roles = tuple(LIVES) if options.role is None else (options.role,)
     lives = {f"--role {role}": LIVES[role] for role in roles}
-    return campaign.run(options, lives, COMMAND, f"{' and '.join(roles)} links")
+    return campaign.run(options, lives, COMMAND, f"{', '.join(roles)} links")
 
 
 if __name__ == "__main__":

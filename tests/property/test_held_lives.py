@@ -10,7 +10,7 @@ from tests.budget import campaign
 from tests.property.held_bugs import BUGS, Bug
 from tests.property.held_lives import live
 
-INVARIANTS = ("L5", "L6", "L7", "L9", "L11", "L12", "E1", "E2", "T1", "T2", "T3")
+INVARIANTS = ("L5", "L6", "L7", "L9", "L11", "L12", "E1", "E2", "O1", "T1", "T2", "T3")
 TRIES = 120
 """Lives, where the one that found a bug does not any more."""
 
@@ -40,6 +40,11 @@ def test_transactions_over_two_queues(seed: int) -> None:
     live(seed, apart=True)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_the_order_of_one_link(seed: int) -> None:
+    live(seed, alone=True)
+
+
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bug = BUGS[name]
@@ -53,7 +58,7 @@ def test_a_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _violated(seed: int, bug: Bug) -> str:
     try:
-        live(seed, choosy=bug.choosy, patient=bug.patient, apart=bug.apart)
+        live(seed, choosy=bug.choosy, patient=bug.patient, apart=bug.apart, alone=bug.alone)
     except AssertionError as error:
         return str(error)
     return ""

@@ -160,6 +160,10 @@ class RingLinks(RingLife):
     def moves(self, link: int, node: int) -> None:
         self.owners(lambda ring: ring.attach_link(link, node))
 
+    @rule(wait=st.booleans())
+    def links_wait(self, wait: bool) -> None:
+        self.owners(lambda ring: setattr(ring, "links_wait", wait))
+
     @rule(link=st.sampled_from(LINKS), size=st.sampled_from([1, 60, 1 << 20]))
     def read(self, link: int, size: int) -> None:
         """All that a link holds, in pieces."""
