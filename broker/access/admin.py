@@ -342,9 +342,11 @@ class Admin:
         queue.purge(purged)
 
     def delete_queue(
-        self, queue: QueueHandle, question: Question, then: Callable[[int], None], *, if_unused: bool, if_empty: bool
-    ) -> None:
-        """`then(how many messages were in it)`. The rights were asked (`may_delete_queue`)."""
+        self, queue: QueueHandle, question: Question, then: Callable[[int], None], *, if_unused: bool, if_empty: bool,
+        if_settled: bool = False,
+    ) -> None:  # fmt: skip
+        """`then(how many messages were in it)`. The rights were asked (`may_delete_queue`). `if_settled`: one with
+        unacknowledged messages is not empty."""
         access, node, name = self._access, self._access.node, queue.name
         conditional = if_unused or if_empty
         if conditional and (error := ownerless(queue)):
@@ -352,7 +354,7 @@ class Admin:
 
         def ask() -> None:
             question.ask(queue)
-            queue.begin_delete(if_unused, if_empty, node.now_ms, may)
+            queue.begin_delete(if_unused, if_empty, node.now_ms, may, if_settled=if_settled)
 
         @question.answers
         def may(refused: str, count: int) -> None:

@@ -227,8 +227,12 @@ class QueueHandle(Source, Protocol):
     def purge(self, then: Callable[[int], None]) -> None:
         """Drops what is ready; `then(how many)`."""
 
-    def begin_delete(self, if_unused: bool, if_empty: bool, now_ms: int, then: Callable[[str, int], None]) -> None:
-        """May it be deleted? (IN_USE, NOT_EMPTY or "", messages ready). The deletion itself is a command."""
+    def begin_delete(
+        self, if_unused: bool, if_empty: bool, now_ms: int, then: Callable[[str, int], None], *,
+        if_settled: bool = False,
+    ) -> None:  # fmt: skip
+        """May it be deleted? (IN_USE, NOT_EMPTY or "", messages ready). The deletion itself is a command. `if_settled`:
+        for `if_empty` what is unacknowledged counts as well."""
 
     def adopt(self, settings: QueueSettings) -> None:
         """New settings, by policy."""

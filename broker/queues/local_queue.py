@@ -494,11 +494,14 @@ class LocalQueue(QueueHandle):
     def purge(self, then: Callable[[int], None]) -> None:
         then(self.ring.purge())
 
-    def begin_delete(self, if_unused: bool, if_empty: bool, now_ms: int, then: Callable[[str, int], None]) -> None:
+    def begin_delete(
+        self, if_unused: bool, if_empty: bool, now_ms: int, then: Callable[[str, int], None], *,
+        if_settled: bool = False,
+    ) -> None:  # fmt: skip
         count = self.message_count(now_ms)
         if if_unused and self.subscriptions:
             then(IN_USE, count)
-        elif if_empty and (count or self.aside):
+        elif if_empty and (count or self.aside or (if_settled and self.ring.unacked)):
             then(NOT_EMPTY, count)
         else:
             then("", count)

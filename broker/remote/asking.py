@@ -181,7 +181,7 @@ class Asking:
         if ask.what == ASK_DELETE:
             # what is not committed yet, however long that takes, will be confirmed: it counts here; and so does what an
             # operator moves elsewhere, for it may come back
-            filled = ask.if_empty and (queue.ready or queue.aside)
+            filled = ask.if_empty and (queue.ready or queue.aside or (ask.if_settled and queue.ring.unacked))
             refused = IN_USE if ask.if_unused and consumers else NOT_EMPTY if filled else ""
         size = queue.ring.ready_bytes if queue.entity.staging else 0
         answer = Answer(queue.entity.queue_id, attachment.gen, ask.request, count, consumers, refused, bytes=size)

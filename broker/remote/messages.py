@@ -211,6 +211,9 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     """Of ASK_HELD, and there it is: a `LinkAttach`."""
     publishes: tuple[Whole, Whole] = (0, 0)
     """Of ASK_JUDGE: messages of a transaction, and bytes of their bodies but for the last one's."""
+    if_settled: bool = False
+    """Of ASK_DELETE: `if_empty`, and what is unacknowledged counts as well. An owner of an older release passes it
+    over."""
 
     def __post_init__(self) -> None:
         if (self.word is None) != (self.what != ASK_LEASE):

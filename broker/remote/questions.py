@@ -42,6 +42,7 @@ class Question:
     browse: Browse | None = None
     link: LinkAttach | None = None
     publishes: tuple[int, int] = (0, 0)
+    if_settled: bool = False
     told: bool = False
 
 
@@ -75,7 +76,7 @@ class Questions:
                 yield Ask(
                     queue_id, epoch, gen, request, question.what, question.if_unused, question.if_empty,
                     question.no_ack, question.word, question.consumer, question.tags, question.ranges, question.browse,
-                    question.link, question.publishes,
+                    question.link, question.publishes, question.if_settled,
                 )  # fmt: skip
 
     def answered(self, request: int) -> Then | None:

@@ -323,13 +323,17 @@ class RemoteQueue(LinkSide):
     def purge(self, then: Callable[[int], None]) -> None:
         self._ask(ASK_PURGE, lambda answer, _: then(answer.count))
 
-    def begin_delete(self, if_unused: bool, if_empty: bool, now_ms: int, then: Callable[[str, int], None]) -> None:
+    def begin_delete(
+        self, if_unused: bool, if_empty: bool, now_ms: int, then: Callable[[str, int], None], *,
+        if_settled: bool = False,
+    ) -> None:  # fmt: skip
         if self.entity.owner is None and not if_unused and not if_empty:
             then("", 0)  # nobody is there to be asked, and there is nothing to ask
             return
         self._ask(
-            ASK_DELETE, lambda answer, _: then(answer.refused, answer.count), if_unused=if_unused, if_empty=if_empty
-        )
+            ASK_DELETE, lambda answer, _: then(answer.refused, answer.count), if_unused=if_unused, if_empty=if_empty,
+            if_settled=if_settled,
+        )  # fmt: skip
 
     def _begin_links(self) -> None:
         self._links = {}

@@ -148,8 +148,9 @@ class DynamicNode:
         question = Pending(Errand(self._session, self._refused))
         try:
             Admin(access).delete_queue(
-                queue, question, lambda _: self._over(), if_unused=False, if_empty=self.policy in OF_MESSAGES
-            )
+                queue, question, lambda _: self._over(), if_unused=False, if_empty=self.policy in OF_MESSAGES,
+                if_settled=True,
+            )  # fmt: skip
         except Refusal as refusal:
             self._refused(refusal)
 
