@@ -224,7 +224,7 @@ class Journal:
         if offset and (end > self.options.segment_bytes or offset >= self.options.segment_bytes):
             self._older.add(segment)
             self._end = Position(segment + 1, 0, lsn)
-        return GroupWriter(self._end.segment, self._end.offset, self.options.group_bytes_max)
+        return GroupWriter(self._end.segment, self._end.offset, self.options.group_bytes_max, pending_bytes)
 
     def submit(self, writer: GroupWriter, sync: bool, done: Callable[[], object], soon: Soon | None = None) -> None:
         """Writes the group; `done()` runs on the loop when it is written (and flushed, with `sync`). It does not

@@ -47,6 +47,8 @@ cdef class GroupWriter:
     cdef readonly uint64_t bytes_max
     cdef readonly uint64_t records
     cdef readonly uint64_t size
+    cdef uint64_t expected
+    cdef bytearray group
     cdef uint8_t *data
     cdef uint64_t capacity
 

@@ -77,7 +77,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_request_comes_again(
         (tmp_path / "go").touch()
         again = told(call.result())
         assert again["worker"] != first["worker"]
-        assert [row["id"] for row in one.workers()] == [again["worker"]]
+        eventually("it alone is left", lambda: [row["id"] for row in one.workers()] == [again["worker"]])
 
 
 def test_a_foreman_that_is_killed_is_followed_by_one_that_adopts(nodes: Callable[..., PoolNodes]) -> None:

@@ -18,9 +18,11 @@ import asyncio
 import os
 import pwd
 import resource
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +53,8 @@ LIMITS: Final = (
     ("processes_max", resource.RLIMIT_NPROC),
     ("core_bytes", resource.RLIMIT_CORE),
 )
+END_S: Final = 1.0
+"""How long the end of what is killed may take, until it is left to the system."""
 
 
 @dataclass(slots=True)
@@ -240,7 +244,22 @@ class Subprocesses:
         self._changed.put_nowait(worker_id)
 
     def _end_all(self, worker_id: str) -> None:
-        """Processes that left the worker's session, or outlived a leader that was not our child."""
+        """Processes that left the worker's session, or outlived a leader that was not our child. Blocks until none is
+        left, for at most `END_S`: a kill is carried out when its process next runs, and what it forked meanwhile is
+        found by another look."""
+        end_s = time.monotonic() + END_S
+        while killed := self._kill_all(worker_id):
+            for pidfd in killed:
+                watched = select.poll()
+                watched.register(pidfd, select.POLLIN)
+                watched.poll(max(0.0, end_s - time.monotonic()) * 1000)
+                os.close(pidfd)
+            if time.monotonic() >= end_s:
+                return
+
+    def _kill_all(self, worker_id: str) -> list[int]:
+        """The pidfds of those that were sent KILL."""
+        killed = []
         for pid in processes_of(self._place.prefix, worker_id):
             try:
                 pidfd = os.pidfd_open(pid)
@@ -249,10 +268,12 @@ class Subprocesses:
             try:
                 if belongs(pid, self._place.prefix, worker_id):  # that one still, and not another of the same number
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                    killed.append(pidfd)
+                    continue
             except OSError:
                 pass
-            finally:
-                os.close(pidfd)
+            os.close(pidfd)
+        return killed
 
     def _over(self, record: Record, code: int | None, peak_bytes: int, why: str = "") -> None:
         """Raises OSError."""

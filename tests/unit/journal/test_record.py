@@ -115,6 +115,20 @@ def test_writer_grows_beyond_every_first_guess() -> None:
     assert bodies == [message.body] * 100 + [bytes(5_000_000)]
 
 
+@pytest.mark.parametrize("expected", [0, 40 << 20], ids=["grown", "placed at once"])
+def test_a_large_group_is_filled_by_the_piece(expected: int) -> None:
+    bodies = [bytes([seq]) * size for seq, size in enumerate([1_048_583, 70_001, 1, 300_000, 65_520] * 24)]
+    writer = record_compiled.GroupWriter(1, 0, expected=expected)
+    offsets = [writer.enqueue(1, 0, seq, message_of(record_compiled, body), 0) for seq, body in enumerate(bodies)]
+    assert writer.size > 32 << 20
+    group = writer.finish(1, 0)
+    assert len(group) == writer.size
+    record_compiled.seal(group)
+    assert [record.offset for record in record_compiled.scan_group(group, 0)[2]] == offsets
+    read = record_compiled.read_messages(group, 0, 1, list(enumerate(offsets)))
+    assert all(message.body == body for message, body in zip(read, bodies, strict=True))
+
+
 def test_an_empty_group_is_a_group() -> None:
     group = record_compiled.GroupWriter(1, 0).finish(9, 0)
     assert type(group) is bytearray

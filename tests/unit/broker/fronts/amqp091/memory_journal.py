@@ -77,7 +77,7 @@ class MemoryJournal:
         if offset and offset + GROUP_HEADER_BYTES + pending_bytes > self.segment_bytes:
             self.end = Position(segment + 1, 0, lsn)
         self.segments.setdefault(self.end.segment, bytearray())
-        return GroupWriter(self.end.segment, self.end.offset)
+        return GroupWriter(self.end.segment, self.end.offset, expected=pending_bytes)
 
     def submit(self, writer: GroupWriter, sync: bool, now_ms: int) -> None:
         assert self.idle, "one group at a time"
