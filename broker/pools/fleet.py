@@ -10,8 +10,9 @@ An order is in the facts of the next step though the wiring log has not answered
 until the log gives it its id, a retired or revoked worker in its new state. What the log refuses leaves the facts.
 Launches are counted as the log has them, not as they are seen running: a controller that takes over starts none twice.
 
-Beside the policy three things end a worker: its group is gone; its place is without its node for LOST_PLACE_S; and a
-start on which no place has the template any more times out as others do.
+Beside the policy four things end a worker: its group is gone; its place is without its node for LOST_PLACE_S; it does
+not consume any more, for as long as a start or an end may take; and a start on which no place has the template any more
+times out as others do.
 """
 
 from __future__ import annotations
@@ -118,6 +119,8 @@ class Fleet:
         """Key -> number -> (place, version)."""
         self._number = 0
         self._lost: dict[str, float] = {}
+        self._absent: dict[str, float] = {}
+        """Workers that consumed and do not any more, and since when."""
         self._ends: list[Gone] = []
         self._readies: list[tuple[str, str, float]] = []
         self._wakes = True
@@ -150,6 +153,7 @@ class Fleet:
     def launch_ended(self, launch: LaunchEntity, exit_status: int | None, peak_bytes: int) -> None:
         """Its place has said that it is gone."""
         known = self._known.pop(launch.launch_id, None)
+        self._absent.pop(launch.launch_id, None)
         self._dirty[launch.key] = None
         self._wakes = True
         if known is None:
@@ -173,6 +177,7 @@ class Fleet:
         for worker_id, held in group.workers.items():
             known = self._known.get(worker_id)
             launch = self._table.launch(worker_id)
+            self._absent.pop(worker_id, None)
             if known is None or launch is None:
                 continue
             if self.pool.settings.ready == "consumer":
@@ -184,6 +189,7 @@ class Fleet:
         for worker_id in () if before is None else before.workers.keys() - group.workers.keys():
             if worker_id in self._known:
                 self._known[worker_id].held = 0
+                self._absent[worker_id] = now_s
         self._dirty[group.key] = None
         self._wakes = True
 
@@ -253,7 +259,7 @@ class Fleet:
 
     def next_s(self, now_s: float) -> float | None:
         """Time of the next step without an event; None: at rest."""
-        if self._lost:
+        if self._lost or self._absent:
             return now_s + 1.0
         return None if self._policy is None else self._policy.next_s(now_s)
 
@@ -298,6 +304,7 @@ class Fleet:
         orders += policy.step(facts, now_s)
         self._take(orders, now_s)
         self._end_lost(places, now_s)
+        self._end_absent(now_s)
         self._end_stray()
 
     def _chosen(self, places: Mapping[str, Place], own: str) -> TemplateTold | None:
@@ -430,6 +437,18 @@ class Fleet:
             return
         ends = (launch for launch in launches if launch.place in over)
         self._take((Stop(one.key, one.launch_id, "its place is lost") for one in ends), now_s)
+
+    def _end_absent(self, now_s: float) -> None:
+        """Of those that hang, or were told to leave and have not. A retired one ends as the policy says."""
+        if not self._absent:
+            return
+        limit_s = max(self.pool.settings.start_timeout_s, self.pool.settings.grace_s)
+        for worker_id, since_s in list(self._absent.items()):
+            launch = self._table.launch(worker_id)
+            if launch is None or launch.retired or launch.revoked:
+                del self._absent[worker_id]
+            elif now_s >= since_s + limit_s:
+                self._take((Stop(launch.key, worker_id, f"it did not consume for {limit_s} s"),), now_s)
 
     def _end_stray(self) -> None:
         """Of groups that are gone."""

@@ -49,6 +49,8 @@ class PoolNodes:
         self.names = names
         self.fleet = Fleet(directory)
         self.ports = {name: free_port() for name in names}
+        self.variables: dict[str, dict[str, str]] = {}
+        """Of nodes to come: more of their environment."""
         self.fails = directory / "fails"
         self.config = directory / "broker.toml"
         self.template(**template)
@@ -70,7 +72,7 @@ class PoolNodes:
             words = ["--config", str(self.config), "--http", f"{LOOPBACK}:{self.ports[name]}"]
             if len(self.names) > 1:
                 words += ["--peers", self.fleet.peers(*self.names)]
-            self.fleet.launch(name, *words)
+            self.fleet.launch(name, *words, **self.variables.get(name, {}))
         for name in names or self.names:
             eventually(f"{name} is ready", lambda name=name: self.api("GET", "overview", at=name).is_success)  # type: ignore[misc]
 
@@ -88,6 +90,10 @@ class PoolNodes:
 
     def caller(self, name: str = "", pool: str = "core") -> Pool:
         return Pool(self.url(name), pool)
+
+    def roaming_caller(self, pool: str = "core") -> Pool:
+        """Of a pool, at whichever node lives."""
+        return Pool([self.url(name) for name in self.names], pool)
 
     def declare(self, pool: str = "core", template: str = "core", **settings: Any) -> None:
         """As soon as a foreman has told of the template."""
@@ -115,6 +121,13 @@ class PoolNodes:
         """The node that leads it; empty: none that is known."""
         said = self.api("GET", f"queues/%2F/{quote(queue, safe='')}")
         return str(said.json().get("node") or "") if said.is_success else ""
+
+    def kill(self, name: str) -> None:
+        """SIGKILL of the node."""
+        process = self.fleet.node(name).process
+        assert process is not None
+        process.kill()
+        process.wait()
 
     def foremen(self, name: str) -> list[psutil.Process]:
         """Of a node that runs."""

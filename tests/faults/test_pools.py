@@ -120,10 +120,7 @@ def test_three_nodes_serve_and_a_controller_that_dies_neither_stops_nor_starts(n
     lost = three.owner("core-orphan")
     stayed = {row["id"] for row in three.workers() if row["place"] != lost}
     assert stayed
-    process = three.fleet.node(lost).process
-    assert process is not None
-    process.kill()
-    process.wait()
+    three.kill(lost)
     eventually("another controller", lambda: three.owner("core-orphan") not in ("", lost))
     with three.caller() as pool, ThreadPoolExecutor(6) as threads:
         answers = list(threads.map(lambda key: told(pool.call(key, timeout_s=90)), keys))

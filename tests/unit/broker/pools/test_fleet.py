@@ -271,3 +271,25 @@ def test_other_settings_do_not_forget_that_starts_fail() -> None:
     world.gone(world.launches[0], 1)
     world.step()
     assert [told.key for told in world.fleet.fails] == ["42"], "the second failure in a row"
+
+
+def test_a_worker_that_consumes_no_more_is_replaced_in_time() -> None:
+    world = World("a", start_timeout_s=10, grace_s=20)
+    world.require("42")
+    world.step()
+    (launch,) = world.launches
+    name = launch.launch_id.replace("-", "_")
+    world.tell("42", **{name: 0})
+    world.tell("42")
+    for _ in range(19):
+        assert world.step(1.0) == []
+    world.tell("42", **{name: 0})  # it is there again
+    world.step()
+    world.tell("42")
+    assert world.fleet.next_s(world.now_s) == world.now_s + 1.0
+    for _ in range(19):
+        assert world.step(1.0) == []
+    assert world.step(1.5) == ["revoke"]
+    assert world.launches[0].revoked == "it did not consume for 20 s"
+    world.gone(launch)
+    assert world.step() == ["launch"]
