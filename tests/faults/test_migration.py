@@ -221,6 +221,7 @@ def test_who_follows_moves_what_comes_later_and_ends_on_a_signal(brokers: Callab
         for number in range(5):
             channel.basic_publish("", "orders", b"%d" % number, pika.BasicProperties(delivery_mode=2))
             wait_for(lambda: depth(destination.url) == number + 1, f"message {number}")  # noqa: B023
+    wait_for(lambda: "5 messages moved, " in run.log.read_text(), "a line tells it, without a terminal", 30)
     run.process.terminate()
     began_s = time.monotonic()
     code, said = run.ends(30)
