@@ -87,7 +87,7 @@ class Carrier:
         self._timer: asyncio.TimerHandle | None = None
         self._records: deque[tuple[bytes, ...]] = deque()
         self._record_asked = asyncio.Event()
-        self._prefetch = self._got = 0
+        self._prefetch = 0
         self._qos: deque[bool] = deque()  # answers that will come; True: of a Settle
         self._tasks: set[asyncio.Task[None]] = set()
         source.on_parcel, source.on_method = self._delivered, self._from_source
@@ -149,7 +149,7 @@ class Carrier:
                 case Cancel():
                     self._source.send(m.BasicCancel(consumer_tag=TAG))
                 case Settle(tag, sync):
-                    self._source.send(m.BasicAck(delivery_tag=tag + self._got, multiple=True))
+                    self._source.send(m.BasicAck(delivery_tag=tag, multiple=True))
                     if sync:
                         self._ask_qos(settles=True)
                 case Look():
@@ -170,12 +170,9 @@ class Carrier:
         self._source.send(m.BasicQos(prefetch_count=self._prefetch))
 
     async def _look(self) -> None:
-        """By basic.get: the count of a declaration may be seconds old (RabbitMQ's quorum queues)."""
-        got = await self._source.call(m.BasicGet(queue=self._queue), m.Method)
-        if isinstance(got, m.BasicGetOk):
-            self._got += 1
-            self._source.send(m.BasicNack(delivery_tag=got.delivery_tag, requeue=True))
-        self._carry_out(self.mover.depth(int(isinstance(got, m.BasicGetOk)), self._loop.time()))
+        """By a declaration, which takes nothing; RabbitMQ refuses basic.get where one consumer is active alone."""
+        told = await self._source.call(m.QueueDeclare(queue=self._queue, passive=True), m.QueueDeclareOk)
+        self._carry_out(self.mover.depth(told.message_count, self._loop.time()))
 
     async def _write_records(self, ledger: Ledger) -> None:
         while True:
@@ -204,6 +201,8 @@ class Carrier:
                     raise Malformed("an answer to basic.qos that nobody waits for")
                 if self._qos.popleft():
                     self._carry_out(self.mover.synced(now_s))
+            case m.BasicConsumeOk():
+                self._carry_out(self.mover.begun(now_s))
             case m.BasicCancelOk():
                 self._carry_out(self.mover.cancelled(now_s))
             case m.BasicCancel():

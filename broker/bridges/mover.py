@@ -1,13 +1,20 @@
 """Moves the messages of one queue: what came in, what is to be done next. Nothing here waits.
 
     ASKING      basic.consume is sent: up to `window` messages are on their way
-    CLOSING     enough came, or nothing for a while: basic.cancel is sent, and its answer ends the window
+    LOOKING     nothing came for a while: the source is asked how many messages are ready, while it may hand out more
+    CLOSING     enough came, or the source has no more: basic.cancel is sent, and its answer ends the window
     DRAINING    waits until all that came is confirmed by the destination
     SETTLING    basic.ack of all, and basic.qos behind it: its answer shows that the source has taken the ack
     NOTING      the ledger is told that nothing of the window can come again
-    LOOKING     nothing came: the source says whether a message is ready
-    RESTING     until `wake_s`: the rate, or an empty queue
+    RESTING     until `wake_s`: the rate
     OVER        ended: see `why`
+
+Why the source is asked before a window is closed that is not full. A quorum queue of RabbitMQ that is cancelled while
+deliveries are on their way to us takes these back, and may hand out what is behind them first: out of order. Behind a
+full window nothing is on its way. Behind the answer to a question nothing is either, but for what was published since:
+the queue sends deliveries and answers in one order. So a window into which messages flow is as large as what came in
+WINDOW_S, and fills. An empty window stays open, and is closed when nothing was ready
+twice, EMPTY_S apart; a third look behind its end shows that nothing was taken back. Nothing is taken by a look.
 
 Why a window is closed before it is acknowledged. The source hands out what was not acknowledged again, flagged as
 redelivered. An ack without an answer may have been taken or not; if new messages were handed out meanwhile, these came
@@ -48,8 +55,10 @@ LINGER_S: Final = 0.05
 WINDOW_S: Final = 1.0
 """A window is closed so long after its first message, so that a queue with a slow trickle is acknowledged as well."""
 EMPTY_S: Final = 0.25
-"""An empty queue is looked at again after so long, at first."""
+"""An empty window is looked at after so long, and again, at first."""
 EMPTY_S_MAX: Final = 2.0
+EMPTY_LOOKS: Final = 2
+"""So many looks in a row show an empty queue: one alone may be the answer of a queue that has no time (RabbitMQ)."""
 PACE_S: Final = 0.2
 """With a rate, a window has about as many messages as may go in this time."""
 
@@ -103,7 +112,7 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Is a message ready?"""
+    """How many messages are ready?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +158,7 @@ class Mover:
         self._recognised: list[Known] = []  # in this window
         self._recognition = Recognition(*((state.window, state.last_session) if state is not None else ((),)))
         self._came = 0  # delivery tags of the source are 1, 2, ...
+        self._size = plan.window
         self._count = 0  # of the window
         self._quiet = True  # nothing flagged came in it
         self._quiet_windows = 0
@@ -161,6 +171,9 @@ class Mover:
         self._window_came = 0
         self._opened_s = self._last_s = 0.0
         self._empty_s = EMPTY_S
+        self._empty_looks = 0
+        self._looked_came = 0  # of the window, when the look began
+        self._open = False  # the source may hand out
         self._due_s = 0.0
 
     @property
@@ -178,7 +191,8 @@ class Mover:
             return []
         if not self._counted and self._settled < self._came:
             return self._settle_confirmed()
-        return self._close()
+        self.phase, self._looked_came = Phase.LOOKING, self._window_came
+        return [Look()]
 
     @property
     def due_s(self) -> float:
@@ -187,23 +201,29 @@ class Mover:
             return self.wake_s
         if self.phase is not Phase.ASKING:
             return inf
-        if self._window_came == 0 or not self._counted:
+        if self._is_empty:
             if self._settled < self._confirmed:
                 return self._last_s + LINGER_S
             # who follows leaves the window open for what will come; what is not confirmed yet comes by itself
             waits = self._plan.follow and self._recognition.is_over
-            return inf if waits or self._settled < self._came else self._last_s + EMPTY_S
+            return inf if waits or self._settled < self._came else self._last_s + self._empty_s
         return min(self._last_s + LINGER_S, self._opened_s + WINDOW_S)
 
+    @property
+    def _is_empty(self) -> bool:
+        """Nothing of the window waits for its end: a plain one is acknowledged while it is open."""
+        return self._window_came == 0 or not self._counted
+
     def _ask(self, now_s: float) -> list[Effect]:
-        plan, count = self._plan, self._plan.window
+        plan, count = self._plan, self._size
         if plan.rate_per_s:
             count = max(1, min(count, int(plan.rate_per_s * PACE_S)))
         if plan.most:
             count = min(count, plan.most - self._came)
         self.phase = Phase.ASKING
         self._window_came = 0
-        self._opened_s = self._last_s = now_s
+        self._opened_s = self._last_s = inf  # until the source has begun
+        self._open, self._empty_looks = True, 0
         self._due_s = max(self._due_s, now_s)  # what was not used of the rate is not made up for
         self._count = count
         return [Consume(count)]
@@ -215,9 +235,15 @@ class Mover:
 
     # -- the source -------------------------------------------------------------------------------------------
 
+    def begun(self, now_s: float) -> list[Effect]:
+        """The answer to Consume: messages are on their way, if there are any."""
+        if self.phase is Phase.ASKING and not self._window_came:
+            self._opened_s = self._last_s = now_s
+        return []
+
     def delivered(self, parcel: Parcel, now_s: float) -> list[Effect]:
         """Messages came."""
-        self._expects(Phase.ASKING, Phase.CLOSING)
+        self._expects(Phase.ASKING, Phase.CLOSING, *((Phase.LOOKING,) if self._open else ()))
         if self._came + parcel.count - self._settled > self._count:
             raise Malformed(f"more messages than the {self._count} that were asked for")
         if not self._window_came:
@@ -225,7 +251,7 @@ class Mover:
         self._came += parcel.count
         self._window_came += parcel.count
         self._last_s = now_s
-        self._empty_s = EMPTY_S
+        self._empty_s, self._empty_looks = EMPTY_S, 0
         effects: list[Effect] = []
         if self._counted:
             self._unweighed.append(parcel)
@@ -234,7 +260,9 @@ class Mover:
         else:
             effects += self._publish(parcel)
         enough = self._window_came >= self._count
-        if enough and self.phase is Phase.ASKING and (self._counted or self._plan.rate_per_s or self._plan.most):
+        if enough and self._counted and now_s < self._opened_s + WINDOW_S / 2:
+            self._size = min(2 * self._size, self._plan.window)
+        if enough and self.phase is not Phase.CLOSING and (self._counted or self._plan.rate_per_s or self._plan.most):
             effects += self._close()
         return effects
 
@@ -304,6 +332,7 @@ class Mover:
     def cancelled(self, now_s: float) -> list[Effect]:
         """The answer to Cancel."""
         self._expects(Phase.CLOSING)
+        self._open = False
         if not self._window_came:
             self.phase = Phase.LOOKING
             return [Look()]
@@ -311,17 +340,35 @@ class Mover:
         return self._drained(now_s)
 
     def depth(self, ready: int, now_s: float) -> list[Effect]:
-        """The answer to Look."""
-        assert self.phase is Phase.LOOKING, "only what was asked is answered"
+        """The answer to Look. One that comes late, as the window was full meanwhile, says nothing."""
+        if self.phase is not Phase.LOOKING:
+            return []
+        if not self._open:
+            return self._ask(now_s) if ready else self._end()
+        self.phase = Phase.ASKING
+        if not self._is_empty:
+            if now_s >= self._opened_s + WINDOW_S:
+                self._size = self._window_came  # what comes in this time fills the next one
+                return self._close()
+            if not ready and self._window_came == self._looked_came:
+                return self._close()
+            self._last_s = now_s
+            return []
+        if self._settled < self._came:
+            return []
+        self._last_s = now_s
         if ready:
-            return self._ask(now_s)
+            self._empty_looks = 0
+            self._empty_s = min(2 * self._empty_s, EMPTY_S_MAX)
+            return []
+        self._empty_looks += 1
+        if self._empty_looks < EMPTY_LOOKS:
+            return []
         self._recognition.end()
-        if not self._plan.follow:
-            return self._end()
-        self.phase = Phase.RESTING
-        self.wake_s = now_s + self._empty_s
-        self._empty_s = min(2 * self._empty_s, EMPTY_S_MAX)
-        return []
+        if self._plan.follow:
+            return []
+        self._window_came = 0  # of a plain one: all of it is acknowledged
+        return self._close()
 
     def synced(self, now_s: float) -> list[Effect]:
         """The answer behind Settle: the source has taken the ack."""

@@ -29,6 +29,13 @@ NO_EFFECT: Final = (
     "add-forward-headers", "add-timestamp-header", "publish-properties",
 )  # fmt: skip
 """Keys that are read over."""
+_OTHERWISE: Final = {
+    "src": "say src-protocol amqp091 and src-queue in place of src-address, if that broker speaks AMQP 0-9-1; else let "
+    "a client of AMQP 1.0 publish here what it receives there",
+    "dest": "say dest-protocol amqp091 and dest-queue or dest-exchange in place of dest-address, if that broker speaks "
+    "AMQP 0-9-1; else let a client of AMQP 1.0 receive here what it publishes there",
+}
+"""What to do about an end of another protocol."""
 _ALIASES: Final = {"prefetch-count": "src-prefetch-count", "delete-after": "src-delete-after"}
 """Names of older releases."""
 QUEUE: Final = BRIDGE_PREFIX
@@ -84,8 +91,8 @@ def bridge(vhost: str, name: str, value: Any) -> Bridge:
         raise BadBridge(f"the name of a bridge has {NAME_MAX} bytes at most")
     said: dict[str, Any] = {_ALIASES.get(str(key), str(key)): inner for key, inner in value.items()}
     for end in ("src", "dest"):
-        if said.get(f"{end}-protocol", "amqp091") != "amqp091":
-            raise BadBridge(f"{end}-protocol {str(said[f'{end}-protocol'])[:20]!r}: a bridge speaks amqp091")
+        if (protocol := said.get(f"{end}-protocol", "amqp091")) != "amqp091":
+            raise BadBridge(f"{end}-protocol {str(protocol)[:20]!r}: a bridge speaks amqp091: {_OTHERWISE[end]}")
     queue, exchange = _text(said, "src-queue"), _text(said, "src-exchange")
     if (not queue) is (not exchange):
         raise BadBridge("say src-queue or src-exchange, one of them")

@@ -38,6 +38,10 @@ STATE: Final = Path("clusterbroker-migration")
 HERE: Final = "amqp://guest:guest@127.0.0.1:5672"
 HELD_S: Final = 6.0
 """Counts of RabbitMQ are up to 5 s old: what a mover held then is told once more."""
+LINE_S: Final = 10.0
+"""Without a terminal: between two lines about what has moved."""
+QUIET_S: Final = 60.0
+"""... and about that nothing has."""
 PASS_S: Final = 1.0
 """With --follow: between two looks at all queues."""
 
@@ -241,6 +245,33 @@ class _Run:
         return found if self.way.far is None else [job for job in found if job.expected]
 
 
+class Lines:
+    """What is told at intervals where no bar is drawn."""
+
+    __slots__ = ("_at_s", "_moved", "_told_s")
+
+    def __init__(self, now_s: float) -> None:
+        self._at_s = self._told_s = now_s
+        self._moved = 0
+
+    def line(self, moved: int, now_s: float) -> str:
+        """Each LINE_S; empty: there is nothing to tell."""
+        came, took_s = moved - self._moved, now_s - self._at_s
+        self._moved, self._at_s = moved, now_s
+        if not came and now_s < self._told_s + QUIET_S:
+            return ""
+        self._told_s = now_s
+        return f"{moved:,} messages moved, {came / took_s:,.0f}/s" if came else f"{moved:,} messages moved, none comes"
+
+
+async def _tell_at_intervals(migration: Migration) -> None:
+    lines = Lines(time.monotonic())
+    while True:
+        await asyncio.sleep(LINE_S)
+        if line := lines.line(sum(job.moved for job in migration.jobs.values()), time.monotonic()):
+            _say(line)
+
+
 def _run(run: _Run, jobs: list[Job]) -> str:
     console = Console(stderr=True, highlight=False)
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn()
@@ -252,13 +283,15 @@ def _run(run: _Run, jobs: list[Job]) -> str:
                 moved = sum(job.moved for job in migration.jobs.values())
                 bar.update(task, completed=moved, figures=f"{moved:,} messages")
 
-            migration, interrupted = asyncio.run(_passes(run, jobs, tell))
+            migration, interrupted = asyncio.run(_passes(run, jobs, tell, lines=not console.is_terminal))
     finally:
         run.state.close()
     return _report(run.way, migration, interrupted)
 
 
-async def _passes(run: _Run, jobs: list[Job], tell: Callable[[Migration], None]) -> tuple[Migration, bool]:
+async def _passes(
+    run: _Run, jobs: list[Job], tell: Callable[[Migration], None], *, lines: bool
+) -> tuple[Migration, bool]:
     migration = Migration(*run.ends, run.state, run.rate, run.patience_s, lambda: tell(migration), _say)
     if jobs:
         await migration.check(jobs[0].vhost)
@@ -267,10 +300,14 @@ async def _passes(run: _Run, jobs: list[Job], tell: Callable[[Migration], None])
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, work.cancel)
+    telling = asyncio.ensure_future(_tell_at_intervals(migration)) if lines else None
     try:
         await work
     except asyncio.CancelledError:
         return migration, True
+    finally:
+        if telling is not None:
+            telling.cancel()
     return migration, False
 
 

@@ -11,6 +11,7 @@ from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.broker.pools.passing_queue import PassingQueue
 from clusterbroker.broker.pools.ports import PoolHost
+from clusterbroker.broker.queues.deduplicating import DeduplicatingQueue
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
@@ -76,7 +77,14 @@ def new_queue(node: FactoryNode, entity: QueueEntity, found: Ring | None = None)
             waiting.begin_alone()
         return waiting
     part = node.map.pools.queue(entity.queue_id)
-    queue = Queue(entity, settings, ring, node, node.now_ms) if part is None else _of_pool(node, entity, ring, part)
+    if part is not None:
+        queue = _of_pool(node, entity, ring, part)
+    elif settings.message_deduplication and not entity.staging:
+        queue = DeduplicatingQueue(entity, settings, ring, node, node.now_ms)
+    else:
+        queue = Queue(entity, settings, ring, node, node.now_ms)
+    if isinstance(queue, DeduplicatingQueue) and not ring.replica:
+        queue.begin_alone()
     if isinstance(queue, PassingQueue):
         if not ring.replica:
             queue.begin_alone()

@@ -2,6 +2,7 @@
 
     parameter put or changed       it is read once, and the bridge begins (anew)
     parameter deleted              it ends, and its queue is deleted with what it knew, by whoever leads then or later
+    src-delete-after is reached    its parameter is deleted, as by RabbitMQ, and so what it knew
     its queue is not there         the node that leads declares it; one that is refused is tried again later and later
     its queue has another owner    it ends here, and begins there
     this node may not speak        it ends: its lease is over
@@ -195,8 +196,12 @@ class Bridges:
             self._failed.pop(key, None)
             if key in self._running:
                 self._end(key)
-        elif own and key not in self._running and (key not in self._failed or self._due(key)):
-            self._begin(key, known, wanted)
+        elif key not in self._running:
+            if key not in self._failed or self._due(key):
+                self._begin(key, known, wanted)
+        elif self._running[key][1].status.state == "ended" and self._due(key):
+            at_ms = self._shell.clock.now_ms()
+            self._propose(key, c.DeleteParameter(at_ms=at_ms, vhost=key[0], component=COMPONENT, name=key[1]))
 
     def _due(self, key: Key) -> bool:
         return self._tries.setdefault(key, Backoff()).due(self._shell.loop.time())
@@ -249,13 +254,18 @@ class Bridges:
     def _leads(self) -> bool:
         return self._shell.cluster is None or self._shell.cluster.raft.is_leader
 
-    def _propose(self, key: Key, command: c.DeclareQueue | c.DeleteQueue) -> None:
+    def _propose(self, key: Key, command: c.DeclareQueue | c.DeleteQueue | c.DeleteParameter) -> None:
         def done(applied: Applied) -> None:
             if applied.error is None:
                 self._tries.pop(key, None)
                 self._failed.pop(key, None)
             elif not isinstance(applied.error, Unavailable) and key in self._known:
-                why, known = f"its queue cannot be declared: {applied.error}"[:WHY_MAX], self._failed.get(key)
+                what = (
+                    "parameter cannot be deleted"
+                    if isinstance(command, c.DeleteParameter)
+                    else "queue cannot be declared"
+                )
+                why, known = f"its {what}: {applied.error}"[:WHY_MAX], self._failed.get(key)
                 self._failed[key] = why
                 if why == known:
                     return

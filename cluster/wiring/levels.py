@@ -24,7 +24,7 @@ from .changes import Change, LevelRaised
 from .exchange_rules import DELAY_RATE
 from .members import Members
 from .pool_entities import NOOP
-from .queue_settings import LINK_SETTINGS
+from .queue_settings import DEDUPLICATION, LINK_SETTINGS
 from .snapshot import Snapshot
 
 
@@ -53,6 +53,7 @@ RECENT_HISTORY: Final = 6
 STARTED_WORKERS: Final = 6
 NUMBERED_RUNS: Final = 6
 ASKED_COMMITS: Final = 6
+DEDUPLICATING: Final = 6
 MEMBERS_MAX: Final = 253
 """From LINK_RECOVERY on: a message's holder is one byte, of which two values are no member's."""
 LEVELS: Final = (
@@ -92,8 +93,10 @@ LEVELS: Final = (
     Level(
         STARTED_WORKERS,
         "workers that pools start, and words about their keys; x-recent-history; frames with more than one "
-        "numbered message; AMQP 1.0: transactions over several queues that are all or nothing",
+        "numbered message; x-message-deduplication of queues; AMQP 1.0: transactions over several queues that are all "
+        "or nothing",
         (c.RetireWorkers, c.DeclareHistoryExchange, c.DirectGroup),
+        settings=(DEDUPLICATION,),
     ),
 )
 LEVEL: Final = LEVELS[-1].number

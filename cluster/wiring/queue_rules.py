@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from clusterbroker.cluster.errors import AccessRefused, PreconditionFailed, queue_locked, queue_text
 
 from .arguments import check_same
 from .commands import DeclareQueue
 from .entities import Queue
-from .queue_settings import ARGUMENT_RULES
+from .queue_settings import ARGUMENT_RULES, QueueSettings, resolve
 from .stream_settings import STREAM, unfit
 
 NAME_BYTES_MAX: Final = 255
@@ -24,12 +26,27 @@ BRIDGE_PREFIX: Final = "clusterbroker.bridge."
 MOVER_PREFIX: Final = "clusterbroker.mover."
 """Of the exclusive queues that keep a second mover away."""
 GUARDED_WORD: Final = "clusterbroker"
+_PLACING: Final = ("durability", "leader_locator", "min_in_sync", "replicas")
+"""Fields of settings that a policy gives to a bridge's queue."""
 
 
 def is_guarded(name: str) -> bool:
     """A name of bridges: a permission for everything (`.*`) is none for it. The user has to be an administrator, or its
     pattern to say GUARDED_WORD."""
     return name.startswith((BRIDGE_PREFIX, MOVER_PREFIX))
+
+
+def of_ledger(queue: Queue, settings: QueueSettings) -> QueueSettings:
+    """The settings that hold for a bridge's queue, of those that policies and arguments make: a policy says where its
+    copies are, and takes no record away. No member's fold asks for what is passed over, so members of an older release
+    keep the same map."""
+    own = resolve(queue.arguments, transient=queue.transient)
+    placed = {field: getattr(settings, field) for field in _PLACING}
+    sources = tuple(pair for pair in settings.sources if pair[0] in _PLACING)
+    more = tuple(pair for pair in own.sources if pair[0] not in _PLACING)
+    return replace(
+        own, **placed, policy=settings.policy, operator_policy=settings.operator_policy, sources=(*sources, *more)
+    )
 
 
 def check_name(kind: str, name: str) -> None:

@@ -39,6 +39,8 @@ QUORUM_DELIVERY_LIMIT: Final = 20
 LINK_RECOVERY: Final = "link-recovery"
 LINK_EXPIRY_MAX: Final = "link-expiry-max"
 RECOVERABLE_LINKS_MAX: Final = "recoverable-links-max"
+DEDUPLICATION: Final = "message-deduplication"
+"""Of arguments only; feature level 6."""
 LINK_SETTINGS: Final = (LINK_RECOVERY, LINK_EXPIRY_MAX, RECOVERABLE_LINKS_MAX)
 """In policies also of an exchange; feature level 4."""
 
@@ -85,6 +87,8 @@ class QueueSettings(msgspec.Struct, frozen=True):
     """Of a stream's messages, as in `7D`; see `max_age_ms`."""
     segment_bytes: int = SEGMENT_BYTES
     """Of a stream: a new file begins when one has so many."""
+    message_deduplication: bool = False
+    """A message with the header of one that is in the queue is not stored."""
     link_recovery: bool | None = None
     """Links of AMQP 1.0: False: nothing of them outlives its connection; True: durability 2 is enough for a recoverable
     one; None: as the client asks."""
@@ -277,6 +281,12 @@ RULES: Final[tuple[Rule, ...]] = (
         "single-active-consumer",
         "single_active_consumer",
         FLAG.about("One consumer at a time gets messages"),
+        by_policy=False,
+    ),
+    _rule(
+        DEDUPLICATION,
+        "message_deduplication",
+        FLAG.about("A message whose header x-deduplication-header is that of one in the queue is not stored"),
         by_policy=False,
     ),
     _rule(

@@ -32,6 +32,7 @@ from .imports import Import
 from .parts import MapParts
 from .policies import ExchangeSettings
 from .pool_rules import of_pool
+from .queue_rules import BRIDGE_PREFIX, of_ledger
 from .queue_settings import QueueSettings
 from .snapshot import Snapshot
 from .vhosts import NOWHERE
@@ -272,12 +273,12 @@ class ClusterView:
     def effective(self, queue: Queue) -> QueueSettings:
         """The settings that hold for a queue now: arguments and policies merged (`.explain()` says how)."""
         settings = self._vhosts[queue.vhost].policies.queue_settings(queue)
+        if not (settings.policy or settings.operator_policy):
+            return settings
         part = self.pools.queues.get(queue.queue_id)
-        return (
-            settings
-            if part is None or not (settings.policy or settings.operator_policy)
-            else of_pool(settings, part.part)
-        )
+        if part is not None:
+            return of_pool(settings, part.part)
+        return of_ledger(queue, settings) if queue.name.startswith(BRIDGE_PREFIX) else settings
 
     def exchange_settings(self, exchange: Exchange) -> ExchangeSettings:
         """The settings that hold for an exchange now."""

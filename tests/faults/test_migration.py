@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +18,7 @@ import pika
 import pytest
 
 from clusterbroker.broker.bridges.places import place
-from tests.faults.brokers import Broker, ManagedNode, put, taken
+from tests.faults.brokers import Broker, ManagedNode, depth_of, put, taken
 from tests.faults.node import ROOT, command, wait_for
 from tests.support.processes import popen
 
@@ -113,6 +115,48 @@ def test_definitions_and_messages_move(brokers: Callable[[str], Any], tmp_path: 
     same(there, destination.url, ordered=True)
 
 
+@pytest.mark.parametrize("arguments", [{}, {"x-delivery-limit": -1}, {"x-single-active-consumer": True}])
+@pytest.mark.timeout(400)
+def test_a_quorum_queue_keeps_its_order_while_its_broker_stands_still(
+    brokers: Callable[[str], Any], tmp_path: Path, arguments: dict[str, Any]
+) -> None:
+    """Windows stay empty, or half full, with deliveries on their way: a quorum queue would take these back."""
+    source, destination = brokers("rabbitmq"), brokers("ours")
+    bodies = [b"%06d" % number for number in range(2 * EACH)]
+    with pika.BlockingConnection(pika.URLParameters(source.url)) as connection:
+        connection.channel().queue_declare("orders", durable=True, arguments={"x-queue-type": "quorum", **arguments})
+    asyncio.run(put(source.url, "orders", bodies[:EACH]))
+    run = Run(tmp_path, source, destination, "--rate", "2000", "--follow")
+    wait_for(lambda: depth_of(destination.url, "orders") > 0, "messages moved", 60)
+    flow = threading.Thread(target=trickle, args=(source.url, "orders", bodies[EACH:]))
+    flow.start()
+    for _ in range(6):
+        source.send(signal.SIGSTOP)
+        time.sleep(0.7)  # longer than a window waits for messages
+        source.send(signal.SIGCONT)
+        time.sleep(0.3)  # and hands out meanwhile
+    flow.join(120)
+    wait_for(lambda: depth_of(destination.url, "orders") >= len(bodies), "all moved", 120)
+    run.process.terminate()
+    assert run.ends(30)[0] == 0
+    assert taken(destination.url, "orders") == bodies
+    with pika.BlockingConnection(pika.URLParameters(source.url)) as connection:
+        connection.channel().basic_publish("", "orders", b"last", pika.BasicProperties(delivery_mode=2))
+    code, said = Run(tmp_path, source, destination).ends()
+    assert code == 0, said
+    assert "1 messages of 1 queues moved" in said, said
+
+
+def trickle(url: str, queue: str, bodies: list[bytes]) -> None:
+    """Publishes about 1,000 a second, in their order."""
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel = connection.channel()
+        for at, body in enumerate(bodies):
+            channel.basic_publish("", queue, body, pika.BasicProperties(delivery_mode=2))
+            if at % 20 == 0:
+                connection.sleep(0.02)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("victim", ["mover", "source", "destination"])
 def test_nothing_is_lost_or_doubled_by_a_kill(
@@ -177,6 +221,7 @@ def test_who_follows_moves_what_comes_later_and_ends_on_a_signal(brokers: Callab
         for number in range(5):
             channel.basic_publish("", "orders", b"%d" % number, pika.BasicProperties(delivery_mode=2))
             wait_for(lambda: depth(destination.url) == number + 1, f"message {number}")  # noqa: B023
+    wait_for(lambda: "5 messages moved, " in run.log.read_text(), "a line tells it, without a terminal", 30)
     run.process.terminate()
     began_s = time.monotonic()
     code, said = run.ends(30)

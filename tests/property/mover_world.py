@@ -126,6 +126,7 @@ class World:
         match self.to_source.pop(0):
             case Consume(count):
                 self.credit, self.consuming = count, True
+                self.answers.append(("begun", 0))
             case Cancel():
                 self.consuming = False
                 self.answers.append(("cancelled", 0))
@@ -155,6 +156,8 @@ class World:
             while self.answers and self.answers[0][0] == "delivered" and (self.whole or self.random.random() < 0.8):
                 batch.append(self.unacked[self.answers.pop(0)[1]])
             self._do(self.mover.delivered(FakeParcel(batch), self.now_s))  # type: ignore[arg-type]
+        elif what == "begun":
+            self._do(self.mover.begun(self.now_s))
         elif what == "cancelled":
             self._do(self.mover.cancelled(self.now_s))
         elif what == "synced":

@@ -28,14 +28,18 @@ class LocalDeadLetters:
     def __init__(self, queue: LocalQueue) -> None:
         self._queue = queue
         self._line: deque[tuple[int, Reason]] = deque()
-        self._content: dict[int, Message | None] = {}  # of the line; None: on its way from the disk
+        self._content: dict[int, Message | None] = {}  # of what dies; None: on its way from the disk
         self._unweighed: set[int] = set()  # too many, and their sizes are not known before they are here
         self._refused = 0  # so many were never in the queue: they count down from -1 in the place of seqs
 
     def add(self, seq: int, message: Message | None, reason: Reason, at_once: bool) -> None:
         """An UNACKED message dies."""
         if message is not None and at_once:
-            self._publish(seq, message, reason)
+            self._content[seq] = message
+            try:
+                self._publish(seq, message, reason)
+            finally:
+                del self._content[seq]
             return
         self._line.append((seq, reason))
         self._content[seq] = message
@@ -47,6 +51,10 @@ class LocalDeadLetters:
             if reason == "maxlen":
                 self._queue.host.effort.owed += message.size
             self.go_on()
+
+    def has(self, seq: int) -> bool:
+        """Whether this message is on its way out."""
+        return seq in self._content
 
     def refuse(self, message: Message) -> None:
         """There is no room for the message, and it dies before it was ready."""

@@ -44,9 +44,15 @@ def test_a_counted_window_from_its_beginning_to_the_end_of_the_queue() -> None:
     assert mover.confirmed(1, False, 0) == [Settle(2, sync=True)]
     assert kinds(mover.synced(0)) == [Record]
     assert mover.recorded(0) == [Consume(2)]
-    assert mover.tick(EMPTY_S) == [Cancel()]
-    assert mover.cancelled(1) == [Look()]
-    assert mover.depth(0, 1) == [End()]
+    assert mover.due_s == float("inf"), "the source has not begun"
+    assert mover.begun(1) == []
+    for at_s in (1 + EMPTY_S, 1 + 2 * EMPTY_S):
+        assert mover.due_s == at_s
+        assert mover.tick(at_s) == [Look()]
+        effects = mover.depth(0, at_s)
+    assert effects == [Cancel()], "empty twice"
+    assert mover.cancelled(2) == [Look()], "nothing may have been on its way"
+    assert mover.depth(0, 2) == [End()]
     assert (mover.moved, mover.phase) == (2, Phase.OVER)
 
 
@@ -56,8 +62,77 @@ def test_a_window_that_goes_quiet_is_closed_and_one_who_follows_waits_for_more()
     assert mover.due_s == float("inf"), "nothing came, and what comes wakes it"
     mover.delivered(parcel(b"a"), 5)
     assert mover.tick(5) == []
-    assert mover.tick(5 + LINGER_S) == [Cancel()]
+    assert mover.tick(5 + LINGER_S) == [Look()]
+    assert mover.depth(0, 5.06) == [Cancel()]
     assert kinds(mover.delivered(parcel(b"b"), 5.1)) == [Record], "it came before the answer"
+
+
+def test_an_empty_window_is_not_closed_while_messages_are_ready() -> None:
+    """Cancelled, a quorum queue of RabbitMQ takes back what is on its way, and hands out what is behind it."""
+    mover = Mover(Plan(window=10), NEW)
+    mover.tick(0)
+    mover.begun(0)
+    looks, at_s = 0, 0.0
+    while at_s < 20:
+        at_s = mover.due_s
+        assert mover.tick(at_s) == [Look()]
+        assert mover.depth(3, at_s) == []
+        looks += 1
+    assert looks < 20, "further and further apart"
+    assert mover.tick(mover.due_s) == [Look()]
+    assert mover.depth(0, at_s) == [], "a count may be late: once is nothing"
+    assert mover.tick(mover.due_s) == [Look()]
+    assert kinds(mover.delivered(parcel(b"a"), at_s)) == [Record], "before the answer"
+    assert mover.depth(0, at_s) == [], "it has not been quiet"
+    assert mover.tick(mover.due_s) == [Look()]
+    assert mover.depth(0, at_s + 0.2) == [Cancel()]
+
+
+def test_a_window_that_is_full_before_its_look_is_answered_goes_its_way() -> None:
+    mover = Mover(Plan(window=2), NEW)
+    mover.tick(0)
+    mover.begun(0)
+    mover.tick(mover.due_s)
+    assert kinds(mover.delivered(parcel(b"a", b"b"), 1)) == [Record, Cancel]
+    assert mover.depth(0, 1) == []
+    assert mover.cancelled(1) == []
+    assert mover.phase is Phase.DRAINING
+
+
+def test_what_the_source_took_back_is_asked_for_again() -> None:
+    mover = Mover(Plan(window=2), NEW)
+    mover.tick(0)
+    mover.begun(0)
+    effects: list[Any] = []
+    for _ in range(2):
+        mover.tick(at_s := mover.due_s)
+        effects = mover.depth(0, at_s)
+    assert effects == [Cancel()]
+    mover.cancelled(1)
+    assert mover.depth(1, 1) == [Consume(2)]
+
+
+def test_a_window_is_as_large_as_what_flows_into_it() -> None:
+    """So that it is full when it is closed, and nothing is on its way."""
+    mover = Mover(Plan(window=100), NEW)
+    mover.tick(0)
+    mover.begun(0)
+    for at in range(30):
+        mover.delivered(parcel(b"%d" % at), at * 0.04)
+    assert mover.tick(1.2) == [Look()]
+    assert mover.depth(0, 1.2) == [Cancel()]
+    mover.cancelled(1.2)
+    for _ in range(30):
+        mover.recorded(1.2)
+    mover.confirmed(30, True, 1.2)
+    mover.synced(1.2)
+    assert mover.recorded(1.2) == [Consume(30)]
+    assert kinds(mover.delivered(parcel(*(b"%d" % at for at in range(30))), 1.3))[-1] is Cancel
+    mover.cancelled(1.3)
+    mover.recorded(1.3)
+    mover.confirmed(60, True, 1.3)
+    mover.synced(1.3)
+    assert mover.recorded(1.3) == [Consume(60)], "it filled at once"
 
 
 def test_a_plain_one_acknowledges_as_it_is_confirmed() -> None:
@@ -110,5 +185,6 @@ def test_the_first_that_comes_again_is_not_judged_alone() -> None:
     alone.tick(0)
     one = FakeParcel([(contents[0], 0, True)])
     assert alone.delivered(one, 0) == []
-    assert kinds(alone.tick(LINGER_S)) == [Record, Cancel], "nothing follows it"
+    assert alone.tick(LINGER_S) == [Look()]
+    assert kinds(alone.depth(0, LINGER_S)) == [Record, Cancel], "nothing follows it"
     assert one.numbers == [5], "a copy is better than a loss"

@@ -34,7 +34,8 @@ def test_what_rabbitmq_writes_is_read() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"src-protocol": "amqp10"}, "speaks amqp091"),
+        ({"src-protocol": "amqp10"}, "speaks amqp091: say src-protocol amqp091 and src-queue in place of src-address"),
+        ({"dest-protocol": "amqp10"}, "speaks amqp091: say dest-protocol amqp091 and dest-queue or dest-exchange"),
         ({"src-queue": ""}, "src-queue or src-exchange"),
         ({"dest-exchange": "x"}, "not both"),
         ({"dest-queue": ""}, "dest-queue or dest-exchange"),

@@ -92,6 +92,18 @@ async def test_what_was_refused_is_forgotten_when_its_parameter_is_mended_or_del
     assert state_of(shell) == "none"
 
 
+async def test_a_bridge_that_is_over_is_gone_with_its_parameter_and_its_queue(start: Start) -> None:
+    shell = await start()
+    await put(shell, {**GOOD, "src-delete-after": "queue-length"})
+    there = shell.storage.wiring
+    await until(lambda: there.map.queue("/", "clusterbroker.bridge.one") is not None)
+    await until(lambda: there.map.parameter("/", "shovel", "one") is None)
+    await until(lambda: there.map.queue("/", "clusterbroker.bridge.one") is None)
+    assert state_of(shell) == "none"
+    await put(shell, GOOD)
+    await until(lambda: state_of(shell) == "running")
+
+
 async def test_the_queue_of_a_deleted_bridge_goes_also_where_it_never_ran(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,23 @@ def test_policies_change_settings(world: World) -> None:
     assert world.map.effective(queue).max_length is None
 
 
+def test_a_policy_for_all_takes_no_record_of_a_bridge_away(world: World) -> None:
+    ledger, other = world.queue("clusterbroker.bridge.b", arguments={"x-max-length": 9}), world.queue("q")
+    limits = {"message-ttl": 5, "max-length": 1, "expires": 7, "delivery-limit": 1, "replicas": 5}
+    world.do(c.PutPolicy(vhost="/", name="all", pattern=".*", definition=limits))
+    world.do(c.PutOperatorPolicy(vhost="/", name="all", pattern=".*", definition={"max-length-bytes": 3}))
+    settings = world.map.effective(ledger)
+    taken = settings.message_ttl_ms, settings.max_length_bytes, settings.expires_ms, settings.delivery_limit
+    assert taken == (None, None, None, None)
+    assert (settings.max_length, settings.replicas) == (9, 5), "its own argument, and where its copies are"
+    assert (settings.policy, settings.operator_policy) == ("all", "all")
+    assert settings.explain() == {"replicas": "5, policy 'all'", "max_length": "9, argument 'x-max-length'"}
+    assert world.map.effective(other).max_length == 1
+    world.do(c.DeletePolicy(vhost="/", name="all"))
+    world.do(c.DeleteOperatorPolicy(vhost="/", name="all"))
+    assert world.map.effective(ledger).replicas is None
+
+
 def test_parameters(world: World) -> None:
     world.do(c.PutParameter(vhost="", component="c", name="n", value=1))
     world.do(c.PutParameter(vhost="", component="c", name="n", value=True))
