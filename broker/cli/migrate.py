@@ -40,6 +40,8 @@ HELD_S: Final = 6.0
 """Counts of RabbitMQ are up to 5 s old: what a mover held then is told once more."""
 PASS_S: Final = 1.0
 """With --follow: between two looks at all queues."""
+LINE_S: Final = 10.0
+"""Between two lines of what moved, where no terminal shows a bar."""
 
 
 @operation(app, "migrate")
@@ -241,16 +243,32 @@ class _Run:
         return found if self.way.far is None else [job for job in found if job.expected]
 
 
+class _Lines:
+    """When to say how much has moved: each LINE_S seconds at most, and only after a change."""
+
+    def __init__(self, now_s: float) -> None:
+        self._said_s, self._said = now_s, 0
+
+    def due(self, moved: int, now_s: float) -> bool:
+        if moved == self._said or now_s - self._said_s < LINE_S:
+            return False
+        self._said_s, self._said = now_s, moved
+        return True
+
+
 def _run(run: _Run, jobs: list[Job]) -> str:
     console = Console(stderr=True, highlight=False)
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn()
     try:
         with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
             task = bar.add_task("moving", total=max(1, sum(job.expected for job in jobs)), figures="")
+            lines = _Lines(time.monotonic())
 
             def tell(migration: Migration) -> None:
                 moved = sum(job.moved for job in migration.jobs.values())
                 bar.update(task, completed=moved, figures=f"{moved:,} messages")
+                if bar.disable and lines.due(moved, time.monotonic()):
+                    _say(f"{moved:,} messages moved so far")
 
             migration, interrupted = asyncio.run(_passes(run, jobs, tell))
     finally:

@@ -118,7 +118,9 @@ def test_all_that_it_copies_is_there_and_sent() -> None:
     for name in sorted(copied):
         assert (ROOT / name).exists(), name
     linked = {path.name for path in (ROOT / "clusterbroker").iterdir() if path.is_symlink()}
-    installed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
+    installed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"][
+        "include"
+    ]
     assert linked | {name.removesuffix(".*") for name in installed} <= copied
 
 

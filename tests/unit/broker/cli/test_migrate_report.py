@@ -9,7 +9,7 @@ import pytest
 
 from clusterbroker.broker.bridges.migration import Job
 from clusterbroker.broker.cli.exit_codes import Failed
-from clusterbroker.broker.cli.migrate import _report, _Way
+from clusterbroker.broker.cli.migrate import LINE_S, _Lines, _report, _Way
 
 
 class Source:
@@ -36,3 +36,9 @@ def test_a_queue_that_went_with_its_client_is_no_failure(capsys: pytest.CaptureF
     assert "6737ee33' in vhost '/': 0 messages; the source has deleted it meanwhile" in capsys.readouterr().out
     with pytest.raises(Failed, match="1 queue failed"):
         told(Source("celery", "6737ee33"), moved, answers)
+
+
+def test_without_a_terminal_a_line_now_and_then_says_what_moved() -> None:
+    lines = _Lines(100.0)
+    asked = [(5, 100.0 + LINE_S / 2), (9, 100.0 + LINE_S), (12, 101.0 + LINE_S), (12, 100.0 + 2 * LINE_S), (12, 900.0)]
+    assert [lines.due(moved, at_s) for moved, at_s in asked] == [False, True, False, True, False]
