@@ -16,6 +16,8 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "project"
+NOT_SEARCHED = ("design/", "decisions/")
+"""For people who change clusterbroker. The search of the site is a user's, and its index is fetched with the first page."""
 LINK = re.compile(r"(?<=\]\()([^()\s#]+)(#[^()\s]*)?(?=\))")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
@@ -51,7 +53,9 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """Links that lead out of docs/, or from there into it, as the site has them."""
+    """Links that lead out of docs/, or from there into it, as the site has them. What is not searched is marked."""
+    if page.file.src_uri.startswith(NOT_SEARCHED):
+        page.meta["search"] = {"exclude": True}
     source = Path(page.file.abs_src_path)
     here = posixpath.dirname(page.file.src_uri)
 

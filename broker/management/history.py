@@ -66,13 +66,15 @@ class Track(Generic[R]):
     def __init__(
         self, sampling: Sampling, row: R, spans: tuple[tuple[int, int], ...] = MINUTE, since: R | None = None
     ) -> None:
-        """`since`: what to count from, when it is known that the thing is new; without it, from this row on."""
+        """`since`: what to count from, when it is known that the thing is new; without it, from this row on. A row
+        made before the first sample is no part of the past: curves begin with that sample."""
         self.sampling = sampling
         self.row = row
         self.before: R | None = since
         self.at_ms = sampling.at_ms
+        sampled = sampling.at_ms != 0
         self._rings: list[tuple[int, int, list[int], list[R]]] = [
-            (step, capacity, [sampling.at_ms], [row]) for step, capacity in spans
+            (step, capacity, [sampling.at_ms] * sampled, [row] * sampled) for step, capacity in spans
         ]
 
     def put(self, row: R) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -34,3 +35,8 @@ def test_the_site_is_built_without_a_warning() -> None:
         "project/CHANGELOG/index.html",
     ):
         assert Path(ROOT, "build/site", page).exists(), page
+    found = {
+        entry["location"] for entry in json.loads((ROOT / "build/site/search/search_index.json").read_text())["docs"]
+    }
+    assert "getting-started/" in found
+    assert not [location for location in found if location.startswith(("design/", "decisions/"))]

@@ -94,7 +94,8 @@ def podman(directory: Path) -> tuple[Daemon, str]:
         f"""#!/bin/sh
 before=
 for word; do
-    [ "$before" = --bundle ] && sed -i 's/"rlimits":\\[[^]]*\\]/"rlimits":[]/' "$word/config.json"
+    case $before in --bundle) file=$word/config.json ;; --process) file=$word ;; *) file= ;; esac
+    [ "$file" ] && sed -i 's/"rlimits":\\[[^]]*\\]/"rlimits":[]/' "$file"
     before=$word
 done
 LD_LIBRARY_PATH={_libraries(root)} exec {root}/usr/bin/crun "$@"

@@ -2,7 +2,8 @@
 messages over a restart, and ends in order.
 
 The stage before it compiles what is installed: here the modules beside the sources take its place, and a base image of
-this machine's Python that of the registry (`scripts/image-base`, `scripts/driver-daemons`).
+this machine's Python that of the registry (`scripts/image-base`, `scripts/driver-daemons`). Limits of open files are left out of
+what podman asks for, which a test's machine refuses.
 """
 
 from __future__ import annotations
@@ -137,6 +138,12 @@ class Container:
         self.ask("POST", f"/containers/{self.id}/stop?t=60")
         return int(self.ask("GET", f"/containers/{self.id}/json")["State"]["ExitCode"])
 
+    def run(self, *words: str) -> tuple[int, str]:
+        """Exit code and output of a command inside it, of `docker exec`."""
+        made = self.ask("POST", f"/containers/{self.id}/exec", {"Cmd": words, "AttachStdout": True, "Tty": True})
+        said = str(self.ask("POST", f"/exec/{made['Id']}/start", {"Detach": False, "Tty": True}))
+        return int(self.ask("GET", f"/exec/{made['Id']}/json")["ExitCode"]), said
+
     def connection(self, user: str, vhost: str) -> pika.BlockingConnection:
         """When it serves."""
         url = pika.URLParameters(f"amqp://{user}@127.0.0.1:{self.port}/{quote(vhost, safe='')}")
@@ -178,3 +185,14 @@ def test_it_is_a_broker_by_rabbitmqs_variables_and_lasts(node: Container) -> Non
     node.start()
     with node.connection("bob:s3cret", "shop") as connection:
         assert connection.channel().basic_get("kept", auto_ack=True)[2] == b"1"
+
+
+def test_commands_inside_it_reach_its_node(node: Container) -> None:
+    """`docker exec NAME clusterbroker ...`, and the image's check of its health."""
+    assert node.run("clusterbroker", "health", "--wait", "60") == (0, "serves clients\r\n")
+    code, said = node.run("clusterbroker", "users", "list")
+    assert (code, "bob" in said) == (0, True), said
+    node.ask("POST", f"/containers/{node.id}/kill?signal=STOP")
+    code, said = node.run("clusterbroker", "health", "--timeout", "1")
+    assert code != 0, said
+    node.ask("POST", f"/containers/{node.id}/kill?signal=CONT")

@@ -32,10 +32,11 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-def test_one_package_is_installed(wheel: Path) -> None:
+def test_our_packages_are_installed_and_nothing_beside_them(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     top = {name.split("/")[0] for name in names}
-    assert top == {"clusterbroker", "pyspark_clusterbroker.py", f"{'-'.join(wheel.stem.split('-')[:2])}.dist-info"}
+    information = f"{'-'.join(wheel.stem.split('-')[:2])}.dist-info"
+    assert top == {"clusterbroker", "clusterbroker_workers", "pyspark_clusterbroker.py", information}
     for needed in (
         "py.typed",
         "pytest_plugin.py",

@@ -76,6 +76,18 @@ def test_samples_hold_between_changes_newest_first() -> None:
     assert found["avg_rate"] == 4 / 15
 
 
+def test_curves_begin_with_the_first_sample() -> None:
+    """The sums of a cluster are made before anybody has told anything: a cluster of a minute had ten of zeros."""
+    sampling = Sampling()
+    track = Track(sampling, 0, DAY)
+    assert details([track], value, Window(600_000, 5_000))["samples"] == []
+    for number in range(3):
+        sampling.sampled(T0 + number * 5_000)
+        track.put(7)
+    times = [sample["timestamp"] for sample in details([track], value, Window(600_000, 5_000))["samples"]]
+    assert times == [T0 + 10_000, T0 + 5_000, T0]
+
+
 def test_sums_over_nodes() -> None:
     found = details([told([1, 6]), told([10, 20])], value, Window(5_000, 5_000))
     assert found["rate"] == 3
