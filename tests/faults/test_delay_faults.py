@@ -70,6 +70,7 @@ def test_a_burst_of_due_messages_arrives_once_and_in_order(make_node: Callable[.
         assert count() == 0
 
 
+@pytest.mark.matrix
 async def test_what_waits_survives_that_its_owners_index_is_damaged(tmp_path: Path) -> None:
     """Its copies serve, the damaged one is made anew, and delivers each message once when it owns the queue again."""
     async with cluster_of_three(tmp_path) as cluster:

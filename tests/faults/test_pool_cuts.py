@@ -121,6 +121,7 @@ def node(tmp_path: Path) -> Iterator[PoolNodes]:
     made.close()
 
 
+@pytest.mark.matrix
 def test_workers_outlive_their_template_and_new_keys_wait_for_it(node: PoolNodes) -> None:
     template = node.config.read_text()
     node.start()
@@ -167,6 +168,7 @@ def _begin_again(node: PoolNodes, config: str) -> None:
 # -- fault 15: clocks that are set -------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix
 def test_clocks_that_are_set_by_an_hour_end_nothing(node: PoolNodes, tmp_path: Path) -> None:
     """A worker that idles and a request that waits: neither's time has come. One that does expire is answered."""
     library = build(tmp_path)

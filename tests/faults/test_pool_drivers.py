@@ -90,6 +90,7 @@ def test_a_service_that_is_gone_costs_time_and_no_request(node: PoolNodes, servi
     assert len(service.running) == 3
 
 
+@pytest.mark.matrix
 def test_a_worker_that_comes_late_is_one_too_many_and_ends(node: PoolNodes, service: Docker) -> None:
     """The answer of a start takes longer than a foreman waits: what it made is not lost, and is never a second one."""
     node.declare()
@@ -118,6 +119,7 @@ def test_a_list_that_is_empty_by_mistake_ends_in_one_worker(node: PoolNodes, ser
         assert told(caller.call("42", timeout_s=20)) == second
 
 
+@pytest.mark.matrix
 def test_a_name_that_exists_already_is_started_and_not_made_again(node: PoolNodes, service: Docker) -> None:
     """The answer of `create` was lost, and its repetition is refused."""
     node.declare()
@@ -128,6 +130,7 @@ def test_a_name_that_exists_already_is_started_and_not_made_again(node: PoolNode
         assert [row["id"] for row in node.workers()] == [answer["worker"]]
 
 
+@pytest.mark.matrix
 def test_a_full_disk_is_what_callers_hear(node: PoolNodes, service: Docker) -> None:
     node.declare(start_failures_max=2)
     with node.caller() as caller:
@@ -143,6 +146,7 @@ def test_a_full_disk_is_what_callers_hear(node: PoolNodes, service: Docker) -> N
         assert told(caller.call("43", timeout_s=60))["key"] == "43"
 
 
+@pytest.mark.matrix
 def test_two_clusters_at_one_service_do_not_see_each_other(node: PoolNodes, service: Docker, tmp_path: Path) -> None:
     """Neither when a foreman begins anew, nor when a pool of the same name ends at one of them."""
     node.declare()

@@ -87,7 +87,7 @@ STEPS: dict[str, Callable[[PoolNodes, str], Any]] = {
 
 
 @pytest.mark.parametrize(
-    "step", [pytest.param(step, marks=() if step in ("asked", "launch") else pytest.mark.matrix) for step in STEPS]
+    "step", [pytest.param(step, marks=() if step == "launch" else pytest.mark.matrix) for step in STEPS]
 )
 def test_a_first_request_is_served_though_its_controller_dies(three: PoolNodes, step: str) -> None:
     pool = f"first{step}"
@@ -148,6 +148,7 @@ def test_a_controller_that_freezes_and_thaws_leaves_one_worker_each(three: PoolN
 # -- fault 9: the responder's node dies --------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix
 def test_each_request_is_answered_once_though_the_responder_dies(three: PoolNodes) -> None:
     """They expire, 300 of them, and their answers go to a durable queue."""
     three.declare("late", "noop")
@@ -178,6 +179,7 @@ def test_each_request_is_answered_once_though_the_responder_dies(three: PoolNode
 # -- fault 11: nodes are started anew, one after the other -------------------------------------------------------------
 
 
+@pytest.mark.matrix
 def test_workers_outlive_a_rolling_restart(three: PoolNodes) -> None:
     """`on_node_exit = "keep"`: the same processes serve before, amid and after it."""
     three.declare("kept")
@@ -236,6 +238,7 @@ def test_requests_outlive_the_end_of_all_nodes_and_workers(three: PoolNodes) -> 
 # -- fault 10: many keys, and a member that leaves ---------------------------------------------------------------------
 
 
+@pytest.mark.matrix
 def test_keys_are_served_though_a_member_leaves(three: PoolNodes) -> None:
     """1,000 in the tier `all`. Requests wait for workers by hand, so all of them are seen."""
     three.declare("many", "noop")

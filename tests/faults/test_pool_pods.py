@@ -73,6 +73,7 @@ def test_a_watch_that_expired_and_a_pod_that_exists_already(node: PoolNodes, ser
         assert len(node.workers()) == 1
 
 
+@pytest.mark.matrix
 def test_pods_that_others_evict_or_remove_are_replaced(node: PoolNodes, service: Pods) -> None:
     node.declare()
     with node.caller() as caller:

@@ -48,7 +48,7 @@ def pool(node: PoolNodes, request: pytest.FixtureRequest) -> Iterator[str]:
 # -- fault 5: workers ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["stop", "killed"])
+@pytest.mark.parametrize("how", ["stop", pytest.param("killed", marks=pytest.mark.matrix)])
 def test_a_request_outlives_a_worker_that_stops_or_is_killed(
     node: PoolNodes, pool: str, tmp_path: Path, how: str
 ) -> None:
