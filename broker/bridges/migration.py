@@ -6,6 +6,8 @@
 Each queue goes through a fanout exchange of its own, bound to its queue and nothing else: so a message keeps its
 routing key, and CC of its publisher does not send it anywhere again. The exchange is deleted with the job.
 
+A stream is read from the place where the last run was, and keeps what it has (`stream_mover`).
+
 What is lost is dialled again for PATIENCE_S, then the job fails, and the next run goes on. A job that cannot succeed
 (no right, no queue, a message that cannot go there) fails at once; the others go on.
 """
@@ -33,6 +35,8 @@ from clusterbroker.broker.bridges.ledger import BadLedger
 from clusterbroker.broker.bridges.mover import Mover, Plan
 from clusterbroker.broker.bridges.places import Place
 from clusterbroker.broker.bridges.rewriting import Rewriter
+from clusterbroker.broker.bridges.stream_carrier import StreamCarrier, StreamPlace
+from clusterbroker.broker.bridges.stream_mover import StreamMover
 from clusterbroker.broker.wire.amqp091 import methods as m
 
 AT_ONCE: Final = 4
@@ -40,6 +44,8 @@ PATIENCE_S: Final = 60.0
 AGAIN_S: Final = 1.0
 GIVEN_UP: Final = (403, 404, 406, 530)
 """Reply codes with which dialling again would be no use: no right, no queue or vhost, a queue of another kind."""
+STREAM_WINDOW: Final = 2_000
+"""Of a stream: messages that came and are not confirmed."""
 EXCHANGE: Final = "clusterbroker.migration."
 
 
@@ -55,6 +61,7 @@ class Job:
     queue: str
     expected: int = 0
     """messages that it has, as far as is known"""
+    stream: bool = False
     moved: int = 0
     again: int = 0
     """of these: recognised, as they were published by an interrupted run"""
@@ -70,7 +77,7 @@ class Job:
         """Names its ledger, its exchange and its lock."""
         return blake2b(f"{self.vhost}\0{self.queue}".encode(), digest_size=12).hexdigest()
 
-    def tell(self, mover: Mover) -> None:
+    def tell(self, mover: Mover | StreamMover) -> None:
         """Progress of the mover of the moment."""
         moved, again, doubtful = self.base
         self.moved, self.again, self.doubtful = moved + mover.moved, again + mover.again, doubtful + mover.doubtful
@@ -102,6 +109,10 @@ class StateDirectory:
                 raise NotBegun(f"{path} belongs to a migration {told}: say another --state")
         os.pwrite(self._file, json.dumps(ends).encode(), 0)
         os.fsync(self._file)
+
+    def place(self, job: Job) -> StreamPlace:
+        """Of a stream. Raises OSError, BadLedger."""
+        return StreamPlace(self.path / f"{job.key}.stream", "migration")
 
     def ledger(self, job: Job) -> FileLedger:
         """Raises OSError, BadLedger."""
@@ -166,7 +177,7 @@ class Migration:
         for job in jobs:
             known = self.jobs.setdefault((job.vhost, job.queue), job)
             if known is not job and known.state in ("done", "failed"):
-                known.expected = known.moved + job.expected
+                known.expected = job.expected if job.stream else known.moved + job.expected
                 known.state = "waiting"
 
     async def run(self) -> None:
@@ -213,6 +224,10 @@ class Migration:
             await destination.call(m.QueueBind(queue=job.queue, exchange=exchange), m.QueueBindOk)
             source = await Channel.open(self._source._replace(vhost=job.vhost), frame_max=destination.frame_max)
             await locked(source, job.key)
+            if job.stream:
+                await self._stream_moved(job, source, destination, rate_per_s)
+                await destination.call(m.ExchangeDelete(exchange=exchange), m.ExchangeDeleteOk)
+                return
             ledger = self._state.ledger(job) if self.counted else None
             producer = ledger.state.producer if ledger is not None else b""
             carrier = Carrier(
@@ -233,6 +248,16 @@ class Migration:
                 if channel is not None:
                     await channel.close()
 
+    async def _stream_moved(self, job: Job, source: Channel, destination: Channel, rate_per_s: float) -> None:
+        place = self._state.place(job)
+        producer = place.producer if self.counted else b""
+        sizes = destination.frame_max, source.frame_max, CONTENT_BYTES_MAX
+        rewriter = Rewriter(EXCHANGE + job.key, None, producer, b"", *sizes, True)
+        window = min(STREAM_WINDOW, max(1, int(rate_per_s))) if rate_per_s else STREAM_WINDOW
+        mover = StreamMover(window, place.offset, numbered=self.counted, rate_per_s=rate_per_s)
+        progress: Callable[[StreamMover], None] = lambda mover: self._progress(job, mover)  # noqa: E731
+        await StreamCarrier(source, job.queue, destination, rewriter, mover, place, progress).run()
+
     def _is_blocked(self, destination: Channel) -> None:
         """One line for all queues."""
         if destination.blocked != self._blocked:
@@ -240,6 +265,6 @@ class Migration:
             why = f"takes nothing at the moment, so messages wait at the source: {self._blocked[:200]}"
             self._say(f"{destination.where} {why if self._blocked else 'takes messages again'}")
 
-    def _progress(self, job: Job, mover: Mover) -> None:
+    def _progress(self, job: Job, mover: Mover | StreamMover) -> None:
         job.tell(mover)
         self._tell()

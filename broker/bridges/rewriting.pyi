@@ -5,6 +5,7 @@ class Parcel:
     priorities: bytes
     prints: bytes
     others: list[tuple[int, int, bytes]]
+    offsets: list[int]
     def number(self, first: int) -> None: ...
     def number_each(self, numbers: list[int]) -> None: ...
 
@@ -19,5 +20,6 @@ class Rewriter:
         frame_max: int,
         source_frame_max: int,
         content_max: int,
+        stream: bool = False,
     ) -> None: ...
     def feed(self, data: bytes) -> Parcel: ...

@@ -4,7 +4,7 @@
 #   out  | basic.publish | header | body ... |     the same body frames; the header with other fields
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
 
@@ -81,6 +81,7 @@ cdef class Parcel:
     cdef readonly bytes priorities
     cdef readonly bytes prints
     cdef readonly list others
+    cdef readonly list offsets
     cdef bytes places
 
     def number(self, uint64_t first):
@@ -123,6 +124,8 @@ cdef class Rewriter:
     cdef bint keeps_key
     cdef bytes producer
     cdef bytes hop
+    cdef bint stream
+    cdef int64_t offset  # in the stream, of the message that is coming in; -1: it did not say
     cdef size_t frame_max
     cdef size_t source_frame_max
     cdef uint64_t content_max
@@ -139,7 +142,7 @@ cdef class Rewriter:
     cdef readonly uint64_t messages
 
     def __init__(self, str exchange, routing_key, bytes producer not None, bytes hop not None, size_t frame_max,
-                 size_t source_frame_max, uint64_t content_max):
+                 size_t source_frame_max, uint64_t content_max, bint stream=False):
         self.exchange = exchange.encode()
         self.keeps_key = routing_key is None
         self.key = b"" if routing_key is None else routing_key.encode()
@@ -147,6 +150,7 @@ cdef class Rewriter:
             raise ValueError("a name has 255 bytes at most")
         self.producer = producer + b"/00000000/00" if producer else b""
         self.hop = hop
+        self.stream = stream
         self.frame_max = frame_max
         self.source_frame_max = source_frame_max
         self.content_max = content_max
@@ -165,6 +169,7 @@ cdef class Rewriter:
         cdef bytearray flagged = bytearray()
         cdef bytearray priorities = bytearray()
         parcel.others = []
+        parcel.offsets = []
         while end - at >= FRAME:
             size = get32(p + at + 3)
             if p[at] not in (1, 2, 3, 8):
@@ -188,6 +193,10 @@ cdef class Rewriter:
                 prints.append(self.hashed.digest())
                 flagged.append(self.flag)
                 priorities.append(self.priority)
+                if self.stream:
+                    if self.offset < 0:
+                        raise Malformed("a message of a stream without its offset")
+                    parcel.offsets.append(self.offset)
                 if self.producer:
                     self.places.append(self.place)
                 self.complete = self.out.size
@@ -296,6 +305,7 @@ cdef class Rewriter:
         if self.left > self.content_max:
             raise Unfit(f"its {self.left} bytes are more than the {self.content_max} that are taken")
         self.priority = 0
+        self.offset = -1
         # its size and which properties it has; a redelivery may be the first with headers
         self.hashed.update(PyBytes_FromStringAndSize(<char *>p + 4, 8) + (flags & ~HEADERS).to_bytes(2, "big"))
         after = flags & ~USER
@@ -358,6 +368,9 @@ cdef class Rewriter:
             value = at
             at += _value(p + at, size - at)
             if _is(p + field, b"x-delivery-count") or _is(p + field, b"x-acquired-count"):
+                continue
+            if self.stream and _is(p + field, b"x-stream-offset"):
+                self.offset = <int64_t>get64(p + value + 1) if p[value] in b"lL" else -1
                 continue
             self.hashed.update(PyBytes_FromStringAndSize(<char *>p + field, at - field))
             if self.producer and (_is(p + field, b"x-producer") or _is(p + field, b"x-seq")):

@@ -1,7 +1,7 @@
 """`clusterbroker migrate`: definitions and messages of another broker move here, or go from here to it (waits).
 
 1  definitions    of the other broker's management API, as `definitions import` reads them
-2  queues         of the same API, or those of --queue; streams and what belongs to a connection are passed over
+2  queues         of the same API, or those of --queue; what belongs to a connection is passed over
 3  messages       queue by queue (`broker.bridges.migration`)
 4  a report       a line for each queue that had messages or failed; exit code 1 when one failed
 """
@@ -156,17 +156,11 @@ class _Way:
             if (vhosts and vhost not in vhosts) or (patterns and not _any(name, patterns)):
                 continue
             kind = row.get("type") or (row.get("arguments") or {}).get("x-queue-type")
-            why = (
-                "it belongs to a connection"
-                if row.get("exclusive") or name.startswith(GENERATED)
-                else "a stream keeps its messages: let its readers end where they are"
-                if kind == "stream"
-                else ""
-            )
+            why = "it belongs to a connection" if row.get("exclusive") or name.startswith(GENERATED) else ""
             if why:
                 self.passed_over.append(f"queue '{name}' in vhost '{vhost}' is passed over: {why}")
             else:
-                found.append(Job(vhost, name, int(row.get("messages") or 0)))
+                found.append(Job(vhost, name, int(row.get("messages") or 0), kind == "stream"))
         return sorted(found, key=lambda job: (job.vhost, job.queue))
 
     def gone(self, jobs: Iterable[Job]) -> set[tuple[str, str]]:
@@ -338,7 +332,10 @@ def _report(way: _Way, migration: Migration, interrupted: bool) -> str:
         elif job.state == "failed":
             lines.append(f"{name}: {told}; failed: {job.why}")
         elif job.moved:
-            lines.append(f"{name}: {told}")
+            more = (
+                "; places of its readers are not moved: they begin at an offset of their choice" if job.stream else ""
+            )
+            lines.append(f"{name}: {told}{more}")
         if count := held.get((job.vhost, job.queue)):
             lines.append(f"{name}: {count:,} messages are held by consumers of the source: end them, and run again")
     failed = sum(job.state == "failed" for job in jobs) - len(gone)

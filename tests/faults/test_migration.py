@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import signal
 import subprocess
@@ -251,3 +252,57 @@ def test_back_with_to(brokers: Callable[[str], Any], tmp_path: Path, kind: str) 
         connection.channel().basic_publish("shop", "empty.x", b"routed")
     there["empty"] = [b"routed"]
     same(there, other.url, ordered=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_is_moved_once_and_in_its_order(brokers: Callable[[str], Any], tmp_path: Path, kind: str) -> None:
+    """Bodies, headers and times of publishers; the mover is killed, and forgets where it was."""
+    source, destination = brokers(kind), brokers("ours")
+    count = 4_000
+    with pika.BlockingConnection(pika.URLParameters(source.url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("events", durable=True, arguments={"x-queue-type": "stream"})
+        for number in range(count):
+            more = pika.BasicProperties(headers={"n": number}, timestamp=1_700_000_000 + number, delivery_mode=2)
+            channel.basic_publish("", "events", b"%d" % number, more)
+    wait_for(lambda: len(read(source.url)) == count, "all is in the stream", 60)
+    run = Run(tmp_path, source, destination, "--rate", "1000")
+    for kill in range(2):
+        wait_for(lambda: len(read(destination.url)) > 800 * (kill + 1), "messages moved", 120)  # noqa: B023
+        run.process.kill()
+        run.process.wait(10)
+        (place,) = (tmp_path / "state").glob("*.stream")
+        told = json.loads(place.read_text())
+        place.write_text(json.dumps({**told, "offset": 0} if kill else told))
+        run = Run(tmp_path, source, destination, "--rate", "1000")
+    code, said = run.ends()
+    assert code == 0, said
+    assert "places of its readers are not moved" in said, said
+    found = read(destination.url)
+    assert [body for body, _ in found] == [b"%d" % number for number in range(count)]
+    assert [(one.headers["n"], one.timestamp) for _, one in found] == [(n, 1_700_000_000 + n) for n in range(count)]
+    assert [one.headers["x-stream-offset"] for _, one in found] == list(range(count))
+    code, said = Run(tmp_path, source, destination).ends()
+    assert code == 0, said
+    assert len(read(destination.url)) == count
+    assert len(read(source.url)) == count, "a stream keeps what is read"
+
+
+def read(url: str) -> list[tuple[bytes, pika.BasicProperties]]:
+    """All that is in the stream."""
+    found: list[tuple[bytes, pika.BasicProperties]] = []
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=1000)
+        try:
+            for method, properties, body in channel.consume(
+                "events", arguments={"x-stream-offset": "first"}, inactivity_timeout=1
+            ):
+                if method is None:
+                    break
+                found.append((body, properties))
+                channel.basic_ack(method.delivery_tag)
+        except pika.exceptions.ChannelClosedByBroker:  # it is not declared yet
+            return []
+        channel.cancel()
+    return found

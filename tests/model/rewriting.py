@@ -5,6 +5,7 @@
     Parcel.flagged     a byte for each: it was redelivered
     Parcel.priorities  a byte for each: the property, 0 without
     Parcel.prints      8 bytes for each: BLAKE2b of size, properties and body, without what the source adds
+    Parcel.offsets     with `stream`: x-stream-offset of each, which goes from its headers
     Parcel.others      (channel, frame type, payload) of frames that are of no delivery
     Parcel.number      numbers them from `first` on; number_each: by a list. Only with a producer
 
@@ -35,6 +36,7 @@ class Parcel:
         self.frames = bytearray()
         self.flagged = self.priorities = self.prints = b""
         self.others: list[tuple[int, int, bytes]] = []
+        self.offsets: list[int] = []
         self._places: list[int] = []
 
     def number(self, first: int) -> None:
@@ -58,6 +60,7 @@ class Rewriter:
         frame_max: int,
         source_frame_max: int,
         content_max: int,
+        stream: bool = False,
     ) -> None:
         self.messages = 0
         self._exchange = exchange.encode()
@@ -66,6 +69,7 @@ class Rewriter:
             raise ValueError("a name has 255 bytes at most")
         self._producer = producer + b"/00000000/00" if producer else b""
         self._hop = hop
+        self._stream, self._offset = stream, -1
         self._frame_max, self._source_frame_max, self._content_max = frame_max, source_frame_max, content_max
         self._rest = b""
         self._out = b""  # of the message that comes in
@@ -106,6 +110,10 @@ class Rewriter:
         parcel.prints += self._hashed.digest()
         parcel.flagged += bytes([self._flag])
         parcel.priorities += bytes([self._priority])
+        if self._stream:
+            if self._offset < 0:
+                raise Malformed("a message of a stream without its offset")
+            parcel.offsets.append(self._offset)
         if self._producer:
             parcel._places.append(len(parcel.frames) + self._place)
         parcel.frames += self._out
@@ -148,7 +156,7 @@ class Rewriter:
             raise Malformed("flags of properties that are not there")
         if size > self._content_max:
             raise Unfit(f"its {size} bytes are more than the {self._content_max} that are taken")
-        self._left, self._priority, self._place = size, 0, 0
+        self._left, self._priority, self._place, self._offset = size, 0, 0, -1
         self._hashed.update(struct.pack(">QH", size, flags & ~(1 << 13)))
         after = flags & ~(1 << 4) | (1 << 13 if self._producer or self._hop else 0)
         out, at = payload[:12] + after.to_bytes(2, "big"), 14
@@ -192,6 +200,10 @@ class Rewriter:
                 raise Malformed("a header beyond its table")
             value, at = at, at + _size(table[at:])
             if name in (b"x-delivery-count", b"x-acquired-count"):
+                continue
+            if self._stream and name == b"x-stream-offset":
+                is_long = table[value : value + 1] in (b"l", b"L")
+                self._offset = int.from_bytes(table[value + 1 : at], "big", signed=True) if is_long else -1
                 continue
             self._hashed.update(table[start:at])
             if self._producer and name in (b"x-producer", b"x-seq"):

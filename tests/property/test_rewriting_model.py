@@ -20,7 +20,18 @@ values = st.one_of(
     st.booleans(), st.integers(-(2**63), 2**63 - 1), st.text(max_size=8), st.none(), st.lists(st.integers(0, 9))
 )
 names = st.sampled_from(
-    ("x-delivery-count", "x-acquired-count", "x-producer", "x-seq", "x-bridge-hops", "x-death", "CC", "a", "")
+    (
+        "x-delivery-count",
+        "x-acquired-count",
+        "x-producer",
+        "x-seq",
+        "x-bridge-hops",
+        "x-stream-offset",
+        "x-death",
+        "CC",
+        "a",
+        "",
+    )
 )
 properties = st.fixed_dictionaries(
     {
@@ -57,7 +68,7 @@ others = st.sampled_from((frame(8, b"", 0), frame(1, m.encode(m.BasicQosOk())), 
 ends = st.tuples(
     st.sampled_from(("", "far")), st.none() | st.text(max_size=4), st.sampled_from((b"", b"p")),
     st.sampled_from((b"", b"abc")), st.sampled_from((64, 131072)), st.sampled_from((48, 131072)),
-    st.sampled_from((20, 131072)),
+    st.sampled_from((20, 131072)), st.booleans(),
 )  # fmt: skip
 
 
@@ -72,7 +83,7 @@ def outcome(of: Any, end: tuple[Any, ...], parts: list[bytes], first: int) -> li
         if end[2]:
             parcel.number(first)
         seen.append((parcel.count, bytes(parcel.frames), parcel.flagged, parcel.priorities, parcel.prints))
-        seen.append((parcel.others, rewriter.messages))
+        seen.append((parcel.others, parcel.offsets, rewriter.messages))
         if end[2]:
             parcel.number_each([first + 5 * at for at in range(parcel.count)])
             seen.append(bytes(parcel.frames))
@@ -103,6 +114,15 @@ def test_a_print_does_not_change_with_what_a_source_adds() -> None:
     other = rewriter.feed(delivery(Properties(headers={"x": 1}), b"body", True, "k", 1))
     assert first.prints == again.prints != other.prints
     assert (first.flagged, again.flagged) == (b"\0", b"\1")
+
+
+def test_a_message_of_a_stream_says_where_it_was_and_keeps_no_header_of_it() -> None:
+    rewriter = compiled.Rewriter("", "q", b"p", b"", 131072, 131072, 1 << 20, True)
+    parcel = rewriter.feed(delivery(Properties(headers={"x-stream-offset": 2**40, "a": 1}), b"body", False, "k", 1))
+    assert parcel.offsets == [2**40]
+    assert b"x-stream-offset" not in parcel.frames
+    with pytest.raises(Malformed, match="without its offset"):
+        rewriter.feed(delivery(Properties(headers={"a": 1}), b"body", False, "k", 1))
 
 
 def test_a_message_that_was_here_is_refused() -> None:
