@@ -17,7 +17,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "project"
 NOT_SEARCHED = ("design/", "decisions/")
-"""For people who change clusterbroker. The search of the site is a user's, and its index is fetched with the first page."""
+"""For people who change clusterbroker. The search is a user's, and its index is fetched with the first page."""
 LINK = re.compile(r"(?<=\]\()([^()\s#]+)(#[^()\s]*)?(?=\))")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 

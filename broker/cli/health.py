@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from clusterbroker.broker.cli.administration import DATA_DIR, DataDir
+from clusterbroker.broker.cli.operator_door import foreign
 from clusterbroker.broker.cli.parameters import duration
 from clusterbroker.broker.cli.tables import counted
 
@@ -73,6 +74,8 @@ def _looked(directory: Path, timeout_s: float, asked: Asked, blocked: list[str])
         copies = ask(directory, "copies", timeout_s=timeout_s) if wanted else None
     except TimeoutError:
         return f"the node in {directory} has not answered within {timeout_s:g} s"
+    except PermissionError:
+        return foreign(directory)
     except OSError as error:
         return f"the node in {directory} cannot be asked: {error.strerror or error}"
     if facts is None:

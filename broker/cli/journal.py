@@ -21,8 +21,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from clusterbroker.broker.cli.exit_codes import UNREACHABLE, USAGE, Failed, end
+from clusterbroker.broker.cli.exit_codes import NOT_ALLOWED, UNREACHABLE, USAGE, Failed, end
 from clusterbroker.broker.cli.export import Export, ExportImpossible
+from clusterbroker.broker.cli.operator_door import foreign
 from clusterbroker.broker.cli.readable import body_text, plain, properties_of, visible
 from clusterbroker.broker.cli.tables import (
     WIDE,
@@ -80,6 +81,8 @@ def _one_line() -> Iterator[None]:
         _fail(f"{error}: stop the node first (it compacts what is worth it by itself while it runs)", 1)
     except (JournalError, ClusterError) as error:
         _fail(str(error), 1)
+    except PermissionError as error:
+        _fail(foreign(Path(error.filename or ".")), NOT_ALLOWED)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise

@@ -57,14 +57,20 @@ def unasked(directory: Path, error: OSError) -> Failed:
     """Why the node of a directory cannot be asked."""
     if not isinstance(error, PermissionError):
         return Failed(f"the node in {directory} cannot be asked: {error.strerror or error}", UNREACHABLE)
-    try:
-        owner = pwd.getpwuid(directory.stat().st_uid).pw_name
-    except (OSError, KeyError):
-        owner = "USER"
-    return Failed(
-        f"{directory} belongs to another user: sudo -u {owner} clusterbroker ..., or --url for a management API",
-        NOT_ALLOWED,
-    )
+    return Failed(f"{foreign(directory)}, or --url for a management API", NOT_ALLOWED)
+
+
+def foreign(place: Path) -> str:
+    """Whose a file or directory is that may not be entered: of the innermost part of its path that can be looked at."""
+    for known in (place, *place.parents):
+        try:
+            owner = pwd.getpwuid(known.stat().st_uid).pw_name
+        except PermissionError:
+            continue
+        except (OSError, KeyError):
+            owner = "USER"
+        return f"{known} belongs to another user: sudo -u {owner} clusterbroker ..."
+    return f"{place} belongs to another user"
 
 
 # -- the same by the management API

@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from clusterbroker.broker.cli.administration import DATA_DIR, DataDir
-from clusterbroker.broker.cli.exit_codes import FAILED, Failed, end
+from clusterbroker.broker.cli.exit_codes import FAILED, NOT_ALLOWED, Failed, end
+from clusterbroker.broker.cli.operator_door import foreign
 from clusterbroker.broker.cli.readable import visible
 from clusterbroker.broker.cli.tables import counted
 from clusterbroker.broker.server.member.rescue import Finding, NoRescue, found, held
@@ -39,6 +40,8 @@ def rescue(
             if not yes and not (sys.stdin.isatty() and typer.confirm("Shall this be?", err=True)):
                 end(Failed("nothing was changed; to do it, say --yes", FAILED))
             aside = make_it_so(data_dir, finding)
+    except PermissionError as error:
+        end(Failed(foreign(Path(error.filename or data_dir)), NOT_ALLOWED))
     except (NoRescue, WiringError, ClusterError, JournalError, ValueError, OSError) as error:
         end(Failed(str(error)))
     typer.echo(

@@ -12,7 +12,8 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 SOURCES: Final = (
     "clusterbroker", "broker", "cluster", "journal", "replication", "pipeline", "amqp10", "clusterbroker_workers",
-    "pyspark_clusterbroker.py", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "scripts/build_backend.py",
+    "pyspark_clusterbroker.py", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE",
+    "scripts/build_backend.py",
 )  # fmt: skip
 
 

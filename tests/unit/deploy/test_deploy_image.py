@@ -2,8 +2,7 @@
 messages over a restart, and ends in order.
 
 The stage before it compiles what is installed: here the modules beside the sources take its place, and a base image of
-this machine's Python that of the registry (`scripts/image-base`, `scripts/driver-daemons`). Limits of open files are left out of
-what podman asks for, which a test's machine refuses.
+this machine's Python that of the registry (`scripts/image-base`, `scripts/driver-daemons`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from clusterbroker.broker.cli.exit_codes import NOT_ALLOWED
+from clusterbroker.broker.cli.exit_codes import FAILED, NOT_ALLOWED
 from clusterbroker.broker.cli.main import app
 
 NOBODY = 65534
@@ -27,9 +27,22 @@ def directory() -> Iterator[Path]:
         yield inner
 
 
-@pytest.mark.parametrize("words", [["status"], ["queues"], ["queues", "list"], ["users", "list"]], ids=" ".join)
-def test_its_owner_is_named(directory: Path, words: list[str]) -> None:
-    given = [*words, "--data-dir", str(directory)]
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["status", "--data-dir"], NOT_ALLOWED),
+        (["queues", "--data-dir"], NOT_ALLOWED),
+        (["queues", "list", "--data-dir"], NOT_ALLOWED),
+        (["users", "list", "--data-dir"], NOT_ALLOWED),
+        (["rescue", "--data-dir"], NOT_ALLOWED),
+        (["journal", "ls"], NOT_ALLOWED),
+        (["journal", "check"], NOT_ALLOWED),
+        (["health", "--data-dir"], FAILED),  # whatever is wrong
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_its_owner_is_named(directory: Path, words: list[str], code: int) -> None:
+    given = [*words, str(directory)]
     CliRunner().invoke(app, given)  # what it imports, the other user may not read
     os.seteuid(NOBODY)
     try:
@@ -37,4 +50,4 @@ def test_its_owner_is_named(directory: Path, words: list[str]) -> None:
     finally:
         os.seteuid(0)
     said = f"clusterbroker: {directory} belongs to another user: sudo -u root clusterbroker"
-    assert (done.exit_code, done.stderr[: len(said)]) == (NOT_ALLOWED, said)
+    assert (done.exit_code, done.stderr[: len(said)]) == (code, said)
