@@ -196,6 +196,7 @@ OWN_NODE: Final = (
     Of("lease_left_seconds", "Until the lease ends without a beat", "lease_left_ms", "lease_left_ms", 1000),
     Of("loop_lag_seconds", "How late the loop was since the last sample", "loop_lag_ms", "loop_lag_ms", 1000),
     Of("loop_held_total", "Events that held the loop for 100 ms or longer", "loop_held"),
+    Of("clock_jumps_total", "Steps of the wall clock of a second or more, forward or back", "clock_jumps"),
     Of("routes_refused_total", "Messages whose route would have cost too much", "routes_refused"),
     Of("alerts_held", "Conditions that an operator must see", "alerts_count", "alerts_count"),
     Of("draining", "1: the node gives its queues away", "draining"),

@@ -19,7 +19,10 @@ JUMP_NS = 1_000_000_000
 class Clock:
     """`now_ms` may be called at any rate; `lead` about twice a second."""
 
-    __slots__ = ("_error_ns", "_led_ns", "_monotonic_ns", "_offset_ns", "_wall_ns")
+    __slots__ = ("_error_ns", "_led_ns", "_monotonic_ns", "_offset_ns", "_wall_ns", "jumps")
+
+    jumps: int
+    """So many steps of a second or more, forward or back, were seen."""
 
     def __init__(
         self, wall_ns: Callable[[], int] = time.time_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -29,6 +32,7 @@ class Clock:
         self._led_ns = monotonic_ns()
         self._offset_ns = wall_ns() - self._led_ns
         self._error_ns = 0
+        self.jumps = 0
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
@@ -55,4 +59,7 @@ class Clock:
         step_ns = max(-most_ns, min(most_ns, error_ns))
         self._offset_ns += step_ns
         self._error_ns = error_ns - step_ns
-        return jumped_ns / 1e9 if abs(jumped_ns) >= JUMP_NS else 0.0
+        if abs(jumped_ns) < JUMP_NS:
+            return 0.0
+        self.jumps += 1
+        return jumped_ns / 1e9

@@ -187,6 +187,7 @@ def node_row(shell: ServerPort, started_at_ms: int, lag_ms: float) -> NodeRow:
         ),
         alerts_count=len(node.alerts),
         loop_held=shell.held.count,
+        clock_jumps=shell.clock.jumps,
         routes_refused=node.labour.refused,
         bridges=() if shell.bridges is None else tuple(shell.bridges.counted()),
         pools=node.pools.rows(),

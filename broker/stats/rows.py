@@ -225,6 +225,8 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     """Those that it runs."""
     pools: tuple[PoolRow, ...] = ()
     """What its responders did."""
+    clock_jumps: Total = 0
+    """Steps of the wall clock of a second or more."""
 
     @property
     def key(self) -> Key:

@@ -38,6 +38,7 @@ def test_a_clock_set_forward_is_followed_slowly() -> None:
         world.pass_s(0.5)
         told.append(clock.lead())
     assert told == [3600.0, *[0.0] * 9], "a jump is told once"
+    assert clock.jumps == 1, "and counted once"
     assert 5_400 <= clock.now_ms() - before <= 5_600, "5 s passed, and a tenth of them on top"
 
 

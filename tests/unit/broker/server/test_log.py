@@ -143,3 +143,5 @@ async def test_reads_and_turns_name_who_held_the_loop(
     assert facts["peer"].startswith("127.0.0.1:")
     assert shell.held.count >= 2
     assert node_row(shell, 0, 0.0).loop_held == shell.held.count
+    shell.clock.jumps += 3
+    assert node_row(shell, 0, 0.0).clock_jumps == shell.clock.jumps >= 3
