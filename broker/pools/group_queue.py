@@ -52,8 +52,8 @@ class GroupQueue(Queue):
     """See the module. `node` is the host."""
 
     __slots__ = (
-        "_again_ms", "_ages_ms", "_busy_ms", "_closed_for", "_draining", "_failing_ms", "_measured", "_ordered", "_part",
-        "_retires", "_seen", "_service_ms", "_told", "_told_ms", "node",
+        "_again_ms", "_ages_ms", "_busy_ms", "_closed_for", "_draining", "_failing_ms", "_measured", "_ordered",
+        "_part", "_retires", "_seen", "_service_ms", "_told", "_told_ms", "node",
     )  # fmt: skip
 
     def __init__(
