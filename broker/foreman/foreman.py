@@ -403,7 +403,11 @@ class _Hand:
             ends_ms: dict[str, int] = {}
             while True:
                 rows = await bounded(driver.name, "list", driver.list())
-                left = [one for one in rows if one.state is not State.EXITED and self._ends_with_node(one)]
+                left = [
+                    one
+                    for one in rows
+                    if one.state is not State.EXITED and self.books.is_ours(one) and self._ends_with_node(one)
+                ]
                 if not left:
                     return
                 for one in left:

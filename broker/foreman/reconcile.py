@@ -217,7 +217,7 @@ class Books:
         self.next_ms = None
         if listed is None:  # rule 1
             return []
-        own = {seen.worker_id: seen for seen in listed.workers if self._bears_our_label(seen)}
+        own = {seen.worker_id: seen for seen in listed.workers if self.is_ours(seen)}
         self._forget(view)
         self._ends = set()
         actions: list[Action] = []
@@ -244,7 +244,8 @@ class Books:
             del self._ending[worker_id]
         return actions
 
-    def _bears_our_label(self, seen: Seen) -> bool:
+    def is_ours(self, seen: Seen) -> bool:
+        """It bears this cluster's and place's label."""
         return seen.cluster == self.cluster and seen.place == self.place
 
     def _absent(self, wanted: Wanted, view: View, listed: Listed, now_ms: int) -> Sequence[Action]:

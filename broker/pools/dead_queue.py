@@ -47,7 +47,7 @@ class DeadQueue(PassingQueue):
         command = EndPoolQueue(pool_id=pool_id, queue_id=self.entity.queue_id, epoch=self.entity.epoch)  # type: ignore[arg-type]
 
         def done(applied: Applied) -> None:
-            if not self.deleted:
+            if not self.deleted and self.ring.owner is self:
                 self._ending = False
                 self._again_ms = 0 if applied.ok and applied.result else self.node.now_ms + AGAIN_MS
                 self.ring.mark()

@@ -138,6 +138,11 @@ class Failures:
             else None
         )
 
+    def detail(self, key: str) -> str:
+        """Of the start that failed last; empty: none did."""
+        group = self._groups.get(key)
+        return "" if group is None else group.detail
+
     def may_start(self, key: str, now_s: float) -> bool:
         group = self._groups.get(key)
         return group is None or now_s >= group.until_s

@@ -17,6 +17,7 @@ times out as others do.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
@@ -174,6 +175,8 @@ class Fleet:
         if told.group is not None and group.declared and group.told_by < told.group.told_by:
             return
         before, told.group = told.group, group
+        if before is None or before.told_by != group.told_by:
+            self._tell_failure(group.key, now_s)
         for worker_id, held in group.workers.items():
             known = self._known.get(worker_id)
             launch = self._table.launch(worker_id)
@@ -192,6 +195,13 @@ class Fleet:
                 self._absent[worker_id] = now_s
         self._dirty[group.key] = None
         self._wakes = True
+
+    def _tell_failure(self, key: str, now_s: float) -> None:
+        """Whoever has just begun to own a queue of the key does not know that its starts fail."""
+        policy = self._policy or self._before
+        fail = None if policy is None else policy.failed(key, now_s)
+        if fail is not None:
+            self._take((fail,), now_s)
 
     def worker_told(self, told: WorkerTold, now_s: float) -> None:
         """By its place, or by itself."""
@@ -326,20 +336,27 @@ class Fleet:
         return (0, False) if template is None else (template.memory_bytes, template.driver == NOOP)
 
     def _rooms(self, places: Mapping[str, Place], template: TemplateTold) -> dict[str, PlaceFacts]:
-        """Places whose template is the chosen one."""
+        """Places whose template is the chosen one. A worker takes its room until it is gone, its group's end or not."""
         rooms = {}
+        left = self._left()
+        each = template.memory_bytes or MEMORY
         for name, place in places.items():
             own = place.told.templates.get(self.pool.template)
             if own is None or own.version != template.version:
                 continue
             rooms[name] = PlaceFacts(
                 name,
-                memory=max(0, (place.told.memory_bytes or ROOM_UNKNOWN) - place.others_bytes),
-                workers_max=own.max_workers or None,
+                memory=max(0, (place.told.memory_bytes or ROOM_UNKNOWN) - place.others_bytes - left[name] * each),
+                workers_max=max(0, own.max_workers - left[name]) if own.max_workers else None,
                 suspended=not place.alive or own.driver in place.told.suspended,
                 alarm=place.told.alarm,
             )
         return rooms
+
+    def _left(self) -> Counter[str]:
+        """Workers of groups that have ended, by place."""
+        pool_id, table = self.pool.pool_id, self._table
+        return Counter(one.place for one in table.launches(pool_id) if table.group(pool_id, one.key) is None)
 
     def _renew(self, places: Mapping[str, Place], now_s: float) -> None:
         dirty, self._dirty = self._dirty, {}

@@ -6,7 +6,7 @@ pool's delay: no publish, delivery, acknowledgement or report. A long computatio
     active   --idle for unbind_delay--> UnbindGroup
     unbound  --anything happens--> BindGroup
              --idle for stop_delay more, workers of the pool--> draining: its controller ends them
-             --idle for stop_delay more, no consumer, no worker--> closed, DropGroup --refused--> open again
+             --idle for stop_delay more, no consumer, no worker--> closed, DropGroup --refused, required--> open again
 
 Its owner judges, closes and orders in one step: what is published while the queue is closed goes to the pool's orphans,
 so a request is in one of the two queues, and in none that ends. Each order carries the group's generation, so one that
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from clusterbroker.broker.content.message import to_address
 from clusterbroker.broker.pools.losses import REJECTED, was_lost
 from clusterbroker.broker.pools.messages import GroupTold
 from clusterbroker.broker.pools.passing_queue import AGAIN_MS
@@ -30,6 +31,7 @@ from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import Member
+from clusterbroker.broker.wire.amqp091.domains import push_shortstr
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import index_of
 from clusterbroker.cluster.wiring.commands import BindGroup, DropGroup, UnbindGroup
@@ -50,8 +52,8 @@ class GroupQueue(Queue):
     """See the module. `node` is the host."""
 
     __slots__ = (
-        "_again_ms", "_ages_ms", "_busy_ms", "_draining", "_failing_ms", "_measured", "_ordered", "_part", "_retires",
-        "_seen", "_service_ms", "_told", "_told_ms", "node",
+        "_again_ms", "_ages_ms", "_busy_ms", "_closed_for", "_draining", "_failing_ms", "_measured", "_ordered",
+        "_part", "_retires", "_seen", "_service_ms", "_told", "_told_ms", "node",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +65,8 @@ class GroupQueue(Queue):
         self._seen: tuple[int, ...] = ()
         self._ordered = False
         self._again_ms = 0
+        self._closed_for = 0
+        """Generation of the group, as the last order about it has it."""
         self._draining = False
         self._failing_ms = 0
         self._retires = False
@@ -134,10 +138,12 @@ class GroupQueue(Queue):
         if self._retires:
             self._retire()
         super()._serve(now_ms)
-        if self.paused or self.limits.closed:
-            return
         pool, group = self.pool, self.group
-        if pool is None or group is None:
+        if self.paused or pool is None or group is None:
+            return
+        if self.limits.closed:
+            if not self._ordered and now_ms >= self._again_ms:
+                self._order(DropGroup, pool, group)
             return
         if pool.deleting:
             self._give_up_all("pool_deleted")
@@ -274,6 +280,7 @@ class GroupQueue(Queue):
 
     def _order(self, kind: type[UnbindGroup] | type[BindGroup] | type[DropGroup], pool: Pool, group: Group) -> None:
         self._ordered = True
+        self._closed_for = group.generation
         epoch = self.entity.epoch
         command = kind(
             at_ms=self.node.now_ms, pool_id=pool.pool_id, key=group.key, queue_id=group.queue_id, epoch=epoch,
@@ -281,10 +288,12 @@ class GroupQueue(Queue):
         )  # fmt: skip
 
         def done(applied: Applied) -> None:
-            if self.deleted or self.entity.epoch != epoch:
-                return
-            self._ordered = self.limits.closed = False
-            if isinstance(applied.error, Unavailable) or not applied.result:
+            if self.deleted or self.ring.owner is not self or self.entity.epoch != epoch:
+                return  # another node owns it
+            self._ordered = False
+            unsure = isinstance(applied.error, Unavailable)
+            self.limits.closed = self.limits.closed and unsure  # it may come true yet: nothing may come before
+            if unsure or not applied.result:
                 self._again_ms = self.node.now_ms + AGAIN_MS
             self.ring.mark()
 
@@ -308,7 +317,11 @@ class GroupQueue(Queue):
         self.node.wake(self, max(due_ms, self._again_ms, now_ms + 1))
 
     def pool_changed(self) -> None:
-        """The pool, or the group, is another one in the map."""
+        """The pool, or the group, is another one in the map. A group that was required since its end was ordered will
+        not end, and what was required of it is on its way."""
+        group = self.group
+        if self.limits.closed and group is not None and group.generation != self._closed_for:
+            self.limits.closed = False
         self.ring.mark()
 
     def remove(self, seq: int) -> None:
@@ -338,7 +351,14 @@ class GroupQueue(Queue):
         vhost = self.node.vhosts.get(pool.vhost)
         entity = self.node.map.queue_by_id(pool.orphans)
         if vhost is not None and entity is not None and entity.name in vhost.queues:
-            vhost.queues[entity.name].publish((message,), None, self.node.now_ms)
+            vhost.queues[entity.name].publish((self._for_its_key(message, pool),), None, self.node.now_ms)
+
+    def _for_its_key(self, message: Message, pool: Pool) -> Message:
+        """What was published to the queue's name has that as its key; among the orphans it is one of this queue's."""
+        if message.routing_key == self._part.key.encode():
+            return message
+        exchange = self.node.map.pools.names(pool.pool_id).requests
+        return to_address(message, push_shortstr(exchange) + push_shortstr(self._part.key))
 
     def accepts(self, message: Message, now_ms: int, named: tuple[bytes, int] | None = None) -> bool:
         if self.limits.closed and not (named is not None and self.log.producers.knows(*named)):

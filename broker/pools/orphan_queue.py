@@ -89,6 +89,8 @@ class OrphanQueue(PassingQueue):
             return
         while controller.leaving and self._has_room:
             seq, reason = controller.leaving.popleft()
+            if reason == "moved" and self._is_over(seq):
+                reason = "expired"
             if not self._hold(seq, reason):
                 controller.left(seq)
         if controller.leaving and self.node.effort.spent:
@@ -96,6 +98,12 @@ class OrphanQueue(PassingQueue):
         self._order(controller)
         if self.fleet is not None:
             self._scale(self.fleet)
+
+    def _is_over(self, seq: int) -> bool:
+        """Its time is over, behind others whose time is not. Moved, a worker that waits might get it all the same."""
+        message = self.ring.message(seq)
+        times_ms = [ms for ms in (self.ring.ttl_ms, -1 if message is None else message.ttl_ms) if ms >= 0]
+        return message is not None and bool(times_ms) and message.time_ms + min(times_ms) < self.node.now_ms
 
     def remove(self, seq: int) -> None:
         """A request that waits is cancelled, and its caller hears of it. No group is made for it from now on."""
@@ -235,7 +243,7 @@ class OrphanQueue(PassingQueue):
         command = EndPoolQueue(pool_id=pool.pool_id, queue_id=self.entity.queue_id, epoch=self.entity.epoch)
 
         def done(applied: Applied) -> None:
-            if not self.deleted:
+            if not self.deleted and self.ring.owner is self:
                 self._ending = False
                 self._again_ms = 0 if applied.ok else self.node.now_ms + AGAIN_MS
                 self.ring.mark()

@@ -119,6 +119,11 @@ class Policy:
         """Requests of the key are answered `start_failed` until then; None: they are not."""
         return self.failures.failed_until(key, now_s)
 
+    def failed(self, key: str, now_s: float) -> Fail | None:
+        """What was ordered when the key failed, as long as it holds."""
+        until_s = self.failures.failed_until(key, now_s)
+        return None if until_s is None else Fail(key, until_s, self.failures.detail(key))
+
     def next_s(self, now_s: float) -> float | None:
         """Time of the next step without an event; None: at rest, nothing changes by itself."""
         return now_s + TICK_S if self._restless else None

@@ -1,17 +1,21 @@
-"""Many seeds of the scaling policy, in virtual time: loads, drivers that misbehave, places that are lost.
+"""Many seeds of worker pools, in virtual time.
 
-    scripts/simulate pools [--scenario NAME] [--seed N] [--count K] [--keep-on]
+    scripts/simulate pools [--cluster] [--scenario NAME] [--seed N] [--count K] [--keep-on]
 
 A seed is one pool's life; without a scenario it chooses its own. A failure ends the campaign and says how to repeat it.
+With `--cluster` the pool is on three real nodes with real foremen; without, its scaling policy is alone.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from tests.support import campaign
 
+from .cluster.run import SCENARIOS
+from .cluster.run import run as run_cluster
 from .run import LOADS, run
 
 COMMAND: Final = "scripts/simulate pools"
@@ -19,10 +23,16 @@ COMMAND: Final = "scripts/simulate pools"
 
 def main(arguments: list[str]) -> int:
     parser = campaign.parser(COMMAND, __doc__)
-    parser.add_argument("--scenario", choices=sorted(LOADS), help="by default each seed's own")
+    parser.add_argument("--scenario", choices=sorted({*LOADS, *SCENARIOS}), help="by default each seed's own")
+    parser.add_argument("--cluster", action="store_true", help="nodes, maps, foremen, workers and callers as well")
     options = parser.parse_args(arguments)
-    flags = f"--scenario {options.scenario}" if options.scenario else ""
-    return campaign.run(options, {flags: lambda seed: run(seed, options.scenario)}, COMMAND, "worker pools")
+    live: Callable[[int, str | None], Any] = run_cluster if options.cluster else run
+    if options.scenario is not None and options.scenario not in (SCENARIOS if options.cluster else LOADS):
+        parser.error(f"--scenario {options.scenario} is {'without' if options.cluster else 'with'} --cluster")
+    flags = " ".join(
+        [*(["--cluster"] if options.cluster else []), *([f"--scenario {options.scenario}"] if options.scenario else [])]
+    )
+    return campaign.run(options, {flags: lambda seed: live(seed, options.scenario)}, COMMAND, "worker pools")
 
 
 if __name__ == "__main__":

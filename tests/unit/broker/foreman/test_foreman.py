@@ -19,7 +19,7 @@ from clusterbroker.broker.foreman.drivers.noop import Noop
 from clusterbroker.broker.foreman.drivers.port import Driver, DriverError, Place, bounded
 from clusterbroker.broker.foreman.drivers.records import Records
 from clusterbroker.broker.foreman.foreman import Foreman
-from clusterbroker.broker.foreman.reconcile import Seen
+from clusterbroker.broker.foreman.reconcile import Seen, State
 from clusterbroker.broker.foreman.spec import WorkerSpec
 from clusterbroker.broker.foreman.templates import Template
 
@@ -206,3 +206,26 @@ async def test_an_endpoint_is_recorded_before_its_first_start(tmp_path: Path) ->
     (tmp_path / endpoints.FILE).write_text("{")
     with pytest.raises(ValueError, match="remove it"):
         endpoints.read(tmp_path)
+
+
+class Crowded(Flaky):
+    """Another cluster has a worker at the same service."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.stops: list[str] = []
+
+    async def list(self) -> tuple[Seen, ...]:
+        return (*await super().list(), Seen("w9-0", State.RUNNING, "another cluster", PLACE.node, pool="core"))
+
+    async def stop(self, worker_id: str, grace_s: float) -> None:
+        self.stops.append(worker_id)
+        await super().stop(worker_id, grace_s)
+
+
+async def test_it_winds_up_no_worker_of_another_cluster(tmp_path: Path) -> None:
+    beside = Beside(tmp_path)
+    crowded = beside.flaky = Crowded(PLACE)
+    async with asyncio.timeout(10):
+        await beside.foreman.wind_up()
+    assert crowded.stops == []

@@ -146,7 +146,7 @@ class Cluster:
         self.order(c.RaiseLevel(level=level))
         self.order(c.PutUser(name="guest", password_hash="guest", hash_algorithm="scrypt"))
         self.order(c.SetPermission(user="guest", vhost="/", configure=".*", write=".*", read=".*"))
-        self.sites = {name: Site(self, name, **options) for name in names}
+        self.sites = {name: self.site(name, **options) for name in names}
         for site in self.sites.values():
             site.start()
         self.relink()
@@ -158,6 +158,10 @@ class Cluster:
     @property
     def running(self) -> list[Site]:
         return [site for site in self.sites.values() if site.alive]
+
+    def site(self, name: str, **options: Any) -> Site:
+        """One of them, that has not begun."""
+        return Site(self, name, **options)
 
     def order(self, command: Any) -> None:
         self.log.append((c.decode(c.encode(command)), None, None))

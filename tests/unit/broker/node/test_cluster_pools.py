@@ -9,6 +9,7 @@ import pytest
 from clusterbroker.broker.pools.messages import PlaceTold, PoolMessage, TemplateTold
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.levels import STARTED_WORKERS
 from clusterbroker.cluster.wiring.pool_entities import PoolSettings
@@ -243,3 +244,31 @@ def test_a_pool_below_its_feature_level_is_at_rest() -> None:
     cluster.wait(2000)
     waking = [cluster[name].node._wakes.next_ms for name in cluster.sites]
     assert all(at_ms is None or at_ms > cluster.now_ms + 10 for at_ms in waking), (waking, cluster.now_ms)
+
+
+def test_a_command_of_a_group_may_be_answered_after_its_queue_went_elsewhere() -> None:
+    cluster = Cluster("a", "b", "c")
+    declare(cluster, unbind_delay_s=1)
+    confirming(cluster).publish("core", "42", b"x")
+    cluster.wait(500)
+    worker = survivor(cluster)
+    assert bodies(worker.consume("core-req-42")) == [b"x"]
+    worker.say(m.BasicAck(1))
+    entity = cluster.queue("core-req-42")
+    owner, other = cluster[entity.owner], next(name for name in cluster.sites if name != entity.owner)
+    kept: list[Any] = []
+    propose, owner.propose = owner.propose, kept.extend  # type: ignore[method-assign]
+    cluster.wait(1500)
+    assert [type(command) for command, _ in kept] == [c.UnbindGroup]
+    owner.propose = propose  # type: ignore[method-assign]
+    cluster.order(
+        c.TransferOwner(
+            node=entity.owner, incarnation=entity.incarnation, queue_id=entity.queue_id, epoch=entity.epoch,
+            version=cluster.queue("core-req-42").version, to=NodeId(other),
+        )
+    )  # fmt: skip
+    cluster.wait(500)
+    assert cluster.queue("core-req-42").owner == other
+    owner.propose(kept)
+    cluster.wait(500)
+    assert groups(cluster) == {"42": ("active", False)}

@@ -10,8 +10,10 @@ from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.broker.wire.amqp091.properties import Properties
+from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.pool_entities import PoolSettings
+from clusterbroker.cluster.wiring_log import unlogged
 from tests.unit.broker.fronts.amqp091.harness import Client, Content, World, bodies
 
 MINUTE_MS = 60_000
@@ -70,6 +72,20 @@ def test_it_comes_as_it_was_published(world: World) -> None:
     (got,) = contents(world.client().consume("core-req-42"))
     assert got.properties == Properties(**about)
     assert (got.method.exchange, got.method.routing_key, got.method.redelivered) == ("core", "42", False)
+
+
+def test_what_is_over_is_not_moved_though_its_time_is_behind_one_that_waits(world: World) -> None:
+    world.command(c.PausePool(vhost="/", name="core"))
+    client = confirming(world)
+    client.declare("answers")
+    call(client, "42", b"1")
+    call(client, "42", b"2", expiration="1000", reply_to="answers", correlation_id="2")
+    world.wait(5_000)
+    world.command(c.PausePool(vhost="/", name="core", paused=False))
+    world.wait(100)
+    assert bodies(world.client().consume("core-req-42")) == [b"1"]
+    (answer,) = contents(world.client().consume("answers"))
+    assert (answer.properties.headers or {})["x-status"] == b"expired"
 
 
 def test_its_time_to_live_counts_from_the_first_queue(world: World) -> None:
@@ -251,10 +267,51 @@ def test_what_is_published_while_a_queue_closes_goes_to_the_orphans(world: World
     world.answer_proposals()
     world.turn()
     world.wait(100)
-    assert groups(world) == {} or "core-req-42" in groups(world)
-    world.wait(100)
-    every = bodies(world.client().consume(next(name for name in world.node.vhosts["/"].queues if "req" in name)))
-    assert every == [b"2"]
+    assert groups(world) == {"42": ("active", False)}, "it keeps its key"
+    assert bodies(world.client().consume("core-req-42")) == [b"2"]
+
+
+def closing(world: World) -> GroupQueue:
+    """The queue of key 42, whose end is ordered and not answered."""
+    client = confirming(world)
+    call(client, "42", b"1")
+    worker = world.client()
+    worker.consume("core-req-42")
+    worker.say(m.BasicAck(1))
+    worker.say(m.BasicCancel("ctag"))
+    world.wait(61_000)
+    world.wiring_waits = True
+    world.wait(3 * MINUTE_MS)
+    queue = world.queue("core-req-42")
+    assert isinstance(queue, GroupQueue)
+    assert queue.limits.closed
+    return queue
+
+
+def test_a_queue_that_closes_is_open_again_when_its_key_is_required(world: World) -> None:
+    queue = closing(world)
+    ended, world.node.proposals = world.node.proposals, []
+    world.wiring_waits = False
+    call(confirming(world), "42", b"2")
+    assert (queue.limits.closed, queue.ring.ready) == (False, 1)
+    world.propose(ended)
+    world.turn()
+    assert groups(world) == {"42": ("active", False)}, "the order of before is void"
+
+
+def test_a_queue_whose_end_was_given_up_stays_closed_until_it_is_known(world: World) -> None:
+    queue = closing(world)
+    ((ended, done),) = world.node.proposals
+    world.node.proposals = []
+    done(unlogged(ended, Unavailable("no outcome in time: it may or may not be applied")))
+    world.turn()
+    call(confirming(world), "core-req-42", b"2", exchange="")
+    assert (queue.limits.closed, queue.ring.ready) == (True, 0)
+    world.wiring_waits = False
+    world.command(ended)
+    world.wait(2_000)
+    assert groups(world) == {"42": ("active", False)}
+    assert bodies(world.client().consume("core-req-42")) == [b"2"]
 
 
 def test_restarts_lose_nothing_at_any_step(world: World) -> None:

@@ -293,3 +293,48 @@ def test_a_worker_that_consumes_no_more_is_replaced_in_time() -> None:
     assert world.launches[0].revoked == "it did not consume for 20 s"
     world.gone(launch)
     assert world.step() == ["launch"]
+
+
+def test_an_owner_that_has_just_begun_hears_that_starts_fail() -> None:
+    world = World("a", start_failures_max=1)
+    world.require("42")
+    world.tell("42", ready=1)
+    world.step()
+    (launch,) = world.launches
+    world.gone(launch, 70)
+    world.step()
+    (told,) = world.fleet.fails
+    world.fleet.fails = []
+    world.tell("42", ready=2)
+    world.step(20.0)
+    assert world.fleet.fails == [], "it has heard"
+    known = GroupTold(world.pool.pool_id, "42", 2, 0, 2, 0, 0, {}, False, (), 7, 1)
+    world.fleet.told(known, world.now_s)
+    (again,) = world.fleet.fails
+    assert (again.key, again.detail) == ("42", told.detail)
+    assert told.for_ms - 21_000 < again.for_ms < told.for_ms - 19_000
+
+
+def test_a_worker_whose_group_has_ended_takes_its_room_until_it_is_gone() -> None:
+    world = World("a")
+    room = TEMPLATE.memory_bytes + 1
+    world.places = {"a": Place(PlaceTold({"core": TEMPLATE}, room), True)}
+    world.require("42")
+    world.step()
+    (launch,) = world.launches
+    group = world.map.pools.group(world.pool.pool_id, "42")
+    queue = world.map.queue_by_id(group.queue_id)  # type: ignore[union-attr]
+    about: dict[str, Any] = {
+        "pool_id": world.pool.pool_id, "key": "42", "queue_id": group.queue_id, "epoch": queue.epoch,  # type: ignore[union-attr]
+        "generation": group.generation,  # type: ignore[union-attr]
+    }  # fmt: skip
+    ids: dict[str, Any] = {"pool_id": world.pool.pool_id, "epoch": world.epoch}
+    world.do(c.RevokeWorkers(launches=(launch.launch_id,), why="a test", **ids))
+    world.do(c.SettleGroups(keys=("42",), **ids))
+    world.do(c.UnbindGroup(**about))
+    world.do(c.DropGroup(**about))
+    world.fleet.group_changed("42")
+    world.require("7")
+    assert world.step(1.0) == []
+    world.gone(launch)
+    assert world.step(1.0) == ["launch"]

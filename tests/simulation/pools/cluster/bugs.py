@@ -1,0 +1,200 @@
+"""Bugs that are put into the parts of a pool that work together, and the scenario in which each shows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from msgspec.structs import replace
+
+from clusterbroker.broker.access.worker_rights import WorkerRights
+from clusterbroker.broker.foreman import foreman as foreman_module
+from clusterbroker.broker.foreman.drivers.port import DriverError
+from clusterbroker.broker.foreman.foreman import Foreman
+from clusterbroker.broker.foreman.reconcile import Books, Seen, View
+from clusterbroker.broker.node import dead_letters as dead_letters_module
+from clusterbroker.broker.node import pools as pools_module
+from clusterbroker.broker.node.dead_letters import DeadLetters
+from clusterbroker.broker.pools import policy as policy_module
+from clusterbroker.broker.pools.fleet import Fleet
+from clusterbroker.broker.pools.group_queue import GroupQueue
+from clusterbroker.broker.queues.dead_lettering.replicated import Dead, ReplicatedDeadLetters
+from clusterbroker.broker.queues.producers import dead_letter_producer
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.changes import Bound
+from clusterbroker.cluster.wiring.pools import Pools
+
+Bug = Callable[[pytest.MonkeyPatch], None]
+
+
+def launch_without_the_epochs_guard(patch: pytest.MonkeyPatch) -> None:
+    """A controller of before launches."""
+    _unguarded(patch, c.LaunchWorkers)
+
+
+def revoke_without_the_epochs_guard(patch: pytest.MonkeyPatch) -> None:
+    """A controller of before revokes."""
+    _unguarded(patch, c.RevokeWorkers)
+
+
+def _unguarded(patch: pytest.MonkeyPatch, kind: type[Any]) -> None:
+    controlled = Pools._controlled
+
+    def unguarded(self: Pools, command: Any, deleting: bool = False) -> Any:
+        held = self.table.by_id.get(command.pool_id)
+        orphans = None if held is None else self._index.by_id.get(held.pool.orphans)
+        if isinstance(command, kind) and orphans is not None:
+            command = replace(command, epoch=orphans.epoch)
+        return controlled(self, command, deleting)
+
+    patch.setattr(Pools, "_controlled", unguarded)
+
+
+def unknown_list_taken_for_empty(patch: pytest.MonkeyPatch) -> None:
+    """A driver that does not answer has no workers."""
+    bounded = foreman_module.bounded
+
+    async def answered(driver: str, what: str, call: Any, bound_s: float = 10.0) -> Any:
+        try:
+            return await bounded(driver, what, call, bound_s)
+        except DriverError:
+            if what == "list":
+                return ()
+            raise
+
+    patch.setattr(foreman_module, "bounded", answered)
+
+
+def label_without_cluster(patch: pytest.MonkeyPatch) -> None:
+    """Whatever runs at the place is this cluster's."""
+
+    def is_ours(self: Books, seen: Seen) -> bool:
+        return seen.place == self.place
+
+    patch.setattr(Books, "is_ours", is_ours)
+
+
+def drop_without_asking_the_owner(patch: pytest.MonkeyPatch) -> None:
+    """The queue takes requests while its group's end is ordered."""
+    order = GroupQueue._order
+
+    def open_(self: GroupQueue, kind: Any, pool: Any, group: Any) -> None:
+        self.limits.closed = False
+        order(self, kind, pool, group)
+
+    patch.setattr(GroupQueue, "_order", open_)
+
+
+def move_without_numbers(patch: pytest.MonkeyPatch) -> None:
+    """An orphan that is moved again is another request to its queue."""
+    numbers, publish_once = itertools.count(), DeadLetters.publish_once
+
+    def unnumbered(self: DeadLetters, queue: Any, message: Any, reason: Any, number: int, ticket: Any) -> bool:
+        with pytest.MonkeyPatch.context() as inner:
+            if reason == "moved":
+                inner.setattr(dead_letters_module, "dead_letter_producer", lambda *of: _another(numbers, *of))
+            return publish_once(self, queue, message, reason, number, ticket)
+
+    patch.setattr(DeadLetters, "publish_once", unnumbered)
+
+
+def _another(numbers: Any, *of: Any) -> bytes:
+    """No producer that there was before."""
+    return dead_letter_producer(*of) + b".%d" % next(numbers)
+
+
+def answer_without_number(patch: pytest.MonkeyPatch) -> None:
+    """A dead request that is answered again has another answer."""
+    numbers = itertools.count()
+    patch.setattr(pools_module, "dead_letter_producer", lambda *of: _another(numbers, *of))
+
+
+def settle_before_the_targets_commit(patch: pytest.MonkeyPatch) -> None:
+    """What is moved, or answered, has left as it is sent."""
+
+    def sent(self: ReplicatedDeadLetters, dead: Dead, message: Any) -> None:
+        ticket = Ticket(dead.number, dead.number, lambda _ticket: None)
+        self._underway += 1
+        dead.tries += 1
+        if not self._queue.host.dead_letter_once(self._queue, message, dead.reason, dead.number, ticket):
+            ticket.rejected = True
+        self._answered(dead, ticket)
+
+    patch.setattr(ReplicatedDeadLetters, "_publish", sent)
+
+
+def time_to_live_begun_anew_by_the_move(patch: pytest.MonkeyPatch) -> None:
+    """A moved request is as old as its stay in its second queue."""
+    patch.setattr(GroupQueue, "keeps_times_of", lambda _self, _producer: False)
+
+
+def binding_before_the_queue(patch: pytest.MonkeyPatch) -> None:
+    """Nodes hear of a key's binding, and then of its queue."""
+    begin = Pools._begin_group
+
+    def begun(self: Pools, held: Any, topology: Any, nth: int, key: str, at_ms: int, changes: list[Any]) -> None:
+        told: list[Any] = []
+        begin(self, held, topology, nth, key, at_ms, told)
+        changes += sorted(told, key=lambda change: not isinstance(change, Bound))
+
+    patch.setattr(Pools, "_begin_group", begun)
+
+
+def idle_clocks_of_a_take_over_are_zero(patch: pytest.MonkeyPatch) -> None:
+    """A controller that takes over knows at once what is idle."""
+    patch.setattr(policy_module, "SETTLE_S", 0.0)
+
+
+def readiness_of_a_former_launch(patch: pytest.MonkeyPatch) -> None:
+    """A key whose worker was ready once has ready workers."""
+    know = Fleet._know
+
+    def known(self: Fleet, launch: Any, now_s: float) -> Any:
+        found = know(self, launch, now_s)
+        keys = self.__dict__.setdefault("keys_ready", set())
+        if found.ready_s is not None:
+            keys.add(launch.key)
+        elif launch.key in keys:
+            found.ready_s = now_s
+        return found
+
+    patch.setattr(Fleet, "_know", known)
+
+
+def credential_valid_after_revoke(patch: pytest.MonkeyPatch) -> None:
+    """A revoked worker goes on as long as the map has its launch."""
+
+    def gone(self: WorkerRights) -> str:
+        return "" if self._map.pools.launch(self._launch_id) is not None else "over"
+
+    patch.setattr(WorkerRights, "_launch", property(lambda self: self._map.pools.launch(self._launch_id)))
+    patch.setattr(WorkerRights, "gone", property(gone))
+
+
+def foreman_acts_without_lease(patch: pytest.MonkeyPatch) -> None:
+    """What the node told last is taken for what is."""
+    view = Foreman.view
+    patch.setattr(Foreman, "view", lambda self, hand: View(view(self, hand).launches, True, None))
+
+
+FOUND_IN: Final[dict[Bug, tuple[str, int]]] = {
+    launch_without_the_epochs_guard: ("controllers", 1),
+    revoke_without_the_epochs_guard: ("controllers", 1),
+    unknown_list_taken_for_empty: ("drivers", 0),
+    label_without_cluster: ("owners", 0),
+    drop_without_asking_the_owner: ("idle", 3),
+    move_without_numbers: ("controllers", 7),
+    answer_without_number: ("owners", 3),
+    settle_before_the_targets_commit: ("owners", 2),
+    time_to_live_begun_anew_by_the_move: ("pauses", 0),
+    binding_before_the_queue: ("controllers", 0),
+    idle_clocks_of_a_take_over_are_zero: ("controllers", 0),
+    readiness_of_a_former_launch: ("hangs", 0),
+    credential_valid_after_revoke: ("operators", 0),
+    foreman_acts_without_lease: ("places", 4),
+}
+"""Scenario, and the seed to begin with. With the seven of `tests/simulation/pools/bugs.py` these are all of the design
+page's but one: suspects handed out together."""

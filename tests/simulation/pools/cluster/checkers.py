@@ -1,0 +1,404 @@
+"""The thirteen invariants of the design page, judged from the log, from processes and from what clients saw.
+
+No checker asks the product what it counted, but for the need that a controller's policy names (I3), the rest of a node
+(I11), and what an owner has in its queue as its group ends (I7).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, Any, Final
+
+from clusterbroker.broker.pools.group_queue import IDLE_LEAST_MS
+from clusterbroker.broker.pools.orphan_queue import OrphanQueue
+from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.changes import LaunchChanged
+from clusterbroker.cluster.wiring.map import Applied
+from tests.simulation.pools.checkers import MINUTE_S, STARTS_MAX, require
+
+if TYPE_CHECKING:
+    from .agents import Process, Request
+    from .world import World
+
+DEADLINE_SLACK_MS: Final = 2_500
+"""Clocks of two nodes differ by so much, with a turn and a delivery."""
+FENCE_MS: Final = 18_000
+"""FENCED_S, and two rounds of LOOK_S, and what a frame and a command are under way."""
+ROUND_MS: Final = 16_000
+"""A foreman tries again so long after a list that failed."""
+SETTLE_MS: Final = 10_000
+NEED_MS: Final = 20_000
+"""So long after its step an order may come into the log."""
+STARTED_MS: Final = 20_000
+"""A start times out, is revoked, and after its back-off there is another."""
+LAG_MS: Final = 2_000
+"""A node hears of a command so late."""
+CALM_MS: Final = 6_000
+EXPECTED: Final = ("its place is lost", "its group has ended")
+"""Why a worker is revoked that was not retired before; and `not ready`."""
+
+
+class Checkers:
+    """Told what happens; each method or part of one says which invariant it holds against."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._needs: dict[str, deque[tuple[int, int]]] = defaultdict(deque)
+        self._retired_ms: dict[str, int] = {}
+        self._revoked: dict[str, tuple[int, str]] = {}
+        self._fenced_ms: dict[Process, int] = {}
+        """Since when the node that a worker is connected to knows that it is revoked."""
+        self._unwanted_ms: dict[Process, int] = {}
+        """So long a process has run without a launch while its foreman could end it."""
+        self._epochs: dict[str, tuple[int, int, int]] = {}
+        """Queue -> (epoch, since when, launches then)."""
+        self._events_ms: dict[str, deque[int]] = defaultdict(lambda: deque(maxlen=100))
+        """Key -> when workers got or settled its requests."""
+        self._starts: dict[str, deque[tuple[float, int]]] = defaultdict(deque)
+        self._starts_epoch = 0
+        self._ended_ms: dict[str, list[int]] = defaultdict(list)
+        self._extra_ms: dict[str, int] = {}
+        self._launched_ms: dict[str, int] = {}
+        self._waiting: dict[str, dict[int, Request]] = defaultdict(dict)
+        self._waits_ms: dict[str, int] = {}
+        self._alive_ms: dict[str, int] = {}
+        self._left: str = ""
+        self._guarded = True
+        self._active: dict[str, int] = {}
+
+    @property
+    def _now_ms(self) -> int:
+        return self._world.now_ms
+
+    # -- the log
+
+    def before(self, command: c.AnyCommand) -> None:
+        """The log is about to have it: what its map says before it counts."""
+        truth = self._world.nodes.truth
+        if isinstance(command, c.LaunchWorkers | c.RevokeWorkers | c.RetireWorkers):
+            pool = truth.pools.get(command.pool_id)
+            orphans = None if pool is None else truth.queue_by_id(pool.orphans)
+            self._guarded = orphans is not None and orphans.epoch == command.epoch
+        if isinstance(command, c.LaunchWorkers):
+            self._active = {key: len(self._launches(key)) for key, _, _ in command.workers}
+        if isinstance(command, c.DropGroup):
+            self._left = self._held_by_owner(command)
+
+    def _launches(self, key: str) -> list[Any]:
+        found = self._world.nodes.truth.pools.launches_of(self._world.pool.pool_id, key)
+        return [one for one in found if not one.retired and not one.revoked]
+
+    def applied(self, applied: Applied) -> None:
+        """The log has it, and its map what came of it."""
+        command = applied.command
+        self._note_owners()
+        for change in applied.changes:
+            if isinstance(change, LaunchChanged) and change.launch.retired:
+                self._retired_ms.setdefault(change.launch.launch_id, self._now_ms)
+        if not applied.ok:
+            return
+        if isinstance(command, c.LaunchWorkers):
+            require(self._guarded, f"I3: a controller of epoch {command.epoch} launches, and is none any more")
+            self._check_launches(applied.result)
+        elif isinstance(command, c.RetireWorkers):
+            self._check_retired(applied.result, command)
+        elif isinstance(command, c.RevokeWorkers):
+            self._check_revoked(applied.result, command)
+        elif isinstance(command, c.WorkersGone):
+            self._check_gone(applied.result)
+        elif isinstance(command, c.UnbindGroup) and applied.result:
+            self._check_unbound(command)
+        elif isinstance(command, c.DropGroup) and applied.result:
+            require(not self._left, f"I7: the group of {command.key!r} ends with {self._left}")
+            self._starts[command.key].clear()
+            self._ended_ms[command.key].append(self._now_ms)
+
+    def _note_owners(self) -> None:
+        truth = self._world.nodes.truth
+        for pool in truth.pools.all():
+            for queue_id in (pool.orphans, *(group.queue_id for group in truth.pools.groups(pool.pool_id))):
+                queue = truth.queue_by_id(queue_id)
+                if queue is not None and self._epochs.get(queue_id, (0,))[0] != queue.epoch:
+                    self._epochs[queue_id] = queue.epoch, self._now_ms, len(truth.pools.launches(pool.pool_id))
+
+    # -- launches
+
+    def _check_launches(self, launches: tuple[Any, ...]) -> None:
+        """I3: launches in the log are at most the need when they were ordered; one whose command was given up, and came
+        true all the same, is one too many until it is retired. I9: memory promised at a place is at
+        most what it has. I13: a key is started 6 times a minute at most, beside its growth, by one controller."""
+        world, truth = self._world, self._world.nodes.truth
+        self._note_needs()
+        for launch in launches:
+            key = launch.key
+            active = len(self._launches(key))
+            need = max((need for at_ms, need in self._needs[key] if at_ms >= self._now_ms - NEED_MS), default=1)
+            if world.nodes.given_up or active == 1:
+                self._extra_ms[key] = self._now_ms if world.nodes.given_up else 0
+            extra = self._now_ms - self._extra_ms.get(key, 0) < NEED_MS
+            require(active <= max(1, need) + 2 * extra, f"I3: {active} launches of {key!r} stand for a need of {need}")
+            self._launched_ms[key] = self._now_ms
+            self._check_pace(key)
+        for place in {launch.place for launch in launches}:
+            member = truth.member(NodeId(place))
+            if any(self._now_ms - at_ms < NEED_MS for at_ms in self._extra_ms.values()):
+                continue
+            if member is None or not member.alive or self._alive_ms.get(place, 0) > self._now_ms - SETTLE_MS:
+                continue
+            promised = sum(one.place == place for one in truth.pools.launches(world.pool.pool_id))
+            memory = world.sites[place].driver.memory_bytes
+            each = world.templates["core"].memory_bytes
+            require(promised * each <= memory, f"I9: {place} has {memory} bytes, and {promised} workers of {each}")
+
+    def _check_pace(self, key: str) -> None:
+        epoch = self._epochs[self._world.pool.orphans][0]
+        if epoch != self._starts_epoch:
+            self._starts_epoch = epoch
+            self._starts.clear()
+        starts, now_s, active = self._starts[key], self._now_ms / 1000, self._active[key]
+        starts.append((now_s, active))
+        self._active[key] += 1
+        while starts[0][0] <= now_s - MINUTE_S:
+            starts.popleft()
+        peak = max(before for _, before in starts) + 1
+        again = len(starts) - (peak - starts[0][1])
+        require(again <= max(STARTS_MAX, peak), f"I13: {key!r} is started {len(starts)} times in a minute")
+
+    def _check_retired(self, retired: tuple[str, ...], command: c.RetireWorkers) -> None:
+        """I12: in SETTLE_MS after a take-over nothing is retired."""
+        if retired:
+            self._settles(command, f"retires {retired}: {command.why}")
+
+    def _settles(self, command: c.RetireWorkers | c.RevokeWorkers, what: str) -> None:
+        require(self._guarded, f"I12: a controller of epoch {command.epoch} {what}, and is none any more")
+        _, since_ms, launches = self._epochs[self._world.pool.orphans]
+        since_ms = self._now_ms - since_ms
+        require(not launches or since_ms >= SETTLE_MS, f"I12: {since_ms} ms after it took over a controller {what}")
+
+    def _check_revoked(self, revoked: tuple[str, ...], command: c.RevokeWorkers) -> None:
+        """I10: no worker that holds something is revoked before its grace is over. I12: after a take-over only those
+        are revoked that were retired, or whose place, group or start is lost."""
+        grace_ms = 1000 * self._world.settings.grace_s
+        expected = command.why in EXPECTED or "ready" in command.why
+        for launch_id in revoked:
+            self._revoked[launch_id] = self._now_ms, command.why
+            if expected:
+                require(self._guarded, f"I12: a controller of epoch {command.epoch} revokes, and is none any more")
+                continue
+            retired_ms = self._retired_ms.get(launch_id)
+            if retired_ms is None:
+                self._settles(command, f"revokes {launch_id}: {command.why}")
+            require(self._guarded, f"I12: a controller of epoch {command.epoch} revokes, and is none any more")
+            if self._now_ms - self._world.disturbed_ms < CALM_MS:
+                continue
+            for process in self._world.processes:
+                socket = process.socket
+                reaches = socket is not None and socket.open and socket.world.accepting
+                if process.spec.worker_id == launch_id and process.held and reaches:
+                    waited_ms = -1 if retired_ms is None else self._now_ms - retired_ms
+                    require(waited_ms >= grace_ms - 200, f"I10: {launch_id} holds, {waited_ms} ms after it was retired")
+
+    def _check_gone(self, ended: tuple[Any, ...]) -> None:
+        """I4: the books of a launch are closed when its process has ended, unless the driver has said so."""
+        for launch in ended:
+            site = self._world.sites[launch.place]
+            if self._now_ms - site.driver.lied_ms < ROUND_MS:
+                continue
+            for process in self._world.processes:
+                require(
+                    not (process.alive and process.spec.worker_id == launch.launch_id),
+                    f"I4: {launch.launch_id} is gone by its books, and runs",
+                )
+
+    def _check_unbound(self, command: c.UnbindGroup) -> None:
+        """I12: after a take-over of its queue, a group's idle time begins anew. And it is not idle while one of its
+        requests is handed out or settled."""
+        delay_ms = max(IDLE_LEAST_MS, 1000 * self._world.settings.unbind_delay_s) * 9 // 10 - 100
+        at_ms = self._world.nodes.proposed_ms
+        _, since_ms, _ = self._epochs[command.queue_id]
+        idle_ms = at_ms - since_ms
+        require(idle_ms >= delay_ms, f"I12: {command.key!r} is unbound {idle_ms} ms after its queue was taken over")
+        if at_ms - self._world.disturbed_ms < CALM_MS:
+            return
+        idle_ms = at_ms - max((event_ms for event_ms in self._events_ms[command.key] if event_ms <= at_ms), default=0)
+        require(idle_ms >= delay_ms, f"I12: {command.key!r} is unbound {idle_ms} ms after a request of it")
+
+    def _held_by_owner(self, command: c.DropGroup) -> str:
+        """I7: what the queue has, as its owner sees it, when its group ends."""
+        entity = self._world.nodes.truth.queue_by_id(command.queue_id)
+        site = None if entity is None or entity.owner is None else self._world.nodes[entity.owner]
+        queue = None if site is None or not site.alive else site.node.queues.get(command.queue_id)
+        if queue is None:
+            return ""
+        ring = queue.ring  # type: ignore[attr-defined]
+        rows = ring.living(1, ring.next_seq - 1, 9)
+        return f"{len(rows)} requests in its queue" if rows else ""
+
+    # -- workers
+
+    def process_begins(self, process: Process) -> None:
+        """I4: per launch at most one live process."""
+        for other in self._world.processes:
+            require(
+                not (other.alive and other.spec.worker_id == process.spec.worker_id),
+                f"I4: {process.spec.worker_id} is started twice",
+            )
+
+    def process_ended(self, process: Process) -> None:
+        self._unwanted_ms.pop(process, None)
+        self._fenced_ms.pop(process, None)
+
+    def handed(self, request: Request, process: Process) -> None:
+        """I2: no request reaches another key's worker. I5: nothing is handed to a revoked worker. I1: nothing is handed
+        out after its time."""
+        require(request.key == process.spec.key, f"I2: a request of {request.key!r} comes to {process.spec.key!r}")
+        self._fenced(process, "gets a request")
+        late_ms = self._now_ms - request.deadline_ms
+        require(late_ms < DEADLINE_SLACK_MS, f"I1: request {request.number} is handed out {late_ms} ms after its time")
+        self._events_ms[request.key].append(self._now_ms)
+
+    def _fenced(self, process: Process, what: str) -> None:
+        since_ms = self._fenced_ms.get(process)
+        require(
+            since_ms is None or self._now_ms - since_ms < 200,
+            f"I5: {process.spec.worker_id} {what}, and its node knows that it is revoked",
+        )
+
+    def returned(self, request: Request, process: Process) -> None:
+        """A worker lost its connection with it."""
+
+    def acknowledged(self, request: Request, process: Process) -> None:
+        """I5: a revoked worker settles nothing."""
+        self._fenced(process, "settles a request")
+        self._events_ms[request.key].append(self._now_ms)
+        self._waiting[request.key].pop(request.number, None)
+
+    # -- at the end of a tick
+
+    def look(self) -> None:
+        """I5 (who is fenced by now), I6, I8, and the needs that I3 goes by."""
+        self._note_needs()
+        for process in self._world.processes:
+            if process.alive:
+                self._look_at(process)
+        self._check_foreign()
+        for name in self._world.sites:
+            member = self._world.nodes.truth.member(NodeId(name))
+            if member is None or not member.alive:
+                self._alive_ms[name] = self._now_ms
+        self._check_waiting()
+
+    def _note_needs(self) -> None:
+        orphans = self._world.pool.orphans
+        for site in self._world.nodes.running:
+            queue = site.node.queues.get(orphans)
+            policy = queue.fleet._policy if isinstance(queue, OrphanQueue) and queue.fleet is not None else None
+            for key, need in policy.needs.items() if policy is not None else ():
+                past = self._needs[key]
+                if not past or past[-1][1] != need:
+                    if past:
+                        past.append((self._now_ms, past[-1][1]))
+                    past.append((self._now_ms, need))
+                else:
+                    past[-1] = self._now_ms, need
+                while past[0][0] < self._now_ms - NEED_MS:
+                    past.popleft()
+
+    def _look_at(self, process: Process) -> None:
+        """I6: no process lives without a launch for longer than a fence and two rounds, while its foreman is there and
+        its driver answers; none at all when its launch was given up as its place's was."""
+        world, worker_id = self._world, process.spec.worker_id
+        socket = process.socket
+        if socket is not None and socket.open and socket.world.works:
+            known = socket.world.map.pools.launch(worker_id)
+            if known is None or known.revoked:
+                self._fenced_ms.setdefault(process, self._now_ms)
+        else:
+            self._fenced_ms.pop(process, None)
+        launch = world.nodes.truth.pools.launch(worker_id)
+        if launch is not None and not launch.revoked:
+            return
+        place = process.driver.place
+        site, member = world.sites[place], world.nodes[place]
+        could = self._now_ms - process.driver.silent_ms > ROUND_MS and self._now_ms - site.gone_ms > 45_000
+        if launch is not None and launch.revoked == "its place is lost" and could and site.life is not None:
+            since_ms = self._now_ms - self._revoked[worker_id][0]
+            require(since_ms < 1_000, f"I6: {worker_id} runs {since_ms} ms after its place was given up")
+        able = member.leased and member.accepting and site.life is not None and not site.life.winds_up
+        if able and self._now_ms - process.driver.silent_ms > ROUND_MS and self._now_ms - site.gone_ms > ROUND_MS:
+            ran_ms = self._unwanted_ms[process] = self._unwanted_ms.get(process, 0) + 100
+            require(ran_ms <= FENCE_MS, f"I6: {worker_id} runs without a launch for {ran_ms} ms")
+
+    def _check_foreign(self) -> None:
+        """I6, the other side of it: processes of another cluster are left alone."""
+        for site in self._world.sites.values():
+            require(len(site.driver.foreign) == 2, f"I6: a process of another cluster at {site.member.name} is ended")
+
+    def _check_waiting(self) -> None:
+        """I8: a key whose requests wait has a worker starting within the bound, while nodes are well."""
+        world = self._world
+        if self._now_ms - world.disturbed_ms < CALM_MS or world.pool.paused or not world.checks_waiting:
+            self._waits_ms.clear()
+            return
+        serving = {each.spec.key for each in world.processes if each.alive and each.ready and each.term_ms is None}
+        for request in world.new_requests():
+            self._waiting[request.key][request.number] = request
+        for key, waiting in self._waiting.items():
+            for number in [n for n, each in waiting.items() if each.refused or each.deadline_ms < self._now_ms]:
+                del waiting[number]
+            if not waiting or key in serving or self._fails(key):
+                self._waits_ms.pop(key, None)
+                continue
+            since_ms = max(self._waits_ms.setdefault(key, self._now_ms), self._launched_ms.get(key, 0))
+            waited_ms = self._now_ms - since_ms
+            require(waited_ms <= STARTED_MS, f"I8: {key!r} waits, and no worker was started for {waited_ms} ms")
+
+    def _fails(self, key: str) -> bool:
+        """Its callers are told that starts fail."""
+        nodes = self._world.nodes
+        group = nodes.truth.pools.group(self._world.pool.pool_id, key)
+        for site in nodes.running if group is not None else ():
+            queue = site.node.queues.get(group.queue_id)
+            if queue is not None and getattr(queue, "_failing_ms", 0) > site.now_ms:
+                return True
+        return False
+
+    # -- at the end
+
+    def rest(self) -> None:
+        """I11: with no load everything is gone after the delays, and nothing ticks."""
+        world, pools = self._world, self._world.nodes.truth.pools
+        groups = {group.key: group for group in pools.groups(world.pool.pool_id)}
+        require(not groups, f"I11: without load these groups stay: {groups}")
+        launches = pools.launches(world.pool.pool_id)
+        require(not launches, f"I11: without load these launches stay: {launches}")
+        running = [each.spec.worker_id for each in world.processes if each.alive]
+        require(not running, f"I11: without load these processes run: {running}")
+        for site in world.nodes.running:
+            require(site.node.at_rest, f"I11: {site.name} has something to do")
+            queue = site.node.queues.get(world.pool.orphans)
+            if isinstance(queue, OrphanQueue) and queue.fleet is not None:
+                next_s = queue.fleet.next_s(site.now_ms / 1000)
+                require(next_s is None and not queue.fleet.wakes, f"I11: the controller at {site.name} ticks")
+        require(not world.nodes.ordering, f"I11: {world.nodes.ordering} commands are under way")
+
+    def _meets_the_end(self, request: Request) -> bool:
+        """Published to the name of a queue that ends while it is under way there: as to any queue that is deleted."""
+        since_ms = request.published_ms
+        return request.by_name and any(
+            since_ms - LAG_MS <= at_ms <= request.deadline_ms - request.ttl_ms + LAG_MS
+            for at_ms in self._ended_ms[request.key]
+        )
+
+    def ends(self) -> None:
+        """I1: every accepted request has ended in one of: answered by a worker, answered dead. It is answered dead once
+        at most, and answered once in all unless an acknowledgement may have been lost."""
+        for request in self._world.requests:
+            what = f"I1: request {request.number} of {request.key!r}"
+            answers = request.oks + len(request.errors)
+            lost = request.confirmed and not answers and not self._meets_the_end(request)
+            require(not lost, f"{what} was accepted, and is lost: {request}")
+            require(len(request.errors) <= 1, f"{what} is answered dead {len(request.errors)} times: {request}")
+            require(answers <= 1 or request.doubts > 0, f"{what} is answered {answers} times: {request}")
+            require(request.oks <= len(request.handed), f"{what} is answered by nobody: {request}")
