@@ -99,7 +99,7 @@ class OurCluster(Cluster):
     """Three nodes of this project, started as a user starts them."""
 
     name = "clusterbroker"
-    member_kind = OurMember
+    member_kind: type[OurMember] = OurMember
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

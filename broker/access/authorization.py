@@ -14,6 +14,7 @@ from clusterbroker.broker.node.verdicts import Verdicts
 from clusterbroker.broker.pools.credentials import launch_of
 from clusterbroker.broker.pools.losses import lost
 from clusterbroker.cluster.wiring.authorization import PermissionKind, TopicPermissionKind, principal
+from clusterbroker.cluster.wiring.levels import SUSPECTS
 from clusterbroker.cluster.wiring.pool_table import closed
 from clusterbroker.cluster.wiring.queue_rules import closed_queue_text
 
@@ -154,11 +155,13 @@ class Authorization:
                 "with its worker"
             )
 
-    def lost(self, why: str) -> Modification | None:
-        """How requests of pools return that this client held as it ended; None: there are no pools."""
+    def lost(self, why: str, held: int) -> Modification | None:
+        """How requests of pools return of which this client held so many as it ended; None: there are no pools. Owners
+        below the level of suspects would hand them out together again, so there each counts."""
         if not self.node.map.pools.queues:
             return None
-        return lost(launch_of(self.user) or self.connection_id, why, self.node.now_ms)
+        in_company = held > 1 and self.node.map.level >= SUSPECTS
+        return lost(launch_of(self.user) or self.connection_id, why, self.node.now_ms, in_company=in_company)
 
     def check_managed(self, queue: QueueHandle) -> None:
         """Refuses what only its pool does with a queue."""

@@ -238,6 +238,15 @@ cdef class DeliveryLedger:
             found.setdefault(<size_t>last, (self.entries[i].at_ms, <object>last))
         return list(found.values())
 
+    def listed(self) -> list:
+        """(consumer, seq, delivery time in ms) of each delivery that is held, in tag order."""
+        cdef size_t i
+        cdef list found = []
+        for i in range(self.first, self.end):
+            if self.entries[i].consumer != NULL:
+                found.append((<object>self.entries[i].consumer, self.entries[i].seq, self.entries[i].at_ms))
+        return found
+
     def oldest(self):
         """(delivery time in ms, consumer, tag) of the oldest unacknowledged delivery."""
         cdef delivery *entry

@@ -101,7 +101,7 @@ def _time_out(session: Session, node: Node, consumer: Taker, limit: int, now_ms:
         node.labour.done += RETURN_STEPS * len(entries)
         node.setting_aside.work(queue, queue.withdraw, [seq for _, _, seq in entries], attach)
     else:
-        give_back(node, entries, requeue=True, counted=True, lost=session.access.lost(TOO_LONG))
+        give_back(node, entries, requeue=True, counted=True, lost=session.access.lost(TOO_LONG, len(entries)))
     known = session.consumers.get(subscription.tag)
     if known is not None and known is subscription:  # a cancelled one's tag may be in use again
         queue.unsubscribe(known, now_ms)

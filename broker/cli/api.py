@@ -148,9 +148,9 @@ class Api:
         """Does something. Failed."""
         return self._told(self._sent("POST", path, names, query, body))
 
-    def delete(self, path: str, *names: str, query: Query = None, headers: Query = None) -> None:
-        """Takes something away. Failed."""
-        self._told(self._sent("DELETE", path, names, query, headers=headers))
+    def delete(self, path: str, *names: str, query: Query = None, headers: Query = None) -> Any:
+        """Takes something away; what was told of it. Failed."""
+        return self._told(self._sent("DELETE", path, names, query, headers=headers))
 
     def _sent(
         self, method: str, path: str, names: tuple[str, ...], query: Query = None, body: Any = None,

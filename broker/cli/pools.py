@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from clusterbroker.broker.cli.commands import listed, listing, operation, showing, shown
-from clusterbroker.broker.cli.exit_codes import USAGE, Failed
+from clusterbroker.broker.cli.exit_codes import FAILED, USAGE, Failed
 from clusterbroker.broker.cli.parameters import Vhost
 from clusterbroker.broker.cli.pool_drivers import pool_drivers
-from clusterbroker.broker.cli.tables import Column, Document, Table, number, pairs, quoted
+from clusterbroker.broker.cli.tables import Column, Document, Table, counted, moment, number, pairs, quoted
 from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Worker pools, their groups and workers.")
@@ -61,13 +61,34 @@ WORKERS = Table(
     ),
     name="id",
 )
+REQUESTS = Table(
+    (
+        Column("state"),
+        Column("key", show=quoted),
+        Column("worker"),
+        Column("attempt", show=number),
+        Column("published", "timestamp_ms", moment),
+        Column("reason"),
+        Column("queue"),
+        Column("seq", show=number, wide=True),
+        Column("node", wide=True),
+        Column("held since", "held_since_ms", moment, wide=True),
+        Column("lost", show=pairs, wide=True),
+        Column("message_id", wide=True),
+    ),
+    name="state",
+)
 Key = Annotated[str, typer.Argument(metavar="KEY")]
+RequestId = Annotated[str, typer.Argument(metavar="ID", help="Its correlation id.")]
+OfKey = Annotated[str | None, typer.Option("--key", help="Look at this worker key alone.")]
+ByMessageId = Annotated[bool, typer.Option("--message-id", help="ID is its message id.")]
 PoolName = Annotated[str, typer.Argument(metavar="POOL")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", metavar="KEY=VALUE", help="A setting: request_ttl_ms=60000 (repeatable)."),
 ]
 _POOL = "/api/pools/{}/{}"
+_REQUEST = _POOL + "/requests/{}"
 
 listed(app, "list", POOLS, "/api/pools", "All worker pools.")
 shown(app, "show", POOLS, "/api/pools/{vhost}/{name}", "One worker pool, its settings, and what waits.", name=PoolName)
@@ -127,39 +148,27 @@ def pool_resume(reach: Target, pool: PoolName, vhost: Vhost = "/") -> str:
     return f"pool '{pool}' goes on"
 
 
-@operation(app, "start")
-def pool_start(reach: Target, pool: PoolName, key: Key, vhost: Vhost = "/") -> str:
-    """Keep a worker for a key from now on, without a request."""
-    reach.api.post(_POOL + "/groups/{}/start", vhost, pool, key, body={})
-    return f"key '{key}' of pool '{pool}': has a group"
+def _word(word: str, told: str, about: str) -> None:
+    """Registers a word about a key."""
+
+    def say(reach: Target, pool: PoolName, key: Key, vhost: Vhost = "/") -> str:
+        reach.api.post(f"{_POOL}/groups/{{}}/{word}", vhost, pool, key, body={})
+        return f"key '{key}' of pool '{pool}': {told}"
+
+    say.__doc__ = about
+    operation(app, word)(say)
 
 
-@operation(app, "stop")
-def pool_stop(reach: Target, pool: PoolName, key: Key, vhost: Vhost = "/") -> str:
-    """Let the workers of a key finish what they hold, and end. The next request starts one."""
-    reach.api.post(_POOL + "/groups/{}/stop", vhost, pool, key, body={})
-    return f"key '{key}' of pool '{pool}': its workers end"
-
-
-@operation(app, "retry")
-def pool_retry(reach: Target, pool: PoolName, key: Key, vhost: Vhost = "/") -> str:
-    """Try at once to start workers of a key whose starts fail."""
-    reach.api.post(_POOL + "/groups/{}/retry", vhost, pool, key, body={})
-    return f"key '{key}' of pool '{pool}': is tried again"
-
-
-@operation(app, "pin")
-def pool_pin(reach: Target, pool: PoolName, key: Key, vhost: Vhost = "/") -> str:
-    """Keep the group of a key, with a worker: it is never idle, and makes no room for others."""
-    reach.api.post(_POOL + "/groups/{}/pin", vhost, pool, key, body={})
-    return f"key '{key}' of pool '{pool}': is pinned"
-
-
-@operation(app, "unpin")
-def pool_unpin(reach: Target, pool: PoolName, key: Key, vhost: Vhost = "/") -> str:
-    """Let the group of a key end when it is idle."""
-    reach.api.post(_POOL + "/groups/{}/unpin", vhost, pool, key, body={})
-    return f"key '{key}' of pool '{pool}': is not pinned"
+_word("start", "has a group", "Keep a worker for a key from now on, without a request.")
+_word(
+    "stop", "its workers end", "Let the workers of a key finish what they hold, and end. The next request starts one."
+)
+_word("retry", "is tried again", "Try at once to start workers of a key whose starts fail.")
+_word(
+    "pin", "is pinned",
+    "Keep the group of a key, with a worker: it is never idle, and makes no room for others.",
+)  # fmt: skip
+_word("unpin", "is not pinned", "Let the group of a key end when it is idle.")
 
 
 @operation(app, "delete")
@@ -190,3 +199,51 @@ def pool_group(reach: Target, pool: PoolName, key: Key, vhost: Vhost = "/") -> D
 def pool_workers(reach: Target, pool: PoolName, vhost: Vhost = "/") -> list[Document]:
     """Workers that were started for a pool. Those that come by themselves are consumers only."""
     return reach.api.documents(_POOL + "/workers", vhost, pool, query=reach.narrowed)
+
+
+def _searched(id_: str, key: str | None, by_message_id: bool) -> tuple[str, dict[str, str]]:
+    """The path's last name, and the query."""
+    query = {} if key is None else {"key": key}
+    return id_, {**query, "by": "message_id"} if by_message_id else query
+
+
+@listing(app, "requests", REQUESTS)
+def pool_requests(
+    reach: Target, pool: PoolName, request: RequestId, key: OfKey = None, by_message_id: ByMessageId = False,
+    vhost: Vhost = "/",
+) -> list[Document]:  # fmt: skip
+    """Where the requests of a correlation id are: delayed, without a group, waiting, held by a worker, dead, poison."""
+    name, query = _searched(request, key, by_message_id)
+    found: list[Document] = []
+    silent: list[str] = []
+    start: str | None = ""
+    while start is not None:
+        answer = reach.api.get(_REQUEST, vhost, pool, name, query={**query, "start": start})
+        found += [one for one in answer["items"] if one not in found]
+        silent += [queue for queue in answer["not_looked_into"] if queue not in silent]
+        start = answer["next"]
+    if silent:
+        raise Failed(f"{len(silent)} queues could not be looked into now, {silent[0]} for one: try again", FAILED)
+    return found
+
+
+@operation(app, "cancel")
+def pool_cancel(
+    reach: Target, pool: PoolName, request: RequestId, key: OfKey = None, by_message_id: ByMessageId = False,
+    vhost: Vhost = "/",
+) -> str:  # fmt: skip
+    """Cancel requests of a correlation id that wait: their callers are answered `cancelled`. Held ones go on."""
+    name, query = _searched(request, key, by_message_id)
+    cancelled, left = 0, list[Document]()
+    start: str | None = ""
+    while start is not None:
+        answer = reach.api.delete(_REQUEST, vhost, pool, name, query={**query, "start": start})
+        cancelled += answer["cancelled"]
+        left += [one for one in answer["items"] if one not in left]
+        if answer["not_looked_into"]:
+            raise Failed(f"queue {answer['not_looked_into'][0]} could not be looked into now: try again", FAILED)
+        start = answer["next"]
+    if not cancelled:
+        where = f"it is {left[0]['state']}" if left else "the pool has none of this id"
+        raise Failed(f"request '{request}': nothing was cancelled: {where}", FAILED)
+    return f"cancelled {counted(cancelled, 'request')}"

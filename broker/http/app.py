@@ -32,7 +32,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 
-from clusterbroker.broker.management import amqp_operations, bodies, delayed, messages, operations, reads, writes
+from clusterbroker.broker.management import (
+    amqp_operations,
+    bodies,
+    delayed,
+    messages,
+    operations,
+    osrdyne,
+    pool_requests,
+    reads,
+    writes,
+)
 from clusterbroker.broker.management.errors import Refused, bad_request, of_order
 from clusterbroker.broker.management.forms import BODY_BYTES_MAX
 from clusterbroker.broker.management.principals import MANAGEMENT, Principal
@@ -41,7 +51,8 @@ from clusterbroker.broker.management.replica import Replica
 from clusterbroker.broker.server.audit import Audit
 from clusterbroker.broker.server.log import Bucket
 from clusterbroker.broker.stats.as_user import Ask, AsUser
-from clusterbroker.broker.stats.inspection import LOOKS, decode_result
+from clusterbroker.broker.stats.inspection import LOOKS, Result, decode_result
+from clusterbroker.broker.stats.inspection import Request as InspectRequest
 from clusterbroker.broker.stats.inspection import encode as encode_request
 from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster import passwords
@@ -54,6 +65,7 @@ from .middleware.audit import COMMANDS, FACTS, PRINCIPAL, REFUSED, AuditMiddlewa
 from .middleware.bodies import Room, fields_of
 from .middleware.headers import HeadersMiddleware
 from .operations import NodeOperations, OrderError
+from .pool_search import PoolSearch
 from .routes import Endpoint, page
 
 if TYPE_CHECKING:
@@ -103,6 +115,9 @@ def create_app(
     web_page.add(app, web_page.PAGE)
     metric_pages.add(app, replica, now_ms, shell.principal)
     app.add_api_route("/api/auth", _oauth, methods=["GET"], include_in_schema=False)
+    app.add_api_route("/status", shell.osrdyne_status, methods=["GET"], include_in_schema=False)
+    app.add_api_route("/health", _osrdyne_health, methods=["GET"], include_in_schema=False)
+    app.add_api_route("/version", shell.osrdyne_version, methods=["GET"], include_in_schema=False)
     app.add_api_route("/api", page(app), methods=["GET"], include_in_schema=False)
     app.add_api_route("/api/index.html", page(app), methods=["GET"], include_in_schema=False)
     app.add_exception_handler(Refused, _refused)
@@ -154,6 +169,14 @@ class _Shell:
     async def _reading(self, request: Request) -> Reading:
         principal = await self.principal(request)
         return Reading(self._replica, principal, self._now_ms(), request.query_params)
+
+    async def osrdyne_status(self, request: Request) -> Response:
+        query = request.scope["query_string"].decode("ascii", "replace")
+        return json_response(osrdyne.status(await self._reading(request), query))
+
+    async def osrdyne_version(self, request: Request) -> Response:
+        await self.principal(request)
+        return json_response({"git_describe": VERSION})
 
     def read(self, read: reads.Read) -> Endpoint:
         async def endpoint(request: Request) -> Response:
@@ -245,6 +268,23 @@ class _Shell:
 
         return endpoint
 
+    def search(self, search: pool_requests.Search) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            reading = await (self._reading_to_write(request) if search.cancels else self._reading(request))
+            plan = pool_requests.plan(reading, decoded(request.path_params))
+            self._not_cut_off()
+            answer = await PoolSearch(self._ask).run(plan, cancels=search.cancels)
+            if search.cancels:
+                request.scope[FACTS] = {"cancelled": answer["cancelled"]}
+            return json_response(answer)
+
+        return endpoint
+
+    async def _ask(self, asked: InspectRequest) -> Result | None:
+        """Of the node; None: it cannot be done now."""
+        answer = _done(await self._node.carry_out("messages", {"request": encode_request(asked)}))
+        return decode_result(answer["result"]) if "result" in answer else None
+
     async def _reading_with_body(
         self,
         request: Request,
@@ -306,6 +346,7 @@ def _routes() -> tuple[BaseRoute, ...]:
         (_Shell.act, amqp_operations.ACTS),
         (_Shell.operate, operations.OPERATIONS),
         (_Shell.inspect, (*messages.QUESTIONS, *delayed.QUESTIONS)),
+        (_Shell.search, pool_requests.SEARCHES),
         (lambda shell, _: shell.login, (begin,)),
         (lambda shell, _: shell.logout, (end,)),
     )
@@ -314,6 +355,10 @@ def _routes() -> tuple[BaseRoute, ...]:
         for entry in entries:
             routes.add(router, entry, of(make, entry))
     return tuple(router.routes)
+
+
+async def _osrdyne_health(_request: Request) -> Response:
+    return json_response(osrdyne.health())
 
 
 def _done(answer: T | OrderError) -> T:

@@ -146,7 +146,7 @@ def groups(reading: Reading, vhost: str, name: str) -> Listing[Group]:
 
 def _groups(reading: Reading, pool: Pool, found: Iterable[Group]) -> Listing[Group]:
     names = PoolNames(pool.name)
-    readable = [group for group in found if _may_read(reading, pool, names.request_queue(group.key))]
+    readable = [group for group in found if may_read(reading, pool, names.request_queue(group.key))]
     return Listing(
         sorted(readable, key=lambda group: group.key),
         name=lambda group: group.key,
@@ -155,7 +155,8 @@ def _groups(reading: Reading, pool: Pool, found: Iterable[Group]) -> Listing[Gro
     )
 
 
-def _may_read(reading: Reading, pool: Pool, queue: str) -> bool:
+def may_read(reading: Reading, pool: Pool, queue: str) -> bool:
+    """Whether the user sees keys and requests of a queue of the pool."""
     try:
         reading.principal.check(pool.vhost, "read", "queue", queue)
     except Exception:  # whatever it is refused for, it is not shown
@@ -167,7 +168,7 @@ def group(reading: Reading, vhost: str, name: str, key: str) -> Document:
     """One group. Refused (404) without one of this key."""
     pool = _find(reading, vhost, name)
     found = reading.map.pools.group(pool.pool_id, key)
-    if found is None or not _may_read(reading, pool, PoolNames(name).request_queue(key)):
+    if found is None or not may_read(reading, pool, PoolNames(name).request_queue(key)):
         raise object_not_found()
     return group_document(reading, pool, found)
 
@@ -205,7 +206,7 @@ def workers(reading: Reading, vhost: str, name: str) -> Listing[Launch]:
     found = [
         launch
         for launch in reading.map.pools.launches(pool.pool_id)
-        if _may_read(reading, pool, names.request_queue(launch.key))
+        if may_read(reading, pool, names.request_queue(launch.key))
     ]
     return Listing(
         found,

@@ -22,11 +22,13 @@ from __future__ import annotations
 from typing import Final
 
 from clusterbroker.broker.content.message import to_address
-from clusterbroker.broker.pools.losses import REJECTED, was_lost
+from clusterbroker.broker.pools.losses import REJECTED, last_return, was_lost
 from clusterbroker.broker.pools.messages import GroupTold
 from clusterbroker.broker.pools.passing_queue import AGAIN_MS
 from clusterbroker.broker.pools.ports import PoolHost
+from clusterbroker.broker.pools.suspects import RequestDispatch
 from clusterbroker.broker.queues.dead_lettering.death import Reason
+from clusterbroker.broker.queues.modification import Modification
 from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
@@ -36,6 +38,7 @@ from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import index_of
 from clusterbroker.cluster.wiring.commands import BindGroup, DropGroup, UnbindGroup
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.levels import SUSPECTS
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring.pool_entities import Group, Pool
 from clusterbroker.cluster.wiring.pool_table import PoolQueue
@@ -51,6 +54,8 @@ IDLE_LEAST_MS: Final = 1000
 class GroupQueue(Queue):
     """See the module. `node` is the host."""
 
+    dispatching = RequestDispatch
+    dispatch: RequestDispatch
     __slots__ = (
         "_again_ms", "_ages_ms", "_busy_ms", "_closed_for", "_draining", "_failing_ms", "_measured", "_ordered",
         "_part", "_retires", "_seen", "_service_ms", "_told", "_told_ms", "node",
@@ -109,6 +114,7 @@ class GroupQueue(Queue):
         used_ms = self.last_used_ms
         super().remove_consumer(member, now_ms)
         self.last_used_ms = used_ms  # that one leaves prolongs no life
+        self.dispatch.suspects.left(member)
 
     @property
     def is_empty(self) -> bool:
@@ -338,6 +344,15 @@ class GroupQueue(Queue):
             self.modify(seq, REJECTED)
         else:
             super().requeue(seq, counted)
+
+    def modify(self, seq: int, modification: Modification) -> None:
+        """Its worker was lost with it, or a worker rejected it."""
+        match "" if self.deleted else last_return(modification):
+            case "lost":
+                self.dispatch.suspects.add(seq, told=self.node.map.level >= SUSPECTS)
+            case "rejected":
+                self.dispatch.suspects.clear(seq)
+        super().modify(seq, modification)
 
     # -- closed -------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from clusterbroker.broker.content.message import republished
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.modification import Modification
-from clusterbroker.broker.wire.amqp10.types import Symbol, encode
+from clusterbroker.broker.wire.amqp10.types import DecodeError, Symbol, decode, encode
 from clusterbroker.journal.record import Message
 
 LOST: Final = "x-lost-"
@@ -27,14 +27,24 @@ REASON: Final = "x-last-death-reason"
 _DEATHS: Final = ("x-death", "x-first-death-", "x-last-death-", "x-opt-deaths", "x-delivery-count", LOST, LAST, POISON)
 
 
-def lost(worker: str, why: str, now_ms: int) -> Modification:
-    """A request returns whose worker was lost: a failure, and a mark of it."""
+def lost(worker: str, why: str, now_ms: int, *, in_company: bool = False) -> Modification:
+    """A request returns whose worker was lost: a mark of it, and a failure, unless the worker held others as well, each
+    of which may have ended it (`suspects`)."""
     name = LOST + worker.encode("ascii", "replace").decode()[:200]
-    return Modification(True, change=encode({Symbol(name): f"{why}, at {now_ms}", Symbol(LAST): "lost"}))
+    return Modification(not in_company, change=encode({Symbol(name): f"{why}, at {now_ms}", Symbol(LAST): "lost"}))
 
 
 REJECTED: Final = Modification(True, change=encode({Symbol(LAST): "rejected"}))
 """A request returns that a worker did not want, after one was lost with it."""
+
+
+def last_return(modification: Modification) -> str:
+    """What the modification says of how the request comes back; empty: nothing."""
+    try:
+        annotations, _ = decode(modification.change, 0) if modification.change else ({}, 0)
+    except DecodeError:
+        return ""
+    return str(annotations.get(LAST, "")) if isinstance(annotations, dict) else ""
 
 
 def was_lost(message: Message) -> bool:

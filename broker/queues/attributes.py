@@ -136,6 +136,9 @@ has not heard so."""
 RETRY: Final[Readable[int]] = Readable(b"y", _NUMBER.pack, lambda raw: int(_NUMBER.unpack(raw)[0]))
 """A message, by its seq, that came back and waits before it is handed out again: when it returns, in ms since 1970, and
 as the lowest bit whether that counts (`dispatch`)."""
+SUSPECT: Final[Readable[int]] = Readable(b"q", _NUMBER.pack, lambda raw: int(_NUMBER.unpack(raw)[0]))
+"""A request of a worker pool, by its seq, with which a worker was lost: it is handed out alone
+(`broker.pools.suspects`)."""
 DUE_TARGET: Final[Readable[tuple[int, int]]] = Readable(
     b"e",
     lambda key: _NUMBER.pack(key[0]) + _NUMBER.pack(key[1]),

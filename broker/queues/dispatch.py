@@ -102,10 +102,7 @@ class Dispatch:
             return
         while True:
             try:
-                if queue.subscriptions.selects:
-                    count, why = self._select(credits, now_ms - 1)
-                else:
-                    count, why = rings.dispatch(queue.ring, credits, now_ms - 1)
+                count, why = self._hand(credits, now_ms - 1)
             except Stumble as error:
                 queue.host.stumbled(queue, error, error.seq)
                 count, why = 1, HEAD_NONE  # those before it have theirs
@@ -130,12 +127,18 @@ class Dispatch:
         if waits:
             queue.host.later(queue)
 
-    def _select(self, credits: list[Any], now_ms: int) -> tuple[int, int]:
+    def _hand(self, credits: list[Any], now_ms: int) -> tuple[int, int]:
+        """As `dispatch`."""
+        if self._queue.subscriptions.selects:
+            return self._select(credits, now_ms)
+        return rings.dispatch(self._queue.ring, credits, now_ms)
+
+    def _select(self, credits: list[Any], now_ms: int, look_max: int = LOOK_MAX) -> tuple[int, int]:
         """As `dispatch`, of consumers some of whom pass messages over."""
         queue, selecting = self._queue, self.selecting
         assert selecting is not None, "who passes messages over came by it"
         try:
-            count, why, absent = rings.dispatch_selected(queue.ring, credits, now_ms, LOOK_MAX)
+            count, why, absent = rings.dispatch_selected(queue.ring, credits, now_ms, look_max)
         finally:
             selecting.rest()
         if absent and not queue.ring.loading:

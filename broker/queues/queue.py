@@ -16,7 +16,7 @@ load, answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from clusterbroker.broker.queues.attributes import HAD_CONSUMERS, LINK_ATTACH
 from clusterbroker.broker.queues.browse import Browse, Browsed
@@ -46,12 +46,14 @@ from clusterbroker.journal.record import Message
 class Queue(LocalQueue):
     """See the module."""
 
+    dispatching: ClassVar[type[Dispatch]] = Dispatch
+    """Of its kind."""
     __slots__ = ("_ended", "_had_consumers", "browsing", "dead_letters", "dispatch", "holding", "leasing", "limits")
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
         super().__init__(entity, settings, ring, host, now_ms)
         self.dead_letters = DeadLettering(self)
-        self.dispatch = Dispatch(self, self.dead_letters, now_ms)
+        self.dispatch = self.dispatching(self, self.dead_letters, now_ms)
         self.limits = Limits(self, self.dispatch, self.dead_letters)
         self.leasing: Leasing | None = None
         self.browsing: Browsing | None = None

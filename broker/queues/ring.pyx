@@ -840,6 +840,9 @@ cdef class LocalRing:
         seq = self.head_seq()
         return self.head_at(seq, self.find(seq), now_ms) if seq else HEAD_NONE
 
+    def head_place(self) -> int:
+        return self.head_seq()
+
     def head_message(self):
         """What stands at the head, if it is in memory."""
         cdef uint64_t seq = self.head_seq()

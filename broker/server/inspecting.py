@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from clusterbroker.broker.node.holders import holders
 from clusterbroker.broker.node.inspecting import GONE, Inspection
 from clusterbroker.broker.server.control.operations import Refused
 from clusterbroker.broker.stats.inspection import (
@@ -29,6 +30,7 @@ from clusterbroker.broker.stats.message_filter import BadFilter
 from clusterbroker.broker.stats.peer_messages import InspectAnswer, InspectAsk
 from clusterbroker.broker.streams.stream import Stream
 from clusterbroker.cluster.ids import QueueId
+from clusterbroker.cluster.wiring.levels import ASKED_HOLDERS
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.member import MemberRole
@@ -76,6 +78,8 @@ class Inspector:
     async def ask(self, request: Request) -> Result:
         """Raises Refused, Unanswered."""
         loop = self._shell.loop
+        if request.what == "holders":
+            return await self._holders(request)
         end_s = loop.time() + PATIENCE_S
         while True:
             queue = self._shell.node.map.queue_by_id(QueueId(request.queue_id))
@@ -92,6 +96,22 @@ class Inspector:
                 if loop.time() >= end_s:
                     raise Unanswered(str(why)) from None
             await asyncio.sleep(AGAIN_S)
+
+    async def _holders(self, request: Request) -> Result:
+        """Of the node that the request names."""
+        if self._part is None or request.at == self._part.name:
+            return self._held_here(request)
+        if self._shell.node.map.level < ASKED_HOLDERS:
+            raise Unanswered(f"below feature level {ASKED_HOLDERS} members do not say who holds a message")
+        try:
+            return await self._there(request.at, request)
+        except NotYet as why:
+            raise Unanswered(str(why)) from None
+
+    def _held_here(self, request: Request) -> Result:
+        node = self._shell.node
+        found = holders(node, request.queue_id, request.seqs or ())
+        return Result(node.options.name, request.queue_id, "", len(found), 0, 0, holders=found)
 
     async def _there(self, owner: str, request: Request) -> Result:
         role, loop = self._part, self._shell.loop
@@ -154,6 +174,8 @@ class Inspector:
 
     async def _here(self, request: Request) -> Result:
         shell, node = self._shell, self._shell.node
+        if request.what == "holders":
+            return self._held_here(request)
         queue = node.queues.get(request.queue_id)
         if queue is None or queue.deleted:
             raise NotYet("the queue's leader is about to change: try again")

@@ -25,7 +25,7 @@ CONFIRM_MS_MAX: Final = 10_000
 FIRST_DEATH_QUEUE: Final = "x-first-death-queue"
 
 Seq = Annotated[int, msgspec.Meta(ge=0, le=2**56)]
-What = Literal["browse", "delete", "move", "replay", "delayed", "send_now", "reschedule"]
+What = Literal["browse", "delete", "move", "replay", "delayed", "send_now", "reschedule", "holders"]
 LOOKS: Final[tuple[What, ...]] = ("browse", "delayed")
 """Those that change nothing."""
 TIME_MAX: Final = 2**62
@@ -60,6 +60,8 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     """The message that waits under this key, in the place of a range."""
     due_ms: Time = 0
     """`reschedule`: the new due time."""
+    at: Annotated[str, msgspec.Meta(max_length=255)] = ""
+    """`holders`: the node that is asked which of its clients hold `seqs`. Every other question is for the owner."""
 
 
 class Shown(msgspec.Struct, frozen=True, array_like=True):
@@ -101,6 +103,8 @@ class Result(msgspec.Struct, frozen=True, array_like=True):
     """How many were deleted, moved, replayed."""
     shown: tuple[Shown, ...] = ()
     skipped: dict[Skipped, list[int]] = {}
+    holders: dict[int, tuple[str, int]] = {}
+    """seq -> (launch of a pool, or connection; since when it holds the message, ms since 1970)."""
 
 
 def life_of(queue: Queue) -> str:

@@ -51,6 +51,8 @@ DELAY_RATES: Final = 5
 WORKER_POOLS: Final = 5
 RECENT_HISTORY: Final = 6
 STARTED_WORKERS: Final = 6
+SUSPECTS: Final = 6
+ASKED_HOLDERS: Final = 6
 NUMBERED_RUNS: Final = 6
 ASKED_COMMITS: Final = 6
 DEDUPLICATING: Final = 6
@@ -92,7 +94,7 @@ LEVELS: Final = (
     ),
     Level(
         STARTED_WORKERS,
-        "workers that pools start, and words about their keys; x-recent-history; frames with more than one "
+        "workers that pools start, words about their keys, suspects; x-recent-history; frames with more than one "
         "numbered message; x-message-deduplication of queues; AMQP 1.0: transactions over several queues that are all "
         "or nothing",
         (c.RetireWorkers, c.DeclareHistoryExchange, c.DirectGroup),

@@ -327,6 +327,10 @@ class LocalRing:
         """The next ready message, 0 without."""
         return self._head()
 
+    def head_place(self) -> int:
+        """As `head_seq`, for Python."""
+        return self._head()
+
     def head_at(self, seq: int, now_ms: int) -> int:
         """What `head` says when this ready message is the head."""
         slot = self._slots[seq]

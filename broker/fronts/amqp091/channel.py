@@ -383,15 +383,16 @@ class Channel:
             withdraw, self.asked = self.asked.withdraw, self.asked._replace(withdraw=None)
             withdraw()
         self.ledger.flowing = False
-        lost = self.access.lost(OVER) if counted else None
         consumers = tuple(self.consumers.values())
         self.consumers.clear()
         let_go(node, consumers, node.labour.done + 1 if until is None else until)
-        if self.transaction is not None:
-            for entries in self.transaction.abandoned():
-                give_back(node, entries, requeue=True, counted=counted, until=until, lost=lost)
-            self.transaction = None
-        give_back(node, self.ledger.drain(), requeue=True, counted=counted, until=until, lost=lost)
+        retired = [] if self.transaction is None else self.transaction.abandoned()
+        self.transaction = None
+        held = self.ledger.drain()
+        lost = self.access.lost(OVER, len(held) + sum(map(len, retired))) if counted else None
+        for entries in retired:
+            give_back(node, entries, requeue=True, counted=counted, until=until, lost=lost)
+        give_back(node, held, requeue=True, counted=counted, until=until, lost=lost)
         if self.traced is not None:
             self.traced.settled(0, True, "closed")
         detach_replies(self)

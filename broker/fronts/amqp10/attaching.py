@@ -6,7 +6,7 @@ node does not know is left out of the answer, which says what is in force (3.5.8
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import astuple, replace
 
 from clusterbroker.broker.access import receiver
+from clusterbroker.broker.access.admin import Admin
 from clusterbroker.broker.access.browser import BrowseReader
 from clusterbroker.broker.access.errors import Refusal, not_found
 from clusterbroker.broker.access.questions import Pending
@@ -39,7 +40,7 @@ from clusterbroker.broker.fronts.amqp10.conditions import link_error
 from clusterbroker.broker.fronts.amqp10.dynamic import DynamicNode
 from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT, Terms
 from clusterbroker.broker.fronts.amqp10.expiry import in_force as terms_in_force
-from clusterbroker.broker.fronts.amqp10.parked import guarded
+from clusterbroker.broker.fronts.amqp10.parked import ParkedLink, guarded
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore, Terminus
 from clusterbroker.broker.fronts.amqp10.receiver_link import Attaching, Queue, ReceiverLink
 from clusterbroker.broker.fronts.amqp10.reply_link import KEY, attach_replies, is_volatile
@@ -284,7 +285,25 @@ def _receive(session: SessionCore, performative: Attach, left: Suspended | None)
         management_link.attach_responses(session, performative)
         return
     known = replace(source, capabilities=(), dynamic_node_properties=None)
-    _consume(session, performative, known, queue_of(source.address), left=left, keeps=True)
+    name = queue_of(source.address)
+
+    def consume() -> None:
+        _consume(session, performative, known, name, left=left, keeps=True)
+
+    if name in session.access.vhost.queues or not _makes_group(session, performative, name, consume):
+        consume()
+
+
+def _makes_group(session: SessionCore, performative: Attach, name: str, consume: Callable[[], None]) -> bool:
+    """The queue would be of a pool's group, which is made for its first consumer. False: it would not."""
+    access = session.access
+    if access.node.map.pools.absent_group(access.vhost.name, name) is None:
+        return False
+    access.check("read", "queue", name)
+    waiting = ParkedLink(session, performative)
+    if not Admin(access).order_group(name, Pending(waiting), lambda: waiting.go_on(consume)):
+        waiting.go_on(consume)  # the pool ends just now
+    return True
 
 
 def _make_source(session: SessionCore, performative: Attach, source: Source) -> None:

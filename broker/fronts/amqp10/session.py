@@ -527,8 +527,9 @@ class Session:
         self.closing = True
         self.table.end(event, node.labour.done + 1 if until is None else until)
         self.transactions.abandon(counted)
-        lost = self.access.lost(OVER) if counted else None
-        give_back(node, self.ledger.drain(), requeue=True, counted=counted, until=until, lost=lost)
+        held = self.ledger.drain()
+        lost = self.access.lost(OVER, len(held)) if counted else None
+        give_back(node, held, requeue=True, counted=counted, until=until, lost=lost)
         if self.traced is not None:
             self.traced.settled(0, True, "closed")
         node.confirming.pop(self, None)

@@ -1,4 +1,4 @@
-"""Requests with which workers are lost (rules 32 to 34)."""
+"""Requests with which workers are lost (rules 32 to 35)."""
 
 from __future__ import annotations
 
@@ -79,3 +79,31 @@ def test_a_replayed_one_goes_to_its_key_with_a_fresh_count(declare: Declare) -> 
     assert again.body == b"bad"
     worker.basic_ack(again.delivery_tag)
     assert pool.channel.message_count(pool.names.poison) == 0
+
+
+@rule("35")
+def test_only_the_guilty_one_of_ten_reaches_its_limit(declare: Declare) -> None:
+    pool = declare(delivery_limit=1)
+    sent = [b"%d" % n for n in range(10)]
+    for body in sent:
+        pool.call("42", body, reply_to=pool.answering(), correlation_id=body.decode())
+    worker = pool.worker("42", prefetch=10)
+    assert [worker.delivery().body for _ in sent] == sent
+    worker.connection.abandon()
+    done: list[bytes] = []
+    guilty, crashes = b"3", 0
+    while len(done) < len(sent) - 1 or crashes < 2:
+        worker = pool.worker("42", prefetch=10)
+        while len(done) < len(sent) - 1 or crashes < 2:
+            got = worker.delivery(20)
+            eventually(lambda: pool.groups()["42"]["held"] == 1)  # nothing else beside it
+            if got.body == guilty:
+                crashes += 1
+                break
+            worker.basic_ack(got.delivery_tag)
+            done.append(got.body)
+        worker.connection.abandon()
+    answer = pool.answer(20)
+    assert (status(answer), answer.properties["correlation_id"]) == (b"delivery_limit", guilty.decode())
+    assert sorted(done) == sorted(set(sent) - {guilty})
+    assert poisoned(pool).body == guilty

@@ -168,6 +168,8 @@ ROWS = (
     Row("pools pin jobs 42 --vhost {v}", "is pinned"),
     Row("pools stop jobs 42 --vhost {v}", "unpin it first", 1),
     Row("pools unpin jobs 42 --vhost {v}", "is not pinned"),
+    Row("pools requests jobs 7 --vhost {v}"),
+    Row("pools cancel jobs 7 --vhost {v}", "the pool has none of this id", 1),
     Row("pools pause jobs --vhost {v}", "is paused"),
     Row("pools resume jobs --vhost {v}", "goes on"),
     Row("pools delete jobs --vhost {v}", "1 groups", 1),

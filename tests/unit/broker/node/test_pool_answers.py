@@ -167,3 +167,21 @@ def test_nor_while_the_node_is_low_on_memory(world: World) -> None:
     assert "memory" in refused(world.client(), "core-req-k2")
     late = world.client()
     late.consume("core-req-k1")
+
+
+def test_a_receiver_of_amqp_1_0_makes_a_group_too(world: World) -> None:
+    receiver = Peer(world).enter().receiver("r", "/queues/core-req-k1", credit=10)
+    world.wait(200)
+    (pool,) = world.node.map.pools.all()
+    assert [one.key for one in world.node.map.pools.groups(pool.pool_id)] == ["k1"]
+    world.client().publish("core", "k1", b"x")
+    world.wait(200)
+    assert receiver.bodies() == [b"x"]
+
+
+def test_nor_does_one_of_a_key_that_is_not_allowed(world: World) -> None:
+    receiver = Peer(world).enter().receiver("r", "/queues/core-req-bad")
+    world.wait(200)
+    (pool,) = world.node.map.pools.all()
+    assert not world.node.map.pools.groups(pool.pool_id)
+    assert "do not allow 'bad'" in str(receiver.attached)

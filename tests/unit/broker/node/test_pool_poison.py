@@ -172,3 +172,94 @@ def test_the_next_owner_knows_how_a_request_came_back() -> None:
         broker.settle(2000)
         (kept,) = broker.read("core-poison")
         assert len((kept.properties.headers or {})["x-poison"]["workers"]) == LIMIT + (not rejects)
+
+
+def bodies(got: list[Content]) -> list[bytes]:
+    return [one.body for one in got]
+
+
+def test_suspects_are_handed_out_alone_and_only_the_guilty_one_dies(broker: Broker) -> None:
+    """Also after the limit's number of crashes in company, of which none counts."""
+    sent = [b"bad", *(b"good%d" % n for n in range(9))]
+    for body in sent:
+        broker.call(body)
+    worker, got = broker.taken()
+    assert bodies(got) == sent
+    worker.leave()
+    broker.settle()
+    done: list[bytes] = []
+    for _ in range(LIMIT + 1):
+        first, got = broker.taken()
+        second, others = broker.taken(0)
+        assert bodies(got + others) == [b"bad", sent[1 + len(done)]], "one each"
+        second.say(m.BasicCancel("w"))
+        second.say(m.BasicAck(others[0].method.delivery_tag))
+        done += bodies(others)
+        first.leave()
+        second.leave()
+        broker.settle()
+    (kept,) = broker.read("core-poison")
+    assert kept.body == b"bad"
+    (answer,) = broker.read("answers")
+    assert (answer.properties.headers or {})["x-status"] == b"delivery_limit"
+    left = [body for body in sent[1:] if body not in done]
+    worker, got = broker.taken()
+    for body in left:
+        assert bodies(got) == [body]
+        heard = worker.say(m.BasicAck(got[0].method.delivery_tag))
+        broker.settle(200)
+        got = [one for one in (*heard, *worker.hear()) if isinstance(one, Content)]
+    assert got == []
+    broker.call(b"a")
+    broker.call(b"b")
+    assert bodies([one for one in worker.hear() if isinstance(one, Content)]) == [b"a", b"b"], "it is over"
+
+
+def test_what_workers_reject_is_no_suspect_any_more(broker: Broker) -> None:
+    for body in (b"1", b"2", b"3"):
+        broker.call(body)
+    worker, _ = broker.taken()
+    worker.leave()
+    broker.settle()
+    for _ in range(3):
+        worker, got = broker.taken()
+        assert len(got) == 1
+        worker.say(m.BasicCancel("w"))
+        worker.say(m.BasicAck(got[0].method.delivery_tag) if got[0].body != b"3" else m.BasicReject(1, True))
+        worker.leave()
+        broker.settle()
+    broker.call(b"4")
+    assert bodies(broker.taken()[1]) == [b"3", b"4"]
+
+
+def test_the_next_owner_knows_suspects() -> None:
+    broker = Broker(3)
+    for body in (b"1", b"2"):
+        broker.call(body)
+    owner = broker.world.queue("core-req-42").owner
+    broker.sites = [site for site in broker.sites if site.name != owner]
+    worker, got = broker.taken()
+    assert bodies(got) == [b"1", b"2"]
+    worker.leave()
+    broker.settle()
+    broker.world.kill(owner)
+    broker.settle(8000)
+    worker, got = broker.taken()
+    assert bodies(got) == [b"1"]
+    heard = worker.say(m.BasicAck(got[0].method.delivery_tag))
+    broker.settle(200)
+    assert bodies([one for one in (*heard, *worker.hear()) if isinstance(one, Content)]) == [b"2"]
+
+
+def test_by_amqp_1_0_suspects_come_alone_too(broker: Broker) -> None:
+    for body in (b"1", b"2"):
+        broker.call(body)
+    peer = Peer(broker.sites[-1]).enter()
+    receiver = peer.receiver("r", "/queues/core-req-42", credit=10)
+    broker.settle()
+    assert receiver.bodies() == [b"1", b"2"]
+    peer.leave()
+    broker.settle()
+    again = Peer(broker.sites[-1]).enter().receiver("r", "/queues/core-req-42", credit=10)
+    broker.settle()
+    assert again.bodies() == [b"1"]

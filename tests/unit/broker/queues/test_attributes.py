@@ -25,6 +25,7 @@ NAMES: list[tuple[Any, Any, bytes]] = [
     (a.LINK_WITHDRAWN, (7, 1), b"w\0\0\0\0\0\0\0\7\0\0\0\0\0\0\0\1"),
     (a.LINK_ATTACH, 7, b"v\0\0\0\0\0\0\0\7"),
     (a.RETRY, 7, b"y\0\0\0\0\0\0\0\7"),
+    (a.SUSPECT, 7, b"q\0\0\0\0\0\0\0\7"),
     (a.EXCLUDED, (b"0123456789abcdef", 1), b"x0123456789abcdef\0\0\0\0\0\0\0\1"),
     (a.BOOKMARK, "reader", b"oreader"),
 ]

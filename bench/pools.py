@@ -1,0 +1,337 @@
+"""Worker pools on loopback: the figures of the page's section 7.
+
+    python -m bench.pools [--nodes 1,3] [--calls 1000] [--keys 1000] [--json]
+
+    call, raw            request to a worker, answer to an exclusive queue, both in one process: the broker's part
+    call, library        the same by `clusterbroker_workers`: a worker process and `Pool.call`
+    new key              first request of a key -> its answer: a worker process is started (subprocess driver)
+    keys at once         requests for so many new keys -> all groups are there; -> all requests stand in their queues
+    a tenfold step       requests of 50 ms at one key: until 300 of them are answered, and workers at most
+    controller step      one step of the policy over 10,000 idle groups, and over 1,000 that wait for room (pure)
+
+Times in ms, `s` where it says so. A run takes two minutes or less a cluster; on a machine that does other work the
+figures say little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from bench.clusters import OurCluster, OurMember
+from bench.managed import ManagedNode, asked, await_ready
+from clusterbroker.broker.pools.facts import (
+    GroupFacts,
+    GroupState,
+    PlaceFacts,
+    PoolFacts,
+    Settings,
+    WorkerFacts,
+    WorkerState,
+)
+from clusterbroker.broker.pools.policy import Policy
+from clusterbroker.broker.trial.client import Client, Delivery, target
+from clusterbroker.broker.trial.nodes import free_port
+from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091.properties import Properties
+from clusterbroker_workers import Pool, Request, Worker
+
+PATIENCE_S: Final = 120.0
+NEW_KEYS: Final = 20
+STEP_CALLS: Final = 300
+SERVICE_S: Final = 0.05
+
+Figure = dict[str, Any]
+
+
+class Echo(Worker):
+    """Answers with what it got, after as many seconds as the path says."""
+
+    def handle(self, request: Request) -> bytes:
+        """Waits, and answers."""
+        if request.path:
+            time.sleep(float(request.path))
+        return request.body
+
+
+# -- brokers ------------------------------------------------------------------------------------------------------
+
+
+def template(directory: Path) -> Path:
+    """A config file with the template `echo`, whose workers are of this module."""
+    root = Path(__file__).resolve().parents[1]
+    lines = {"driver": "subprocess", "command": [sys.executable, "-m", "clusterbroker_workers", "bench.pools:Echo"]}
+    if os.geteuid() == 0:
+        lines["user"] = "root"
+    path = directory / "broker.toml"
+    text = "".join(f"{name} = {json.dumps(value)}\n" for name, value in lines.items())
+    path.write_text(f'[pools.echo]\n{text}environment = {{ PYTHONPATH = "{root}" }}\n')
+    path.chmod(0o600)
+    return path
+
+
+class PoolNode(ManagedNode):
+    """A node with the template."""
+
+    def _command(self) -> tuple[list[str], dict[str, str]]:
+        argv, environment = super()._command()
+        return [*argv, "--config", str(template(self.directory))], environment
+
+
+class PoolMember(OurMember):
+    """One of three with the template."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.http_port = free_port()
+
+    def _command(self) -> tuple[list[str], dict[str, str]]:
+        argv, environment = super()._command()
+        more = ["--config", str(template(self.directory)), "--http", f"127.0.0.1:{self.http_port}"]
+        return [*argv, *more], environment
+
+
+class PoolCluster(OurCluster):
+    """Three of them."""
+
+    member_kind = PoolMember
+
+
+class Broker:
+    """What is measured at. `ports`: AMQP; the caller is at the first one, a worker that comes by itself at the last."""
+
+    def __init__(self, ports: list[int], http_port: int) -> None:
+        self.ports = ports
+        self.http = f"http://127.0.0.1:{http_port}/api"
+
+    def url(self, place: int = 0) -> str:
+        """AMQP."""
+        return f"amqp://guest:guest@127.0.0.1:{self.ports[place]}/"
+
+    def declare(self, pool: str, template_name: str = "noop", **settings: Any) -> None:
+        """As soon as a place has told of the template. Raises TimeoutError."""
+        body = json.dumps({"template": template_name, **settings}).encode()
+        headers = {"authorization": f"Basic {b64encode(b'guest:guest').decode()}", "content-type": "application/json"}
+        request = urllib.request.Request(f"{self.http}/pools/%2F/{pool}", body, headers, method="PUT")
+
+        def done() -> bool:
+            try:
+                with urllib.request.urlopen(request, timeout=30):
+                    return True
+            except urllib.error.HTTPError:
+                return False
+
+        until(f"pool {pool} is declared", done)
+
+    def document(self, path: str) -> Any:
+        """Of the management API."""
+        return asked(f"{self.http}/{path}")
+
+
+def until(what: str, holds: Callable[[], bool], every_s: float = 0.02) -> float:
+    """Waits; how long it took, s. Raises TimeoutError."""
+    began_s = time.monotonic()
+    while not holds():
+        if time.monotonic() - began_s > PATIENCE_S:
+            raise TimeoutError(f"not so after {PATIENCE_S:.0f} s: {what}")
+        time.sleep(every_s)
+    return time.monotonic() - began_s
+
+
+# -- figures ------------------------------------------------------------------------------------------------------
+
+
+def spread(name: str, times_s: list[float]) -> Figure:
+    """p50 and p99, in ms."""
+    ordered = sorted(times_s)
+    at = [ordered[min(len(ordered) - 1, int(part * len(ordered)))] * 1000 for part in (0.5, 0.99)]
+    return {"what": name, "p50": round(at[0], 2), "p99": round(at[1], 2), "unit": "ms", "count": len(ordered)}
+
+
+async def raw_calls(broker: Broker, count: int) -> list[float]:
+    """One after the other, s."""
+    worker, caller = await Client.open(target(broker.url(-1))), await Client.open(target(broker.url()))
+    answered: asyncio.Queue[bytes] = asyncio.Queue()
+    await caller.call(m.QueueDeclare(queue="bench-answers", exclusive=True))
+
+    def serve(delivery: Delivery) -> None:
+        worker.publish("bench-answers", delivery.body, properties=Properties())
+        worker.acknowledge(delivery.tag)
+
+    worker.on_deliver = serve
+    caller.on_deliver = lambda delivery: answered.put_nowait(delivery.body)
+    await worker.call(m.BasicConsume(queue="raw-req-k", consumer_tag="w"))
+    await caller.call(m.BasicConsume(queue="bench-answers", consumer_tag="c", no_ack=True))
+    times = []
+    for number in range(count + count // 10):
+        began_s = time.perf_counter()
+        caller.publish("k", b"%d" % number, exchange="raw")
+        body = await asyncio.wait_for(answered.get(), PATIENCE_S)
+        assert body == b"%d" % number, "each answer is of its request"
+        times.append(time.perf_counter() - began_s)
+    await worker.close()
+    await caller.close()
+    return times[count // 10 :]
+
+
+def library_calls(pool: Pool, key: str, count: int) -> list[float]:
+    """One after the other, to a worker that runs, s."""
+    times = []
+    for number in range(count + 10):
+        began_s = time.perf_counter()
+        assert pool.call(key, b"%d" % number, timeout_s=PATIENCE_S).body == b"%d" % number
+        times.append(time.perf_counter() - began_s)
+    return times[10:]
+
+
+def new_keys(pool: Pool, count: int) -> list[float]:
+    """First calls, one after the other, s."""
+    times = []
+    for number in range(count):
+        began_s = time.perf_counter()
+        pool.call(f"new-{number}", b"x", timeout_s=PATIENCE_S)
+        times.append(time.perf_counter() - began_s)
+    return times
+
+
+async def published(broker: Broker, pool: str, count: int) -> None:
+    """One request for each of so many keys, all confirmed."""
+    client = await Client.open(target(broker.url()), timeout_s=30, heartbeat_s=60)
+    confirmed, last = asyncio.Event(), 0
+
+    def on_confirm(ack: bool, tag: int, multiple: bool) -> None:
+        nonlocal last
+        assert ack, "none is refused"
+        last = tag if multiple else last + 1
+        if last >= count:
+            confirmed.set()
+
+    client.on_confirm = on_confirm
+    await client.call(m.ConfirmSelect())
+    for number in range(count):
+        client.publish(f"k{number}", b"x", exchange=pool)
+    await asyncio.wait_for(confirmed.wait(), PATIENCE_S)
+    await client.close()
+
+
+def keys_at_once(broker: Broker, count: int) -> list[Figure]:
+    """Groups, and requests in their queues."""
+    broker.declare("many")
+    began_s = time.monotonic()
+    asyncio.run(published(broker, "many", count))
+    until("all groups are there", lambda: broker.document("pools/%2F/many")["groups"] == count)
+    groups_s = time.monotonic() - began_s
+    until("all requests have moved", lambda: broker.document("pools/%2F/many")["waiting"] == count)
+    moved_s = time.monotonic() - began_s
+    return [
+        {"what": f"{count} keys at once: groups", "p50": round(groups_s, 2), "unit": "s", "count": count},
+        {"what": f"{count} keys at once: moved, as sampled", "p50": round(moved_s, 2), "unit": "s", "count": count},
+    ]
+
+
+def step_up(broker: Broker, pool: Pool) -> list[Figure]:
+    """A backlog of one key."""
+    pool.call("step", b"x", path="0.0", timeout_s=PATIENCE_S)
+    began_s, most = time.monotonic(), 1
+    with ThreadPoolExecutor(STEP_CALLS) as threads:
+        calls = [
+            threads.submit(pool.call, "step", b"x", path=str(SERVICE_S), timeout_s=PATIENCE_S)
+            for _ in range(STEP_CALLS)
+        ]
+        while not all(call.done() for call in calls):
+            rows = broker.document("pools/%2F/echo/workers")
+            most = max(most, sum(row["key"] == "step" and not row["revoked"] for row in rows))
+            time.sleep(0.1)
+        for call in calls:
+            call.result()
+    took_s = time.monotonic() - began_s
+    alone_s = STEP_CALLS * SERVICE_S
+    return [
+        {"what": f"{STEP_CALLS} x 50 ms at one key ({alone_s:.0f} s for one worker)", "p50": round(took_s, 2),
+         "unit": "s", "count": STEP_CALLS},
+        {"what": "workers of it at most", "p50": most, "unit": "", "count": 1},
+    ]  # fmt: skip
+
+
+def controller_steps() -> list[Figure]:
+    """Pure."""
+    found = []
+    for name, count, ready in (("10,000 idle groups", 10_000, 0), ("1,000 keys without room", 1000, 1)):
+        groups = {}
+        for number in range(count):
+            workers = () if ready else (WorkerFacts(f"w{number}", "p", WorkerState("ready"), 0.0),)
+            groups[f"k{number}"] = GroupFacts(f"k{number}", GroupState("active"), workers=workers, ready=ready)
+        facts = PoolFacts(groups, {"p": PlaceFacts("p", 0 if ready else 100 * count)})
+        policy, times = Policy(Settings(memory=1), 0.0), []
+        for step in range(20):
+            began_s = time.perf_counter()
+            policy.step(facts, float(step))
+            times.append(time.perf_counter() - began_s)
+        found.append(spread(f"controller step: {name}", times[2:]))
+    return found
+
+
+def measured(broker: Broker, calls: int, keys: int) -> list[Figure]:
+    """All at one broker."""
+    broker.declare("raw")
+    found = [spread("call, raw", asyncio.run(raw_calls(broker, calls)))]
+    broker.declare("echo", "echo")
+    with Pool(broker.url(), "echo") as pool:
+        first = new_keys(pool, NEW_KEYS)
+        found += [spread("call, library", library_calls(pool, "new-0", calls)), spread("new key -> answer", first)]
+        found += step_up(broker, pool)
+    return found + keys_at_once(broker, keys)
+
+
+def table(rows: list[Figure]) -> str:
+    """For people."""
+    lines = [f"{'':44}{'p50':>10}{'p99':>10}  unit   of"]
+    for row in rows:
+        where = "" if "nodes" not in row else f"{row['nodes']} node{'s' * (row['nodes'] > 1)}: "
+        lines.append(
+            f"{where + row['what']:44}{row['p50']:>10}{row.get('p99', ''):>10}  {row['unit']:5}{row['count']:>6}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(prog="python -m bench.pools", description="Worker pools: section 7's figures.")
+    parser.add_argument("--nodes", default="1,3", help="1, 3 or both, with a comma")
+    parser.add_argument("--calls", type=int, default=1000)
+    parser.add_argument("--keys", type=int, default=1000)
+    parser.add_argument("--json", action="store_true", help="one line of JSON")
+    said = parser.parse_args()
+    rows = controller_steps()
+    for nodes in map(int, said.nodes.split(",")):
+        directory = Path(tempfile.mkdtemp(prefix="bench-pools-"))
+        if nodes == 1:
+            with PoolNode(directory) as node:
+                node.start()
+                await_ready(node.url)
+                found = measured(Broker([node.port], node.http_port), said.calls, said.keys)
+        else:
+            with PoolCluster(directory) as cluster:
+                cluster.start()
+                members = [member for member in cluster.members if isinstance(member, PoolMember)]
+                for member in members:
+                    await_ready(f"http://127.0.0.1:{member.http_port}")
+                found = measured(Broker(cluster.ports, members[0].http_port), said.calls, said.keys)
+        rows += [{"nodes": nodes, **row} for row in found]
+    print(json.dumps(rows) if said.json else table(rows))
+
+
+if __name__ == "__main__":
+    main()

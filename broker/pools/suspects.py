@@ -1,0 +1,127 @@
+"""Requests with which a worker was lost, and their hand-out: alone, so that the guilty one is found.
+
+A lost worker has held one request or many, and any of them may have ended it. All of them are *suspects* until they
+leave the queue, or a worker rejects one. While a queue has suspects, a consumer is handed one request when it holds
+none, whatever its prefetch is: a worker that is lost then was lost with one request, and that return counts. What was
+lost in company returns uncounted (`losses.lost`), so the innocent never reach their delivery limit by it.
+
+The log knows suspects by an attribute, from the feature level on at which losses in company do not count: the next
+owner goes on as this one would.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any, Final
+
+from clusterbroker.broker.queues import ring as rings
+from clusterbroker.broker.queues.attributes import SUSPECT
+from clusterbroker.broker.queues.dispatch import Dispatch
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.selecting import LOOK_MAX
+from clusterbroker.broker.queues.states import LIMIT, NO_CREDIT, READY, UNACKED
+from clusterbroker.broker.queues.subscription import Member
+
+TOLD_MAX: Final = 16_384
+"""Of a queue; of more of them the log does not hear, and another owner hands them out as any request."""
+
+
+class Suspects:
+    """Of one queue."""
+
+    __slots__ = ("_given", "_order", "_ring", "_seqs")
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._seqs: set[int] = set()
+        self._order: list[int] = []  # a heap, with some that are none any more
+        self._given: dict[Member, int] = {}  # which request a consumer was handed last
+
+    def remain(self) -> bool:
+        """Whether there are any. Those that have left are forgotten."""
+        while self._order and not (self._order[0] in self._seqs and _lives(self._ring, self._order[0])):
+            self.clear(heapq.heappop(self._order))
+        if not self._seqs:
+            self._given.clear()
+        return bool(self._seqs)
+
+    def add(self, seq: int, *, told: bool) -> None:
+        """A worker was lost with it. `told`: the log is."""
+        if seq not in self._seqs:
+            self._seqs.add(seq)
+            heapq.heappush(self._order, seq)
+            if told and len(self._seqs) <= TOLD_MAX:
+                self._ring.set_attribute(SUSPECT.name(seq), 1)
+
+    def clear(self, seq: int) -> None:
+        """It is none: a worker has rejected it, or it has left."""
+        self._seqs.discard(seq)
+        if self._ring.has_attributes and SUSPECT.name(seq) in self._ring.attributes:
+            self._ring.set_attribute(SUSPECT.name(seq), 0)
+
+    def restore(self) -> None:
+        """An owner begins with those of the log."""
+        self._seqs, self._order, self._given = set(), [], {}
+        if self._ring.has_attributes:
+            for seq, _ in SUSPECT.of(self._ring.attributes):
+                self.add(seq, told=False)
+
+    def holds_none(self, member: Member) -> bool:
+        """Whether a consumer may have a request: it has settled the one that it was handed last. Of what it was handed
+        before there were suspects its node says how much it holds at most."""
+        given = self._given.get(member, 0)
+        if not given:
+            return not member.held_most
+        return not any(state == UNACKED for _, state, *_ in self._ring.living(given, given, 1))
+
+    def given(self, member: Member, seq: int) -> None:
+        """The consumer was handed this one; 0: it is not known which."""
+        self._given[member] = seq
+
+    def left(self, member: Member) -> None:
+        """The consumer is gone."""
+        self._given.pop(member, None)
+
+
+def _lives(ring: Ring, seq: int) -> bool:
+    return any(state in (READY, UNACKED) for _, state, *_ in ring.living(seq, seq, 1))
+
+
+class RequestDispatch(Dispatch):
+    """As the plain hand-out, but for suspects."""
+
+    __slots__ = ("suspects",)
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.suspects = Suspects(self._queue.ring)
+
+    def _hand(self, credits: list[Any], now_ms: int) -> tuple[int, int]:
+        if not self.suspects.remain():
+            return super()._hand(credits, now_ms)
+        handed, why = 0, NO_CREDIT
+        for credit in credits:
+            if credit.has_credit and self.suspects.holds_none(credit.owner):
+                seq = self._queue.ring.head_place() if credit.selection is None else 0
+                count, why = self._hand_one(credit, now_ms)
+                if count:
+                    handed += count
+                    self.suspects.given(credit.owner, seq)
+                    why = NO_CREDIT  # as far as is known: there may be more
+                else:
+                    break
+        return handed, why
+
+    def _hand_one(self, credit: Any, now_ms: int) -> tuple[int, int]:
+        """One request at most."""
+        if credit.selection is None:
+            return rings.dispatch(self._queue.ring, [credit], now_ms, 1)
+        for _ in range(LOOK_MAX):
+            count, why = self._select([credit], now_ms, 1)
+            if count or why != LIMIT:
+                return count, why
+        return 0, LIMIT
+
+    def restore(self) -> None:
+        super().restore()
+        self.suspects.restore()
