@@ -64,6 +64,7 @@ SHELLS = {
     "broker/bridges/places.py": "contexts of TLS",
     "broker/bridges/queue_ledger.py": "a ledger at a broker",
     "broker/bridges/standing.py": "dials again, for good",
+    "broker/bridges/stream_carrier.py": "carries out what the mover of a stream wants; a file with its place",
     "broker/http/app.py": "the management process answers requests on its loop",
     "broker/http/middleware/bodies.py": "waits for bodies, and for a turn to read them",
     "broker/http/hashing.py": "hashes passwords in threads, a few at a time",
