@@ -21,7 +21,7 @@ from clusterbroker.broker.trial.clocks import Clocks, build
 from clusterbroker.broker.trial.relay import Wires
 from clusterbroker_workers import Answer, Pool, Unserved
 from tests import budget
-from tests.faults.pools import PoolNodes, eventually, told
+from tests.faults.pools import PoolNodes, eventually, running, told
 
 pytestmark = pytest.mark.processes
 NAMES = "a", "b", "c"
@@ -63,11 +63,8 @@ class CutNodes(PoolNodes):
 @pytest.fixture
 def wired(tmp_path: Path) -> Iterator[CutNodes]:
     made = CutNodes(tmp_path)
-    try:
-        made.start()
+    with running(made):
         yield made
-    finally:
-        made.close()
 
 
 @pytest.mark.matrix  # LOST_PLACE_S is half a minute
