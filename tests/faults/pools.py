@@ -73,7 +73,7 @@ class PoolNodes:
             words = ["--config", str(self.config), "--http", f"{LOOPBACK}:{self.ports[name]}"]
             if len(self.names) > 1:
                 words += ["--peers", self.fleet.peers(*self.names)]
-            self.fleet.launch(name, *words, **self.variables.get(name, {}))
+            self.fleet.launch(name, *words, **self.variables.get(name, {}))  # type: ignore[arg-type]
         for name in names or self.names:
             eventually(f"{name} is ready", lambda name=name: self.api("GET", "overview", at=name).is_success)  # type: ignore[misc]
 
