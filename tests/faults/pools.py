@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -72,7 +73,7 @@ class PoolNodes:
             words = ["--config", str(self.config), "--http", f"{LOOPBACK}:{self.ports[name]}"]
             if len(self.names) > 1:
                 words += ["--peers", self.fleet.peers(*self.names)]
-            self.fleet.launch(name, *words, **self.variables.get(name, {}))
+            self.fleet.launch(name, *words, **self.variables.get(name, {}))  # type: ignore[arg-type]
         for name in names or self.names:
             eventually(f"{name} is ready", lambda name=name: self.api("GET", "overview", at=name).is_success)  # type: ignore[misc]
 
@@ -161,6 +162,19 @@ class PoolNodes:
                     node.process.wait()
         for process in self.processes().values():
             process.kill()
+
+
+Nodes = TypeVar("Nodes", bound=PoolNodes)
+
+
+@contextmanager
+def running(made: Nodes) -> Iterator[Nodes]:
+    """Started, and gone behind the block."""
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
 
 
 def told(answer: Answer) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def test_a_burst_of_due_messages_arrives_once_and_in_order(make_node: Callable[.
         wait_for(lambda: count() == BURST, "all are there", 600)
         assert node.rss_bytes - before_bytes <= MEMORY_BYTES + 200 * BURST
         channel.basic_qos(prefetch_count=1000)
-        found = []
+        found: list[int] = []
         for method, _, body in channel.consume("q", inactivity_timeout=30):
             assert method is not None, f"all come: {len(found)}"
             found.append(int(body))
@@ -97,7 +97,7 @@ async def test_what_waits_survives_that_its_owners_index_is_damaged(tmp_path: Pa
 
 def _taken(cluster: Any, name: str) -> list[int]:
     """All that comes until nothing more does."""
-    found = []
+    found: list[int] = []
     with connect(cluster, name) as connection:
         channel = connection.channel()
         for method, _, body in channel.consume("q", auto_ack=True, inactivity_timeout=40):

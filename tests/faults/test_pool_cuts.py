@@ -21,7 +21,7 @@ from clusterbroker.broker.trial.clocks import Clocks, build
 from clusterbroker.broker.trial.relay import Wires
 from clusterbroker_workers import Answer, Pool, Unserved
 from tests import budget
-from tests.faults.pools import PoolNodes, eventually, told
+from tests.faults.pools import PoolNodes, eventually, running, told
 
 pytestmark = pytest.mark.processes
 NAMES = "a", "b", "c"
@@ -63,11 +63,8 @@ class CutNodes(PoolNodes):
 @pytest.fixture
 def wired(tmp_path: Path) -> Iterator[CutNodes]:
     made = CutNodes(tmp_path)
-    try:
-        made.start()
+    with running(made):
         yield made
-    finally:
-        made.close()
 
 
 @pytest.mark.matrix  # LOST_PLACE_S is half a minute
@@ -139,8 +136,8 @@ def test_workers_outlive_their_template_and_new_keys_wait_for_it(node: PoolNodes
     with node.caller() as caller:
         eventually("the template is told", lambda: _serves(caller, "new"))
         assert _first_of(caller)["key"] == "42"
-    one = eventually("one worker each", lambda: len(found := node.processes()) == 2 and found)
-    assert first["worker"] not in one, "when that node ended, no template said that it is kept"
+    eventually("one worker each", lambda: len(node.processes()) == 2)
+    assert first["worker"] not in node.processes(), "when that node ended, no template said that it is kept"
 
 
 def _first_of(caller: Pool) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import pytest
 from clusterbroker.broker.foreman.foreman import AGAIN_S
 from clusterbroker_workers import Answer, Pool, Unserved
 from tests import budget
-from tests.faults.pools import PoolNodes, eventually, told
+from tests.faults.pools import PoolNodes, eventually, running, told
 from tests.faults.stand_in import Docker, Faults
 
 pytestmark = pytest.mark.processes
@@ -34,11 +34,8 @@ START_S = 10.0
 def docker_nodes(directory: Path, service: Docker, *names: str) -> Iterator[PoolNodes]:
     directory.mkdir(exist_ok=True)
     made = PoolNodes(directory, *names, driver="docker", image="none", socket=service.url)
-    try:
-        made.start()
+    with running(made):
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture(scope="module")

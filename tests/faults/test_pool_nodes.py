@@ -21,7 +21,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests import budget
-from tests.faults.pools import PoolNodes, eventually, told
+from tests.faults.pools import PoolNodes, eventually, running, told
 
 pytestmark = pytest.mark.processes
 NAMES = "a", "b", "c"
@@ -33,11 +33,8 @@ KEYS = 1000 if budget.ALL else 100
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolNodes]:
     made = PoolNodes(tmp_path_factory.mktemp("nodes"), *NAMES, on_node_exit="keep")
-    try:
-        made.start()
+    with running(made):
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture

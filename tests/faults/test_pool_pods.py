@@ -11,7 +11,7 @@ import pytest
 
 from clusterbroker.broker.trial.nodes import free_port
 from clusterbroker_workers import Unserved
-from tests.faults.pools import PoolNodes, eventually, told
+from tests.faults.pools import PoolNodes, eventually, running, told
 from tests.faults.stand_in import Faults
 from tests.faults.stand_in_pods import Pods
 
@@ -30,11 +30,8 @@ def started(service: Pods, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     config = directory / "kubeconfig"
     config.write_text(service.kubeconfig)
     made = PoolNodes(directory, "a", driver="kubernetes", image="none", kubeconfig=str(config))
-    try:
-        made.start()
+    with running(made):
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
