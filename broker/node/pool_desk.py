@@ -121,8 +121,8 @@ class PoolDesk:
         for name in [name for name in self._told if name != self.own_place]:
             if self._node.map.member(NodeId(name)) is None:
                 del self._told[name]
-        self.level_raised()
-        self._each_fleet(lambda queue: queue.places_changed())
+        if not self.level_raised():
+            self._each_fleet(lambda queue: queue.places_changed())
 
     def _each_fleet(self, what: Callable[[OrphanQueue], None]) -> None:
         for pool in self._node.map.pools.all():
@@ -164,13 +164,16 @@ class PoolDesk:
             elif isinstance(self._node.queues.get(pool.orphans), OrphanQueue):
                 self._send((peer,), AskPool(pool.pool_id))
 
-    def level_raised(self) -> None:
-        """What was not sent below the level is sent now; also if the map came as a snapshot."""
+    def level_raised(self) -> bool:
+        """What was not sent below the level is sent now; also if the map came as a snapshot. Whether there was any, and
+        fleets were told."""
         before, self._sends = self._sends, self._node.map.level >= STARTED_WORKERS
         if self._sends and not before:
             for peer in self._peers:
                 self.linked(peer)
             self._each_fleet(lambda queue: queue.places_changed())
+            return True
+        return False
 
     def _controller(self, pool: Pool) -> str | None:
         queue = self._node.map.queue_by_id(pool.orphans)
