@@ -30,6 +30,7 @@ from clusterbroker.cluster.wiring.entities import Binding, DestinationKind
 from clusterbroker.cluster.wiring.exchange_rules import DELAYED, STAGING, declaration
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring.pool_rules import key_matches
+from clusterbroker.cluster.wiring.queue_rules import unheeded
 from clusterbroker.cluster.wiring.stream_settings import STREAM
 from clusterbroker.journal.values import stored
 
@@ -177,6 +178,8 @@ class Admin:
             access.check("read", "queue", name)
             access.check("write", "exchange", dead_letters)
         if node.map.queue(access.vhost.name, name) is None:
+            if said := unheeded(access.vhost.name, name, kept):
+                raise precondition_failed(said)
             limit = node.options.queues_max
             if len(node.queues) >= limit:
                 raise precondition_failed(

@@ -97,7 +97,7 @@ class DelayQueue(Queue):
         self._keys = {}
         self._read_from, self._read_end = 1, self.ring.next_seq
         self._fetching = False
-        self._unnoted: deque[tuple[int, Message]] = deque()  # read, and not in the index yet
+        self._unnoted: tuple[list[int], list[Message]] = [], []  # read, and not in the index yet
         self._taken: deque[tuple[int, Message | None, Lane | None]] = deque()
         """Set aside because they are due, and the lane in which they were parked; without content: on its way."""
         self._aside: set[int] = set()  # due while an operator moves them
@@ -237,30 +237,16 @@ class DelayQueue(Queue):
 
     def _read(self) -> None:
         """The next slice of what waited when this owner began."""
-        while self._unnoted:
-            if not self._note_slice():
-                self.host.later(self)
-                return
+        if not self._note_slice():
+            self.host.later(self)
+            return
         if self._read_from >= self._read_end:
             self.ring.mark()
             return
-        index, first, size, absent = self._index, self._read_from, 0, list[Location]()
-        rows = self.ring.living(first, self._read_end - 1, READ_MAX)
-        self._read_from = rows[-1][0] + 1 if len(rows) == READ_MAX else self._read_end
-        here_seqs, here = list[int](), list[Message]()
-        ring = self.ring
-        for seq, state, *_ in rows:
-            if state != READY:
-                continue
-            if (message_here := ring.message(seq)) is not None:
-                here_seqs.append(seq)
-                here.append(message_here)
-                continue
-            absent.append(ring.location(seq))
-            size += absent[-1][3]
-            if size >= READ_BYTES_MAX:
-                self._read_from = seq + 1
-                break
+        index, first = self._index, self._read_from
+        self._read_from, here_seqs, here, absent = self.ring.waiting(
+            first, self._read_end - 1, READ_MAX, READ_BYTES_MAX
+        )
         if (noted := self._note_all(here_seqs, here)) < len(here):
             self._read_from = here_seqs[noted]
             absent = [place for place in absent if place[0] < self._read_from]
@@ -273,7 +259,7 @@ class DelayQueue(Queue):
             if self._index is not index:
                 return
             self._fetching = False
-            self._unnoted.extend((location[0], message) for location, message in zip(absent, messages, strict=True))
+            self._unnoted = [location[0] for location in absent], list(messages)
             self.ring.mark()
 
         def again() -> None:
@@ -287,13 +273,13 @@ class DelayQueue(Queue):
 
     def _note_slice(self) -> bool:
         """Notes what was read, if it still waits. False: the effort is spent before its end."""
-        some = self._unnoted
-        rows = self.ring.living(some[0][0], some[-1][0], FOREVER)
-        ready = {row[0] for row in rows if row[1] == READY}
-        waits = [pair for pair in some if pair[0] in ready]
-        noted = self._note_all([seq for seq, _ in waits], [message for _, message in waits])
-        self._unnoted = deque(waits[noted:])
-        return not self._unnoted
+        seqs, messages = self._unnoted
+        if not self.ring.all_ready(seqs):
+            waits = [place for place, seq in enumerate(seqs) if self.ring.all_ready([seq])]
+            seqs, messages = [seqs[place] for place in waits], [messages[place] for place in waits]
+        noted = self._note_all(seqs, messages)
+        self._unnoted = seqs[noted:], messages[noted:]
+        return noted == len(seqs)
 
     def _fire(self, now_ms: int) -> None:
         """What is due begins its way."""
@@ -482,7 +468,7 @@ class DelayQueue(Queue):
         self._index = DueIndex()
         self._keys = {}
         self._taken.clear()
-        self._unnoted.clear()
+        self._unnoted = [], []
 
     def _release(self) -> None:
         self._end_letters()
@@ -503,7 +489,7 @@ class DelayQueue(Queue):
     @property
     def is_read(self) -> bool:
         """All that waits is known."""
-        return self._read_from >= self._read_end and not self._unnoted and (not self._fetching or bool(self._taken))
+        return self._read_from >= self._read_end and not self._unnoted[0] and (not self._fetching or bool(self._taken))
 
     def _waits(self, seq: int) -> bool:
         return any(row[1] == READY for row in self.ring.living(seq, seq, 1))
@@ -519,6 +505,10 @@ class DelayQueue(Queue):
         """The message that waits under this key, if there is one."""
         seq = self._keys.get(key, 0)
         return [seq] if seq and self._waits(seq) else []
+
+    def remove(self, seq: int) -> None:
+        super().remove(seq)
+        self._index.void(seq)
 
     def reschedule(self, seq: int, message: Message, at_ms: int) -> None:
         """What is ready waits anew until `at_ms`, in the same group commit: at no time in both places."""

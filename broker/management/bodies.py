@@ -30,6 +30,7 @@ from clusterbroker.cluster.wiring.exchange_rules import (
 )
 from clusterbroker.cluster.wiring.histories import HISTORY_LENGTH_MAX
 from clusterbroker.cluster.wiring.policies import ALTERNATE_EXCHANGE
+from clusterbroker.cluster.wiring.queue_rules import unheeded
 from clusterbroker.cluster.wiring.queue_settings import POLICY_RULES, RULES, storable_lives
 
 from .errors import bad_request
@@ -386,6 +387,8 @@ class Queue(Form):
 
     def command(self, at_ms: int, vhost: str, name: str) -> c.DeclareQueue:
         """Of an import."""
+        if said := unheeded(vhost, name, self.arguments):
+            raise bad_request(said)
         return c.DeclareQueue(at_ms=at_ms, vhost=vhost, name=name, **asdict(self))
 
 

@@ -254,6 +254,38 @@ cdef class Ring(LinkedRing):
                 seq += 1
         return found
 
+    def waiting(self, uint64_t first, uint64_t last, size_t count_max, uint64_t bytes_max) -> tuple:
+        """What is READY from `first` on: (where to go on; seqs and messages that are in memory; locations of others), at
+        most `count_max`, and until the records of others are `bytes_max`."""
+        cdef uint64_t seq = first, end = min(last, self.next_seq - 1) + 1, stop, size = 0
+        cdef block *place
+        cdef slot *s
+        cdef list seqs = [], here = [], absent = []
+        while seq < end and <size_t>(len(seqs) + len(absent)) < count_max and size < bytes_max:
+            place = self.find_block(seq >> 8)
+            if place == NULL:
+                seq = self.skip(seq, end)
+                continue
+            stop = min((seq | 255) + 1, end)
+            while seq < stop and <size_t>(len(seqs) + len(absent)) < count_max and size < bytes_max:
+                s = &place.slots[seq & 255]
+                if s.bits & STATE == READY:
+                    if in_memory(s):
+                        seqs.append(seq)
+                        here.append(<object><PyObject *>s.message)
+                    else:
+                        absent.append((seq, s.segment, s.offset, s.length))
+                        size += s.length
+                seq += 1
+        return min(seq, end), seqs, here, absent
+
+    def all_ready(self, list seqs not None) -> bool:
+        """Whether each of these messages is READY."""
+        for seq in seqs:
+            if self.find(seq).bits & STATE != READY:
+                return False
+        return True
+
     def set_aside(self, uint64_t seq) -> bool:
         """A ready message becomes unacknowledged, at no node and in no ledger; False: it is not ready."""
         cdef slot *s = self.find(seq)

@@ -230,6 +230,34 @@ class Ring(LinkedRing):
                     break
         return found
 
+    def waiting(
+        self, first: int, last: int, count_max: int, bytes_max: int
+    ) -> tuple[int, list[int], list[Message], list[Location]]:
+        """What is READY from `first` on: (where to go on; seqs and messages that are in memory; locations of others),
+        at most `count_max`, and until the records of others are `bytes_max`."""
+        end = min(last + 1, self.next_seq)
+        seqs: list[int] = []
+        here: list[Message] = []
+        absent: list[Location] = []
+        size = 0
+        for seq in range(first, end):
+            if len(seqs) + len(absent) >= count_max or size >= bytes_max:
+                return seq, seqs, here, absent
+            slot = self._slots.get(seq)
+            if slot is None or slot.state != READY:
+                continue
+            if slot.message is not None:
+                seqs.append(seq)
+                here.append(slot.message)
+            else:
+                absent.append(self.location(seq))
+                size += slot.length
+        return end, seqs, here, absent
+
+    def all_ready(self, seqs: list[int]) -> bool:
+        """Whether each of these messages is READY."""
+        return all((slot := self._slots.get(seq)) is not None and slot.state == READY for seq in seqs)
+
     def set_aside(self, seq: int) -> bool:
         """A ready message becomes unacknowledged, at no node and in no ledger, wherever it stands; False: it is not
         ready."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from clusterbroker.broker.queues.states import LEASED, READY
+from clusterbroker.journal.layout import Location
 from tests.budget import examples
 from tests.property.ring_life import NODES, QUEUE_ID, Half, Node, RingLife
 
@@ -31,6 +32,11 @@ def told(ring: Any) -> dict[str, Any]:
         "dead": [ring.emitted_dead(bucket) for bucket, _ in buckets],
         "epochs": ring.checkpoint_meta().get("epochs", []),
     }
+
+
+def waiting(first: int, here: list[int], messages: list[Any], absent: list[Location]) -> tuple[Any, ...]:
+    """What `Ring.waiting` says, of messages their bodies: the model has messages of its own."""
+    return first, here, [bytes(one.payload) for one in messages], absent
 
 
 class RingCluster(RingLife):
@@ -138,6 +144,14 @@ class RingCluster(RingLife):
         for seq, state, *_ in before[:2]:
             if state != READY:
                 assert self.owners(lambda ring, seq=seq: ring.set_aside(seq)) is False
+        assert self.owners(lambda ring: ring.all_ready([seq for seq, *_ in before])) is (len(ready) == len(before))
+        first, found = 1, list[int]()
+        while first < self.owners(lambda ring: ring.next_seq):  # in slices of all sizes
+            asked = first, 1 << 40, 1 + pick % 7, 1 + 50 * pick
+            first, here, bodies, absent = self.owners(lambda ring, asked=asked: waiting(*ring.waiting(*asked)))
+            assert len(here) == len(bodies)
+            found += sorted([*here, *(seq for seq, *_ in absent)])
+        assert found == ready
         if ready:
             seq = ready[pick % len(ready)]
             assert self.owners(lambda ring: ring.set_aside(seq)) is True

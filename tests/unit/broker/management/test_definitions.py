@@ -140,6 +140,10 @@ def test_passwords_in_the_clear_are_few() -> None:
         ({"global_parameters": {"": 1}}, "global_parameters[0]: the name is empty"),
         ({"bindings": [{"vhost": "/", "source": "a", "destination": "b", "destination_type": "c"}]}, "neither"),
         ({"parameters": [{"vhost": "/", "component": "vhost-limits", "name": "limits", "value": {"x": 1}}]}, "limits"),
+        (
+            {"queues": [{"vhost": "/", "name": "q", "arguments": {"x-delivery-delay": 5}}]},
+            "invalid arg 'x-delivery-delay' for queue 'q' in vhost '/': queues do not delay",
+        ),
         ({"policies": [{"vhost": "/", "name": "p", "pattern": ".*"}]}, "policies[0]: [{key_missing,definition}]"),
     ],
 )

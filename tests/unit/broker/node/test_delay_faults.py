@@ -233,6 +233,23 @@ def test_rows_of_replaced_keys_do_not_pile_up(world: World) -> None:
     assert len(queue._index) < 3000
 
 
+def test_rows_of_what_an_operator_cancelled_do_not_pile_up(world: World) -> None:
+    client = world.client()
+    client.publish("later", "k", *[b"x"] * 3000, headers={"x-delay": 3_600_000})
+    queue = delaying(world)
+    request = Request(what="delete", queue_id=queue.entity.queue_id, count=2900)
+    inspection = Inspection(world.node, queue, request, 10**15)
+    for _ in range(1000):
+        inspection.step(world.now_ms)
+        world.turn()
+        if inspection.over:
+            break
+    assert queue.ring.ready == 100
+    assert len(queue._index) < 1200, "void rows are fewer than 1,024, or a quarter"
+    world.wait(3_600_001)
+    assert len(bodies(client.consume("q", no_ack=True))) == 100
+
+
 @pytest.mark.parametrize("limits", [{"x_max_delayed": 2}, {"x_max_delayed_bytes": 2}])
 def test_a_newer_message_of_a_key_finds_the_room_of_the_one_that_it_replaces(limits: dict[str, Any]) -> None:
     world = World()
