@@ -162,6 +162,7 @@ async def held(connection: ClientConnection, kind: bool | Literal["node"]) -> Re
     return receiver
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["node", True])
 async def test_thousands_that_a_client_never_saw_come_through_small_frames(
     durable: Cutter, tmp_path: Path, kind: bool | Literal["node"]
@@ -188,6 +189,7 @@ async def test_thousands_that_a_client_never_saw_come_through_small_frames(
         assert connection.error is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["node", True])
 async def test_thousands_of_outcomes_come_through_small_frames(durable: Cutter, kind: bool | Literal["node"]) -> None:
     """The client's map fits its frame, and the answer does not: some thirty are decided by each attach."""
@@ -204,6 +206,7 @@ async def test_thousands_of_outcomes_come_through_small_frames(durable: Cutter, 
         assert connection.reconnects == 1
 
 
+@pytest.mark.long
 async def test_a_program_that_collects_before_it_accepts_gets_new_ones(durable: Cutter) -> None:
     """What it has in hand has no room in a map, and no outcome that could make room: the maps leave it out."""
     async with await connect(durable.url, container_id="c", frame_max=SMALL, backoff=QUICK) as connection:
@@ -228,6 +231,7 @@ DOUBTED = 4000
 """With tags of 32 bytes more than an attach has room for."""
 
 
+@pytest.mark.long
 async def test_more_in_doubt_than_an_attach_has_room_for_is_behind_an_exchange_once(
     durable: Cutter, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_queue_whose_only_node_is_down_holds_up_no_other() -> None:
     assert got == [b"%d" % n for n in range(1200)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_target_that_does_not_answer_holds_up_no_other_and_gets_each_once(dies: bool) -> None:
     """Each message goes to both; the numbers of those without an answer are forgotten by the other target meanwhile."""

@@ -20,9 +20,14 @@ from tests.support.daemons import Missing
 WAITS = "trap 'exit 0' TERM; echo up >> {files}/up; sleep 600 & wait"
 DEAF = "trap '' TERM; echo up >> {files}/up; while :; do sleep 1; done"
 NASTY = "a b\n\"'$(touch {files}/x);`id`\\é%#*.\U0001f600"
+WITHOUT_DAEMON = ("noop", "subprocess")
+"""The others start one, and a test with podman took 20 s to end its containers."""
 
 
-@pytest.fixture(scope="module", params=WORLDS)
+@pytest.fixture(
+    scope="module",
+    params=[name if name in WITHOUT_DAEMON else pytest.param(name, marks=pytest.mark.long) for name in WORLDS],
+)
 def beside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     directory = tmp_path_factory.mktemp(request.param)
     for path in (directory, *list(directory.parents)[:2]):
