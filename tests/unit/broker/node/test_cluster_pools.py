@@ -272,3 +272,23 @@ def test_a_command_of_a_group_may_be_answered_after_its_queue_went_elsewhere() -
     owner.propose(kept)
     cluster.wait(500)
     assert groups(cluster) == {"42": ("active", False)}
+
+
+def test_what_is_over_behind_a_request_that_waits_is_not_moved_to_a_worker_that_waits() -> None:
+    cluster = Cluster("a", "b", "c")
+    declare(cluster, unbind_delay_s=1)
+    client, worker = confirming(cluster), cluster["b"].client()
+    client.publish("core", "42", b"x")
+    cluster.wait(500)
+    assert bodies(worker.consume("core-req-42")) == [b"x"]
+    worker.say(m.BasicAck(1))
+    cluster.wait(2500)
+    assert groups(cluster) == {"42": ("unbound", False)}
+    cluster.order(c.PausePool(vhost="/", name="core"))
+    cluster.wait(100)
+    client.publish("core", "42", b"1")
+    client.publish("core", "42", b"2", expiration="1000")
+    cluster.wait(3000)
+    cluster.order(c.PausePool(vhost="/", name="core", paused=False))
+    cluster.wait(500)
+    assert bodies(worker.hear()) == [b"1"]

@@ -74,20 +74,6 @@ def test_it_comes_as_it_was_published(world: World) -> None:
     assert (got.method.exchange, got.method.routing_key, got.method.redelivered) == ("core", "42", False)
 
 
-def test_what_is_over_is_not_moved_though_its_time_is_behind_one_that_waits(world: World) -> None:
-    world.command(c.PausePool(vhost="/", name="core"))
-    client = confirming(world)
-    client.declare("answers")
-    call(client, "42", b"1")
-    call(client, "42", b"2", expiration="1000", reply_to="answers", correlation_id="2")
-    world.wait(5_000)
-    world.command(c.PausePool(vhost="/", name="core", paused=False))
-    world.wait(100)
-    assert bodies(world.client().consume("core-req-42")) == [b"1"]
-    (answer,) = contents(world.client().consume("answers"))
-    assert (answer.properties.headers or {})["x-status"] == b"expired"
-
-
 def test_its_time_to_live_counts_from_the_first_queue(world: World) -> None:
     world.command(c.PausePool(vhost="/", name="core"))
     client = confirming(world)
