@@ -69,6 +69,7 @@ SHELLS = {
     "broker/http/middleware/bodies.py": "waits for bodies, and for a turn to read them",
     "broker/http/hashing.py": "hashes passwords in threads, a few at a time",
     "broker/http/control_client.py": "the line to the node",
+    "broker/http/pool_search.py": "asks queues' owners in turns, some at once",
     "broker/http/importing.py": "waits until an import is carried out, and begins it anew when others meet it",
     "broker/http/main.py": "the management process itself",
     "broker/http/auth.py": "waits for passwords to be verified in threads, makes tokens",

@@ -154,7 +154,7 @@ class SenderLink(LinkEnd[Outgoing]):
 
     def _forget(self, delivery: Outgoing) -> None:
         if not delivery.once and self.unsettled.get(delivery.tag) is delivery:
-            self.spent.add(delivery.tag)
+            self.spent.add(delivery.tag, attached=self.attached)
         super()._forget(delivery)
 
     def restore(self, tag: bytes, payload: bytes, state: State) -> Outgoing:

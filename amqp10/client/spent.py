@@ -7,6 +7,7 @@ what became of a tag, and nothing of which delivery.
     in use --settled--> spent --`ask`--> asked --`answered` with its number--> free
                           \\__________________/
                            the attach is over: spent for as long as the link lives
+    in use --settled between two attaches--> the same
 
 Tags that this client makes are used once, and need none of this.
 """
@@ -41,10 +42,11 @@ class SpentTags:
     def full(self) -> bool:
         return len(self) >= SPENT_MAX
 
-    def add(self, tag: bytes) -> None:
-        """Its delivery is settled."""
+    def add(self, tag: bytes, *, attached: bool) -> None:
+        """Its delivery is settled. While the link is not `attached` the peer does not hear it: it is forgotten only as
+        what the next map does not name, of which no answer speaks."""
         if self.answers:
-            self._spent.add(tag)
+            (self._spent if attached else self._lost).add(tag)
 
     def ask(self) -> int | None:
         """The number of a question that is due now: one at a time."""

@@ -150,8 +150,14 @@ class LinkRecovery:
 
     def since(self, queue: LocalQueue, link: int, attach: int) -> int:
         """As `ClusterView.link_since`, for a queue that may know something of the link from now on."""
-        self._holding[queue] = None
+        self._review_later(queue)
         return self._node.map.link_since(link, attach)
+
+    def _review_later(self, queue: LocalQueue) -> None:
+        """The queue may know something of a link."""
+        if not self._holding:
+            self._review_ms = self._node.now_ms + REVIEW_MS
+        self._holding[queue] = None
 
     def own(self, queue: LocalQueue) -> None:
         """This node owns the queue from now on."""
@@ -168,14 +174,14 @@ class LinkRecovery:
         )
         if queue.holding is not None:
             for number in queue.holding.links:
-                self._holding[queue] = None
+                self._review_later(queue)
                 link = self._node.map.link(LogIndex(number))
                 if link is None:
                     queue.holding.end(number)
                 else:
                     queue.holding.tidy(number, link.since)
         for number in deliveries.links:
-            self._holding[queue] = None
+            self._review_later(queue)
             link = self._node.map.link(LogIndex(number))
             if link is None:
                 deliveries.drop(number)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.simulation.sockets import Socket
+from tests.simulation.workload import DELAYED, DUE
 from tests.unit.broker.fronts.amqp091.harness import Content
 
 if TYPE_CHECKING:
@@ -146,7 +147,20 @@ class Declarer(Actor):
         asked.append(m.ExchangeDeclare(exchange="news", type="direct", durable=True))
         asked += [m.QueueDeclare(queue=k.name, durable=True, arguments=k.arguments) for k in self.world.kinds.values()]
         asked += [m.QueueBind(queue=name, exchange="fan") for name in ("q1", "q2")]
+        if "links" in self.world.pipeline:
+            asked.append(m.ExchangeDeclare(exchange="pair", type="fanout", durable=True))
+            asked += [m.QueueBind(queue=name, exchange="pair") for name in ("held", "shared")]
         asked.append(m.QueueBind(queue="q0", exchange="heads", arguments={"x-match": "all", "to": "q0"}))
+        if "delays" in self.world.pipeline:
+            asked.append(
+                m.ExchangeDeclare(
+                    exchange=DELAYED, type="x-delayed-message", durable=True, arguments={"x-delayed-type": "direct"}
+                )
+            )
+            asked += [
+                m.QueueBind(queue=name, exchange=DELAYED, routing_key=key)
+                for name, key in zip(DUE, ("one", "both", "both"), strict=True)
+            ]
         self._left = len(asked)
         socket.say(*asked)
 

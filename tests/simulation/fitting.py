@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from tests import model
-from tests.simulation import bugs, bugs_edges, bugs_pipeline, mutations
+from tests.simulation import bugs, bugs_edges, bugs_links, bugs_pipeline, mutations
 from tests.simulation.bugs import MUTATIONS, Mutation
 
 assert bugs_edges, "its bugs stand among the others"
 assert bugs_pipeline, "its bugs stand among the others"
+assert bugs_links, "its bugs stand among the others"
 LOOK_S: Final = 0.2
 """Simulated seconds between two looks at what was called."""
 SEEDS_MAX: Final = 4

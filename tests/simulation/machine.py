@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.simulation.schedule import Schedule
 
 EPOCH_MS = 1_700_000_000_000
+DRIFT_MAX = 0.015
+OFFSET_MS_MAX = 2000
 
 
 class Machine:
@@ -13,7 +15,7 @@ class Machine:
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         rng = schedule.rng
-        self.rate = 1 + rng.uniform(-0.015, 0.015)
+        self.rate = 1 + rng.uniform(-DRIFT_MAX, DRIFT_MAX)
         self.boot_offset_s = rng.uniform(0, 1000)
         self._paused_s: float | None = None
         """Since when it is paused."""
@@ -22,7 +24,7 @@ class Machine:
         self._loop_clock = (self.boot_s(), self.boot_s(), 1.0)
         self.woke_s = float("-inf")
         """When it went on after a pause that no clock shows, by its own clock."""
-        self._clock = (0.0, EPOCH_MS + rng.uniform(-2000, 2000), self.rate)
+        self._clock = (0.0, EPOCH_MS + rng.uniform(-OFFSET_MS_MAX, OFFSET_MS_MAX), self.rate)
 
     @property
     def stands_still(self) -> bool:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tests import model
-from tests.simulation import bugs_edges, bugs_pipeline
+from tests.simulation import bugs_edges, bugs_links, bugs_pipeline
 from tests.simulation.bugs import MUTATIONS, Mutation
 
 FOUND_BY: Final = Path(__file__).parent / "found_by.json"
@@ -34,6 +34,7 @@ CPU_S_MAX: Final = 140.0
 """and within so many seconds; a seed that has begun is ended."""
 assert bugs_edges, "its bugs stand among the others"
 assert bugs_pipeline, "its bugs stand among the others"
+assert bugs_links, "its bugs stand among the others"
 HEAD: Final = "| seeded bug | aimed faults | seed | what is violated | CPU s |\n|---|---|---|---|---|"
 
 

@@ -23,9 +23,17 @@ class Kind:
     """Nobody takes from it."""
     leased: bool = False
     """It is read by leases."""
+    links: int = 0
+    """It is read by so many recoverable links."""
 
 
 KEPT = "kept"
+DELAYED = "later"
+"""The delayed exchange,"""
+DELAYING = "amq.delay.later"
+"""its queue,"""
+DUE = ("due0", "due1", "due2")
+"""and the queues behind it: the first by key `one`, the others by key `both`."""
 PLAIN = (Kind("q0"), Kind("q1"), Kind("q2"))
 FEATURES: dict[str, tuple[Kind, ...]] = {
     "dead": (
@@ -65,9 +73,12 @@ PIPELINE: dict[str, tuple[Kind, ...]] = {
     "clocks": (
         Kind(KEPT, {"x-queue-type": "stream", "x-max-age": "1h"}, keeps_all=False, acknowledged=False, stream=True),
     ),
+    "links": (Kind("held", links=1), Kind("shared", links=2)),
+    "delays": tuple(Kind(name, keeps_order=False) for name in DUE),
 }
-"""What pipelines use: micro-batches that are staged and committed, a stream, leases; and wall clocks that are wrong
-from a start on (`World.clock_at_start`), with a stream of which nothing may go by age, for no run takes an hour.
+"""What pipelines use: micro-batches that are staged and committed, a stream, leases; wall clocks that are wrong
+from a start on (`World.clock_at_start`), with a stream of which nothing may go by age, for no run takes an hour;
+recoverable links of AMQP 1.0; and a delayed exchange.
 Whether a seed has each of these is drawn apart: without them a seed is the story that it was before they came."""
 PIPELINE_SHARE = 0.3
 TARGETS = ("q0", "q1", "q2", "full", "log", "leased")

@@ -20,7 +20,9 @@ from tests.simulation.batches import Batcher
 from tests.simulation.checkers import Checkers, Violation
 from tests.simulation.clients import Actor, Churner, Declarer, Pioneer
 from tests.simulation.consumers import Consumer, Poller
+from tests.simulation.delays import Delayer
 from tests.simulation.leases import LeaseReader
+from tests.simulation.links import LinkReceiver, LinkSender
 from tests.simulation.machine import EPOCH_MS
 from tests.simulation.network import CONTROL, DATA, Network
 from tests.simulation.publishers import Insister, NamedPublisher, Publisher, Route, Transaction, Transactor
@@ -106,8 +108,9 @@ class World:
         if rng.random() < 0.2:  # owners may go on alone
             kinds = [replace(kind, arguments={**kind.arguments, "x-min-in-sync": 1}) for kind in kinds]
         self.kinds: dict[str, Kind] = {kind.name: kind for kind in kinds}
-        self.clocks = Random(f"clocks {seed}") if "clocks" in self.pipeline and "ttl" not in self.kinds else None
-        """Chance of wall clocks that are wrong after a start. TTLs go by them, so there are none then."""
+        by_clock = "ttl" in self.kinds or "delays" in self.pipeline
+        self.clocks = Random(f"clocks {seed}") if "clocks" in self.pipeline and not by_clock else None
+        """Chance of wall clocks that are wrong after a start. TTLs and delays go by them, so there are none then."""
         self.has_streams = any(kind.stream for kind in kinds)
         real = Random(f"journal {seed}").random() < REAL_SHARE if journal is None else journal
         self._files = TemporaryDirectory(dir=MEMORY) if real or self.has_streams else None
@@ -289,6 +292,11 @@ class World:
             actors.append(Publisher(self, "k1", [("", KEPT, {}, (KEPT,))]))
         if "leases" in self.pipeline:
             actors.append(Publisher(self, "l1", [("", "leased", {}, ("leased",))]))
+        if "links" in self.pipeline:
+            actors.append(LinkSender(self, "x1", "/queues/held", ("held",)))
+            actors.append(LinkSender(self, "x2", "/exchanges/pair", ("held", "shared")))
+        if "delays" in self.pipeline:
+            actors.append(Delayer(self, "d1"))
         if "batches" in self.pipeline:
             self._producers()
         Upkeep(self).look()
@@ -326,6 +334,10 @@ class World:
             return
         if number and rng.random() < 0.3 and kind.acknowledged and kind.name != "rot":
             self.actors.append(Poller(self, name, kind.name, 0))
+            return
+        if kind.links:
+            if number < kind.links:
+                self.actors.append(LinkReceiver(self, name, kind.name))
             return
         prefetch = rng.choice((1, 3, 10, 50, 0))
         self.actors.append(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from clusterbroker.broker.streams.store import store_of
 from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.journal.layout import ENQ, SET
-from tests.simulation.checkers import batches, ending, handing, leasing, logs, reading
+from tests.simulation.checkers import batches, delaying, ending, handing, leasing, linking, logs, reading
 from tests.simulation.checkers.history import Checker, History, Violation
 from tests.simulation.sim_journal import Written
 from tests.unit.broker.fronts.amqp091.harness import Content
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.queues.ring import Ring
     from clusterbroker.cluster.wiring.map import Applied
     from tests.simulation.leases import LeaseReader, Range
+    from tests.simulation.links import LinkReceiver
     from tests.simulation.site import Site
     from tests.simulation.sockets import Socket
     from tests.simulation.streams import StreamReader
@@ -27,7 +28,8 @@ EVENTS = (
     "began", "submitted", "committed", "taken_over", "ordered", "applied", "confirmed", "delivered", "wrote", "wakes",
     "gap", "behind_gap",
     "batch_answered", "read", "read_to_the_end", "ended_early", "offsets_told", "lease_told", "lease_read",
-    "lease_was_read", "lease_done", "ended",
+    "lease_was_read", "lease_done", "link_heard", "link_decided", "delayed",
+    "ended",
 )  # fmt: skip
 
 
@@ -38,7 +40,7 @@ class Checkers:
         self.world = world
         self.history = History(world)
         found: list[Checker] = []
-        for module in (logs, handing, batches, reading, leasing, ending):
+        for module in (logs, handing, batches, reading, leasing, linking, delaying, ending):
             for name, kind in vars(module).items():
                 if name[0] == "I" and isinstance(kind, type) and issubclass(kind, Checker):
                     found.append(kind(self.history))
@@ -187,11 +189,7 @@ class Checkers:
                 queue = socket.actor.queue_of(said.method)
                 if queue is not None:
                     consumer = getattr(said.method, "consumer_tag", "")
-                    if socket.site.owes():
-                        self._delivered(socket, queue, said.body, said.method.redelivered, consumer)
-                    else:
-                        self.history.doubtful[queue].add(said.body)
-                        self.world.schedule.counts["handed over in doubt"] += 1
+                    self._handed(socket, queue, said.body, said.method.redelivered, consumer)
                 socket.actor.handed(socket, channel, said)
             elif isinstance(said, m.BasicAck):
                 for body, queues in socket.actor.confirms(channel, said.delivery_tag, said.multiple):
@@ -201,6 +199,13 @@ class Checkers:
                         self.world.schedule.counts["confirmed in doubt"] += 1
             elif isinstance(said, m.BasicNack):
                 socket.actor.refused(channel, said.delivery_tag, said.multiple)
+
+    def _handed(self, socket: Socket, queue: str, body: bytes, redelivered: bool, consumer: str) -> None:
+        if socket.site.owes():
+            self._delivered(socket, queue, body, redelivered, consumer)
+        else:
+            self.history.doubtful[queue].add(body)
+            self.world.schedule.counts["handed over in doubt"] += 1
 
     def _delivered(self, socket: Socket, queue: str, body: bytes, redelivered: bool, consumer: str) -> None:
         if body in self.history.given_up[queue]:  # its node has not heard that this is gone
@@ -280,6 +285,30 @@ class Checkers:
     def lease_done(self, queue: str, upto: int) -> None:
         """The reader is about to settle all below."""
         self._tell("lease_done", queue, upto)
+
+    # -- recoverable links
+
+    def link_delivered(self, socket: Socket, queue: str, link: str, body: bytes, redelivered: bool) -> None:
+        """A delivery that is new on its link is written to the client's socket."""
+        self._handed(socket, queue, body, redelivered, link)
+
+    def link_heard(self, receiver: LinkReceiver, body: bytes) -> None:
+        """The client's program has it."""
+        self._tell("link_heard", receiver, body)
+
+    def link_decided(self, receiver: LinkReceiver, body: bytes, accepted: bool) -> None:
+        """The program has an outcome for it, which the peer is about to be told: now, or on the next attach."""
+        holders = self.history.holders[receiver.queue][body]
+        holders[:] = [socket for socket in holders if socket.actor is not receiver]
+        if accepted:
+            self.history.acknowledged[receiver.queue].add(body)
+        self._tell("link_decided", receiver, body, accepted)
+
+    # -- delays
+
+    def delayed(self, body: bytes, due_ms: int, targets: tuple[str, ...], *, exact: bool) -> None:
+        """It is published, perhaps once more: not due before `due_ms`; `exact`: due at that time."""
+        self._tell("delayed", body, due_ms, targets, exact)
 
     def ended(self) -> None:
         self._tell("ended")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.simulation.checkers.history import Checker
+from tests.simulation.workload import DELAYING
 
 if TYPE_CHECKING:
     from tests.simulation.site import Site
@@ -49,7 +50,7 @@ class I18Convergence(Checker):
             if not site.up or site.node is None or not site.role.registered or not site.leased():
                 return f"{site.name} is not back"
         for queue in self.world.newest_map.queues("/"):
-            if queue.transient or queue.name not in self.world.kinds:
+            if queue.transient or queue.name not in (*self.world.kinds, DELAYING):
                 continue
             if queue.owner is None:
                 return f"{queue.name} has no owner"
@@ -61,7 +62,7 @@ class I18Convergence(Checker):
             ring = owned.queue.ring
             if (ring.ready or ring.unacked) and not self.world.is_stream(queue.name):
                 return f"{queue.name} has {ring.ready} ready and {ring.unacked} unacknowledged messages"
-            if self.world.keeps_all(queue.name) and ring.dead():
+            if (self.world.keeps_all(queue.name) or queue.name == DELAYING) and ring.dead():
                 return f"{queue.name} holds {len(ring.dead())} dead letters"
         for segment in self.world.newest_map.segments("/"):
             if segment.place is not None:

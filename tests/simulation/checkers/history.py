@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tests.simulation.batches import Row
+    from tests.simulation.links import LinkReceiver
     from tests.simulation.sockets import Socket
     from tests.simulation.world import World
 
@@ -55,6 +56,8 @@ class History:
         self.acknowledged: dict[str, set[bytes]] = defaultdict(set)
         self.staged: dict[bytes, Row] = {}
         """Rows of micro-batches by their body."""
+        self.receivers: dict[str, list[LinkReceiver]] = defaultdict(list)
+        """Queue name to the recoverable links that receive from it."""
         self.gaps: dict[int, int] = defaultdict(int)
         """Queue to the newest epoch of which the map says that it began without all that was committed."""
         self.given_up: dict[str, set[bytes]] = defaultdict(set)

@@ -285,3 +285,15 @@ def test_whoever_has_a_link_hears_of_its_end(cluster: Cluster) -> None:
     sender.site.node.recovery.suspend(sender.attachment)
     cluster.turn()
     assert sender.lost == [False]
+
+
+def test_a_node_that_hears_of_a_first_link_is_not_due_at_once() -> None:
+    """Nothing is done in vain: the review of suspended links comes after a while (seed 1 of the simulated cluster)."""
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().declare("q")
+    link = Sender(cluster, "a").attachment.link
+    node, queue = next((site.node, q) for site in cluster.running for q in site.node.queues.values() if q.name == "q")
+    assert node.recovery.next_ms is None
+    node.recovery.since(queue, link.link, link.attach)
+    assert node.recovery.next_ms is not None
+    assert node.recovery.next_ms > node.now_ms
