@@ -2,6 +2,7 @@
 
     python -m bench.delays [--messages 50000]
     python -m bench.delays --waiting 1000000
+    python -m bench.delays --killed 1000000
 
 The same messages (100 bytes, persistent, with confirms) go straight to a queue, without and with numbers of their
 producer, then to a delayed exchange with that queue behind it. Printed: processor time of the node for each message
@@ -10,6 +11,9 @@ of memory. The clock of the machine does not count: other work beside it makes n
 
 With `--waiting`: so many wait, the node is stopped and started, and the time is taken until a message that is due then
 comes, for which the node has to have read all that waits.
+
+With `--killed`: so many are due in one millisecond while nobody consumes, the node is killed when a third of them is in
+the queue, and the queue has each of them once in the end; otherwise an AssertionError.
 """
 
 from __future__ import annotations
@@ -119,6 +123,35 @@ async def restart(directory: Path, count: int) -> None:
         await cluster.end()
 
 
+async def killed(directory: Path, count: int) -> None:
+    cluster = LocalCluster(directory, 1)
+    await cluster.begin()
+    try:
+        node = await enter(cluster)
+        await wire(node.client)
+        at_ms = int(time.time() * 1000) + 10_000 + count // 2
+        await node.publish(count, EXCHANGE, lambda: {"x-deliver-at": at_ms})
+        assert not await node.ready(), "they wait"
+        while (there := await node.ready()) < count // 3:  # noqa: ASYNC110 - only the broker knows
+            await asyncio.sleep(0.02)
+        print(f"{'killed when the queue had':36} {there:8,}")
+        await cluster.kill("a")
+        node.client.abandon("killed")
+        began_s = time.time()
+        await cluster.start("a")
+        node = await enter(cluster)
+        while await node.ready() < count:  # noqa: ASYNC110 - only the broker knows
+            await asyncio.sleep(0.1)
+        print(f"{'all at the queue after':36} {time.time() - began_s:8.2f} s")
+        print(f"{'processor time of the new process':36} {node.cpu_s():8.2f} s")
+        print(f"{'memory of the new process':36} {node.rss() >> 20:8} MiB")
+        await asyncio.sleep(5)
+        assert await node.ready() == count, "none comes twice"
+        node.client.abandon("over")
+    finally:
+        await cluster.end()
+
+
 async def enter(cluster: LocalCluster) -> Node:
     pid = cluster.pid("a")
     assert pid is not None, "it has just begun"
@@ -162,9 +195,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=50_000)
     parser.add_argument("--waiting", type=int)
+    parser.add_argument("--killed", type=int)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        if given.waiting is None:
+        if given.killed is not None:
+            asyncio.run(killed(Path(directory), given.killed))
+        elif given.waiting is None:
             asyncio.run(trial(Path(directory), given.messages))
         else:
             asyncio.run(restart(Path(directory), given.waiting))
