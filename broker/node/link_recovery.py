@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.node.open_maps import OpenMaps
-from clusterbroker.broker.queues.link_held import NO_LINK, LinkAttach, link_name
+from clusterbroker.broker.queues.link_held import LinkAttach, link_name
 from clusterbroker.broker.queues.subscription import hold_limit_ms
 from clusterbroker.broker.remote.messages import LinkKeep
 from clusterbroker.cluster.ids import LogIndex
@@ -140,11 +140,10 @@ class LinkRecovery:
         if self._node.map.link_since(message.link, message.attach):
             self._each(lambda queue: queue.log.deliveries.keep(message.link, message.attach, message.tags))
 
-    def heir(self, attach: LinkAttach) -> LinkAttach:
-        """Whose later attach has what this one held; NO_LINK: the link has begun anew since, or has ended, and nobody
-        has it."""
+    def goes_on(self, attach: LinkAttach) -> bool:
+        """Whether a later attach has what this one held: the link has not begun anew since, and has not ended."""
         link = self._node.map.link(LogIndex(attach.link))
-        return attach if link is not None and link.since <= attach.attach else NO_LINK
+        return link is not None and link.since <= attach.attach
 
     # -- queues ---------------------------------------------------------------------------------------------------
 

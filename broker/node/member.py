@@ -122,8 +122,9 @@ class MemberRole:
         self.hub = Hub(self.name, lambda: node.map.applied, shell.bad_frame, self.mistakes.link)
         self.arrears = Arrears(node, self._needed, self._owing)
         self.remote_queues = RemoteQueues(
-            self, node.options.incarnation, lambda: self.arrears.owing, self.arrears.sooner, lambda: node.map.level
-        )
+            self, node.options.incarnation, lambda: self.arrears.owing, self.arrears.sooner, lambda: node.map.level,
+            node.recovery.goes_on,
+        )  # fmt: skip
         node.congested = self.remote_queues.congested
         self.owned_queues = OwnedQueues(self, self._behind)
         self.copying: Copying[LocalQueue, Ring] = Copying(

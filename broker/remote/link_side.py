@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.handle import CommitPart, Reread
@@ -49,10 +49,19 @@ NO_LINKS: Final[dict[int, int]] = {}
 LINKS_SLACK: Final = 16
 
 
+class KnowsLinks(Protocol):
+    """The node."""
+
+    goes_on: Callable[[LinkAttach], bool]
+    """Whether a later attach has what this one held: the link has not begun anew since, and has not ended."""
+
+
 class LinkSide:
     """What `RemoteQueue` has of it.
 
     _gone_links   consumers of such links that are gone: deliveries of this attachment may still come for them
+    _came_back    links that were attached elsewhere since outcomes came that the owner has not answered: these count no
+                  more. Nobody is told that such a link is here before it is asked what it holds, behind these outcomes
     _links        link -> its newest attach here. Of those whose consumers are gone the owner has to know as long as
                   outcomes of their deliveries are on the way (`settling`)
     """
@@ -62,10 +71,12 @@ class LinkSide:
     deleted: bool
     entity: QueueEntity
     gen: int
+    node: KnowsLinks
     outbox: Outbox | None
     ring: Ring
     _by_subscription: dict[LocalConsumer, Line]
     _settlements: Settlements
+    _came_back: frozenset[int]
     _gone_links: frozenset[int]
     _backlog: Backlog
     _lines: dict[int, Line]
@@ -161,12 +172,18 @@ class LinkSide:
     def subscribe_link(
         self, subscription: LocalConsumer, link: LinkAttach, now_ms: int, then: Callable[[str], None]
     ) -> None:
-        self.subscribe(subscription, now_ms, then)
+        def answered(why: str) -> None:
+            self._came_back -= {link.link}
+            then(why)
+
+        self.subscribe(subscription, now_ms, answered)
         if subscription in self._by_subscription:
             self._by_subscription[subscription].link = link
             self._is_here(link)
 
     def _is_here(self, link: LinkAttach) -> None:
+        if self._settlements and link.attach > self._links.get(link.link, link.attach) + 1:
+            self._came_back |= {link.link}
         if not self._links:
             self._begin_links()
         elif len(self._links) > 2 * len(self._lines) + LINKS_SLACK:
@@ -176,7 +193,7 @@ class LinkSide:
     def silent_links(self) -> tuple[LinkAttach, ...]:
         """Attaches of links whose consumers are gone. They are forgotten when no outcome of theirs can be on the way,
         or come: what an open transaction has retired is unacknowledged here."""
-        attached = {line.link.link for line in self._lines.values()}
+        attached = {line.link.link for line in self._lines.values()} | self._came_back
         silent = [LinkAttach(*link) for link in self._links.items() if link[0] not in attached]
         if self._settlements or self._backlog or self.ring.unacked:
             return tuple(silent)
@@ -185,8 +202,10 @@ class LinkSide:
         return ()
 
     def is_later_here(self, link: LinkAttach) -> bool:
-        """Whether a later attach of the link is, or was last, at this node: its client has what the earlier one had."""
-        return self._links.get(link.link, link.attach) != link.attach
+        """Whether a later attach of the link is, or was last, at this node: its client has what the earlier one had,
+        unless the link has begun anew since."""
+        is_later = self._links.get(link.link, link.attach) != link.attach
+        return is_later and self.node.goes_on(link)
 
     def returned_by(self, link: LinkAttach) -> int:
         """What becomes of a delivery that was settled in vain: it stays with its link, if that is suspended."""
@@ -195,6 +214,7 @@ class LinkSide:
 
     def held_by(self, link: LinkAttach, then: Callable[[Sequence[HeldMessages] | str], None]) -> None:
         def answered(answer: Answer, _: memoryview) -> None:
+            self._came_back -= {link.link}
             found = [HeldMessages(*one) for one in answer.held]
             for held in found:
                 self._settlements.came_again(held.seqs)

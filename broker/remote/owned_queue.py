@@ -497,7 +497,7 @@ class OwnedQueue:
         if self._synced:
             settled = attachment.settled()
             if settled > attachment.told_settled:
-                for number, void in attachment.not_held.items():
+                for number, void in sorted(attachment.not_held.items()):  # each answers all before it
                     if attachment.told_settled < number <= settled:
                         self.host.send(node, Settled(queue_id, gen, number, void))
                 attachment.told_settled = settled

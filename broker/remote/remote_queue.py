@@ -33,7 +33,7 @@ from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.broker.remote.backlog import Backlog, Committing, Named
 from clusterbroker.broker.remote.consumer_link import Line, no_place_for, seq_of, split
 from clusterbroker.broker.remote.host import ProxyHost
-from clusterbroker.broker.remote.link_side import NO_LINKS, NONE_GONE, LinkSide
+from clusterbroker.broker.remote.link_side import NO_LINKS, NONE_GONE, KnowsLinks, LinkSide
 from clusterbroker.broker.remote.messages import (
     ASK_COUNTS,
     ASK_DELETE,
@@ -69,7 +69,7 @@ from clusterbroker.journal.record import Message, read_records, verify_records
 from clusterbroker.replication.errors import BadMessage
 
 
-class Others(Protocol):
+class Others(KnowsLinks, Protocol):
     """All queues elsewhere of a node, as one of them sees them."""
 
     @property
@@ -108,9 +108,10 @@ class RemoteQueue(LinkSide):
     """The handle (`broker.queues.handle`) of one queue at a node that does not own it."""
 
     __slots__ = (
-        "_backlog", "_busy", "_by_subscription", "_cancels", "_gone_links", "_lines", "_links", "_questions",
+        "_backlog", "_busy", "_by_subscription", "_came_back", "_cancels", "_gone_links", "_lines", "_links", "_questions",
         "_settlements", "_watch", "attached", "deleted", "entity", "gen", "node", "outbox", "ready", "ring", "settings",
     )  # fmt: skip
+    node: Others
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, node: Others) -> None:
         self.entity = entity
@@ -132,6 +133,7 @@ class RemoteQueue(LinkSide):
         self._questions = Questions()
         self._watch: Watch | None = None
         self._gone_links: frozenset[int] = NONE_GONE
+        self._came_back: frozenset[int] = NONE_GONE
         self._links: dict[int, int] = NO_LINKS
         ring.owner = self
 

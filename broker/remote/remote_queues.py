@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from clusterbroker.broker.queues.link_held import LinkAttach
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.remote.attaching import attaches, silence
 from clusterbroker.broker.remote.consumer_link import Line
@@ -63,10 +64,13 @@ class RemoteQueues:
         owing: Callable[[], bool] = lambda: False,
         sooner: Callable[[int], None] = lambda _queue_id: None,
         level: Callable[[], int] = lambda: LEVEL,
+        goes_on: Callable[[LinkAttach], bool] = lambda _link: True,
     ) -> None:
         """`owing`: whether there are queues whose newest owner is not known here yet, though the wiring was applied;
-        `sooner`: a client waits for a queue, which may be one of these; `level`: of the cluster."""
+        `sooner`: a client waits for a queue, which may be one of these; `level`: of the cluster; `goes_on`: whether
+        later attaches of the link have what this one held."""
         self._level = level
+        self.goes_on = goes_on
         self.host = host
         self._owing = owing
         self._sooner = sooner

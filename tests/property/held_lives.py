@@ -268,9 +268,7 @@ class Life:
             elif puts:
                 assert answer == "refused", "it is carried out whole or not"
                 self.never.add(put)
-                self.settling.discard(body)
-                if body in link.map:
-                    link.map[body] = False
+                self.has_again(link, body)
 
         Awaited(receiver, body, publishes=put, then=answered)
         if self.patience.random() < 0.3 and link.receiver is receiver:  # type: ignore[union-attr]
@@ -287,17 +285,23 @@ class Life:
         def answered(answer: str) -> None:
             self.put_apart[put] = answer
             self.doubtful.discard(body)
-            self.settling.discard(body)
             if answer == "done":
+                self.settling.discard(body)
                 self.gone.add(body)
-            elif body in link.map:
-                link.map[body] = False
+            else:
+                self.has_again(link, body)
 
         if receiver.site.node.vhosts["/"].queues.get("out") is not None:
             self.wholes.append(Apart(receiver, body, put, "out", answered))
         assert self.patience is not None, "such clients wait"
         if self.patience.random() < 0.3 and link.receiver is receiver:
             self.part(link)
+
+    def has_again(self, link: Link, body: bytes) -> None:
+        """The client's transaction was refused. If the link has begun anew since, somebody else may have settled it."""
+        if body in link.map:
+            self.settling.discard(body)
+            link.map[body] = False
 
     def move(self, link: Link) -> None:
         """It is attached at some node, resumed with its map, or anew."""
@@ -372,6 +376,7 @@ class Life:
             kind = self.rng.choice((c.ForgetLink, c.ExpireLink))
             self.part(link)
             link.map.clear()
+            link.excluded.clear()  # they end with it
             known = self.cluster.running[0].map.link(LogIndex(link.number))
             self.cluster.order(kind(link=LogIndex(link.number), attach=link.attach if known is None else known.attach))
             self.cluster.turn()

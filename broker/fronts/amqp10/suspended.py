@@ -251,7 +251,7 @@ def left(entries: Sequence[Any]) -> list[Any]:
         waiting: Any = link.session
         if link.attach.link and not link.attached:
             if not queue.deleted:
-                queue.leave_to_link((entry[2],), waiting.access.node.recovery.heir(link.attach))
+                queue.leave_to_link((entry[2],), link.attach)
         elif not (isinstance(waiting, SuspendedReceiver) and waiting.is_here and not waiting.hold((entry[2],))):
             others.append(entry)
     return others

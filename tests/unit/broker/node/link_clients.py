@@ -160,7 +160,7 @@ class Apart:
         receiver = self._receiver
         if not begun:  # it is held as before
             if receiver.subscription is None:
-                receiver.handle.leave_to_link([self.seq], receiver.site.node.recovery.heir(receiver.link))
+                receiver.handle.leave_to_link([self.seq], receiver.link)
             else:
                 taker = receiver.resumed_by()
                 receiver.hands[self._body] = receiver.ledger.add(taker, self.seq, receiver.site.now_ms)
