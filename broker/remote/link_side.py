@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 NONE_GONE: Final[frozenset[int]] = frozenset()
 NO_LINKS: Final[dict[int, int]] = {}
-"""Of a queue without such links. It stays empty."""
+NONE_BACK: Final[set[int]] = set()
+"""Of a queue without such links. They stay empty."""
 LINKS_SLACK: Final = 16
 
 
@@ -76,7 +77,7 @@ class LinkSide:
     ring: Ring
     _by_subscription: dict[LocalConsumer, Line]
     _settlements: Settlements
-    _came_back: frozenset[int]
+    _came_back: set[int]
     _gone_links: frozenset[int]
     _backlog: Backlog
     _lines: dict[int, Line]
@@ -173,7 +174,7 @@ class LinkSide:
         self, subscription: LocalConsumer, link: LinkAttach, now_ms: int, then: Callable[[str], None]
     ) -> None:
         def answered(why: str) -> None:
-            self._came_back -= {link.link}
+            self._came_back.discard(link.link)
             then(why)
 
         self.subscribe(subscription, now_ms, answered)
@@ -182,11 +183,11 @@ class LinkSide:
             self._is_here(link)
 
     def _is_here(self, link: LinkAttach) -> None:
-        if self._settlements and link.attach > self._links.get(link.link, link.attach) + 1:
-            self._came_back |= {link.link}
         if not self._links:
             self._begin_links()
-        elif len(self._links) > 2 * len(self._lines) + LINKS_SLACK:
+        elif self._settlements and link.attach > self._links.get(link.link, link.attach) + 1:
+            self._came_back.add(link.link)
+        if len(self._links) > 2 * len(self._lines) + LINKS_SLACK:
             self.silent_links()
         self._links[link.link] = link.attach
 
@@ -214,7 +215,7 @@ class LinkSide:
 
     def held_by(self, link: LinkAttach, then: Callable[[Sequence[HeldMessages] | str], None]) -> None:
         def answered(answer: Answer, _: memoryview) -> None:
-            self._came_back -= {link.link}
+            self._came_back.discard(link.link)
             found = [HeldMessages(*one) for one in answer.held]
             for held in found:
                 self._settlements.came_again(held.seqs)

@@ -33,7 +33,7 @@ from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.broker.remote.backlog import Backlog, Committing, Named
 from clusterbroker.broker.remote.consumer_link import Line, no_place_for, seq_of, split
 from clusterbroker.broker.remote.host import ProxyHost
-from clusterbroker.broker.remote.link_side import NO_LINKS, NONE_GONE, KnowsLinks, LinkSide
+from clusterbroker.broker.remote.link_side import NO_LINKS, NONE_BACK, NONE_GONE, KnowsLinks, LinkSide
 from clusterbroker.broker.remote.messages import (
     ASK_COUNTS,
     ASK_DELETE,
@@ -108,16 +108,16 @@ class RemoteQueue(LinkSide):
     """The handle (`broker.queues.handle`) of one queue at a node that does not own it."""
 
     __slots__ = (
-        "_backlog", "_busy", "_by_subscription", "_came_back", "_cancels", "_gone_links", "_lines", "_links", "_questions",
-        "_settlements", "_watch", "attached", "deleted", "entity", "gen", "node", "outbox", "ready", "ring", "settings",
+        "_backlog", "_busy", "_by_subscription", "_came_back", "_cancels", "_gone_links", "_lines", "_links",
+        "_questions", "_settlements", "_watch", "attached", "deleted", "entity", "gen", "node", "outbox", "ready",
+        "ring", "settings",
     )  # fmt: skip
-    node: Others
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, node: Others) -> None:
         self.entity = entity
         self.settings = settings
         self.ring = ring
-        self.node = node
+        self.node: Others = node
         self.gen = 1
         self.attached = False
         self.deleted = False
@@ -133,7 +133,7 @@ class RemoteQueue(LinkSide):
         self._questions = Questions()
         self._watch: Watch | None = None
         self._gone_links: frozenset[int] = NONE_GONE
-        self._came_back: frozenset[int] = NONE_GONE
+        self._came_back: set[int] = NONE_BACK
         self._links: dict[int, int] = NO_LINKS
         ring.owner = self
 
@@ -338,7 +338,7 @@ class RemoteQueue(LinkSide):
         )  # fmt: skip
 
     def _begin_links(self) -> None:
-        self._links = {}
+        self._links, self._came_back = {}, set()
 
     def ownerless(self) -> None:
         """It has lost its owner, and there is no other: who deletes it without conditions need not wait for one."""
