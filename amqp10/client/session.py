@@ -213,7 +213,7 @@ class Session:
 
     def _flow(self, flow: Flow) -> list[SessionEvent]:
         base = 0 if flow.next_incoming_id is None else flow.next_incoming_id
-        self._remote_window = distance(self._next_outgoing, base + flow.incoming_window)
+        self._remote_window = room(self._next_outgoing, base, flow.incoming_window)
         events: list[SessionEvent] = []
         link = None if flow.handle is None else self._theirs.get(flow.handle)
         if link is not None and self._handle_of(link) in self._leaving:
@@ -221,8 +221,7 @@ class Session:
         if isinstance(link, SenderLink):
             if flow.properties and (number := flow.properties.get(FORGOTTEN)) is not None:
                 link.spent.answered(number)
-            limit = (flow.delivery_count or 0) + (flow.link_credit or 0)
-            link.credit = room(link.delivery_count, limit)
+            link.credit = room(link.delivery_count, flow.delivery_count or 0, flow.link_credit or 0)
             events = self.pump()
             if flow.drain and link.credit:
                 link.delivery_count = (link.delivery_count + link.credit) % SERIALS

@@ -18,12 +18,15 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.node.open_maps import OpenMaps
+from clusterbroker.broker.queues.link_deliveries import ATTACHES_MAX
 from clusterbroker.broker.queues.link_held import LinkAttach, link_name
 from clusterbroker.broker.queues.subscription import hold_limit_ms
 from clusterbroker.broker.remote.messages import LinkKeep
+from clusterbroker.cluster.errors import LimitReached
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.levels import LINK_POLICIES, LINK_RECOVERY
+from clusterbroker.cluster.wiring.map import Applied
 
 REVIEW_MS: Final = 1000
 
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
     from clusterbroker.broker.queues.local_queue import LocalQueue
     from clusterbroker.cluster.wiring.changes import LinkAttached, LinkEnded, LinkSuspended
     from clusterbroker.cluster.wiring.entities import RecoverableLink
-    from clusterbroker.cluster.wiring.map import Applied
 
     class RecoveringMember(MemberCore, Protocol):
         """Its part in a cluster."""
@@ -90,7 +92,16 @@ class LinkRecovery:
     def attach(
         self, command: c.AttachLink, lost: Callable[[bool], None], then: Callable[[Attachment | Applied], None]
     ) -> None:
-        """Orders an attach at this node. `then` hears of the attachment, or what the wiring log said against it."""
+        """Orders an attach at this node. `then` hears of the attachment, or what is said against it: by the wiring log,
+        or here of a link whose attaches are used up, for its queues' owners read no higher number."""
+        known = self._node.map.link_named(command.vhost, command.container, command.name, command.role)
+        if known is not None and known.attach >= ATTACHES_MAX and known.terminus == command.terminus:
+            text = (
+                f"link '{command.name}' of container '{command.container}' was attached {known.attach} times, the most "
+                "there are: end it (clusterbroker links expire), and attach it again"
+            )
+            then(Applied(LogIndex(0), command, LimitReached(text), None, ()))
+            return
 
         def applied(answer: Applied) -> None:
             if not answer.ok:

@@ -26,6 +26,8 @@ from clusterbroker.broker.queues.ring import Ring
 NUMBER_BITS: Final = 40
 NUMBER_MAX: Final = (1 << NUMBER_BITS) - 2
 ATTACH_MAX: Final = (1 << 22) - 1
+ATTACHES_MAX: Final = ATTACH_MAX - 1024
+"""Attaches of one link before it has to end. Others may be on their way to the wiring when that is asked."""
 STALE: Final = "the link is attached elsewhere, or has ended"
 NO_ROOM: Final = (
     f"the queue remembers unsettled deliveries of recoverable links that take {LINK_NAMES_BYTES_MAX >> 20} MiB, the "

@@ -39,7 +39,7 @@ class OwnLink:
     def flow(self, flow: Flow) -> None:
         """The client says how many more it takes (2.6.7); what waits goes first, so a drain ends at once."""
         if flow.link_credit is not None:
-            self.credit = room(self.delivery_count, (flow.delivery_count or 0) + flow.link_credit)
+            self.credit = room(self.delivery_count, flow.delivery_count or 0, flow.link_credit)
             self._credited()
         if flow.drain:
             self.delivery_count = (self.delivery_count + self.credit) % SERIALS

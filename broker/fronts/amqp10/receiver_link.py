@@ -123,7 +123,7 @@ class ReceiverLink:
         """The client says how many more it takes."""
         if flow.link_credit is not None:
             seen = self.initial_count if flow.delivery_count is None else flow.delivery_count
-            left = room(self.delivery_count, seen + flow.link_credit)
+            left = room(self.delivery_count, seen, flow.link_credit)
             self.draining = flow.drain
             if self.backlog is not None:
                 self.backlog.left = left

@@ -142,7 +142,7 @@ class Session:
         self.next_incoming_id = int(flow.next_outgoing_id)
         taken = 0 if flow.next_incoming_id is None else flow.next_incoming_id
         opens = not ledger.window
-        ledger.window = room(ledger.next_outgoing_id, taken + flow.incoming_window)
+        ledger.window = room(ledger.next_outgoing_id, taken, flow.incoming_window)
         if ledger.is_cut:
             ledger.go_on()
             self.want_send()

@@ -14,6 +14,7 @@ def distance(since: int, number: int) -> int:
     return steps - SERIALS if steps >= SERIALS // 2 else steps
 
 
-def room(taken: int, limit: int) -> int:
-    """How many numbers there are from `taken` to `limit`; 0 when `limit` is passed."""
-    return max(0, distance(taken, limit))
+def room(taken: int, seen: int, granted: int) -> int:
+    """How many numbers there are from `taken` on, when `granted` were given (up to 2^32 - 1) by who had seen `seen`; 0
+    when these are used up."""
+    return min(max(0, granted - distance(seen, taken)), SERIALS - 1)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterbroker.broker.node.link_recovery import Attachment
 from clusterbroker.broker.queues import link_deliveries
 from clusterbroker.broker.queues.attributes import LINK_NAME_BYTES
-from clusterbroker.broker.queues.link_deliveries import NO_ROOM, STALE, AskedTags, Tagged, value_of
+from clusterbroker.broker.queues.link_deliveries import ATTACHES_MAX, NO_ROOM, STALE, AskedTags, Tagged, value_of
 from clusterbroker.broker.queues.ticket import Outcome, Ticket
-from clusterbroker.cluster.errors import AccessRefused, NotFound
+from clusterbroker.cluster.errors import AccessRefused, LimitReached, NotFound
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.layout import PERSISTENT
@@ -297,3 +298,23 @@ def test_a_node_that_hears_of_a_first_link_is_not_due_at_once() -> None:
     node.recovery.since(queue, link.link, link.attach)
     assert node.recovery.next_ms is not None
     assert node.recovery.next_ms > node.now_ms
+
+
+@pytest.mark.parametrize("where", ["owner", "elsewhere"])
+def test_a_link_that_was_attached_as_often_as_its_numbers_last_is_refused(cluster: Cluster, where: str) -> None:
+    """Two programs that take a link from each other attach it for ever, and other nodes read no higher number."""
+    at = owner(cluster).name if where == "owner" else others(cluster)[0]
+    known = Sender(cluster, at).attachment.link
+    for site in cluster.running:
+        site.node.map.link.__self__._put(replace(known, attach=ATTACHES_MAX))
+    again = Sender(cluster, at, resumes=True)
+    assert isinstance(again.answers[0].error, LimitReached)
+    other = Sender(cluster, at, name="other")
+    assert other.publish(b"1") == [Outcome.ACCEPTED]
+    cluster.order(c.SuspendLink(link=known.link, attach=ATTACHES_MAX))
+    cluster.order(c.ExpireLink(link=known.link, attach=ATTACHES_MAX))
+    cluster.turn()
+    begun = Sender(cluster, at)
+    assert begun.attachment.link.attach == 1
+    assert begun.publish(b"2") == [Outcome.ACCEPTED]
+    assert stored(cluster) == [b"1", b"2"]
