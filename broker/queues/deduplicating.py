@@ -107,6 +107,13 @@ class DeduplicatingQueue(Queue):
 
     # -- in -----------------------------------------------------------------------------------------------------
 
+    def accepts(self, message: Message, now_ms: int, named: tuple[bytes, int] | None = None) -> bool:
+        return self.is_repeat(message) or super().accepts(message, now_ms, named)
+
+    def is_repeat(self, message: Message) -> bool:
+        seq = self._known.get(value_of(message), 0)
+        return bool(seq) and self._is_here(seq)
+
     def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
         new = self._new(messages)
         if new:
@@ -154,7 +161,15 @@ class DeduplicatingQueue(Queue):
             return False
         if dying is not None and dying.has(seq):
             return False
-        return any(row[1] in (READY, UNACKED) for row in self.ring.living(seq, seq, 1))
+        for _, state, *_ in self.ring.living(seq, seq, 1):
+            return state == UNACKED or (state == READY and not self._is_over(seq))
+        return False
+
+    def _is_over(self, seq: int) -> bool:
+        """Its time is over, behind others whose time is not. Of one on the disk alone that is not known."""
+        message = self.ring.message(seq)
+        times_ms = [ms for ms in (self.ring.ttl_ms, -1 if message is None else message.ttl_ms) if ms >= 0]
+        return message is not None and bool(times_ms) and message.time_ms + min(times_ms) < self.host.now_ms
 
     # -- what was here when this owner began ----------------------------------------------------------------------
 

@@ -365,7 +365,7 @@ class Ingest:
         """Whether there is room for the message; else it is refused."""
         queue = self._owned.queue
         if number > attachment.died:
-            if not queue.rejects or queue.has_room(self._owned.host.now_ms):
+            if not queue.rejects or queue.is_repeat(message) or queue.has_room(self._owned.host.now_ms):
                 return True
             if queue.kills:
                 attachment.kill(number, message)

@@ -258,3 +258,31 @@ def test_a_transaction_replaces_what_it_settles(nodes: int, other: bool) -> None
     heard = reader.consume("q")
     world.wait(500)
     assert bodies([*heard, *reader.hear()]) == [b"2"]
+
+
+def test_what_expired_behind_others_is_not_there_any_more() -> None:
+    world = World()
+    client = world.client()
+    declare(client)
+    publish(client, b"first", None)
+    client.publish("", "q", b"1", headers={HEADER: "a"}, expiration="10")
+    publish(client, b"2", "a")
+    world.wait(1000)
+    publish(client, b"3", "a")
+    publish(client, b"4", "a")
+    assert bodies(client.consume("q")) == [b"first", b"3"]
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_repeat_needs_no_room(nodes: int) -> None:
+    world: Any = World() if nodes == 1 else Cluster("a", "b", "c")
+    declare((world if nodes == 1 else world["a"]).client(), x_max_length=1, x_overflow="reject-publish")
+    world.wait(500)
+    owner = "" if nodes == 1 else world.queue("q").owner
+    client = confirming(world if nodes == 1 else next(world[name] for name in world.sites if name != owner))
+    heard = []
+    for body, value in ((b"1", "a"), (b"2", "a"), (b"3", "b")):
+        heard += publish(client, body, value)
+        world.wait(500)
+        heard += client.hear()
+    assert [type(one) for one in heard] == [m.BasicAck, m.BasicAck, m.BasicNack]
