@@ -24,7 +24,8 @@ that crashes). Each number stands in the
 ledger before its message is published (`Record`, and `recorded` is its answer), so it is known after any interruption.
 
 `Plain` movers have no ledger: a foreign destination knows no numbers, so a message that comes again is doubled. Their
-windows stay open, and are acknowledged as they are confirmed.
+windows stay open, and are acknowledged as they are confirmed; not with an end (`Plan.most`), for the source sends one
+more for each that is acknowledged.
 
 Events are methods, each with the time in s where it matters; each returns effects, to be carried out in their order.
 Those that nobody asked for, and more messages than were asked for, raise Malformed.
@@ -190,7 +191,7 @@ class Mover:
         if self.phase is not Phase.ASKING or now_s < self.due_s:
             return []
         if not self._counted and self._settled < self._came:
-            return self._settle_confirmed()
+            return self._close() if self._plan.most else self._settle_confirmed()
         self.phase, self._looked_came = Phase.LOOKING, self._window_came
         return [Look()]
 
@@ -417,9 +418,9 @@ class Mover:
         self.moved = self._confirmed
         if self.phase is Phase.DRAINING:
             return self._drained(now_s)
-        if self.phase is Phase.ASKING and not self._counted and 2 * (self._confirmed - self._settled) >= self._count:
-            return self._settle_confirmed()
-        return []
+        if self._counted or self._plan.most or self.phase is not Phase.ASKING:
+            return []
+        return self._settle_confirmed() if 2 * (self._confirmed - self._settled) >= self._count else []
 
     def _drained(self, now_s: float) -> list[Effect]:
         if self._records or self._confirmed < self._published:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
 
+from msgspec.structs import replace
+
 from clusterbroker.broker.management import pool_requests as p
 from clusterbroker.broker.management.reading import Document
 from clusterbroker.broker.stats.inspection import Request, Result
@@ -39,10 +41,20 @@ class PoolSearch:
         return {**answer, "cancelled": self._cancelled} if cancels else answer
 
     async def _look(self, place: p.Place, cancels: bool) -> None:
-        result = await self.ask(place.request)
-        if result is None:
-            self._silent.append(place.queue)
-            return
+        request, found = place.request, 0
+        while True:  # one question ends after so many messages, or so much time
+            result = await self.ask(request)
+            if result is not None:
+                await self._take(place, result, cancels)
+                if not result.next:
+                    return
+                found += len(result.shown)
+            if result is None or found >= p.OF_QUEUE_MAX:
+                self._silent.append(place.queue)
+                return
+            request = replace(request, first=result.next)
+
+    async def _take(self, place: p.Place, result: Result, cancels: bool) -> None:
         holders: dict[int, tuple[str, int]] = {}
         for request in p.holders_of(place, result):
             told = await self.ask(request)

@@ -38,7 +38,9 @@ from .reads import Path
 GROUPS_MAX: Final = 500
 """Groups that one question looks into; `next` says where to go on."""
 FOUND_MAX: Final = 50
-"""Of one queue."""
+"""Of one question to a queue."""
+OF_QUEUE_MAX: Final = 1000
+"""When so many were found in a queue the search of it ends."""
 BY: Final = ("correlation_id", "message_id")
 CANCELLED: Final = ("delayed", "orphan", "waiting")
 """In these states nobody has begun with it."""
@@ -162,7 +164,7 @@ def _state(part: str, state: str) -> str:
 
 
 def answer(plan_: Plan, items: list[Document], silent: list[str]) -> Document:
-    """`silent`: queues that could not be looked into now."""
+    """`silent`: queues that could not be looked into now, or not to their end, as so much was found."""
     return {"items": items, "next": plan_.next, "not_looked_into": silent}
 
 

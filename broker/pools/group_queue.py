@@ -343,15 +343,20 @@ class GroupQueue(Queue):
         if message is not None and was_lost(message):
             self.modify(seq, REJECTED)
         else:
+            self.dispatch.suspects.returned(seq)
             super().requeue(seq, counted)
 
     def modify(self, seq: int, modification: Modification) -> None:
         """Its worker was lost with it, or a worker rejected it."""
+        suspects = self.dispatch.suspects
+        suspects.returned(seq)
         match "" if self.deleted else last_return(modification):
             case "lost":
-                self.dispatch.suspects.add(seq, told=self.node.map.level >= SUSPECTS)
+                if seq in suspects:
+                    modification = modification._replace(counted=True)
+                suspects.add(seq, told=self.node.map.level >= SUSPECTS)
             case "rejected":
-                self.dispatch.suspects.clear(seq)
+                suspects.clear(seq)
         super().modify(seq, modification)
 
     # -- closed -------------------------------------------------------------------------------------------------

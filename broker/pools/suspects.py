@@ -3,7 +3,8 @@
 A lost worker has held one request or many, and any of them may have ended it. All of them are *suspects* until they
 leave the queue, or a worker rejects one. While a queue has suspects, a consumer is handed one request when it holds
 none, whatever its prefetch is: a worker that is lost then was lost with one request, and that return counts. What was
-lost in company returns uncounted (`losses.lost`), so the innocent never reach their delivery limit by it.
+lost in company returns uncounted (`losses.lost`), so the innocent never reach their delivery limit by it. A suspect
+that is lost in company again counts: its worker has several consumers, or other keys, and no hand-out would ever tell.
 
 The log knows suspects by an attribute, from the feature level on at which losses in company do not count: the next
 owner goes on as this one would.
@@ -35,7 +36,7 @@ class Suspects:
         self._ring = ring
         self._seqs: set[int] = set()
         self._order: list[int] = []  # a heap, with some that are none any more
-        self._given: dict[Member, int] = {}  # which request a consumer was handed last
+        self._given: dict[Member, int] = {}  # which request a consumer was handed last; 0: one that it gave back
 
     def remain(self) -> bool:
         """Whether there are any. Those that have left are forgotten."""
@@ -44,6 +45,9 @@ class Suspects:
         if not self._seqs:
             self._given.clear()
         return bool(self._seqs)
+
+    def __contains__(self, seq: int) -> bool:
+        return seq in self._seqs
 
     def add(self, seq: int, *, told: bool) -> None:
         """A worker was lost with it. `told`: the log is."""
@@ -69,14 +73,22 @@ class Suspects:
     def holds_none(self, member: Member) -> bool:
         """Whether a consumer may have a request: it has settled the one that it was handed last. Of what it was handed
         before there were suspects its node says how much it holds at most."""
-        given = self._given.get(member, 0)
-        if not given:
+        given = self._given.get(member)
+        if given is None:
             return not member.held_most
-        return not any(state == UNACKED for _, state, *_ in self._ring.living(given, given, 1))
+        return not given or not any(state == UNACKED for _, state, *_ in self._ring.living(given, given, 1))
 
     def given(self, member: Member, seq: int) -> None:
         """The consumer was handed this one; 0: it is not known which."""
-        self._given[member] = seq
+        if seq:
+            self._given[member] = seq
+        else:
+            self._given.pop(member, None)
+
+    def returned(self, seq: int) -> None:
+        """Who held it does not any more, whoever is handed it next."""
+        for member in [member for member, given in self._given.items() if given == seq]:
+            self._given[member] = 0
 
     def left(self, member: Member) -> None:
         """The consumer is gone."""
@@ -108,8 +120,8 @@ class RequestDispatch(Dispatch):
                     handed += count
                     self.suspects.given(credit.owner, seq)
                     why = NO_CREDIT  # as far as is known: there may be more
-                else:
-                    break
+                elif credit.selection is None:
+                    break  # else it passes over what others take
         return handed, why
 
     def _hand_one(self, credit: Any, now_ms: int) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 in the queue is not stored (RabbitMQ's plug-in of this name, noxdafox/rabbitmq-message-deduplication, README).
 
 In the queue is what is ready or unacknowledged. What was acknowledged, rejected, expired or dropped is not, and a dead
-letter on its way out is not either: so a message that comes back by a dead letter exchange is stored. The publisher of
+letter on its way out is not either: so a message that comes back by a dead letter exchange is stored. What a
+transaction settles has left before it publishes. The publisher of
 a repeat hears what the publisher of the first one hears, and not before that is committed.
 
 The values are no part of the log: they are known by digests, in memory, and an owner that begins reads them from what
@@ -15,12 +16,13 @@ nothing has to be told when a message leaves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Final
 
 from clusterbroker.broker.content.formats import UnknownFormatError
 from clusterbroker.broker.content.properties import routing_headers
+from clusterbroker.broker.queues.handle import CommitPart
 from clusterbroker.broker.queues.local_queue import Host
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
@@ -57,12 +59,14 @@ def value_of(message: Message) -> bytes:
 class DeduplicatingQueue(Queue):
     """See the module."""
 
-    __slots__ = ("_fetching", "_known", "_next", "_read_end", "_reading", "_stopped")
+    __slots__ = ("_fetching", "_known", "_leaving", "_next", "_read_end", "_reading", "_stopped")
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
         self._stopped = False
         self._known: dict[bytes, int] = {}
         """Value to the message that has it, or had it when it left."""
+        self._leaving: frozenset[int] = frozenset()
+        """What the transaction that is carried out just now settles: beside its publishes that has left."""
         self._next = self._read_end = 1
         self._reading = 0
         self._fetching = False
@@ -103,6 +107,13 @@ class DeduplicatingQueue(Queue):
 
     # -- in -----------------------------------------------------------------------------------------------------
 
+    def accepts(self, message: Message, now_ms: int, named: tuple[bytes, int] | None = None) -> bool:
+        return self.is_repeat(message) or super().accepts(message, now_ms, named)
+
+    def is_repeat(self, message: Message) -> bool:
+        seq = self._known.get(value_of(message), 0)
+        return bool(seq) and self._is_here(seq)
+
     def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
         new = self._new(messages)
         if new:
@@ -118,6 +129,14 @@ class DeduplicatingQueue(Queue):
     def accept_dead_letter(self, message: Message) -> None:
         if self._new((message,)):
             super().accept_dead_letter(message)
+
+    def _carry_out(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
+        self.replacing(one.seq for one in part.settles if one.outcome != "requeue" and one.seq not in part.void)
+        super()._carry_out(part, ticket, now_ms)
+        self.replacing()
+
+    def replacing(self, seqs: Iterable[int] = ()) -> None:
+        self._leaving = frozenset(seqs)
 
     def _new(self, messages: Sequence[Message]) -> list[Message]:
         """Those to store, which are appended next: their values are noted."""
@@ -138,9 +157,19 @@ class DeduplicatingQueue(Queue):
 
     def _is_here(self, seq: int) -> bool:
         dying = self.dead_letters.local
+        if seq in self._leaving:
+            return False
         if dying is not None and dying.has(seq):
             return False
-        return any(row[1] in (READY, UNACKED) for row in self.ring.living(seq, seq, 1))
+        for _, state, *_ in self.ring.living(seq, seq, 1):
+            return state == UNACKED or (state == READY and not self._is_over(seq))
+        return False
+
+    def _is_over(self, seq: int) -> bool:
+        """Its time is over, behind others whose time is not. Of one on the disk alone that is not known."""
+        message = self.ring.message(seq)
+        times_ms = [ms for ms in (self.ring.ttl_ms, -1 if message is None else message.ttl_ms) if ms >= 0]
+        return message is not None and bool(times_ms) and message.time_ms + min(times_ms) < self.host.now_ms
 
     # -- what was here when this owner began ----------------------------------------------------------------------
 
@@ -217,5 +246,5 @@ class DeduplicatingQueue(Queue):
         if other >= self._read_end and self.ring.set_aside(other):
             self.ring.settle(other)  # a repeat that came while this was not known
             other = 0
-        if not other:
+        if not (other and self._is_here(other)):
             self._known[value] = seq

@@ -276,6 +276,13 @@ class LocalQueue(QueueHandle):
             else:
                 self.publish_numbered(named[0], named[1:], messages, ticket, now_ms)
 
+    def is_repeat(self, _: Message) -> bool:
+        """Whether it would not be stored, for what is here; it needs no room."""
+        return False
+
+    def replacing(self, _: Iterable[int] = ()) -> None:
+        """What a transaction publishes next takes the place of these, which it settles behind it; none: it is over."""
+
     def _not_held(self, _: CommitPart) -> set[int]:
         """Seqs of what it settles, and its clients do not hold any more."""
         return set()

@@ -10,7 +10,7 @@ clients look ready, and would take the room of publishes. Publishes are passed o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from clusterbroker.broker.content.message import taken_at
@@ -22,6 +22,7 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.attachment import Attachment
 from clusterbroker.broker.remote.host import OwnedQueueHost
 from clusterbroker.broker.remote.messages import (
+    SETTLE_ACK,
     SETTLE_REJECT,
     Commit,
     NamedPublish,
@@ -233,6 +234,7 @@ class Ingest:
             return
         ticket = attachment.ticket(last)
         seq = queue.ring.next_seq
+        queue.replacing(_leaving(commit))
         if named:
             for number, message in enumerate(each, commit.first):
                 if number in named:
@@ -243,6 +245,7 @@ class Ingest:
         else:
             taken = queue.publish_records(records, ticket, now_ms)
             assert taken == commit.count, f"a Commit of {commit.count} messages holds {taken}"
+        queue.replacing()
         self._came_before(attachment, commit.first, seq)
         changed = self._owned.settling.commit(attachment, _parts(commit))
         if changed and (queue.ring.needs_write or queue.log.unfinished):
@@ -362,7 +365,7 @@ class Ingest:
         """Whether there is room for the message; else it is refused."""
         queue = self._owned.queue
         if number > attachment.died:
-            if not queue.rejects or queue.has_room(self._owned.host.now_ms):
+            if not queue.rejects or queue.is_repeat(message) or queue.has_room(self._owned.host.now_ms):
                 return True
             if queue.kills:
                 attachment.kill(number, message)
@@ -374,6 +377,14 @@ class Ingest:
         attachment.accepted = last
         self._owned.queue.ring.set_attribute(attachment.producer, last)
         ticket.pass_()
+
+
+def _leaving(commit: Commit) -> Iterator[int]:
+    """What a transaction settles, and does not give back."""
+    for outcome, ranges in commit.settlements:
+        if outcome in (SETTLE_ACK, SETTLE_REJECT):
+            for first, last in ranges:
+                yield from range(first, last + 1)
 
 
 def _parts(commit: Commit) -> list[Settlement]:

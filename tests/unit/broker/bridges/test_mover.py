@@ -169,6 +169,23 @@ def test_one_that_ends_after_a_number_takes_no_more() -> None:
     assert mover.synced(0) == [End()]
 
 
+def test_one_that_ends_after_a_number_takes_no_more_of_a_slow_source() -> None:
+    """What is acknowledged in an open window makes room for more."""
+    mover = Mover(Plan(window=100, most=10, follow=True), None)
+    assert mover.tick(0) == [Consume(10)]
+    mover.begun(0)
+    mover.delivered(parcel(*[b"a"] * 6), 0)
+    assert mover.confirmed(6, True, 0) == []
+    assert mover.tick(mover.due_s) == [Cancel()]
+    assert mover.cancelled(1) == [Settle(6, sync=True)]
+    assert mover.synced(1) == [Consume(4)]
+    mover.delivered(parcel(*[b"b"] * 4), 1)
+    mover.confirmed(10, True, 1)
+    assert mover.cancelled(1) == [Settle(10, sync=True)]
+    assert mover.synced(1) == [End()]
+    assert mover.moved == 10
+
+
 def test_the_first_that_comes_again_is_not_judged_alone() -> None:
     """A socket may give one message first: whether the source took back its acknowledgements is seen by a run."""
     contents = [b"%d" % n for n in range(4)]

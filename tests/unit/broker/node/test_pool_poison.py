@@ -11,6 +11,7 @@ from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.pool_entities import PoolSettings
 from tests.unit.broker.fronts.amqp091.harness import Client, Content, World
 from tests.unit.broker.fronts.amqp10.harness import Peer
+from tests.unit.broker.fronts.amqp10.test_passing_over import selector
 from tests.unit.broker.node.node_cluster import Cluster
 
 LIMIT = 2
@@ -263,3 +264,48 @@ def test_by_amqp_1_0_suspects_come_alone_too(broker: Broker) -> None:
     again = Peer(broker.sites[-1]).enter().receiver("r", "/queues/core-req-42", credit=10)
     broker.settle()
     assert again.bodies() == [b"1"]
+
+
+def suspected(broker: Broker, *sent: bytes) -> None:
+    """These requests wait, and a worker was lost with all of them."""
+    for body in sent:
+        broker.call(body)
+    worker, got = broker.taken()
+    assert bodies(got) == list(sent)
+    worker.leave()
+    broker.settle()
+
+
+def test_a_worker_of_two_consumers_ends_too(broker: Broker) -> None:
+    """It holds two requests whatever is handed out alone: these count, or it would be lost again and again."""
+    suspected(broker, b"1", b"2")
+    for _ in range(LIMIT + 1):
+        assert broker.read("core-poison") == []
+        worker = broker.sites[-1].client()
+        for tag in ("v", "w"):
+            worker.say(m.BasicConsume(queue="core-req-42", consumer_tag=tag))
+        broker.settle()
+        worker.leave()
+        broker.settle()
+    assert bodies(broker.read("core-poison")) == [b"1", b"2"]
+
+
+def test_who_has_given_a_suspect_back_gets_the_next_one(broker: Broker) -> None:
+    suspected(broker, b"1", b"2", b"3")
+    (first, one), (second, two), (_, three) = (broker.taken() for _ in range(3))
+    assert bodies(one + two + three) == [b"1", b"2", b"3"]
+    first.say(m.BasicAck(one[0].method.delivery_tag))
+    broker.settle(100)
+    second.say(m.BasicReject(two[0].method.delivery_tag, True))
+    broker.settle(100)
+    assert bodies([got for got in first.hear() if isinstance(got, Content)]) == [b"2"]
+    broker.call(b"4")
+    assert bodies([got for got in second.hear() if isinstance(got, Content)]) == [b"4"]
+
+
+def test_who_passes_suspects_over_holds_up_nobody(broker: Broker) -> None:
+    suspected(broker, b"1", b"2")
+    choosy = Peer(broker.sites[-1]).enter().receiver("r", "/queues/core-req-42", credit=10, filter=selector("n = 3"))
+    broker.settle()
+    assert choosy.bodies() == []
+    assert bodies([*broker.taken()[1], *broker.taken()[1]]) == [b"1", b"2"]

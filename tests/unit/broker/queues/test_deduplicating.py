@@ -204,3 +204,85 @@ def test_a_cluster_below_the_level_refuses_it_in_words() -> None:
     with pytest.raises(PreconditionFailed, match=f"this needs feature level {DEDUPLICATING}"):
         check_ordered(command, DEDUPLICATING - 1)
     check_ordered(command, DEDUPLICATING)
+
+
+def test_a_repeat_that_left_while_values_are_read_hides_nothing() -> None:
+    """An operator takes it out before the one of before is read."""
+    world = World()
+    client = world.client()
+    declare(client)
+    publish(client, b"1", "a")
+    world.checkpoint()
+    world.crash()
+    world.reads_wait = True
+    client = world.client()
+    queue = world.queue("q")
+    assert isinstance(queue, DeduplicatingQueue)
+    queue._begin()
+    publish(client, b"2", "a")
+    queue.remove(queue.ring.next_seq - 1)
+    world.reads_wait = False
+    world.answer_reads()
+    world.turn()
+    publish(client, b"3", "a")
+    assert bodies(client.consume("q")) == [b"1"]
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize("other", [False, True])
+def test_a_transaction_replaces_what_it_settles(nodes: int, other: bool) -> None:
+    """Also with another queue in it, and from another node."""
+    world: Any = World() if nodes == 1 else Cluster("a", "b", "c")
+    site = world if nodes == 1 else world["a"]
+    declare(site.client())
+    site.client().declare("other")
+    world.wait(500)
+    if nodes == 3:
+        site = next(world[name] for name in world.sites if name != world.queue("q").owner)
+    client = site.client()
+    publish(client, b"1", "a")
+    world.wait(500)
+    client.consume("q")
+    world.wait(500)
+    client.hear()
+    client.ask(m.TxSelect())
+    publish(client, b"2", "a")
+    if other:
+        client.publish("", "other", b"x")
+    client.say(m.BasicAck(1))
+    client.say(m.TxCommit())
+    world.wait(1000)
+    client.leave()
+    world.wait(500)
+    reader = site.client()
+    heard = reader.consume("q")
+    world.wait(500)
+    assert bodies([*heard, *reader.hear()]) == [b"2"]
+
+
+def test_what_expired_behind_others_is_not_there_any_more() -> None:
+    world = World()
+    client = world.client()
+    declare(client)
+    publish(client, b"first", None)
+    client.publish("", "q", b"1", headers={HEADER: "a"}, expiration="10")
+    publish(client, b"2", "a")
+    world.wait(1000)
+    publish(client, b"3", "a")
+    publish(client, b"4", "a")
+    assert bodies(client.consume("q")) == [b"first", b"3"]
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_repeat_needs_no_room(nodes: int) -> None:
+    world: Any = World() if nodes == 1 else Cluster("a", "b", "c")
+    declare((world if nodes == 1 else world["a"]).client(), x_max_length=1, x_overflow="reject-publish")
+    world.wait(500)
+    owner = "" if nodes == 1 else world.queue("q").owner
+    client = confirming(world if nodes == 1 else next(world[name] for name in world.sites if name != owner))
+    heard = []
+    for body, value in ((b"1", "a"), (b"2", "a"), (b"3", "b")):
+        heard += publish(client, body, value)
+        world.wait(500)
+        heard += client.hear()
+    assert [type(one) for one in heard] == [m.BasicAck, m.BasicAck, m.BasicNack]
