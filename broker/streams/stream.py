@@ -2,11 +2,12 @@
 
 Theory. Its newest messages are in the ring, as any queue's; a checkpoint moves what is written to files, the ring's
 `past` (`broker.streams.past`). Nothing is handed out: who consumes asks for records from a seq on, and is answered when
-there are any that are committed (`READ`), with as many as fit. The answer is of one source, the files, what is on its
-way there, or the ring, and holds neighbouring messages; the next question goes on behind it. So an answer may be late
-or come twice, and an owner that dies takes nothing with it. Nothing is passed over that there is when the answer goes,
-and none goes while the queue is paused (its owner has no lease, or gives it up): what a read has found then is asked
-again.
+there are any that are committed (`READ`), with as many as fit. A question is looked at once, and again only when the
+stream's end, its lowest message or its being halted has changed since: very many may wait. The answer is of one source,
+the files, what is on its way there, or the ring, and holds neighbouring messages; the next question goes on behind it.
+So an answer may be late or come twice, and an owner that dies takes nothing with it. Nothing is passed over that there
+is when the answer goes, and none goes while the queue is paused (its owner has no lease, or gives it up): what a read
+has found then is asked again.
 
 Retention drops whole files from the oldest on, never the newest: by bytes, and by the age of their latest message. It
 is a SET of (1, last) in the log, so every copy drops the same. A stream without files (in memory) drops single
@@ -96,20 +97,24 @@ class Seat:
 class Stream(LocalQueue):
     """See the module."""
 
-    __slots__ = ("_asked", "_bookmarks", "_judged", "_later", "_round", "_seats", "_told_late", "_trimmed", "_unseen")
+    __slots__ = (
+        "_bookmarks", "_due", "_judged", "_later", "_left", "_looked_at", "_seats", "_told_late", "_trimmed",
+        "_waiting",
+    )  # fmt: skip
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
         super().__init__(entity, settings, ring, host, now_ms)
-        self._asked: deque[Asked] = deque()
-        self._unseen = 0  # so many of them, from the left, are still to be looked at in this round
-        self._round: tuple[object, ...] = ()  # what the round began with; empty: something came since
+        self._due: deque[Asked] = deque()  # questions to be looked at
+        self._waiting: deque[Asked] = deque()  # questions that nothing answered in the state `_looked_at`
+        self._looked_at: tuple[object, ...] = ()  # (end, lowest, halted); empty: all are looked at again
+        self._left = 0  # readers that went, since waiting questions were last looked at
         self._later: deque[Callable[[], None]] = deque()  # searches that go on in the next turn
         self._bookmarks: Bookmarks | None = None
         self._told_late = False
         self._judged = 0  # work for readers with filters, in this turn
         self._trimmed = 0  # what retention has let go, and the log may not have heard of yet
         self._seats: dict[tuple[str, int], Seat] = {}
-        ring.past.filed_more = ring.mark
+        ring.past.filed_more = self._look_again
         self.adopt(settings)
 
     def adopt(self, settings: QueueSettings) -> None:
@@ -213,42 +218,48 @@ class Stream(LocalQueue):
         self._await(Asked(node, ask, tell))
 
     def _await(self, asked: Asked) -> None:
-        """It is looked at in the next turn, or when the round that is under way is over."""
-        self._asked.append(asked)
-        self._round = ()
+        """It is looked at in the next turn, behind those that are due already."""
+        self._due.append(asked)
+        self.ring.mark()
+
+    def _look_again(self) -> None:
+        """All that wait are due in the next turn."""
+        self._looked_at = ()
         self.ring.mark()
 
     def leave(self, node: str, reader: int | None = None) -> None:
-        """One reader of a node is gone, or all of them. What a reader has asked goes when it is its turn, for very many
-        may go at once."""
+        """One reader of a node is gone, or all of them. What a reader has asked goes at the next look at it, for very
+        many may go at once; this comes when half of those that wait may be gone."""
         if reader is not None:
             seat = self._seats.pop((node, reader), None)
             if seat is not None:
                 self.remove_consumer(seat, self.host.now_ms)
+                self._left += 1
+                if self._left * 2 > len(self._waiting):
+                    self._look_again()
             return
         for key in [key for key in self._seats if key[0] == node]:
             self.remove_consumer(self._seats.pop(key), self.host.now_ms)
-        self._asked = deque(asked for asked in self._asked if asked.node != node)
-        self._unseen, self._round = 0, ()
+        self._due = deque(asked for asked in self._due if asked.node != node)
+        self._waiting = deque(asked for asked in self._waiting if asked.node != node)
 
     def _serve(self, _: int) -> None:
-        """A round looks at all who wait, and may take some turns. Whoever came since, or was looked at before there was
-        more, gets another round."""
+        """Looks at what is due, which may take some turns. Questions that wait become due, behind the others, when
+        the stream is no longer as it was when they were looked at."""
         if self.paused:
             return
-        now = self._end, self._lowest, self.halted, self.paused
-        if not self._unseen:
-            self._unseen, self._round = len(self._asked), now
-        count, self._judged = min(self._unseen, READERS_AT_ONCE), 0
-        for _asked in range(count):
+        now = self._end, self._lowest, self.halted
+        if self._looked_at != now:
+            self._due += self._waiting
+            self._waiting.clear()
+            self._looked_at, self._left = now, 0
+        self._judged = 0
+        for _due in range(min(len(self._due), READERS_AT_ONCE)):
             if self._judged > WORK_AT_ONCE:
                 break
-            self._unseen -= 1
-            self._answer_one(self._asked.popleft())
-        if self._unseen:
+            self._answer_one(self._due.popleft())
+        if self._due:
             self.host.later(self)
-        elif self._round != now and self._asked:
-            self.ring.mark()
         for _later in range(len(self._later)):
             self._later.popleft()()
         if self._bookmarks is not None:
@@ -264,7 +275,7 @@ class Stream(LocalQueue):
         elif ask.what == STORED:
             self._tell(asked, self._end, self._end, readers=tuple(self.bookmarks.seqs.items()))
         elif (asked.node, ask.reader) in self._seats and (self.halted or not self._read(asked)):
-            self._asked.append(asked)
+            self._waiting.append(asked)
 
     @property
     def _end(self) -> int:
@@ -548,8 +559,8 @@ class Stream(LocalQueue):
 
     def _forget(self) -> None:
         self.ring.past.filed_more = _nobody
-        self._asked.clear()
-        self._unseen = 0
+        self._due.clear()
+        self._waiting.clear()
         self._later.clear()
         self._seats.clear()
         self._bookmarks = None

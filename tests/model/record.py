@@ -141,7 +141,7 @@ class GroupWriter:
 
     __slots__ = ("_parts", "bytes_max", "offset", "records", "segment", "size")
 
-    def __init__(self, segment: int, offset: int, bytes_max: int = 8 << 20) -> None:
+    def __init__(self, segment: int, offset: int, bytes_max: int = 8 << 20, expected: int = 0) -> None:
         self.segment = segment
         self.offset = offset
         self.bytes_max = bytes_max

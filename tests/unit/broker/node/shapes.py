@@ -523,7 +523,7 @@ IN_TURNS: list[Shape] = [
 
 COSTLY = {
     an_exchange_with_long_bindings_is_deleted, very_many_acknowledgements_in_a_transaction,
-    a_policy_for_very_many_queues, who_consumes_very_often_goes, who_reads_a_stream_very_often_goes,
+    a_policy_for_very_many_queues, who_consumes_very_often_goes,
     one_message_to_very_many_queues, very_many_consumers_hold_messages_for_too_long,
     an_exclusive_queue_with_long_bindings_goes, the_last_binding_of_an_exchange_takes_many,
     what_many_channels_hold_returns, a_queue_with_very_many_consumers_is_deleted,

@@ -9,6 +9,7 @@ import pytest
 
 from clusterbroker.broker.queues.lease import End
 from clusterbroker.broker.stats.inspection import life_of
+from clusterbroker.broker.streams.stream import Asked, Stream
 from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.record import read_records
@@ -266,6 +267,60 @@ def test_a_paused_stream_is_not_read() -> None:
     assert consume(client, offset="first") == []
     world.command(c.PauseQueue(vhost="/", name="s", paused=False))
     assert offsets(client.say()) == [0, 1, 2]
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The reader of each question that is looked at, again and again."""
+    seen: list[int] = []
+    answer_one = Stream._answer_one
+
+    def counted(stream: Stream, asked: Asked) -> None:
+        seen.append(asked.ask.reader)
+        answer_one(stream, asked)
+
+    monkeypatch.setattr(Stream, "_answer_one", counted)
+    return seen
+
+
+READERS = 60
+
+
+def many_readers(world: World) -> list[Client]:
+    """They wait for the next message of "s", a channel each."""
+    clients = [world.client() for _ in range(READERS)]
+    for client in clients:
+        assert consume(client) == []
+    return clients
+
+
+def test_a_new_reader_costs_no_look_at_those_that_wait(looks: list[int]) -> None:
+    world, _ = filled(3)
+    clients = many_readers(world)
+    assert len(looks) <= 3 * READERS, "where the end is, and what comes behind it"
+    looks.clear()
+    world.wait(1000)
+    world.turn()
+    assert looks == [], "nothing changed"
+    clients[0].publish("", "s", b"3")
+    assert READERS <= len(looks) <= 3 * READERS
+    assert all(offsets(client.say()) == [3] for client in clients[1:])
+
+
+def test_questions_of_readers_that_went_are_let_go_together(looks: list[int]) -> None:
+    world, _ = filled(3)
+    clients = many_readers(world)
+    stream = world.queue("s")
+    waiting = len(stream._waiting)
+    looks.clear()
+    for client in clients:
+        client.leave()
+    world.turn()
+    assert not stream.subscriptions
+    assert waiting == READERS
+    assert not stream._waiting
+    assert not stream._due
+    assert len(looks) <= 2 * READERS
 
 
 @pytest.mark.parametrize("journaled", [True, False])

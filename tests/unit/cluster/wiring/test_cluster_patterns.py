@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from clusterbroker.cluster.wiring.patterns import PATTERN_CHARS_MAX, Pattern, PatternError, matches
+from clusterbroker.cluster.wiring.patterns import PATTERN_CHARS_MAX, Pattern, PatternError, literal_begin, matches
 
 NAMES = ["", "a", "amq.topic", "amq-x", "orders.eu", "xamq.", "a\nb", "b|c", "x)a"]
 
@@ -23,12 +23,44 @@ NAMES = ["", "a", "amq.topic", "amq-x", "orders.eu", "xamq.", "a\nb", "b|c", "x)
         r"^(?=o)(?!orders\.us).*",
         r"^(?!a[)|]|x\)).*",
         "^(amq|orders)[.]",
+        r"^orders\.eu",
+        "^b*$",
+        "^amqq?",
+        "^x{0}a",
+        "^amq-+x",
+        "^amq|b",
+        "(?i)^AMQ",
     ],
 )
 def test_agrees_with_pythons_engine(text: str) -> None:
     for name in NAMES:
         expected = re.search(text.replace("$", r"\Z"), name) is not None
         assert Pattern(text).matches(name) is expected, name
+
+
+@pytest.mark.parametrize(
+    ("text", "begin"),
+    [
+        (r"^tenant1\.eu", "tenant1.eu"),
+        (r"^a\-b", "a-b"),
+        ("^ab+", "ab"),
+        ("^ab*", "a"),
+        ("^ab?", "a"),
+        ("^ab{0,1}", "a"),
+        (r"^a\.*", "a"),
+        (r"^a\d", "a"),
+        (r"^a\Q.b", "a"),
+        ("^a.b", "a"),
+        ("^a$", "a"),
+        ("^a|b", ""),
+        ("^(ab)", ""),
+        ("^(?i)ab", ""),
+        ("ab", ""),
+        ("", ""),
+    ],
+)
+def test_what_names_begin_with_in_which_a_pattern_is_found(text: str, begin: str) -> None:
+    assert literal_begin(text) == begin.encode()
 
 
 def test_catastrophic_patterns_take_linear_time() -> None:
