@@ -11,7 +11,7 @@ from typing import Any, Final
 import aio_pika
 import pamqp.constants
 from aio_pika.abc import AbstractConnection
-from aio_pika.exceptions import AMQPException
+from aio_pika.exceptions import AMQPException, ChannelInvalidStateError
 
 for _domain in ("exchange-name", "queue-name"):
     # pamqp refuses names beyond letters, digits and some marks; brokers take them, and names of keys have `%` and `~`
@@ -21,6 +21,8 @@ DIAL_TIMEOUT_S: Final = 10.0
 BACKOFF_S: Final = 0.2
 BACKOFF_MAX_S: Final = 5.0
 REFUSED: Final = (aio_pika.exceptions.AuthenticationError, aio_pika.exceptions.ProbableAuthenticationError)
+GONE: Final = (AMQPException, ChannelInvalidStateError, ConnectionError, asyncio.InvalidStateError)
+"""Errors of a connection or channel that is not there any more, or is being closed."""
 
 
 class SignInRefused(Exception):

@@ -26,11 +26,11 @@ from typing import Any, Final, Self, TypeVar
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractExchange, AbstractIncomingMessage
-from aio_pika.exceptions import AMQPException, ChannelClosed, ChannelNotFoundEntity, DeliveryError, PublishError
+from aio_pika.exceptions import ChannelNotFoundEntity, DeliveryError, PublishError
 
 from . import headers as h
 from . import names
-from .connecting import Dialler, SignInRefused, addresses
+from .connecting import GONE, Dialler, SignInRefused, addresses
 from .errors import UNSERVED, CallTimeout, Unserved, Unsure, WorkerFailed
 
 T = TypeVar("T")
@@ -133,7 +133,7 @@ class _Line:
             raise Unserved("unroutable", "the exchange has no queue for it") from error
         except DeliveryError as error:
             raise Unserved("refused", "the broker did not take it: its queue is full, or an alarm is on") from error
-        except (AMQPException, ConnectionError, asyncio.InvalidStateError, ChannelClosed) as error:
+        except GONE as error:
             raise _Lost from error
 
 
@@ -322,7 +322,7 @@ class Pool:
             except Unserved:
                 await connection.close()
                 raise
-            except (AMQPException, ConnectionError, asyncio.InvalidStateError):
+            except GONE:
                 self._dialler.leave()
                 continue
             return line

@@ -29,11 +29,10 @@ from typing import Any, Final, TypeAlias
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
-from aio_pika.exceptions import AMQPException
 
 from . import headers as h
 from . import names
-from .connecting import Dialler, SignInRefused
+from .connecting import GONE, Dialler, SignInRefused
 from .environment import Environment
 from .errors import Busy, Fail, Retry
 from .request import Request
@@ -45,9 +44,6 @@ EXIT_LOAD_FAILED: Final = 70
 EXIT_REFUSED: Final = 77
 
 logger = logging.getLogger("clusterbroker_workers")
-
-GONE: Final = (AMQPException, ConnectionError, asyncio.InvalidStateError)
-"""Errors of a connection or channel that is not there any more."""
 
 
 @dataclass(frozen=True, slots=True)

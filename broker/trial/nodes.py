@@ -104,6 +104,8 @@ class Node:
         self.amqp_port = amqp_port
         self.cluster_port = cluster_port
         self.process: subprocess.Popen[bytes] | None = None
+        self.words: list[str] = []
+        """More of its command line."""
 
     @property
     def running(self) -> bool:
@@ -119,7 +121,7 @@ class Node:
         self.directory.mkdir(parents=True, exist_ok=True)
         words = [sys.executable, "-m", "clusterbroker.broker.cli.main", "start", "--name", self.name]
         words += ["--data-dir", str(self.data_dir), "--amqp", f"{LOOPBACK}:{self.amqp_port}"]
-        words += ["--cluster", f"{LOOPBACK}:{self.cluster_port}", "--peers", peers]
+        words += ["--cluster", f"{LOOPBACK}:{self.cluster_port}", "--peers", peers, *self.words]
         with open(self.directory / "node.out", "wb") as out, open(self.log, "ab") as log:
             self.process = start_process(
                 words, stdout=out, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True

@@ -52,7 +52,7 @@ def test_load_scales_up_and_rest_scales_down(nodes: Callable[..., PoolNodes]) ->
     with one.caller() as pool:
         pool.call("42", timeout_s=60)
         with ThreadPoolExecutor(40) as threads:
-            calls = [threads.submit(pool.call, "42", b"0.5", path="sleep", timeout_s=PATIENCE_S) for _ in range(150)]
+            calls = [threads.submit(pool.call, "42", b"0.5", path="sleep", timeout_s=PATIENCE_S) for _ in range(90)]
             most = 0
             for call in calls:
                 most = max(most, len(one.workers()))

@@ -6,12 +6,15 @@ import asyncio
 import time
 
 import pytest
+from aio_pika.exceptions import ChannelInvalidStateError
 
 from clusterbroker_workers import Fail, Pool, Retry, Unserved, WorkerFailed, names
 from clusterbroker_workers import headers as h
 from clusterbroker_workers.connecting import addresses
 from clusterbroker_workers.environment import Environment, Misconfigured
-from clusterbroker_workers.pool import _answer, _question
+from clusterbroker_workers.pool import _answer, _Line, _Lost, _question
+from clusterbroker_workers.runner import Runner
+from clusterbroker_workers.worker import Worker
 
 
 def test_names() -> None:
@@ -111,3 +114,30 @@ async def test_a_pool_that_nobody_used_is_closed() -> None:
     async with Pool("amqp://localhost:1/", "core") as pool:
         await asyncio.sleep(0)
     assert pool.name == "core"
+
+
+class Closing:
+    """A connection, or a channel of it, that is being closed: aio-pika knows no better word for it."""
+
+    is_closed = False
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def get_exchange(self, name: str, ensure: bool) -> None:
+        self.asked += 1
+        raise ChannelInvalidStateError("writer is None")
+
+
+async def test_a_report_on_a_channel_that_is_being_closed_ends_nothing() -> None:
+    runner = Runner(Worker(), Environment.read({"WORKER_POOL": "core"}))
+    runner._activity = channel = Closing()  # type: ignore[assignment]
+    await runner._report("draining")
+    assert channel.asked == 1
+
+
+async def test_a_call_on_a_channel_that_is_being_closed_is_lost() -> None:
+    line = _Line(None)  # type: ignore[arg-type]
+    line._channel = Closing()  # type: ignore[assignment]
+    with pytest.raises(_Lost):
+        await line.publish("core", "42", _question("42", b"", 1.0, None, None, 0.0, None, None).message(None, 1.0))
