@@ -84,9 +84,8 @@ class RemoteQueues:
         self._again: dict[RemoteQueue, int] = {}  # queues that need one of their own, not before this time
         self._asked: dict[RemoteQueue, tuple[int, int]] = {}
         """When the answer is looked for, in that order, and how many times RETRY_MS more it may take then."""
-        self._spans: dict[
-            RemoteQueue, int
-        ] = {}  # of what was not answered: how often RETRY_MS the next answer may take
+        self._spans: dict[RemoteQueue, int] = {}
+        """Of what was not answered: how many times RETRY_MS the next answer may take."""
         self._delayed: dict[RemoteQueue, None] = {}  # publishes wait for their owner's window
         self._held: dict[RemoteQueue, None] = {}  # publishes wait for the next turn
         self._shared: dict[Line, RemoteQueue] = {}  # consumers under a channel-wide limit

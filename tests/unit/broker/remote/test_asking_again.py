@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from clusterbroker.broker.queues.ticket import Ticket
@@ -28,7 +30,7 @@ def test_an_owner_that_is_always_slow_is_attached(answers_ms: int) -> None:
     """Each Attach makes the answer to the one before void: all were repeated too early for its answers."""
     pair, answers = asking(), dict[int, int]()
     while not pair.queue.attached and pair.now_ms < 30_000:
-        answers.update({gen: pair.now_ms + answers_ms for gen in gens(pair)})
+        answers.update(dict.fromkeys(gens(pair), pair.now_ms + answers_ms))
         pair.turn(later_ms=STEP_MS)
         for gen in [gen for gen, at_ms in answers.items() if at_ms <= pair.now_ms]:
             del answers[gen]
@@ -42,7 +44,7 @@ def test_each_repetition_may_take_twice_as_long() -> None:
         asked += [pair.now_ms for _ in gens(pair)]
         assert pair.remote_queues.next_wake_ms is not None
         pair.turn(later_ms=pair.remote_queues.next_wake_ms - pair.now_ms)
-    waited = [(later - before) // RETRY_MS for before, later in zip(asked, asked[1:], strict=False)]
+    waited = [(later - before) // RETRY_MS for before, later in pairwise(asked)]
     assert waited == [1, 2, 4, SPANS_MAX, SPANS_MAX, SPANS_MAX]
 
 
