@@ -125,6 +125,11 @@ class DelayQueue(Queue):
         """What waits comes to the log, transient messages too, and their numbers with them."""
         return False
 
+    @property
+    def keeps_times(self) -> bool:
+        """A delay counts from there."""
+        return True
+
     def accept_dead_letter(self, message: Message) -> None:
         self._append((message,), self.host.now_ms)
 

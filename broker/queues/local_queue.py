@@ -173,6 +173,11 @@ class LocalQueue(QueueHandle):
         """Whether one of them would never come to the log, which remembers others."""
         return self.ring.journaled and not self.ring.persists_all(messages)
 
+    @property
+    def keeps_times(self) -> bool:
+        """Whether what comes from a node has the time at which that took it, and not the owner's."""
+        return False
+
     def keeps_times_of(self, _: bytes) -> bool:
         """Whether messages of this producer have lived since they came to another queue."""
         return False

@@ -315,10 +315,10 @@ class Ingest:
 
     def _came(self, records: memoryview, anew: bool = True) -> list[Message]:
         """The messages of a frame. They live from now on, by the owner's clock: the sender's may show another time. Not
-        `anew`: they have lived since they came to another queue."""
-        now_ms = self._owned.host.now_ms
+        `anew`: they have lived since they came to another queue. A queue may keep all times as they came."""
+        queue, now_ms = self._owned.queue, self._owned.host.now_ms
         messages = [message for _, message, _, _ in read_records(records)]
-        return [taken_at(message, now_ms) for message in messages] if anew else messages
+        return [taken_at(message, now_ms) for message in messages] if anew and not queue.keeps_times else messages
 
     def _too_early(self, attachment: Attachment) -> bool:
         """Whether a message might be refused for want of room that nobody knows of yet, or get a seq that a client

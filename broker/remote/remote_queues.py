@@ -11,7 +11,8 @@ time of an Attach to a queue's owner:
     first use        an Attach for that queue alone
 
 An Attach is repeated, with a new gen, until each listed queue is answered by `Attached`. Needless repetitions do no
-harm: the owner forgets its knowledge of an older gen.
+harm: the owner forgets its knowledge of an older gen. But the answer to the former one is void then, so each repetition
+may take twice as long as the one before: an owner, or a link, that is always slow would never be attached otherwise.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 QUEUE_BYTES_MAX: Final = 8 << 20
 """With more than this not committed a queue is congested: whoever publishes to it waits until half of it is."""
 RETRY_MS: Final = 500
-"""So long an owner may take to answer an Attach."""
+"""So long an owner may take to answer the first Attach."""
+SPANS_MAX: Final = 8
+"""So many times as long the answer to a later one may take."""
 MISTAKEN_MS: Final = 1000
 """Before a queue over which something raised is asked again what it has to say."""
 PAUSE_MS: Final = 20
@@ -83,7 +86,10 @@ class RemoteQueues:
         self._linked: dict[str, None] = {}
         self._full: dict[str, None] = {}  # owners that need a complete Attach
         self._again: dict[RemoteQueue, int] = {}  # queues that need one of their own, not before this time
-        self._asked: dict[RemoteQueue, int] = {}  # deadline of the answer; in the order of deadlines
+        self._asked: dict[RemoteQueue, tuple[int, int]] = {}
+        """When the answer is looked for, in that order, and how many times RETRY_MS more it may take then."""
+        self._spans: dict[RemoteQueue, int] = {}
+        """Of what was not answered: how many times RETRY_MS the next answer may take."""
         self._delayed: dict[RemoteQueue, None] = {}  # publishes wait for their owner's window
         self._held: dict[RemoteQueue, None] = {}  # publishes wait for the next turn
         self._shared: dict[Line, RemoteQueue] = {}  # consumers under a channel-wide limit
@@ -145,6 +151,7 @@ class RemoteQueues:
     def _displace(self, queue: RemoteQueue) -> None:
         self._again.pop(queue, None)
         self._asked.pop(queue, None)
+        self._spans.pop(queue, None)
         self._delayed.pop(queue, None)
         self._held.pop(queue, None)
         if queue.entity.owner is not None:
@@ -162,6 +169,7 @@ class RemoteQueues:
         self._full.pop(node, None)
         for queue in self._owned.get(node, {}).values():
             self._asked.pop(queue, None)
+            self._spans.pop(queue, None)
             if queue.attached:
                 queue.detach()
 
@@ -270,10 +278,14 @@ class RemoteQueues:
             except Exception as error:
                 self.host.link_stumbled(outbox.owner, error)
         while self._asked:
-            queue, deadline_ms = next(iter(self._asked.items()))
-            if deadline_ms > now_ms:
+            queue, (look_ms, spans) = next(iter(self._asked.items()))
+            if look_ms > now_ms:
                 break
-            self.attach_again(queue)
+            if spans:
+                self._wait_for(queue, spans, now_ms)
+            else:
+                self._spans[queue] = min(2 * self._spans.get(queue, 1), SPANS_MAX)
+                self.attach_again(queue)
         if self._full and not self._owing():  # a complete Attach speaks for all queues of an owner
             full, self._full = self._full, {}
             for owner in full:
@@ -289,7 +301,7 @@ class RemoteQueues:
             return None
         times = [*self._again.values()]
         if self._asked:
-            times.append(next(iter(self._asked.values())))
+            times.append(next(iter(self._asked.values()))[0])
         return min(times, default=None)
 
     def _attach_all(self, owner: str, now_ms: int) -> None:
@@ -342,9 +354,13 @@ class RemoteQueues:
                 self.host.send(node, attach)
 
     def _ask(self, queue: RemoteQueue, now_ms: int) -> AttachedQueue:
-        self._asked.pop(queue, None)
-        self._asked[queue] = now_ms + RETRY_MS
+        self._wait_for(queue, self._spans.get(queue, 1), now_ms)
         return queue.attachment()
+
+    def _wait_for(self, queue: RemoteQueue, spans: int, now_ms: int) -> None:
+        """All are looked at after the same time, so that they stay in order."""
+        self._asked.pop(queue, None)
+        self._asked[queue] = now_ms + RETRY_MS, spans - 1
 
     # -- what owners say --------------------------------------------------------------------------------------
 
@@ -374,6 +390,7 @@ class RemoteQueues:
         queue.on_attached(message)
         if queue.attached:
             self._asked.pop(queue, None)
+            self._spans.pop(queue, None)
 
     def _detach(self, queue: RemoteQueue, message: Detach) -> None:
         if (message.epoch, message.gen) == (queue.entity.epoch, queue.gen):

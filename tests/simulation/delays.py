@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.simulation.machine import DRIFT_MAX, EPOCH_MS, OFFSET_MS_MAX
 from tests.simulation.publishers import NamedPublisher, Route
 from tests.simulation.sockets import Socket
 from tests.simulation.workload import DELAYED, DELAYING, DUE
@@ -35,12 +34,6 @@ class Delayer(NamedPublisher):
             asks = self._asks[sequence] = self.rng.choice(({"x-delay": wait_ms}, {"x-deliver-at": at_ms}))
         self._tag_of[self._tags + 1] = sequence
         body = b"%s:%d" % (self.name.encode(), sequence)
-        least_ms = min((*(site.now_ms() for site in self.world.sites.values()), self._newcomers_ms))
-        due_ms = asks["x-deliver-at"] if "x-deliver-at" in asks else least_ms + asks["x-delay"]
-        self.world.checkers.delayed(body, due_ms, TARGETS[key], exact="x-deliver-at" in asks)
+        due_ms = asks["x-deliver-at"] if "x-deliver-at" in asks else now_ms + asks["x-delay"]
+        self.world.checkers.delayed(body, due_ms, TARGETS[key], exact="x-deliver-at" in asks and due_ms > now_ms)
         return self.put(socket, exchange, key, {"x-producer": self.name, "x-seq": sequence, **asks}, queues, body)
-
-    @property
-    def _newcomers_ms(self) -> int:
-        """No clock of a member that is yet to come is behind this."""
-        return int(EPOCH_MS - OFFSET_MS_MAX + self.world.schedule.now_s * 1000 * (1 - DRIFT_MAX))

@@ -13,26 +13,28 @@ if TYPE_CHECKING:
     from tests.simulation.site import Site
 
 
-ORDER_AT_ONE_TIME = False
-"""Whether I37 is on: seed 1004 (`--pipeline delays`) violates it, and is not read yet."""
-
-
 class Delaying(Checker):
     """Remembers what was asked for."""
 
     def __init__(self, history: Any) -> None:
         super().__init__(history)
         self.due_ms: dict[bytes, int] = {}
-        """Not before this time; of a delay: that and the earliest of all clocks when it was published."""
+        """Not before this time; of a delay: that and the clock of the publisher's node when it was sent, or was sent
+        again at the earliest."""
         self.exact: set[bytes] = set()
-        """Due at that very time."""
+        """Due at that very time: it was never over by the clock of a node that the message was sent to. What is over is
+        due when that node takes it."""
         self.targets: dict[bytes, tuple[str, ...]] = {}
+        self._known: set[bytes] = set()
 
     def delayed(self, body: bytes, due_ms: int, targets: tuple[str, ...], exact: bool) -> None:
         self.due_ms[body] = min(due_ms, self.due_ms.get(body, due_ms))
         self.targets[body] = targets
-        if exact:
+        if exact and body not in self._known:
             self.exact.add(body)
+        elif not exact:
+            self.exact.discard(body)
+        self._known.add(body)
 
 
 class I35NotEarly(Delaying):
@@ -62,15 +64,15 @@ class I36NoneLost(Delaying):
 
 
 class I37DueOrder(Delaying):
-    """What has the same due time comes to a queue that refuses nothing, and is the only one behind its key, in the
-    order of publishing."""
+    """What has the same due time, and was published before it, comes to a queue that refuses nothing, and is the only
+    one behind its key, in the order of publishing."""
 
     def __init__(self, history: Any) -> None:
         super().__init__(history)
         self._last: dict[int, int] = {}
 
     def committed(self, site: Site, queue_id: int, records: list[Written]) -> None:
-        if not ORDER_AT_ONE_TIME or self.history.queue_name(queue_id) != DUE[0]:
+        if self.history.queue_name(queue_id) != DUE[0]:
             return
         places = self.history.places[queue_id]
         for record in records:

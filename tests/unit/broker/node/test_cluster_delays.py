@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from clusterbroker.broker.wire.amqp091 import methods as m
@@ -46,7 +48,8 @@ def test_an_owner_that_dies_at_any_time_neither_loses_nor_doubles(step_ms: int) 
     assert bodies(survivor(cluster, owner_name).consume("q")) == [b"1", b"3", b"2", b"0"]
 
 
-def test_a_due_time_is_that_of_the_publish_whoever_owns_the_queue() -> None:
+@pytest.mark.parametrize("number", [{}, {"x-producer": "p", "x-seq": 1}])
+def test_a_due_time_is_that_of_the_publish_whoever_owns_the_queue(number: dict[str, Any]) -> None:
     """Published while no owner answers: it is due when it was."""
     cluster = Cluster("a", "b", "c")
     wire(cluster["a"].client())
@@ -59,7 +62,7 @@ def test_a_due_time_is_that_of_the_publish_whoever_owns_the_queue() -> None:
         if other != owner:
             cluster.unlink(owner, other)
             cluster.cuts.add(tuple(sorted((owner, other))))  # type: ignore[arg-type]
-    sender.publish("later", "k", b"x", headers={"x-delay": 4000})
+    sender.publish("later", "k", b"x", headers={"x-delay": 4000, **number})
     cluster.wait(1000)
     cluster.kill(owner)
     cluster.wait(began_ms + 3900 - sender.world.now_ms)
