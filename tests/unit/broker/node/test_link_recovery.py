@@ -306,7 +306,8 @@ def test_a_link_that_was_attached_as_often_as_its_numbers_last_is_refused(cluste
     at = owner(cluster).name if where == "owner" else others(cluster)[0]
     known = Sender(cluster, at).attachment.link
     for site in cluster.running:
-        site.node.map.link.__self__._put(replace(known, attach=ATTACHES_MAX))
+        links: Any = site.node.map.link
+        links.__self__._put(replace(known, attach=ATTACHES_MAX))
     again = Sender(cluster, at, resumes=True)
     assert isinstance(again.answers[0].error, LimitReached)
     other = Sender(cluster, at, name="other")
