@@ -102,6 +102,7 @@ def test_a_worker_that_comes_late_is_one_too_many_and_ends(node: PoolNodes, serv
         assert node.processes().keys() == {answer["worker"]} == {row["id"] for row in node.workers()}
 
 
+@pytest.mark.matrix
 def test_a_list_that_is_empty_by_mistake_ends_in_one_worker(node: PoolNodes, service: Docker) -> None:
     """The launch is closed, so its worker is fenced: it answers nothing more, and ends when the list has it again."""
     node.declare()

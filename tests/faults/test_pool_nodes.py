@@ -118,6 +118,7 @@ class _At(PoolNodes):
 # -- fault 2: frozen and thawed ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix
 def test_a_controller_that_freezes_and_thaws_leaves_one_worker_each(three: PoolNodes) -> None:
     three.declare("frozen")
     lost = eventually("a controller", lambda: three.owner("frozen-orphan"))
@@ -199,6 +200,7 @@ def test_workers_outlive_a_rolling_restart(three: PoolNodes) -> None:
 # -- fault 8: all at once ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix
 def test_requests_outlive_the_end_of_all_nodes_and_workers(three: PoolNodes) -> None:
     """As a power cut ends them: nodes, foremen and workers, with requests held and waiting."""
     three.declare("cut")

@@ -83,6 +83,7 @@ def test_pods_that_others_evict_or_remove_are_replaced(node: PoolNodes, service:
         eventually("one is left", lambda: [row["id"] for row in node.workers()] == workers[-1:])
 
 
+@pytest.mark.matrix
 def test_a_namespace_that_cannot_be_written_is_what_callers_hear(node: PoolNodes, service: Pods) -> None:
     node.declare(start_failures_max=2)
     with node.caller() as caller:

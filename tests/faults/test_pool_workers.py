@@ -109,6 +109,7 @@ def test_workers_that_all_die_are_started_so_often_and_others_are_untouched(node
     node.api("DELETE", f"pools/%2F/{pool}other?force=true")
 
 
+@pytest.mark.matrix
 def test_a_request_that_every_worker_dies_of_is_answered_and_kept(node: PoolNodes, pool: str) -> None:
     node.declare(pool, delivery_limit=2)
     log = node.fleet.node("a").log
@@ -129,6 +130,7 @@ def _starts(log: Path, pool: str) -> int:
 # -- fault 14: a hostile client ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix
 def test_a_flood_of_keys_is_bounded_and_others_are_served(node: PoolNodes, pool: str) -> None:
     """All of them are answered: `no_capacity`, or at the end of their time. 100,000 in the tier `all`."""
     node.declare(pool, "noop", max_groups=GROUPS_MAX, request_ttl_ms=2000)

@@ -37,6 +37,7 @@ they knew before it; and what an owner had written and not committed counted as 
 
 
 @pytest.mark.campaign
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", FORGETFUL)
 def test_false_alarms(seed: int) -> None:
     assert run(seed, pipeline=("batches", "stream", "leases")).counts["leases"] > 0

@@ -11,7 +11,7 @@ import pytest
 
 from clusterbroker.broker.pools.facts import Settings
 from tests.budget import campaign
-from tests.simulation.pools.bugs import FOUND_IN, Bug
+from tests.simulation.pools.bugs import FOUND_IN, Bug, starved_keys_wait_their_turn
 from tests.simulation.pools.checkers import Violation
 from tests.simulation.pools.run import LOADS, many_keys, run
 from tests.simulation.pools.world import World
@@ -19,6 +19,8 @@ from tests.simulation.pools.world import World
 pytestmark = pytest.mark.campaign
 
 SEEDS = 30
+DEAR = {starved_keys_wait_their_turn}
+"""Some seconds each; with a commit a sixth of them."""
 
 
 def test_fresh_seeds_within_the_budget() -> None:
@@ -26,7 +28,9 @@ def test_fresh_seeds_within_the_budget() -> None:
     assert sum(report.acked for report in reports) > 0, "something was done"
 
 
-@pytest.mark.parametrize("scenario", LOADS)
+@pytest.mark.parametrize(
+    "scenario", [pytest.param(load, marks=() if load == "steady" else pytest.mark.matrix) for load in LOADS]
+)
 def test_each_load(scenario: str) -> None:
     report = run(7, scenario)
     assert report.launches > 0
@@ -36,6 +40,7 @@ def test_a_seed_gives_the_same_run_again() -> None:
     assert run(5, "steady") == run(5, "steady")
 
 
+@pytest.mark.matrix
 @pytest.mark.long
 def test_a_thousand_keys_once() -> None:
     """Room for a hundred: the others come by turns, and all are served."""
@@ -48,7 +53,9 @@ def test_a_thousand_keys_once() -> None:
     assert world.counts["acked"] == 1_000
 
 
-@pytest.mark.parametrize("bug", FOUND_IN, ids=lambda bug: bug.__name__)
+@pytest.mark.parametrize(
+    "bug", [pytest.param(bug, id=bug.__name__, marks=pytest.mark.matrix if bug in DEAR else ()) for bug in FOUND_IN]
+)
 def test_a_bug_that_is_put_in_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)
     for seed in range(SEEDS):

@@ -47,6 +47,7 @@ def test_fresh_seeds_within_the_budget() -> None:
     assert sum(report.acked for report in reports) > 0, "something was done"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_each_scenario(scenario: str) -> None:
     report = run(1, scenario)
@@ -63,6 +64,7 @@ def test_bugs_of_the_design_page_are_all_put_in() -> None:
     assert known >= set(PAGE.values())
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("bug", FOUND_IN, ids=lambda bug: bug.__name__)
 def test_a_bug_that_is_put_in_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario, first = FOUND_IN[bug]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import types
 import typing
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -50,6 +51,10 @@ def other_records(queue_id: int, epoch: int) -> bytes:
     return bytes(writer.span(start, writer.size))
 
 
+fields_of = cache(msgspec.structs.fields)
+"""Its types are found by names: as dear as the frame is."""
+
+
 class Hostile:
     """Makes up frames. `spared`: a queue that it never takes anything from by right."""
 
@@ -70,8 +75,8 @@ class Hostile:
         queues = [queue for queue in self.node.map.queues("/") if not (may_spare and queue.queue_id == self.spared)]
         self.queue = self.random.choice(queues)
         payload = self._payload()
-        fields = [self._field(field.name, field.type) for field in msgspec.structs.fields(kind)]
-        for at, field in enumerate(msgspec.structs.fields(kind)):
+        fields = [self._field(field.name, field.type) for field in fields_of(kind)]
+        for at, field in enumerate(fields_of(kind)):
             if field.name == "parts" and isinstance(fields[at], list) and self.random.random() < 0.8:
                 fields[at] = self._filled(fields[at], payload)
         if kind is p.Ask and self.random.random() < 0.9:  # a word makes the question one about a lease
@@ -142,7 +147,7 @@ class Hostile:
             return None
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             tag = [kind.__struct_config__.tag] if isinstance(kind.__struct_config__.tag, str) else []
-            return tag + [self._field(field.name, field.type) for field in msgspec.structs.fields(kind)]
+            return tag + [self._field(field.name, field.type) for field in fields_of(kind)]
         if kind is bytes:
             return self.random.choice((b"p", b"x" * 1024, b"", b"\0dead"))
         if kind is str:

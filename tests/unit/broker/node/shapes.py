@@ -529,5 +529,6 @@ COSTLY = {
     what_many_channels_hold_returns, a_queue_with_very_many_consumers_is_deleted,
     a_vhost_with_very_much_in_it_is_deleted, a_queue_with_very_many_bindings_is_deleted,
     a_large_message_to_many_queues, keys_that_cost_nearly_all_that_they_may, behind_a_declaration, letters_of_a_fanout,
+    everything_is_rejected_at_once, letters_as_large_as_they_may_be, a_chain_of_dead_letters,
 }  # fmt: skip
 """Most of a second to build, or more."""

@@ -73,6 +73,7 @@ def test_what_a_full_queue_refuses_holds_up_no_other(world: World, refused: int)
     assert delaying(world).ring.ready == 0
 
 
+@pytest.mark.long
 def test_one_of_two_targets_that_refuses_holds_up_no_other(world: World) -> None:
     """Each message goes to both."""
     client = full(world, "k")
@@ -125,6 +126,7 @@ def turns_until_fired(world: World, client: Client, headers: dict[str, Any]) -> 
     return turns
 
 
+@pytest.mark.long
 def test_a_turn_is_bounded_by_the_bytes_of_headers(world: World) -> None:
     client = world.client()
     light = turns_until_fired(world, client, {"x-delay": 1000})
@@ -134,6 +136,7 @@ def test_a_turn_is_bounded_by_the_bytes_of_headers(world: World) -> None:
     assert turns_until_fired(world, client, {"x-delay": text, **heavy()}) >= light + 20
 
 
+@pytest.mark.long
 def test_so_is_the_first_reading_of_a_new_owner(world: World) -> None:
     client = world.client()
     client.ask(m.ConfirmSelect())

@@ -146,6 +146,7 @@ def test_a_queue_at_rest_does_nothing(world: World) -> None:
     assert world.node.next_wake_ms is None
 
 
+@pytest.mark.long
 def test_very_many_at_once_do_not_stand_in_memory(world: World) -> None:
     client, many = world.client(), 5 * HELD_MAX
     numbers = [b"%d" % number for number in range(many)]
