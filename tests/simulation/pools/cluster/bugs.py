@@ -20,6 +20,7 @@ from clusterbroker.broker.node.dead_letters import DeadLetters
 from clusterbroker.broker.pools import policy as policy_module
 from clusterbroker.broker.pools.fleet import Fleet
 from clusterbroker.broker.pools.group_queue import GroupQueue
+from clusterbroker.broker.pools.suspects import Suspects
 from clusterbroker.broker.queues.dead_lettering.replicated import Dead, ReplicatedDeadLetters
 from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.queues.ticket import Ticket
@@ -180,6 +181,11 @@ def foreman_acts_without_lease(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Foreman, "view", lambda self, hand: View(view(self, hand).launches, True, None))
 
 
+def suspects_handed_out_together(patch: pytest.MonkeyPatch) -> None:
+    """A consumer that holds a suspect gets more, as far as its prefetch goes."""
+    patch.setattr(Suspects, "holds_none", lambda _self, _member: True)
+
+
 FOUND_IN: Final[dict[Bug, tuple[str, int]]] = {
     launch_without_the_epochs_guard: ("controllers", 1),
     revoke_without_the_epochs_guard: ("controllers", 1),
@@ -194,7 +200,8 @@ FOUND_IN: Final[dict[Bug, tuple[str, int]]] = {
     idle_clocks_of_a_take_over_are_zero: ("controllers", 0),
     readiness_of_a_former_launch: ("hangs", 0),
     credential_valid_after_revoke: ("operators", 0),
-    foreman_acts_without_lease: ("places", 24),
+    foreman_acts_without_lease: ("places", 4),
+    suspects_handed_out_together: ("company", 0),
 }
 """Scenario, and the seed to begin with. With the seven of `tests/simulation/pools/bugs.py` these are all of the design
-page's but one: suspects handed out together."""
+page's."""

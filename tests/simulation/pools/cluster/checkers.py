@@ -15,12 +15,13 @@ from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.changes import LaunchChanged
 from clusterbroker.cluster.wiring.map import Applied
-from tests.simulation.pools.checkers import MINUTE_S, STARTS_MAX, require
+from tests.simulation.pools.checkers import STARTS_MAX, require
 
 if TYPE_CHECKING:
     from .agents import Process, Request
     from .world import World
 
+MINUTE_MS: Final = 60_000
 DEADLINE_SLACK_MS: Final = 2_500
 """Clocks of two nodes differ by so much, with a turn and a delivery."""
 FENCE_MS: Final = 18_000
@@ -55,7 +56,7 @@ class Checkers:
         """Queue -> (epoch, since when, launches then)."""
         self._events_ms: dict[str, deque[int]] = defaultdict(lambda: deque(maxlen=100))
         """Key -> when workers got or settled its requests."""
-        self._starts: dict[str, deque[tuple[float, int]]] = defaultdict(deque)
+        self._starts: dict[str, deque[tuple[int, int]]] = defaultdict(deque)
         self._starts_epoch = 0
         self._ended_ms: dict[str, list[int]] = defaultdict(list)
         self._extra_ms: dict[str, int] = {}
@@ -66,6 +67,8 @@ class Checkers:
         self._left: str = ""
         self._guarded = True
         self._active: dict[str, int] = {}
+        self._suspects: set[int] = set()
+        """Numbers of requests with which a worker was lost."""
 
     @property
     def _now_ms(self) -> int:
@@ -156,10 +159,11 @@ class Checkers:
         if epoch != self._starts_epoch:
             self._starts_epoch = epoch
             self._starts.clear()
-        starts, now_s, active = self._starts[key], self._now_ms / 1000, self._active[key]
-        starts.append((now_s, active))
+        # the policy counts by when it orders, not by when the log has it
+        starts, at_ms, active = self._starts[key], self._world.nodes.proposed_ms, self._active[key]
+        starts.append((at_ms, active))
         self._active[key] += 1
-        while starts[0][0] <= now_s - MINUTE_S:
+        while starts[0][0] <= at_ms - MINUTE_MS:
             starts.popleft()
         peak = max(before for _, before in starts) + 1
         again = len(starts) - (peak - starts[0][1])
@@ -251,11 +255,12 @@ class Checkers:
 
     def handed(self, request: Request, process: Process) -> None:
         """I2: no request reaches another key's worker. I5: nothing is handed to a revoked worker. I1: nothing is handed
-        out after its time."""
+        out after its time. And rule 35."""
         require(request.key == process.spec.key, f"I2: a request of {request.key!r} comes to {process.spec.key!r}")
         self._fenced(process, "gets a request")
         late_ms = self._now_ms - request.deadline_ms
         require(late_ms < DEADLINE_SLACK_MS, f"I1: request {request.number} is handed out {late_ms} ms after its time")
+        self._check_alone(request, process)
         self._events_ms[request.key].append(self._now_ms)
 
     def _fenced(self, process: Process, what: str) -> None:
@@ -265,8 +270,19 @@ class Checkers:
             f"I5: {process.spec.worker_id} {what}, and its node knows that it is revoked",
         )
 
+    def _check_alone(self, request: Request, process: Process) -> None:
+        """Rule 35: a request with which a worker was lost is handed to one that holds nothing, and nothing is handed
+        out beside it, until it has ended."""
+        if not self._world.checks_suspects:
+            return
+        beside = [other.number for other in process.held.values()]
+        together = [number for number in (request.number, *beside) if number in self._suspects]
+        what = f"{process.spec.worker_id} gets request {request.number} beside {beside}"
+        require(not beside or not together, f"rule 35: {what}, and workers were lost with {together}")
+
     def returned(self, request: Request, process: Process) -> None:
         """A worker lost its connection with it."""
+        self._suspects.add(request.number)
 
     def acknowledged(self, request: Request, process: Process) -> None:
         """I5: a revoked worker settles nothing."""
@@ -393,7 +409,8 @@ class Checkers:
 
     def ends(self) -> None:
         """I1: every accepted request has ended in one of: answered by a worker, answered dead. It is answered dead once
-        at most, and answered once in all unless an acknowledgement may have been lost."""
+        at most, and answered once in all unless an acknowledgement may have been lost. Rule 35: the guilty
+        alone reach their limit."""
         for request in self._world.requests:
             what = f"I1: request {request.number} of {request.key!r}"
             answers = request.oks + len(request.errors)
@@ -402,3 +419,5 @@ class Checkers:
             require(len(request.errors) <= 1, f"{what} is answered dead {len(request.errors)} times: {request}")
             require(answers <= 1 or request.doubts > 0, f"{what} is answered {answers} times: {request}")
             require(request.oks <= len(request.handed), f"{what} is answered by nobody: {request}")
+            innocent = self._world.checks_suspects and not request.poison
+            require(not innocent or "delivery_limit" not in request.errors, f"rule 35: {what} dies of another's guilt")

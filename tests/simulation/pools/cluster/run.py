@@ -168,6 +168,13 @@ def poison(world: World, rng: random.Random) -> None:
         owners(world, rng)
 
 
+def company(world: World, rng: random.Random) -> None:
+    """Some requests kill who computes them, and workers hold several; nodes are well."""
+    world.poison = 0.1
+    world.checks_suspects = True
+    world.service = (200, 1_500)
+
+
 def operators(world: World, rng: random.Random) -> None:
     """Words about keys, amid long work: workers are retired with what they hold."""
     world.service = (50, 6_000)
@@ -188,7 +195,7 @@ def everything(world: World, rng: random.Random) -> None:
 
 SCENARIOS: Final[dict[str, Faults]] = {
     faults.__name__: faults
-    for faults in (controllers, owners, places, drivers, hangs, idle, pauses, poison, operators, everything)
+    for faults in (controllers, owners, places, drivers, hangs, idle, pauses, poison, company, operators, everything)
 }
 
 
@@ -222,7 +229,7 @@ def _settings(rng: random.Random, scenario: str) -> PoolSettings:
         unbind_delay_s=rng.choice((0, 1, 2, 4)) if quick else rng.choice((2, 4)),
         stop_delay_s=rng.choice((0, 1)) if quick else rng.choice((0, 3)),
         max=rng.choice((1, 2, 3)),
-        prefetch=1 if scenario in ("poison", "everything") else rng.choice((1, 1, 3)),
+        prefetch=3 if scenario == "company" else 1 if scenario in ("poison", "everything") else rng.choice((1, 1, 3)),
         start_timeout_s=6,
         start_failures_max=3,
         grace_s=rng.choice((1, 3)),

@@ -63,6 +63,8 @@ class World:
         """Chances: a worker never consumes, hears no TERM; a request kills its worker."""
         self.checks_waiting = False
         """Nodes are well all the time, and so are places: I8 holds at each moment."""
+        self.checks_suspects = False
+        """Nodes are well, and workers hold several requests: rule 35 holds at each moment."""
         self.counts: Counter[str] = Counter()
         self.disturbed_ms = 0
         """When something failed last."""
