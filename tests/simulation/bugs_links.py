@@ -100,11 +100,9 @@ def waiting_is_forgotten() -> None:
 @mutation("what becomes due together leaves in no order", pipeline=DELAYS)
 def due_backwards() -> None:
     from clusterbroker.broker.delay.delay_queue import DelayQueue
-    from tests.simulation.checkers import delaying
 
     def make(take: Any) -> Any:
         def backwards(self: Any, letters: Any, now_ms: int) -> bool:
-            delaying.ORDER_AT_ONE_TIME = True
             found = bool(take(self, letters, now_ms))
             self._taken.reverse()
             return found

@@ -7,16 +7,13 @@ to have been handed over before, I10.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from tests.simulation.checkers.history import Checker
 
 if TYPE_CHECKING:
     from tests.simulation.links import LinkReceiver
     from tests.simulation.sockets import Socket
-
-ORDER_BEHIND_RETURNS: Final = False
-"""Whether I34 holds also where a link's client has not heard of what its link held."""
 
 
 class I31HeldByOneLink(Checker):
@@ -72,8 +69,10 @@ class I33NothingHeld(Checker):
 
 
 class I34LinkOrder(Checker):
-    """L8: per sender and queue the order in which a link's program first has its messages is the order of publishing.
-    Of a queue with one receiver: what one link gives back another one may have behind later messages."""
+    """L8: per sender the order in which the program of a queue's only client first has its messages is the order of
+    publishing. With a second client of the queue there is no such promise: what a link or a poller had, or was to have
+    when its node died, returns, and comes first to the other one behind what that had meanwhile. Nor behind a gap
+    (`History.keeps_order`)."""
 
     def __init__(self, history: Any) -> None:
         super().__init__(history)
@@ -83,9 +82,14 @@ class I34LinkOrder(Checker):
     def link_heard(self, receiver: LinkReceiver, body: bytes) -> None:
         queue = receiver.queue
         publisher, _, number = body.rpartition(b":")
-        if (queue, body) in self._known or len(self.history.receivers[queue]) > 1 or not ORDER_BEHIND_RETURNS:
+        if (queue, body) in self._known or not self._is_promised(receiver, publisher):
             return
         self._known.add((queue, body))
         last = self._last.get((queue, publisher), 0)
         self.require(int(number) > last, f"{body!r} of {queue} comes first to {receiver.name} after number {last}")
         self._last[queue, publisher] = int(number)
+
+    def _is_promised(self, receiver: LinkReceiver, publisher: bytes) -> bool:
+        queue = receiver.queue
+        clients = [actor for actor in self.world.actors if getattr(actor, "queue", "") == queue]
+        return clients == [receiver] and self.history.keeps_order(queue) and self.world.goes_on_in_order(publisher)
