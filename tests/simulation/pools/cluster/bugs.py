@@ -200,7 +200,7 @@ FOUND_IN: Final[dict[Bug, tuple[str, int]]] = {
     idle_clocks_of_a_take_over_are_zero: ("controllers", 0),
     readiness_of_a_former_launch: ("hangs", 0),
     credential_valid_after_revoke: ("operators", 0),
-    foreman_acts_without_lease: ("places", 4),
+    foreman_acts_without_lease: ("places", 24),
     suspects_handed_out_together: ("company", 0),
 }
 """Scenario, and the seed to begin with. With the seven of `tests/simulation/pools/bugs.py` these are all of the design
