@@ -30,6 +30,7 @@ from clusterbroker.broker.queues.attributes import LINK_ATTACH, LINK_WITHDRAWN
 from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
 from clusterbroker.broker.queues.modification import Modification
 from clusterbroker.broker.queues.ring import RemoteConsumer, Ring
+from clusterbroker.broker.queues.stumble import Unfit
 from clusterbroker.journal.ranges import ranges_of
 
 if TYPE_CHECKING:
@@ -369,7 +370,11 @@ class Holding:
             _, link, then = self._asked.popleft()
             then(self._told(link))
         for consumer in self.consumers.values():
-            consumer.pour(now_ms)
+            try:
+                consumer.pour(now_ms)
+            except Unfit as unfit:  # the link ends, and the others wait for its next attach
+                self.give_back(queue.ring.release_link(consumer.holding, unfit.seq, unfit.seq), FAILED)
+                queue.host.soon(unfit.end)
             consumer.grant()
 
     def _return(self, seqs: Sequence[int], modification: Modification, begun: Unfinished | None) -> None:

@@ -30,6 +30,7 @@ class LinkConsumer(Holder):
     gap: int
     numbered: bytes
     shift: int
+    message_max: int
     @property
     def has_credit(self) -> bool: ...
     @property

@@ -19,7 +19,7 @@ from clusterbroker.broker.wire.amqp10.values cimport put_uint
 from clusterbroker.broker.wire.big_endian cimport put8, put16, put32, put_all
 from clusterbroker.journal.record cimport Message, address_size, address_start, payload_size, payload_start
 
-from clusterbroker.broker.queues.stumble import Stumble
+from clusterbroker.broker.queues.stumble import Stumble, Unfit
 
 cdef enum:
     BASIC = 0  # broker/content/formats.py
@@ -226,6 +226,7 @@ cdef class LinkConsumer(Holder):
     cdef public uint16_t gap
     cdef public bytes numbered
     cdef public int64_t shift
+    cdef public uint64_t message_max  # bytes of a message that the client takes (2.7.3); 0: all there are
     cdef Translation translation  # made for the first message that needs it
     cdef prefix *known
     cdef bytes known_address
@@ -295,13 +296,17 @@ cdef class LinkConsumer(Holder):
                   int64_t now_ms) except -1:
         cdef SessionLedger session = self.session
         cdef uint64_t tag
-        cdef bint alike = not redelivered and not delivery_count and self.begins_alike(message)
+        cdef bint alike = (
+            not redelivered and not delivery_count and not self.message_max and self.begins_alike(message)
+        )
         cdef Message readable = message
         cdef header_parts parts
         cdef uint64_t before, begins
         if not alike and (message.format != SECTIONS or not split(message, &parts)):
             readable = in_sections(self, seq, message)
             split(readable, &parts)
+        if self.message_max:
+            self.check_size(readable, &parts, seq, delivery_count, now_ms)
         if self.settled:
             tag = session.next_tag
             session.next_tag = tag + 1
@@ -320,6 +325,18 @@ cdef class LinkConsumer(Holder):
         if redelivered:
             session.redelivered += 1
         return self.settled
+
+    cdef int check_size(self, Message message, const header_parts *parts, uint64_t seq, uint16_t delivery_count,
+                        int64_t now_ms) except -1:
+        # as it is written, which is seldom known without writing it
+        cdef uint64_t size = HEADER_MAX + 12 + parts.entries + self.own_annotations(message)
+        size += payload_size(message) - parts.rest
+        if size > self.message_max:
+            size = len(self.content(seq, message, delivery_count, now_ms))
+        if size > self.message_max:
+            self.active = False
+            raise Unfit(seq, self.owner, f"message {seq}: it has {size} bytes, and the link takes {self.message_max}")
+        return 0
 
     cdef bint begins_alike(self, Message message) noexcept:
         # whether its delivery differs in nothing but its numbers from the last usual one, up to the message's own bytes

@@ -25,7 +25,13 @@ from clusterbroker.broker.pools.credentials import launch_of
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.link_held import NO_LINK, link_name
 from clusterbroker.broker.queues.watch import Delivery, Watch
-from clusterbroker.broker.wire.amqp10.errors import RESOURCE_DELETED, RESOURCE_LOCKED, UNAUTHORIZED, LinkError
+from clusterbroker.broker.wire.amqp10.errors import (
+    MESSAGE_SIZE,
+    RESOURCE_DELETED,
+    RESOURCE_LOCKED,
+    UNAUTHORIZED,
+    LinkError,
+)
 from clusterbroker.broker.wire.amqp10.performatives import OUTCOMES, UINT_MAX, Attach, Composite, Flow, Released, Source
 from clusterbroker.broker.wire.amqp10.serials import SERIALS, room
 from clusterbroker.journal.record import Message
@@ -34,6 +40,8 @@ if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
     from clusterbroker.broker.node.link_recovery import Attachment
 
+SECTIONS_BYTES: Final = 1 << 20
+"""Header and annotations are smaller."""
 Queue = QueueHandle | BrowseReader | StreamReader
 """What a link receives from."""
 
@@ -106,6 +114,12 @@ class ReceiverLink:
         """Drains that were begun: the last one asks, and no other."""
         self.credit = LinkConsumer(queue.ring, session.ledger, self.handle, self.settled, priority, self)
         self.credit.gap = queue.entity.gap_epoch % GAPS
+        self._limit_size(attach)
+
+    def _limit_size(self, attach: Attach) -> None:
+        """The client takes messages up to this size (2.7.3). A limit that none here reaches costs nothing."""
+        most, largest = attach.max_message_size or 0, self.session.access.node.options.message_bytes_max
+        self.credit.message_max = most if most < largest + SECTIONS_BYTES else 0
 
     # -- credit
 
@@ -311,6 +325,10 @@ class ReceiverLink:
         text = f"{where} was read to its end" if self.reads_to_an_end else f"{where} is deleted"
         self.session.cut(self, LinkError(RESOURCE_DELETED, text))
 
+    def unfit(self, why: str) -> None:
+        """A message is larger than the client takes: the link ends, others may have it (decision 054)."""
+        self.session.cut(self, LinkError(MESSAGE_SIZE, f"queue '{self.queue.name}': {why}"))
+
     def failed(self, refusal: Refusal) -> None:
         self.session.cut(self, link_error(refusal))
 
@@ -380,6 +398,7 @@ class ReceiverLink:
         self.rcv_second = attach.rcv_settle_mode == 1
         self.settled = attach.snd_settle_mode == 1
         self.credit.move(session.ledger, self.handle, self.settled)
+        self._limit_size(attach)
         self.initial_count = self.delivery_count
         self.attached = True
         self.told_active = None

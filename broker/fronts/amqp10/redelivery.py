@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from clusterbroker.broker.access.readers import RangeReader
@@ -45,6 +46,9 @@ class Resumed(Protocol):
         """More can be sent."""
 
     def takes(self, outcome: Composite) -> bool: ...
+
+    def unfit(self, why: str) -> None:
+        """It cannot be handed what is next, and ends."""
 
 
 class Item(NamedTuple):
@@ -129,6 +133,13 @@ class Redelivery:
                 node.setting_aside.work(queue, queue.requeue, seq, False)
                 return True
             content = credit.content(seq, message, credit.ring.delivery_count(seq), node.now_ms)
+            if 0 < credit.message_max < len(content):
+                self._items.popleft()
+                node.setting_aside.work(queue, queue.requeue, seq, True)
+                self.waits = True  # for the end
+                why = f"message {seq}: it has {len(content)} bytes, and the link takes {credit.message_max}"
+                node.soon(partial(link.unfit, why))
+                return False
             if not item.is_new:
                 state, offset = resumed_at(content, item.place) if item.place is not None else (BEGINNING, 0)
                 content = content[offset:]

@@ -39,7 +39,7 @@ class ResumingReceiver(Receiver):
     def __init__(
         self, session: Session, queue: str, name: str, unsettled: dict[bytes, Any] | None, *, timeout: int = 0,
         incomplete: bool = False, second: bool = False, waits: bool = True, policy: str = "session-end",
-        lasting: bool = False, **fields: Any,
+        lasting: bool = False, max_message_size: int | None = None, **fields: Any,
     ) -> None:  # fmt: skip
         self.session, self.name, self.handle, self.count = session, name, session.handle(), 0
         source = Source(
@@ -48,7 +48,7 @@ class ResumingReceiver(Receiver):
         session.say(
             Attach(
                 name=name, handle=self.handle, role=True, rcv_settle_mode=int(second), source=source, target=Target(),
-                unsettled=unsettled, incomplete_unsettled=incomplete,
+                unsettled=unsettled, incomplete_unsettled=incomplete, max_message_size=max_message_size,
                 desired_capabilities=(RECOVERY,) if lasting else (),
             )
         )  # fmt: skip
