@@ -23,7 +23,7 @@ from msgspec import Meta, Struct
 
 from clusterbroker.broker.content.formats import UnknownFormatError
 from clusterbroker.broker.content.properties import properties_of
-from clusterbroker.broker.pools.losses import LOST, POISON, REASON
+from clusterbroker.broker.pools.loss_headers import LOST, POISON, REASON
 from clusterbroker.broker.stats.inspection import Request, Result, Shown, What
 from clusterbroker.cluster.wiring.delays import delay_queue
 from clusterbroker.cluster.wiring.pool_names import PoolNames

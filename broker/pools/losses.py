@@ -15,15 +15,11 @@ from msgspec.structs import replace
 
 from clusterbroker.broker.content.message import republished
 from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.pools.loss_headers import LAST, LOST, POISON, REASON
 from clusterbroker.broker.queues.modification import Modification
 from clusterbroker.broker.wire.amqp10.types import DecodeError, Symbol, decode, encode
 from clusterbroker.journal.record import Message
 
-LOST: Final = "x-lost-"
-LAST: Final = "x-last-return"
-POISON: Final = "x-poison"
-REASON: Final = "x-last-death-reason"
-"""Every death writes it: a client that publishes a dead request again may have kept the first one's."""
 _DEATHS: Final = ("x-death", "x-first-death-", "x-last-death-", "x-opt-deaths", "x-delivery-count", LOST, LAST, POISON)
 
 

@@ -101,6 +101,8 @@ class OrphanQueue(PassingQueue):
 
     def _is_over(self, seq: int) -> bool:
         """Its time is over, behind others whose time is not. Moved, a worker that waits might get it all the same."""
+        if not self.ring.living(seq, seq, 1):
+            return False  # it has left meanwhile
         message = self.ring.message(seq)
         times_ms = [ms for ms in (self.ring.ttl_ms, -1 if message is None else message.ttl_ms) if ms >= 0]
         return message is not None and bool(times_ms) and message.time_ms + min(times_ms) < self.node.now_ms

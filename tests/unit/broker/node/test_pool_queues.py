@@ -114,6 +114,18 @@ def test_requests_of_a_paused_pool_are_answered_at_their_time(world: World) -> N
     assert groups(world) == {}
 
 
+def test_what_has_left_is_not_moved(world: World) -> None:
+    """A turn may give up a request at its time, and then come to its move: nothing of it is left by then."""
+    world.command(c.PausePool(vhost="/", name="core"))
+    (orphans,) = [queue for queue in world.node.queues.values() if queue.name == "core-orphan"]
+    controller: Any = orphans._controller  # type: ignore[attr-defined]
+    controller.leaving.append((7, "moved"))
+    orphans.ring.mark()
+    world.turn()
+    assert not orphans.broken
+    assert not controller.leaving
+
+
 @pytest.mark.parametrize(("key", "word"), [("a\0b", b"invalid_key"), ("nope", b"key_refused"), ("k3", b"no_capacity")])
 def test_what_cannot_be_served_is_answered_at_once(key: str, word: bytes) -> None:
     world = World()

@@ -8,7 +8,8 @@ import pytest
 
 from clusterbroker.broker.content.message import new_message, with_flags
 from clusterbroker.broker.content.properties import properties_of
-from clusterbroker.broker.pools.losses import LAST, poison_of
+from clusterbroker.broker.pools.loss_headers import LAST
+from clusterbroker.broker.pools.losses import poison_of
 from clusterbroker.broker.pools.responder import answer_to
 from clusterbroker.broker.queues.dead_lettering.death import death
 from clusterbroker.broker.wire.amqp091.properties import Properties
