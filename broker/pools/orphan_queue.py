@@ -89,9 +89,9 @@ class OrphanQueue(PassingQueue):
             return
         while controller.leaving and self._has_room:
             seq, reason = controller.leaving.popleft()
-            if reason == "moved" and self._is_over(seq):
-                reason = "expired"
-            if not self._hold(seq, reason):
+            if self.ring.set_aside(seq):
+                self._hold(seq, "expired" if reason == "moved" and self._is_over(seq) else reason)
+            else:  # it has left otherwise, and perhaps its content with it
                 controller.left(seq)
         if controller.leaving and self.node.effort.spent:
             self.node.later(self)
