@@ -6,8 +6,8 @@
 
 A key that has no worker is left out, and keys are written as they are. A worker is `Ready` when it consumes. Of a pool
 whose workers come by themselves every key is `Ready` that is asked for, without metadata, as with osrdyne's noop
-driver. An osrdyne has one pool; here the pools are meant whose queues the user may read. A client has the user in its
-address, `http://USER:PASSWORD@HOST:15672`.
+driver. An osrdyne has one pool; here the pools are meant whose queues the user may read, but for those that are being
+deleted: no worker gets requests of theirs. A client has the user in its address, `http://USER:PASSWORD@HOST:15672`.
 
 Format: osrdyne/src/api.rs, worker_driver.rs and status_tracker.rs, editoast's osrdyne_client, as of 2025. Keys are
 percent-encoded one by one and joined with commas, or `keys` is repeated.
@@ -38,7 +38,8 @@ def status(reading: Reading, query: str) -> Document:
     """Of workers. Refused without the right to use the API."""
     reading.principal.require(MANAGEMENT)
     keys, workers = keys_of(query), dict[str, Document]()
-    pools = [pool for vhost in open_vhosts(reading, None) for pool in reading.map.pools.all(vhost)]
+    vhosts = open_vhosts(reading, None)
+    pools = [pool for vhost in vhosts for pool in reading.map.pools.all(vhost) if not pool.deleting]
     for pool in pools:
         if keys is None:
             workers.update({one.launch_id: _state(reading, pool, one) for one in _launches(reading, pool, None)})

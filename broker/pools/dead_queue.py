@@ -30,7 +30,8 @@ class DeadQueue(PassingQueue):
 
     def _pass(self) -> None:
         while self._came_seqs and self._has_room:
-            self._hold(self._came_seqs.popleft(), "answered")
+            if self.ring.set_aside(seq := self._came_seqs.popleft()):
+                self._hold(seq, "answered")
         if self._came_seqs and self.node.effort.spent:
             self.node.later(self)
         pool = self.pool

@@ -89,9 +89,9 @@ class OrphanQueue(PassingQueue):
             return
         while controller.leaving and self._has_room:
             seq, reason = controller.leaving.popleft()
-            if reason == "moved" and self._is_over(seq):
-                reason = "expired"
-            if not self._hold(seq, reason):
+            if self.ring.set_aside(seq):
+                self._hold(seq, "expired" if reason == "moved" and self._is_over(seq) else reason)
+            else:  # it has left otherwise, and perhaps its content with it
                 controller.left(seq)
         if controller.leaving and self.node.effort.spent:
             self.node.later(self)
@@ -101,8 +101,6 @@ class OrphanQueue(PassingQueue):
 
     def _is_over(self, seq: int) -> bool:
         """Its time is over, behind others whose time is not. Moved, a worker that waits might get it all the same."""
-        if not self.ring.living(seq, seq, 1):
-            return False  # it has left meanwhile
         message = self.ring.message(seq)
         times_ms = [ms for ms in (self.ring.ttl_ms, -1 if message is None else message.ttl_ms) if ms >= 0]
         return message is not None and bool(times_ms) and message.time_ms + min(times_ms) < self.node.now_ms

@@ -146,15 +146,12 @@ class PassingQueue(Queue):
 
         self.node.fetch(self, absent, read, damaged)
 
-    def _hold(self, seq: int, reason: Reason) -> bool:
-        """It leaves; False: it has left otherwise."""
+    def _hold(self, seq: int, reason: Reason) -> None:
+        """What was set aside leaves."""
         letters = self.dead_letters.replicated
         assert letters is not None, "an owner has begun"
-        if not self.ring.set_aside(seq):
-            return False
         letters.hold(seq, reason)
         self.node.effort.popped()
-        return True
 
     @property
     def _has_room(self) -> bool:

@@ -30,6 +30,8 @@ def states(pool: PoolOfTest, id_: str, **query: str) -> list[str]:
 def test_a_request_is_found_in_each_of_its_states(declare: Declare) -> None:
     pool = declare(delivery_limit=1)
     pool.call("42", b"other", correlation_id="other")
+    worker = pool.worker("42", prefetch=1)
+    other = worker.delivery()
     pool.call("42", b"bad", reply_to=pool.answering(), correlation_id='a "b" \\', message_id="m")
     eventually(lambda: states(pool, 'a "b" \\') == ["waiting"])
     (waiting,) = found(pool, "m", by="message_id", key="42")
@@ -37,9 +39,8 @@ def test_a_request_is_found_in_each_of_its_states(declare: Declare) -> None:
     assert waiting["queue"] == pool.names.request_queue("42")
     assert found(pool, 'a "b" \\', key="43") == []
     assert found(pool, "m") == []
-    worker = pool.worker("42", prefetch=1)
-    worker.basic_ack(worker.delivery().delivery_tag)
-    worker.delivery()
+    worker.basic_ack(other.delivery_tag)
+    assert worker.delivery().body == b"bad"
     eventually(lambda: states(pool, 'a "b" \\') == ["held"])
     (held,) = found(pool, 'a "b" \\')
     assert held["worker"]

@@ -88,7 +88,7 @@ def test_only_the_guilty_one_of_ten_reaches_its_limit(declare: Declare) -> None:
     for body in sent:
         pool.call("42", body, reply_to=pool.answering(), correlation_id=body.decode())
     worker = pool.worker("42", prefetch=10)
-    assert [worker.delivery().body for _ in sent] == sent
+    assert sorted(worker.delivery().body for _ in sent) == sent  # the first by way of the orphans: in no order
     worker.connection.abandon()
     done: list[bytes] = []
     guilty, crashes = b"3", 0

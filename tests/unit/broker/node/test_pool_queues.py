@@ -114,16 +114,29 @@ def test_requests_of_a_paused_pool_are_answered_at_their_time(world: World) -> N
     assert groups(world) == {}
 
 
-def test_what_has_left_is_not_moved(world: World) -> None:
-    """A turn may give up a request at its time, and then come to its move: nothing of it is left by then."""
+@pytest.mark.parametrize("commits", range(4))
+def test_a_pool_goes_on_while_a_request_leaves_whose_time_is_over(world: World, commits: int) -> None:
+    """At each step of its way out: its key's group is there with the commit after so many."""
     world.command(c.PausePool(vhost="/", name="core"))
-    (orphans,) = [queue for queue in world.node.queues.values() if queue.name == "core-orphan"]
-    controller: Any = orphans._controller  # type: ignore[attr-defined]
-    controller.leaving.append((7, "moved"))
-    orphans.ring.mark()
+    client = confirming(world)
+    client.declare("answers")
+    call(client, "42", expiration="1000", reply_to="answers")
+    world.disk_waits = world.wiring_waits = True
+    world.wait(1100)
+    world.command(c.PausePool(vhost="/", name="core", paused=False))
     world.turn()
-    assert not orphans.broken
-    assert not controller.leaving
+    for _ in range(commits):
+        world.commit()
+    world.complete()
+    world.answer_proposals()
+    world.disk_waits = world.wiring_waits = False
+    world.wait(100)
+    (answer,) = contents(client.consume("answers"))
+    assert answer.properties.headers is not None
+    assert answer.properties.headers["x-status"] == b"expired"
+    call(client, "42", b"next")
+    assert not world.queue("core-orphan").broken
+    assert bodies(world.client().consume("core-req-42")) == [b"next"]
 
 
 @pytest.mark.parametrize(("key", "word"), [("a\0b", b"invalid_key"), ("nope", b"key_refused"), ("k3", b"no_capacity")])
