@@ -84,7 +84,8 @@ class Limits:
 
     def trim(self, now_ms: int, brought: int = 0) -> None:
         """drop-head: consumers with credit come first, then the oldest ready messages go. As many as were `brought` go
-        at once; when a new limit or a transaction makes very many too many, some wait for the next turn."""
+        at once; when a new limit or a transaction makes very many too many, some wait for the next turn. What has
+        expired by now dies of that, also if only its content on the disk says so."""
         queue = self._queue
         if not self._exceeds(0, 0) or self.rejects or queue.paused:
             return
@@ -99,6 +100,6 @@ class Limits:
                 queue.host.later(queue)
                 return
             seq, message, _ = queue.ring.pop_head()
-            self._dead_letters.give_up(seq, message, "maxlen")
+            self._dead_letters.give_up(seq, message, "maxlen", dropped_ms=now_ms)
             queue.host.effort.popped()
             dropped += 1

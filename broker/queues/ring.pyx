@@ -857,6 +857,10 @@ cdef class LocalRing:
             return -1
         return self.expiry(<Message><PyObject *>s.message)
 
+    def expiry_ms(self, Message message) -> int:
+        """Wall clock at which the message expires in this queue; -1: it does not."""
+        return self.expiry(message)
+
     @cython.final
     cdef void reserve_past(self, uint64_t seq) noexcept:
         self.reserved = max(seq, self.reserved) + self.reserve_step

@@ -371,6 +371,10 @@ class LocalRing:
         message = self._slots[seq].message if seq else None
         return -1 if message is None else self._expiry(message)
 
+    def expiry_ms(self, message: Message) -> int:
+        """Wall clock at which the message expires in this queue; -1: it does not."""
+        return self._expiry(message)
+
     def _may_hand_out(self, seq: int) -> bool:
         return seq <= self.reserved_durable or self._reserve_from <= seq <= self._reserved_written
 

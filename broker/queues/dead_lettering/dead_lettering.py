@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from clusterbroker.broker.queues.dead_lettering.death import Reason
+from clusterbroker.broker.queues.dead_lettering.dropped import died_of
 from clusterbroker.broker.queues.dead_lettering.local import LocalDeadLetters
 from clusterbroker.broker.queues.dead_lettering.replicated import ReplicatedDeadLetters
 from clusterbroker.broker.queues.local_queue import LocalQueue
@@ -29,14 +30,19 @@ class DeadLettering:
         self.local: LocalDeadLetters | None = None
         self.replicated: ReplicatedDeadLetters | None = None
 
-    def give_up(self, seq: int, message: Message | None, reason: Reason, at_once: bool = False) -> None:
-        """An UNACKED message without a ledger leaves the queue."""
+    def give_up(
+        self, seq: int, message: Message | None, reason: Reason, at_once: bool = False, dropped_ms: int = 0
+    ) -> None:
+        """An UNACKED message without a ledger leaves the queue. `dropped_ms`: when it was dropped; if it had expired by
+        then, that is the reason. 0: this reason stands."""
+        if message is not None:
+            reason, dropped_ms = died_of(self._queue.ring, message, reason, dropped_ms), 0
         if self._queue.settings.dead_letter_exchange is None:
             self._queue.ring.settle(seq)
         elif self.replicated is not None:
-            self.replicated.hold(seq, reason)
+            self.replicated.hold(seq, reason, dropped_ms)
         else:
-            self._here.add(seq, message, reason, at_once)
+            self._here.add(seq, message, reason, at_once, dropped_ms)
         self._queue.ring.mark()
 
     @property

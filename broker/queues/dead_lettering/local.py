@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from clusterbroker.broker.queues.dead_lettering.death import Reason
+from clusterbroker.broker.queues.dead_lettering.dropped import died_of
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
@@ -27,13 +28,15 @@ class LocalDeadLetters:
 
     def __init__(self, queue: LocalQueue) -> None:
         self._queue = queue
-        self._line: deque[tuple[int, Reason]] = deque()
+        self._line: deque[tuple[int, Reason, int]] = deque()  # seq, reason, dropped_ms
         self._content: dict[int, Message | None] = {}  # of what dies; None: on its way from the disk
         self._unweighed: set[int] = set()  # too many, and their sizes are not known before they are here
         self._refused = 0  # so many were never in the queue: they count down from -1 in the place of seqs
 
-    def add(self, seq: int, message: Message | None, reason: Reason, at_once: bool) -> None:
-        """An UNACKED message dies."""
+    def add(
+        self, seq: int, message: Message | None, reason: Reason, at_once: bool = False, dropped_ms: int = 0
+    ) -> None:
+        """An UNACKED message dies. See `DeadLettering.give_up`."""
         if message is not None and at_once:
             self._content[seq] = message
             try:
@@ -41,7 +44,7 @@ class LocalDeadLetters:
             finally:
                 del self._content[seq]
             return
-        self._line.append((seq, reason))
+        self._line.append((seq, reason, dropped_ms))
         self._content[seq] = message
         if message is None:
             if reason == "maxlen":
@@ -59,7 +62,7 @@ class LocalDeadLetters:
     def refuse(self, message: Message) -> None:
         """There is no room for the message, and it dies before it was ready."""
         self._refused += 1
-        self.add(-self._refused, message, "maxlen", at_once=False)
+        self.add(-self._refused, message, "maxlen")
 
     def _loaded(self, locations: Sequence[Location], messages: Sequence[Message], asked: Sequence[Location]) -> None:
         if self._queue.deleted:
@@ -80,7 +83,7 @@ class LocalDeadLetters:
         """Publishes what stands in front, is here, and finds room in this turn."""
         queue, host = self._queue, self._queue.host
         while self._line and not queue.broken:
-            seq, reason = self._line[0]
+            seq, reason, dropped_ms = self._line[0]
             message = self._content[seq]
             if message is None:
                 return
@@ -91,7 +94,7 @@ class LocalDeadLetters:
                 queue.ring.mark()
                 return
             try:
-                self._publish(seq, message, reason)
+                self._publish(seq, message, died_of(queue.ring, message, reason, dropped_ms))
             except Exception as error:
                 host.stumbled(queue, error, max(seq, 0))
                 return
@@ -102,7 +105,7 @@ class LocalDeadLetters:
 
     def drop(self) -> None:
         """The queue is deleted."""
-        for seq, reason in self._line:
+        for seq, reason, _ in self._line:
             if reason == "maxlen" and (message := self._content[seq]) is not None:
                 self._queue.host.effort.owed -= message.size
         self._line.clear()

@@ -26,6 +26,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from clusterbroker.broker.queues.dead_lettering.death import Reason
+from clusterbroker.broker.queues.dead_lettering.dropped import died_of
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.log import SAFE
 from clusterbroker.broker.queues.producers import DEAD_SPREAD
@@ -46,12 +47,13 @@ REASONS: Final[tuple[Reason, ...]] = (
 class Dead:
     """One message that is held for its targets."""
 
-    __slots__ = ("mark", "message", "number", "reason", "seq", "tries")
+    __slots__ = ("dropped_ms", "mark", "message", "number", "reason", "seq", "tries")
 
-    def __init__(self, seq: int, number: int, reason: Reason, mark: int) -> None:
+    def __init__(self, seq: int, number: int, reason: Reason, mark: int, dropped_ms: int = 0) -> None:
         self.seq = seq
         self.number = number
         self.reason = reason
+        self.dropped_ms = dropped_ms  # see DeadLettering.give_up
         self.mark = mark  # of the commit that its DEAD record needs (MessageLog.durable)
         self.message: Message | None = None  # its content, while it stands in the line
         self.tries = 0
@@ -78,10 +80,10 @@ class ReplicatedDeadLetters:
     def __len__(self) -> int:
         return len(self._open)
 
-    def hold(self, seq: int, reason: Reason) -> None:
-        """An UNACKED message dies."""
+    def hold(self, seq: int, reason: Reason, dropped_ms: int = 0) -> None:
+        """An UNACKED message dies. See `DeadLettering.give_up`; the next owner goes by the reason alone."""
         number = self._queue.ring.hold_dead(seq, REASONS.index(reason))
-        self._add(Dead(seq, number, reason, self._mark))
+        self._add(Dead(seq, number, reason, self._mark, dropped_ms))
 
     def resume(self) -> None:
         """A new owner takes up what the last one left; `turn` is not called before the other copies have it too."""
@@ -177,7 +179,8 @@ class ReplicatedDeadLetters:
         ticket = Ticket(dead.number, dead.number, lambda ticket: self._answered(dead, ticket))
         self._underway += 1
         dead.tries += 1
-        if not self._queue.host.dead_letter_once(self._queue, message, dead.reason, dead.number, ticket):
+        reason = died_of(self._queue.ring, message, dead.reason, dead.dropped_ms)
+        if not self._queue.host.dead_letter_once(self._queue, message, reason, dead.number, ticket):
             ticket.rejected = True  # no exchange, or no route
         ticket.pass_()
 

@@ -45,6 +45,32 @@ def test_drop_head_drops_the_oldest_ready_and_buries_them() -> None:
     ]
 
 
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_what_has_expired_dies_of_that_though_the_queue_is_too_long(on_disk: bool) -> None:
+    """Also behind one that has not, and with content that nobody has read: both died of the length."""
+    world, client = world_with(x_max_length=3, **DYING)
+    client.publish("", "q", b"1")
+    client.publish("", "q", b"2", expiration="1000")
+    client.publish("", "q", b"3", expiration="60000")
+    client.ask(m.BasicQos(0, 3, False))
+    client.consume("q")
+    client.publish("", "q", b"4", b"5", b"6", channel=1)
+    world.wait(1500)
+    if on_disk:
+        world.crash()
+    else:
+        client.leave()
+    client = world.client()
+    client.publish("", "q", b"7")
+    got = client.consume("dead", tag="dead")
+    assert [(said.body, deaths(said)) for said in got] == [
+        (b"1", [("q", "maxlen", 1)]),
+        (b"2", [("q", "expired", 1)]),
+        (b"3", [("q", "maxlen", 1)]),
+        (b"4", [("q", "maxlen", 1)]),
+    ]
+
+
 def test_consumers_with_credit_come_before_the_drop() -> None:
     world, client = world_with(x_max_length=1)
     client.ask(m.BasicQos(0, 3, False))

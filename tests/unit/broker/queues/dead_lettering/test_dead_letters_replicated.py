@@ -146,6 +146,23 @@ def test_what_expires_or_is_too_long_dies_the_same_way() -> None:
     assert [entry[1:3] for entry in stage.buried] == [("maxlen", b"1"), ("expired", b"2")]
 
 
+def test_what_had_expired_when_it_was_dropped_unread_dies_of_that() -> None:
+    """After a fail-over only the head is in memory. What expires later, on its way to its targets, died of `maxlen`."""
+    stage = Stage(dead_letter_exchange="dlx", max_length=3)
+    stage.attach("b")
+    stage.publish("b", 1, b"0")
+    stage.publish("b", 2, b"1", ttl_ms=100)
+    stage.publish("b", 3, b"2", ttl_ms=5000)
+    stage.commit()
+    stage.now_ms += 101
+    stage.fail_over(alive={})
+    stage.attach("b", next_number=4)
+    stage.publish("b", 4, b"3", b"4", b"5")
+    stage.now_ms += 10_000
+    stage.commit()
+    assert [entry[1:3] for entry in stage.buried] == [("maxlen", b"0"), ("expired", b"1"), ("maxlen", b"2")]
+
+
 def test_letters_go_in_the_order_of_their_deaths_whether_their_content_is_in_memory_or_not() -> None:
     stage = Stage(dead_letter_exchange="dlx", max_length=3)
     stage.attach("b")

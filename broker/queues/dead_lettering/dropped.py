@@ -1,0 +1,13 @@
+"""The reason of a message that its queue dropped. Whether it had expired its content says, which may be on the disk."""
+
+from __future__ import annotations
+
+from clusterbroker.broker.queues.dead_lettering.death import Reason
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.journal.record import Message
+
+
+def died_of(ring: Ring, message: Message, reason: Reason, dropped_ms: int) -> Reason:
+    """`expired` if the message had expired before `dropped_ms`, wall clock, as `Dispatch.expire` counts; else `reason`.
+    With `dropped_ms` 0 the reason stands."""
+    return "expired" if 0 <= ring.expiry_ms(message) < dropped_ms else reason
