@@ -25,7 +25,7 @@ def test_countdowns_wait_in_the_broker(own_node: NodeProcess, tmp_path: Path) ->
 
     def ran(label: str) -> list[float]:
         file = notes / label
-        wait_for(file.exists, f"{label} to run", 60)
+        wait_for(lambda: file.exists() and file.read_text().endswith("\n"), f"{label} to run", 60)
         return [float(line) for line in file.read_text().split()]
 
     worker = Worker(tmp_path, "tests.interop.celery_use_delays_app", "classic", "-Q", "classic,topical", **settings)
