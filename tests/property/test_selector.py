@@ -95,7 +95,8 @@ def test_a_selector_means_what_sql_says(selector: str, values: dict[str, Any]) -
     try:
         judge = compiled(parse(selector), lambda name: lambda message: message[name], orders_texts=True)
     except BadSelector as error:
-        assert "a selector has at most" in str(error), error
+        if "a selector has at most" not in str(error):
+            raise
         reject()  # it is too dear
     found = judge(values)
     assert found is (None if wanted is None else bool(wanted)), selector
