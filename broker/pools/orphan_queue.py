@@ -13,6 +13,8 @@ from clusterbroker.broker.pools.controller import Controller
 from clusterbroker.broker.pools.fleet import Fleet, Ordered
 from clusterbroker.broker.pools.messages import GroupTold, WorkerTold
 from clusterbroker.broker.pools.passing_queue import AGAIN_MS, PassingQueue
+from clusterbroker.broker.queues.dead_lettering.death import Reason
+from clusterbroker.broker.queues.dead_lettering.dropped import died_of
 from clusterbroker.cluster.errors import NotFound, Unavailable
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring.commands import (
@@ -90,7 +92,7 @@ class OrphanQueue(PassingQueue):
         while controller.leaving and self._has_room:
             seq, reason = controller.leaving.popleft()
             if self.ring.set_aside(seq):
-                self._hold(seq, "expired" if reason == "moved" and self._is_over(seq) else reason)
+                self._hold(seq, self._way_out(seq) if reason == "moved" else reason)
             else:  # it has left otherwise, and perhaps its content with it
                 controller.left(seq)
         if controller.leaving and self.node.effort.spent:
@@ -99,11 +101,11 @@ class OrphanQueue(PassingQueue):
         if self.fleet is not None:
             self._scale(self.fleet)
 
-    def _is_over(self, seq: int) -> bool:
-        """Its time is over, behind others whose time is not. Moved, a worker that waits might get it all the same."""
+    def _way_out(self, seq: int) -> Reason:
+        """Its time may be over, behind others whose time is not. Moved, a worker that waits might get it all the
+        same."""
         message = self.ring.message(seq)
-        times_ms = [ms for ms in (self.ring.ttl_ms, -1 if message is None else message.ttl_ms) if ms >= 0]
-        return message is not None and bool(times_ms) and message.time_ms + min(times_ms) < self.node.now_ms
+        return "moved" if message is None else died_of(self.ring, message, "moved", self.node.now_ms)
 
     def remove(self, seq: int) -> None:
         """A request that waits is cancelled, and its caller hears of it. No group is made for it from now on."""

@@ -3,8 +3,8 @@ in the queue is not stored (RabbitMQ's plug-in of this name, noxdafox/rabbitmq-m
 
 In the queue is what is ready or unacknowledged. What was acknowledged, rejected, expired or dropped is not, and a dead
 letter on its way out is not either: so a message that comes back by a dead letter exchange is stored. What a
-transaction settles has left before it publishes. The publisher of
-a repeat hears what the publisher of the first one hears, and not before that is committed.
+transaction settles has left before it publishes. The publisher of a repeat hears what the publisher of the first one
+hears, and not before that is committed.
 
 The values are no part of the log: they are known by digests, in memory, and an owner that begins reads them from what
 is in its queue, in slices. Until it has, nothing is handed out, and a repeat that came meanwhile leaves before any
@@ -22,6 +22,7 @@ from typing import Final
 
 from clusterbroker.broker.content.formats import UnknownFormatError
 from clusterbroker.broker.content.properties import routing_headers
+from clusterbroker.broker.queues.dead_lettering.dropped import is_over
 from clusterbroker.broker.queues.handle import CommitPart
 from clusterbroker.broker.queues.local_queue import Host
 from clusterbroker.broker.queues.queue import Queue
@@ -168,8 +169,7 @@ class DeduplicatingQueue(Queue):
     def _is_over(self, seq: int) -> bool:
         """Its time is over, behind others whose time is not. Of one on the disk alone that is not known."""
         message = self.ring.message(seq)
-        times_ms = [ms for ms in (self.ring.ttl_ms, -1 if message is None else message.ttl_ms) if ms >= 0]
-        return message is not None and bool(times_ms) and message.time_ms + min(times_ms) < self.host.now_ms
+        return message is not None and is_over(self.ring, message, self.host.now_ms)
 
     # -- what was here when this owner began ----------------------------------------------------------------------
 

@@ -7,7 +7,11 @@ from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.journal.record import Message
 
 
+def is_over(ring: Ring, message: Message, at_ms: int) -> bool:
+    """Whether the message had expired before `at_ms`, wall clock, as `Dispatch.expire` counts."""
+    return 0 <= ring.expiry_ms(message) < at_ms
+
+
 def died_of(ring: Ring, message: Message, reason: Reason, dropped_ms: int) -> Reason:
-    """`expired` if the message had expired before `dropped_ms`, wall clock, as `Dispatch.expire` counts; else `reason`.
-    With `dropped_ms` 0 the reason stands."""
-    return "expired" if 0 <= ring.expiry_ms(message) < dropped_ms else reason
+    """`expired` if the message had expired before `dropped_ms`; else `reason`, as with `dropped_ms` 0."""
+    return "expired" if is_over(ring, message, dropped_ms) else reason
