@@ -33,6 +33,8 @@ from kombu.transport.native_delayed_delivery import (
     declare_native_delayed_delivery_exchanges_and_queues,
 )
 
+from bench.confirmed import Confirmed
+from bench.migrations import url
 from bench.servers import SERVERS, OurNode, Server
 from clusterbroker.broker.trial.client import Client, Delivery, target
 from clusterbroker.broker.wire.amqp091 import methods as m
@@ -46,10 +48,6 @@ LATE_S: Final = 60.0
 
 Send = Callable[[Client, int, bytes], int]
 """A message of this body, due after so many seconds; its publish's number."""
-
-
-def url(server: Server) -> str:
-    return f"amqp://guest:guest@127.0.0.1:{server.port}"
 
 
 async def make_exchange(client: Client) -> None:
@@ -97,35 +95,6 @@ class Arrivals:
             self.over.set()
 
 
-class Confirms:
-    """Of one publisher."""
-
-    def __init__(self, client: Client) -> None:
-        self._apart: set[int] = set()
-        self._done = 0
-        self._wanted = 0
-        self._there = asyncio.Event()
-        client.on_confirm = self._on_confirm
-
-    def _on_confirm(self, acked: bool, tag: int, multiple: bool) -> None:
-        assert acked, "nothing has a limit here"
-        if multiple:
-            self._done = max(self._done, tag)
-        else:
-            self._apart.add(tag)
-        while self._done + 1 in self._apart:
-            self._done += 1
-            self._apart.discard(self._done)
-        if self._done >= self._wanted:
-            self._there.set()
-
-    async def wait(self, number: int) -> None:
-        self._wanted = number
-        self._there.clear()
-        if self._done < number:
-            await self._there.wait()
-
-
 async def run(server: Server, send: Send, count: int, seed: int) -> str:
     """One row."""
     where = target(url(server))
@@ -136,7 +105,7 @@ async def run(server: Server, send: Send, count: int, seed: int) -> str:
     else:
         await asyncio.to_thread(make_levels, server)
     await publisher.call(m.ConfirmSelect())
-    arrivals, confirms, dice = Arrivals(count), Confirms(publisher), random.Random(seed)
+    arrivals, confirms, dice = Arrivals(count), Confirmed(publisher), random.Random(seed)
     arrivals.client, consumer.on_deliver = consumer, arrivals.on_deliver
     await consumer.call(m.BasicQos(prefetch_count=WINDOW))
     await consumer.call(m.BasicConsume(queue=QUEUE, consumer_tag="c"))

@@ -29,6 +29,7 @@ from typing import Any, Final
 
 import psutil
 
+from bench.confirmed import Confirmed
 from clusterbroker.broker.trial.client import Client
 from clusterbroker.broker.trial.nodes import LocalCluster
 from clusterbroker.broker.wire.amqp091 import methods as m
@@ -45,16 +46,7 @@ class Node:
     def __init__(self, pid: int, client: Client) -> None:
         self._process = psutil.Process(pid)
         self.client = client
-        self._confirmed = 0
-        self._sent = 0
-        self._all_confirmed = asyncio.Event()
-        client.on_confirm = self._on_confirm
-
-    def _on_confirm(self, acked: bool, tag: int, _multiple: bool) -> None:
-        assert acked, "nothing has a limit here"
-        self._confirmed = max(self._confirmed, tag)
-        if self._confirmed == self._sent:
-            self._all_confirmed.set()
+        self._confirmed = Confirmed(client)
 
     def cpu_s(self) -> float:
         times = self._process.cpu_times()
@@ -67,11 +59,9 @@ class Node:
         """Processor time for each message, us."""
         began_s = self.cpu_s()
         for number in range(count):
-            self._sent = self.client.publish(QUEUE, BODY, headers(), exchange)
+            sent = self.client.publish(QUEUE, BODY, headers(), exchange)
             if number % WINDOW == WINDOW - 1 or number == count - 1:
-                self._all_confirmed.clear()
-                if self._confirmed < self._sent:
-                    await self._all_confirmed.wait()
+                await self._confirmed.wait(sent)
         return (self.cpu_s() - began_s) / count * 1e6
 
     async def ready(self) -> int:

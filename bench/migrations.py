@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bench.confirmed import Confirmed
 from bench.servers import SERVERS, OurNode, Server
 from clusterbroker.broker.bridges.channel import CONTENT_BYTES_MAX, Channel
 from clusterbroker.broker.bridges.places import place
@@ -58,30 +59,11 @@ async def filled(server: Server, count: int) -> None:
     client = await Client.open(target(url(server)), timeout_s=30, heartbeat_s=60)
     await client.call(m.QueueDeclare(queue=QUEUE, durable=True, arguments={"x-queue-type": "quorum"}))
     await client.call(m.ConfirmSelect())
-    apart: set[int] = set()
-    done, wanted, all_there = 0, count, asyncio.Event()
-
-    def on_confirm(acked: bool, tag: int, multiple: bool) -> None:
-        nonlocal done
-        assert acked, "a queue without limits takes all"
-        if multiple:
-            done = max(done, tag)
-        else:
-            apart.add(tag)
-        while done + 1 in apart:
-            done += 1
-            apart.discard(done)
-        if done >= wanted:
-            all_there.set()
-
-    client.on_confirm = on_confirm
+    confirmed = Confirmed(client)
     for number in range(count):
         client.publish(QUEUE, BODY)
         if number % WINDOW == WINDOW - 1 or number == count - 1:
-            wanted = number + 1
-            all_there.clear()
-            if done < wanted:
-                await all_there.wait()
+            await confirmed.wait(number + 1)
     await client.close()
 
 

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.clusters import OurCluster, OurMember
+from bench.confirmed import Confirmed
 from bench.managed import ManagedNode, asked, await_ready
 from clusterbroker.broker.pools.facts import (
     GroupFacts,
@@ -205,20 +206,11 @@ def one_by_one(pool: Pool, keys: Iterable[str]) -> list[float]:
 async def published(broker: Broker, pool: str, count: int) -> None:
     """One request for each of so many keys, all confirmed."""
     client = await Client.open(target(broker.url()), timeout_s=30, heartbeat_s=60)
-    confirmed, last = asyncio.Event(), 0
-
-    def on_confirm(ack: bool, tag: int, multiple: bool) -> None:
-        nonlocal last
-        assert ack, "none is refused"
-        last = tag if multiple else last + 1
-        if last >= count:
-            confirmed.set()
-
-    client.on_confirm = on_confirm
+    confirmed = Confirmed(client)
     await client.call(m.ConfirmSelect())
     for number in range(count):
         client.publish(f"k{number}", b"x", exchange=pool)
-    await asyncio.wait_for(confirmed.wait(), PATIENCE_S)
+    await asyncio.wait_for(confirmed.wait(count), PATIENCE_S)
     await client.close()
 
 

@@ -62,6 +62,11 @@ async def locked(source: Channel, name: str) -> None:
         raise
 
 
+def refused(destination: Channel) -> Lost:
+    """The destination has sent basic.nack."""
+    return Lost(f"{destination.where}: a message was refused: the queue is full, or without a leader")
+
+
 class Carrier:
     """One queue. `run` returns when the mover is over."""
 
@@ -214,7 +219,7 @@ class Carrier:
                 now_s = self._loop.time()
                 self._carry_out(self.mover.confirmed(method.delivery_tag, method.multiple, now_s))
             case m.BasicNack():
-                raise Lost(f"{self._destination.where}: a message was refused: the queue is full, or without a leader")
+                raise refused(self._destination)
             case m.BasicReturn():
                 key, exchange = method.routing_key, method.exchange
                 told = f"by exchange '{exchange}' and key '{key}'" if exchange else f"to queue '{key}'"

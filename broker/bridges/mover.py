@@ -38,6 +38,7 @@ from enum import Enum
 from math import inf
 from typing import Final
 
+from clusterbroker.broker.bridges.confirms import Confirms
 from clusterbroker.broker.bridges.errors import Malformed
 from clusterbroker.broker.bridges.ledger import (
     QUIET_WINDOWS,
@@ -147,8 +148,6 @@ class Mover:
         self.phase = Phase.RESTING
         self.wake_s = 0.0
         """In RESTING: when to go on."""
-        self.moved = 0
-        """Confirmed by the destination."""
         self.again = 0
         """Recognised: published before the interruption, or known by then."""
         self.doubtful = 0
@@ -164,8 +163,7 @@ class Mover:
         self._quiet = True  # nothing flagged came in it
         self._quiet_windows = 0
         self._published = 0  # confirms of the destination are 1, 2, ...
-        self._confirmed = 0  # all up to here
-        self._apart: set[int] = set()  # confirmed beyond
+        self._confirms = Confirms()
         self._settled = 0
         self._records: list[Parcel | None] = []  # waiting for the ledger; None: a close
         self._unweighed: list[Parcel] = []  # the first of a session, until there are enough to recognise a run
@@ -178,9 +176,14 @@ class Mover:
         self._due_s = 0.0
 
     @property
+    def moved(self) -> int:
+        """Confirmed by the destination."""
+        return self._confirms.upto
+
+    @property
     def held(self) -> int:
         """Messages that came and are not confirmed by the destination."""
-        return self._came - self._confirmed
+        return self._came - self.moved
 
     # -- time -------------------------------------------------------------------------------------------------
 
@@ -203,7 +206,7 @@ class Mover:
         if self.phase is not Phase.ASKING:
             return inf
         if self._is_empty:
-            if self._settled < self._confirmed:
+            if self._settled < self.moved:
                 return self._last_s + LINGER_S
             # who follows leaves the window open for what will come; what is not confirmed yet comes by itself
             waits = self._plan.follow and self._recognition.is_over
@@ -403,30 +406,18 @@ class Mover:
     # -- the destination --------------------------------------------------------------------------------------
 
     def confirmed(self, tag: int, multiple: bool, now_s: float) -> list[Effect]:
-        """basic.ack of the destination; the tag 0 with `multiple` is all. Malformed: of what was not published."""
-        if tag > self._published or (not tag and not multiple):
-            raise Malformed("a confirm of what was not published")
-        if multiple and not tag:
-            tag = self._published
-        if multiple:
-            self._confirmed = max(self._confirmed, tag)
-        else:
-            self._apart.add(tag)
-        while self._confirmed + 1 in self._apart:
-            self._confirmed += 1
-            self._apart.discard(self._confirmed)
-        self.moved = self._confirmed
+        """basic.ack of the destination. Raises Malformed, see `Confirms`."""
+        self._confirms.take(tag, multiple, self._published)
         if self.phase is Phase.DRAINING:
             return self._drained(now_s)
         if self._counted or self._plan.most or self.phase is not Phase.ASKING:
             return []
-        return self._settle_confirmed() if 2 * (self._confirmed - self._settled) >= self._count else []
+        return self._settle_confirmed() if 2 * (self.moved - self._settled) >= self._count else []
 
     def _drained(self, now_s: float) -> list[Effect]:
-        if self._records or self._confirmed < self._published:
+        if self._records or self.moved < self._published:
             return []
         assert self._published == self._came, "all that came was published"
-        self._apart.clear()
         if self._settled == self._came:
             return self._go_on(now_s)
         self.phase = Phase.SETTLING
@@ -434,9 +425,9 @@ class Mover:
         return [Settle(self._came, sync=True)]
 
     def _settle_confirmed(self) -> list[Effect]:
-        if self._confirmed == self._settled:
+        if self.moved == self._settled:
             return []
-        self._settled = self._confirmed
+        self._settled = self.moved
         return [Settle(self._settled, sync=False)]
 
     def _go_on(self, now_s: float) -> list[Effect]:

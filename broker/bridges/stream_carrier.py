@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from clusterbroker.broker.bridges.carrier import TAG
+from clusterbroker.broker.bridges.carrier import TAG, refused
 from clusterbroker.broker.bridges.channel import Channel, Lost, Refused
 from clusterbroker.broker.bridges.ledger import BadLedger
 from clusterbroker.broker.bridges.mover import End, Publish, Settle
@@ -131,4 +131,4 @@ class StreamCarrier:
                 self._fail(Refused(f"{self._destination.where}: no way to stream '{self._stream}': declare it there"))
                 raise Lost("returned")
             case m.BasicNack():
-                raise Lost(f"{self._destination.where}: a message was refused: the queue is full, or without a leader")
+                raise refused(self._destination)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
+from clusterbroker.broker.bridges.confirms import Confirms
 from clusterbroker.broker.bridges.errors import Malformed
 from clusterbroker.broker.bridges.mover import End, Publish, Settle
 from clusterbroker.broker.bridges.rewriting import Parcel
@@ -49,16 +50,21 @@ class StreamMover:
 
     def __init__(self, window: int, offset: int, *, numbered: bool, rate_per_s: float = 0.0) -> None:
         """`numbered`: the destination knows numbers. `rate_per_s`: at most; 0: as fast as it goes."""
-        self.moved = self.again = self.doubtful = 0
-        """As of `Mover`: what the destination confirmed, and two numbers that a stream has not."""
+        self.again = self.doubtful = 0
+        """As of `Mover`: numbers that a stream has not."""
         self.is_over = False
         self._window, self._numbered, self._rate_per_s = window, numbered, rate_per_s
         self._offset = self._told = offset
-        self._came = self._settled = self._published = 0
-        self._apart: set[int] = set()
+        self._came = self._settled = 0
+        self._confirms = Confirms()
         self._ends: list[tuple[int, int]] = []  # (messages that came until then, offset behind them), not confirmed
         self._last_s = self._told_s = inf
         self._began_s = 0.0
+
+    @property
+    def moved(self) -> int:
+        """Confirmed by the destination."""
+        return self._confirms.upto
 
     def begin(self) -> list[StreamEffect]:
         """Reading begins."""
@@ -82,22 +88,13 @@ class StreamMover:
         if self._numbered:
             parcel.number_each([offset + 1 for offset in parcel.offsets])
         self._came += parcel.count
-        self._published += parcel.count
         self._ends.append((self._came, known))
         self._last_s = now_s
         return [Publish(parcel)]
 
     def confirmed(self, tag: int, multiple: bool, now_s: float) -> list[StreamEffect]:
-        """basic.ack of the destination."""
-        if tag > self._published or (not tag and not multiple):
-            raise Malformed("a confirm of what was not published")
-        if multiple:
-            self.moved = max(self.moved, tag or self._published)
-        else:
-            self._apart.add(tag)
-        while self.moved + 1 in self._apart:
-            self.moved += 1
-            self._apart.discard(self.moved)
+        """basic.ack of the destination. Raises Malformed, see `Confirms`."""
+        self._confirms.take(tag, multiple, self._came)
         while self._ends and self._ends[0][0] <= self.moved:
             self._offset = self._ends.pop(0)[1]
         self._last_s = now_s

@@ -156,9 +156,8 @@ class _Way:
             if (vhosts and vhost not in vhosts) or (patterns and not _any(name, patterns)):
                 continue
             kind = row.get("type") or (row.get("arguments") or {}).get("x-queue-type")
-            why = "it belongs to a connection" if row.get("exclusive") or name.startswith(GENERATED) else ""
-            if why:
-                self.passed_over.append(f"queue '{name}' in vhost '{vhost}' is passed over: {why}")
+            if row.get("exclusive") or name.startswith(GENERATED):
+                self.passed_over.append(f"queue '{name}' in vhost '{vhost}' is passed over: it belongs to a connection")
             else:
                 found.append(Job(vhost, name, int(row.get("messages") or 0), kind == "stream"))
         return sorted(found, key=lambda job: (job.vhost, job.queue))
